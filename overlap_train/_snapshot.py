@@ -260,6 +260,10 @@ class ModelState:
         for index, tensor in zip(indices, tensors, strict=True):
             self.variables[index].assign(tensor)
 
+    def with_some(self, values: Values, others: Mapping[int, tf.Tensor]) -> Values:
+        """Returns values with others at some of their places in `Values.flat`."""
+        return self.pack([others.get(index, value) for index, value in enumerate(values.flat())])
+
     def pack(self, flat: Sequence[tf.Tensor]) -> Values:
         """Divides values in the order of `Values.flat` into their kinds."""
         parts, start = [], 0

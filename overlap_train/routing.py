@@ -7,13 +7,14 @@ import inspect
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 
 from overlap_train._keras import routes
 from overlap_train._support.arguments import require_flag, require_instance
+from overlap_train._support.backend import require_tensorflow
 from overlap_train._support.keywords import checks_names
 from overlap_train._support.refusals import is_refusal_of
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
@@ -45,14 +46,16 @@ class Routing:
         Raises:
             TypeError: an argument has the wrong type.
             ValueError: `resume` is not a possible path.
+            RuntimeError: Keras runs on another backend than TensorFlow.
         """
+        require_tensorflow()
         require_instance("validation", validation, ValidationPolicy)
         require_instance("execution", execution, ExecutionPlan)
         self.validation = validation
         self.execution = execution
         self.trainer: Trainer | None = None
         self._resume = checkpoint_policy(resume)
-        self._resumed = False
+        self._begun = False
         self._lock = threading.Lock()
 
     def __call__(
@@ -80,9 +83,31 @@ class Routing:
                 refusal = error
             self.trainer = before
             if name == "fit":
-                self._resumed = False  # it has begun nothing
+                self._begun = False  # it has begun nothing
+        if name == "fit" and self._beyond_keras():
+            raise refusal
         warnings.warn(f"keras.Model.{name} is not routed: {refusal}", RuntimeWarning, stacklevel=4)
         return original(model, *args, **kwargs)
+
+    def require_fit(self) -> None:
+        """Make sure, at a block's end, that nothing that was asked of it has been ignored.
+
+        Raises:
+            ValueError: no call of `fit` came here, and something was asked for that Keras cannot do.
+        """
+        asked = self._beyond_keras()
+        if asked and not self._begun:
+            raise ValueError(
+                f"no call of keras.Model.fit came through routed(...), so that {' and '.join(asked)} had no "
+                "effect; a model whose own fit trains by itself has to call super().fit(...)"
+            )
+
+    def _beyond_keras(self) -> list[str]:
+        """Return what a call of `fit` gives here that Keras cannot give."""
+        policy = self.validation if self.validation is not None else ValidationPolicy()
+        inside = policy.every_steps is not None or policy.every_seconds is not None
+        asked = {"resume": self._resume is not None, "functions": bool(policy.functions)}
+        return [name for name, given in {**asked, "validations inside epochs": inside}.items() if given]
 
     def _take_resume(self) -> CheckpointPolicy | None:
         """Return where checkpoints go, once.
@@ -91,24 +116,44 @@ class Routing:
             ValueError: a training has been given them before; it would be taken for that one's continuation.
         """
         with self._lock:
-            if self._resume is not None and self._resumed:
+            if self._resume is not None and self._begun:
                 raise ValueError(
                     "routed(resume=...) is for one call of fit, and this is another one; open a block for "
                     "each, with a directory of its own"
                 )
-            self._resumed = True
+            self._begun = True
         return self._resume
 
 
+class _Block(contextlib.ContextDecorator, contextlib.AbstractContextManager[Routing]):
+    """Routes while it runs; as a decorator, while each call of the function does."""
+
+    def __init__(self, make: Callable[[], Routing], *, everywhere: bool) -> None:
+        self._make = make
+        self._routing = make()
+        self._everywhere = everywhere
+
+    def _recreate_cm(self) -> _Block:
+        return _Block(self._make, everywhere=self._everywhere)
+
+    def __enter__(self) -> Routing:
+        routes.add_handler(self._routing, everywhere=self._everywhere)
+        return self._routing
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        routes.remove_handler(self._routing, everywhere=self._everywhere)
+        if kind is None:
+            self._routing.require_fit()
+
+
 @checks_names("routed", validation=ValidationPolicy, execution=ExecutionPlan)
-@contextlib.contextmanager
 def routed(
     *,
     validation: ValidationPolicy | None = None,
     execution: ExecutionPlan | None = None,
     resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
     all_threads: bool = False,
-) -> Iterator[Routing]:
+) -> contextlib.AbstractContextManager[Routing]:
     """Send `keras.Model.fit` and `evaluate` of all models through `Trainer` while the block runs.
 
     Use it for libraries that call `fit`, such as tuners and wrappers. Blocks may be nested; the innermost one
@@ -121,20 +166,17 @@ def routed(
             once.
         all_threads: whether calls on all threads are routed, and not only those on this thread.
 
-    Yields:
-        The `Routing`, whose `trainer` is that of the last routed `fit`.
+    Returns:
+        Gives the block the `Routing`, whose `trainer` is that of the last routed `fit`.
 
     Raises:
         TypeError: an argument has the wrong type.
-        ValueError: a value is out of range.
+        ValueError: a value is out of range; or, at the end of the block, `resume`, evaluation functions or
+            validations inside epochs were asked for, and no call of `fit` came through.
+        RuntimeError: Keras runs on another backend than TensorFlow.
     """
     everywhere = require_flag("all_threads", all_threads)
-    routing = Routing(validation, execution, resume)
-    routes.add_handler(routing, everywhere=everywhere)
-    try:
-        yield routing
-    finally:
-        routes.remove_handler(routing, everywhere=everywhere)
+    return _Block(lambda: Routing(validation, execution, resume), everywhere=everywhere)
 
 
 _installed: list[Routing] = []
@@ -156,6 +198,7 @@ def install(*, validation: ValidationPolicy | None = None, execution: ExecutionP
 
     Raises:
         TypeError: for an argument of the wrong type.
+        RuntimeError: Keras runs on another backend than TensorFlow.
     """
     routing = Routing(validation, execution)
     with _install_lock:

@@ -13,19 +13,20 @@ import tensorflow as tf
 
 from overlap_train import _fit
 from overlap_train._fit.outcome import FitOutcome
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes, tracebacks
-from overlap_train._support import arguments, fit_arguments, keywords, numbers, refusals
+from overlap_train._support import arguments, backend, fit_arguments, keywords, numbers, refusals
 from overlap_train._training.replicas.strategy import find_strategy
 from overlap_train.monitoring.recorder import SpanRecorder
-from overlap_train.options.checkpoint import CheckpointPolicy
+from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
 from overlap_train.records import EpochAccount, Explanation, StepValidation
 
 __all__ = ["Trainer"]
+
+_IN_MEMORY_BYTES = 4 << 30
 
 
 class Trainer:
@@ -54,7 +55,7 @@ class Trainer:
         strategy: tf.distribute.Strategy | None = None,
         recorder: SpanRecorder | None = None,
         preprocess: fit_arguments.Preprocess | None = None,
-        in_memory_bytes: int = 4 << 30,
+        in_memory_bytes: int = _IN_MEMORY_BYTES,
     ) -> None:
         """Wrap a model.
 
@@ -77,7 +78,9 @@ class Trainer:
         Raises:
             TypeError: an argument has the wrong type.
             ValueError: `in_memory_bytes` is negative, or the strategy is not that of the model.
+            RuntimeError: Keras runs on another backend than TensorFlow.
         """
+        backend.require_tensorflow()
         keras_models.require_model(model)
         self.replicas = find_strategy(model, strategy)
         arguments.require_instance("validation", validation, ValidationPolicy)
@@ -94,6 +97,10 @@ class Trainer:
         self.recorder = recorder if recorder is not None else SpanRecorder()
         self._outcome = FitOutcome(ended=None)
         self._in_memory_bytes = numbers.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
+        given = {"strategy": strategy, "recorder": recorder, "preprocess": preprocess}
+        self._arguments = [name for name, value in given.items() if value is not None]
+        if self._in_memory_bytes != _IN_MEMORY_BYTES:
+            self._arguments.append("in_memory_bytes")
 
     @property
     def accounts(self) -> list[EpochAccount]:
@@ -213,7 +220,7 @@ class Trainer:
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
-        with refusals.refusing(self):
+        with refusals.Refusing(self):
             request = _fit.make_request(self._settings(), _fit.FitArguments(**given), resume)
         self._outcome = FitOutcome()
         _fit.run_fit(request, self._outcome)
@@ -225,8 +232,7 @@ class Trainer:
 
         Everything is traced as for `fit`, and the traces are dropped. No hook of a callback is called and no
         checkpoint is read. Weights, metrics and the seeds of pipelines do not change. A model that is not
-        built yet is built, with its optimizer. A generator loses the batch from which Keras learns its
-        shapes.
+        built yet is built. A generator loses the batch from which Keras learns its shapes.
 
         Args:
             args: the positional arguments of `fit`.
@@ -250,8 +256,8 @@ class Trainer:
 
     def _evaluate_by_model(self, *args: Any, **kwargs: Any) -> Any:
         """Call an `evaluate` of the model's own; what it passes on to that of Keras comes back here."""
-        with routes.through(self.model, self.evaluate, name="evaluate"):
-            return self.model.evaluate(*args, **kwargs)
+        asked = _fit.asked_of_evaluate(self._settings(), self._arguments)
+        return _fit.OwnMethod(self.model, "evaluate", asked).call(self.evaluate, *args, **kwargs)
 
     def _fit_by_model(self, *args: Any, resume: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Call a `fit` of the model's own, or one that a library has put in place of Keras's.
@@ -262,21 +268,21 @@ class Trainer:
             args: for it, which may have other arguments than Keras's.
             resume: as for `fit`.
             kwargs: for it.
+
+        Raises:
+            ValueError: it trains by itself, and something was asked for that only a trainer can do.
         """
-        with routes.through(self.model, functools.partial(self.fit, resume=resume)) as route:
-            history = self.model.fit(*args, **kwargs)
-        owner = keras_methods.overriding_class(self.model, "fit")
-        if owner is not None:
-            name = f"{owner.__name__}.fit"
-        else:
-            name = f"keras.Model.fit of {keras_methods.patched_by(self.model, 'fit')}"
-        if not route.used:
+        checkpoint_policy(resume)  # which refuses what is no directory
+        asked = _fit.asked_of_fit(self._settings(), self._arguments, resume, args, kwargs)
+        own = _fit.OwnMethod(self.model, "fit", asked)
+        history = own.call(functools.partial(self.fit, resume=resume), *args, **kwargs)
+        if not own.used:
             self._outcome = FitOutcome(ended="completed")
             self.messages.append(
-                f"{name} has trained by itself: it did not call keras.Model.fit, so nothing overlapped"
+                f"{own.name} has trained by itself: it did not call keras.Model.fit, so nothing overlapped"
             )
-        elif owner is None:
-            self.messages.append(f"{name} was called around this training")
+        elif own.by_library:
+            self.messages.append(f"{own.name} was called around this training")
         return history
 
     @tracebacks.filtered
@@ -306,9 +312,10 @@ class Trainer:
             TypeError: an argument has the wrong type.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
-        with refusals.refusing(self):
+        with refusals.Refusing(self):
             counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
             keras_models.require_compiled(self.model)
+            _fit.require_heeded(self._settings(), within_evaluate=True)
             _fit.require_callbacks(callbacks)
             data = ValidationSet(
                 data=(x, y, sample_weight), steps=counts["steps"], batch_size=counts["batch_size"]

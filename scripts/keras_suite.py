@@ -2,8 +2,9 @@
 
 Run it by `scripts/keras_suite.sh`; with `--all` it runs every test of Keras that calls `fit` or `evaluate`:
 those of layers, optimizers, metrics, saving and so on. The tests come from the source distribution of the
-installed Keras and are not kept in this repository. A test counts for us if stock Keras passes it here; those
-that Keras skips or fails on this machine are left out.
+installed release and are not kept in this repository. A nightly build, found before it on PYTHONPATH, brings
+none: it gets those of the release, or with `--checkout` of a checkout of Keras. A test counts for us if stock
+Keras passes it here; those that Keras skips or fails on this machine are left out.
 
 Each test is given the same seed in both runs, and what its calls return, raise and leave in the variables is
 compared besides the outcome: many tests look at a shape only. With `--longer`, each `fit` becomes one of
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
 import math
 import os
@@ -23,7 +25,7 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -81,14 +83,15 @@ def main() -> int:
         action="store_true",
         help="three validated epochs of small batches in place of each fit; only the numbers are compared",
     )
+    parser.add_argument("--checkout", type=Path, help="of Keras, whose tests are taken, not the release's")
     parser.add_argument("--family", nargs="*", help="with --all: only these, such as layers_core optimizers")
     parser.add_argument("--jobs", type=int, default=1, help="families at once (default: 1)")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for a family (default: 3600)")
     parser.add_argument("--resume", action="store_true", help="go on where the last run was cut off")
     options = parser.parse_args()
-    version = importlib.metadata.version("keras")
+    version = installed_version()
     place = options.directory.resolve() / version
-    tests = fetch_tests(place, version)
+    tests = fetch_tests(place, options.checkout)
     families = {
         name: modules
         for name, modules in families_of(tests, everything=options.all).items()
@@ -167,46 +170,49 @@ def first_difference(expected: Any, actual: Any, where: str = "") -> str | None:
     return next(filter(None, (first_difference(*pair) for pair in pairs)), None)
 
 
-def fetch_tests(place: Path, version: str) -> Path:
-    """Downloads Keras's source distribution and lays its tests out as plain modules."""
+def installed_version() -> str:
+    """Returns the version of the Keras that is imported here, which need not be the installed release."""
+    spec = importlib.util.find_spec("keras")
+    assert spec is not None
+    assert spec.origin is not None
+    found = re.search(
+        r'__version__ = "(.+)"', Path(spec.origin).with_name("src").joinpath("version.py").read_text()
+    )
+    assert found is not None
+    return found[1]
+
+
+def fetch_tests(place: Path, checkout: Path | None = None) -> Path:
+    """Lays Keras's tests out as plain modules: those of a checkout, or of the installed release's sources."""
     tests = place / "modules"
     if tests.exists():
         return tests
     place.mkdir(parents=True, exist_ok=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "install", "--quiet", "--no-deps", "--target", place / "packages", *NEEDED, *BESIDES],
-        check=True,
-    )
-    subprocess.run(
-        [
-            *pip,
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--no-binary",
-            "keras",
-            "--dest",
-            place,
-            f"keras=={version}",
-        ],
-        check=True,
-    )
-    (archive,) = place.glob("keras-*.tar.gz")
+    target = ["--quiet", "--no-deps", "--target", place / "packages"]
+    subprocess.run([*pip, "install", *target, *NEEDED, *BESIDES], check=True)
+    if checkout is None:
+        release = f"keras=={importlib.metadata.version('keras')}"
+        sources = ["--quiet", "--no-deps", "--no-binary", "keras", "--dest", place]
+        subprocess.run([*pip, "download", *sources, release], check=True)
+        with tarfile.open(*place.glob("keras-*.tar.gz")) as archive:
+            archive.extractall(place / "release", filter="data")
+        (checkout,) = (place / "release").iterdir()
     laid_out = place / "laid_out"
     laid_out.mkdir(exist_ok=True)
-    with tarfile.open(archive) as source:
-        for member in source.getmembers():
-            _, _, path = member.name.partition("/keras/src/")
-            if path.endswith("_test.py") and not path.startswith(ELSEWHERE):
-                content = source.extractfile(member)
-                assert content is not None
-                text = content.read().decode()
-                if CALLS.search(text) or path.startswith("callbacks/"):
-                    # Outside Keras's package, as a user's code is.
-                    (laid_out / module_name(path)).write_text(redirected(text))
+    for path, text in tests_in(checkout / "keras" / "src"):
+        # Outside Keras's package, as a user's code is.
+        (laid_out / module_name(path)).write_text(redirected(text))
     laid_out.rename(tests)
     return tests
+
+
+def tests_in(sources: Path) -> Iterator[tuple[str, str]]:
+    """Yields the paths and texts of Keras's tests that call `fit` or `evaluate`, or are about callbacks."""
+    for file in sources.rglob("*_test.py"):
+        path, text = file.relative_to(sources).as_posix(), file.read_text()
+        if not path.startswith(ELSEWHERE) and (CALLS.search(text) or path.startswith("callbacks/")):
+            yield path, text
 
 
 def module_name(path: str) -> str:
@@ -292,7 +298,9 @@ class Suite:
     def _environment(self, journal: Path, stock: Path | None, only_calling: bool) -> dict[str, str]:
         return os.environ | {
             "KERAS_BACKEND": "tensorflow",
-            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [os.environ.get("PYTHONPATH"), str(HERE), str(HERE.parent)])
+            ),
             "KERAS_SUITE_JOURNAL": str(journal),
             "KERAS_SUITE_PACKAGES": str(self._place / "packages"),
             "KERAS_SUITE_ROUTED": "1" if stock else "",

@@ -2,7 +2,7 @@
 # Runs the long forms of the tests: 300 random runs against keras.Model.fit, Keras's own suite, the libraries that use
 # Keras, and others.
 #   scripts/nightly.sh                  all of it; arguments go to pytest instead: scripts/nightly.sh tests/parallel
-#   scripts/nightly.sh --keras-nightly  the comparisons with Keras, on the newest nightly build of Keras
+#   scripts/nightly.sh --keras-nightly  the comparisons with Keras and Keras's own suite, on its newest nightly build
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "${1:-}" = "--keras-nightly" ]; then
@@ -13,12 +13,15 @@ if [ "${1:-}" = "--keras-nightly" ]; then
     --target .keras_nightly keras-nightly
   PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}" .venv/bin/python -c \
     'import keras; print("Keras", keras.__version__)'
-  if [ $# -eq 0 ]; then
-    set -- tests/test_parity.py tests/test_parity_of_data.py tests/whole_fits/test_contract.py \
-      tests/fit/test_first_hooks.py tests/test_real_code.py tests/test_differential.py tests/keras
+  export PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}" PYTEST_MARKS="not nightly and not kill"
+  if [ $# -gt 0 ]; then
+    exec scripts/test.sh "$@"
   fi
-  export PYTHONPATH="$PWD/.keras_nightly${PYTHONPATH:+:$PYTHONPATH}"
-  PYTEST_MARKS="not nightly and not kill" exec scripts/test.sh "$@"
+  status=0
+  scripts/test.sh tests/test_parity.py tests/test_parity_of_data.py tests/whole_fits/test_contract.py \
+    tests/fit/test_first_hooks.py tests/test_real_code.py tests/test_differential.py tests/keras || status=$?
+  scripts/keras_suite.sh || status=$?
+  exit "$status"
 fi
 status=0  # of what failed last: the rest of the night is not lost with it
 if [ $# -eq 0 ]; then

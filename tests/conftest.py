@@ -111,6 +111,14 @@ def pytest_runtest_teardown():
 
 
 @pytest.fixture(autouse=True)
+def signals_are_heeded_late(monkeypatch):
+    """Lets a busy machine heed a signal late: SIGTERM would end the process of the tests."""
+    interrupts = sys.modules.get("overlap_train._fit.interrupts")
+    if interrupts is not None:
+        monkeypatch.setattr(interrupts, "_PATIENCE_S", 120.0)
+
+
+@pytest.fixture(autouse=True)
 def no_thread_of_ours_is_left():
     """Fails a test after which a validation worker or a sampler still runs."""
     before = set(threading.enumerate())

@@ -21,7 +21,9 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.preloaded"])
 
 
-def start(function: Callable[..., Any], *arguments: Any, said: Path, limit_s: float = 120) -> Any:
+def start(
+    function: Callable[..., Any], *arguments: Any, said: Path, limit_s: float = 120, daemon: bool = True
+) -> Any:
     """Starts a process that calls a function of a module.
 
     Args:
@@ -29,18 +31,21 @@ def start(function: Callable[..., Any], *arguments: Any, said: Path, limit_s: fl
         *arguments: for it; must be picklable.
         said: the file that gets what the process writes to standard output and error.
         limit_s: seconds after which the process says where it stands and ends.
+        daemon: whether it ends with this process; it may start none of its own then.
 
     Returns:
         A `multiprocessing.Process`; it has to be joined.
     """
-    process = _context.Process(target=_run, args=(function, arguments, said, limit_s), daemon=True)
+    process = _context.Process(target=_run, args=(function, arguments, said, limit_s), daemon=daemon)
     process.start()
     return process
 
 
-def run(function: Callable[..., Any], *arguments: Any, said: Path, limit_s: float = 120) -> str:
+def run(
+    function: Callable[..., Any], *arguments: Any, said: Path, limit_s: float = 120, daemon: bool = True
+) -> str:
     """Runs a function in such a process and returns what it wrote; fails the test if it raises or hangs."""
-    process = start(function, *arguments, said=said, limit_s=limit_s)
+    process = start(function, *arguments, said=said, limit_s=limit_s, daemon=daemon)
     process.join()
     code = process.exitcode
     process.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import subprocess
 import sys
@@ -57,11 +56,11 @@ import keras_suite_plugin as plugin
 
 
 def route():
-    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as keras_trainer
+    from overlap_train._keras.names import KerasTrainer
 
     plugin.watch()
-    watched = keras_trainer.fit
-    keras_trainer.fit = lambda self, x, y, **arguments: watched(self, x + 1, y, **arguments)
+    watched = KerasTrainer.fit
+    KerasTrainer.fit = lambda self, x, y, **arguments: watched(self, x + 1, y, **arguments)
 
 
 plugin.route = route
@@ -135,7 +134,7 @@ def test_every_exception_has_a_reason_and_no_other_test_may_differ(capsys):
 
 @pytest.mark.timeout(240)
 def test_both_runs_of_a_suite_agree(tmp_path):
-    version = importlib.metadata.version("keras")
+    version = keras_suite.installed_version()
     suite_of(tmp_path / version, suite_trainers_trainer_test=FIT)
     command = [sys.executable, SCRIPT, f"--directory={tmp_path}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -109,6 +109,7 @@ def note_what_is_made(made, monkeypatch):
         monkeypatch.setattr(kind, "__init__", noted)
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize("data", ["arrays", "dataset", "of unknown length", "PyDataset"])
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("seed", [None, 3], ids=["no seed", "seed"])

@@ -88,6 +88,18 @@ def test_no_files_import_each_other_in_a_circle():
     assert not left, f"in or behind a circle: {sorted(left)}"
 
 
+def test_no_context_manager_is_a_generator():
+    """They assign to the exceptions that pass, and a user's may not let them: see `_support/closing.py`."""
+    using = {
+        named(path)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Name | ast.Attribute | ast.alias)
+        and (getattr(node, "id", None) or getattr(node, "attr", None) or node.name).endswith("contextmanager")
+    }
+    assert using == set()
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_functions_require_few_arguments(room):
     of = [

@@ -493,9 +493,49 @@ def test_a_refused_evaluate_does_not_give_the_directory_to_another_fit(tmp_path)
 
 
 def test_a_refused_call_leaves_the_directory_to_the_next_one(tmp_path):
+    model = sequential()
     with routed(resume=tmp_path) as routing:
-        with pytest.warns(RuntimeWarning, match="is not routed: shuffle must be"):
-            sequential().fit(X, Y, shuffle=None, **ARGUMENTS)
+        with pytest.raises(ValueError, match="shuffle must be"):
+            model.fit(X, Y, shuffle=None, **ARGUMENTS)
+        assert model.optimizer.iterations == 0, "nor is it left to Keras, which writes no checkpoints"
         assert routing.trainer is None
         sequential().fit(X, Y, **ARGUMENTS)
         assert routing.trainer.ended == "completed"
+
+
+BEYOND_KERAS = {
+    "functions": dict(functions={"one": lambda model: 1.0}),
+    "validations inside epochs": dict(every_steps=2),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND_KERAS)
+def test_what_keras_cannot_do_is_not_left_to_keras(name):
+    model = OwnTrainFunction()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    policy = ValidationPolicy(**BEYOND_KERAS[name])
+    with pytest.raises(ValueError, match="makes its train function itself"), routed(validation=policy):
+        model.fit(X, Y, epochs=1, verbose=0)
+    assert not model.built
+
+
+class Alone(keras.Sequential):
+    def fit(self, x, y, **arguments):
+        return self.train_on_batch(x, y)
+
+
+@pytest.mark.parametrize("name", ["resume", *BEYOND_KERAS])
+def test_a_block_through_which_no_fit_came_says_what_had_no_effect(name, tmp_path):
+    model = Alone([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    given = {"resume": tmp_path}
+    if name != "resume":
+        given = {"validation": ValidationPolicy(**BEYOND_KERAS[name])}
+    words = f"no call of keras.Model.fit came through .*, so that {name} had no effect"
+    with pytest.raises(ValueError, match=words), routed(**given):  # noqa: PT012  at the block's end
+        model.fit(X, Y)
+        model.evaluate(X, Y, verbose=0)
+    with routed(validation=ValidationPolicy(max_lag=2)):
+        model.fit(X, Y)
+    with pytest.raises(ZeroDivisionError), routed(**given):
+        raise ZeroDivisionError

@@ -17,7 +17,7 @@ import keras
 
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
 from overlap_train._callbacks.listeners import listeners
-from overlap_train._callbacks.outcomes import Checks, Outcome, ValidateAnew
+from overlap_train._callbacks.outcomes import BeginNext, Checks, Ended, Outcome, ValidateAnew
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
@@ -51,17 +51,7 @@ class Validations(Protocol):
 
 
 class Delivery:
-    """Delivers epochs to callbacks, on the training thread.
-
-    Args:
-        model: the model.
-        state: its variables, and those that its steps use besides.
-        callbacks: the user's, and the history.
-        on_change: as in `ValidationPolicy`.
-        suite: makes validations now.
-        group: `steps_per_execution`, for the numbers of the batches.
-        checks: asked meanwhile.
-    """
+    """Delivers epochs to callbacks, on the training thread."""
 
     def __init__(
         self,
@@ -91,21 +81,27 @@ class Delivery:
         *,
         stops: bool,
         trained_on: bool,
+        ended: Ended = lambda outcome: None,
+        begin_next: BeginNext | None = None,
     ) -> Outcome:
-        """Calls `on_test_begin`, `on_test_end` and `on_epoch_end` for an epoch, and makes live validations.
+        """Calls the hooks between an epoch's last batch and the next one's first, and validates live.
 
         Args:
             snapshot: the epoch's end.
             train_logs: the epoch's training metrics, nested as the step returned them.
             results: of each validation set by its name; empty if the epoch was not validated.
             stops: whether the training was already told to stop inside this epoch.
-            trained_on: whether steps have been made since the snapshot. If not, nothing has been drawn ahead,
-                and what the data's pipelines write to stands as the validation and the callbacks leave it.
+            trained_on: whether the training has gone on since. If not, what the data's pipelines write to
+                stands as the validation and the callbacks leave it.
+            ended: called behind `on_epoch_end`, with what came of it.
+            begin_next: calls the `on_epoch_begin` of the epoch that has begun meanwhile, if that is due.
         """
         live = self._suite.live_sets(snapshot.epoch)
         looked_at = any(map(looks_at_model, listeners(self._callbacks)))  # callbacks may have been added
-        if not stops and not live and not looked_at:
-            return self._deliver_unseen(snapshot, train_logs, results, trained_on=trained_on)
+        if not (stops or live or looked_at or begin_next is not None):
+            outcome = self._deliver_unseen(snapshot, train_logs, results, trained_on=trained_on)
+            ended(outcome)
+            return outcome
         aside = self._state.read() if trained_on else None
         stop_training, function = self._model.stop_training, keras_training.train_function(self._model)
         if aside is not None:
@@ -116,23 +112,48 @@ class Delivery:
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
 
-        stop = bool(self._model.stop_training)
-        values = self._state.read() if aside is None else self._state.read_at(snapshot.values)
-        changed = self._state.differing(snapshot.values, values)
-        rolled_back, unsettled = False, self._checks.unsettled() or as_before()
-        if aside is not None:
-            compiled = keras_training.train_function(self._model) is not function
-            acts = bool(changed) or stop or compiled or unsettled is not None
-            rolled_back = acts and self._on_change == "rollback"
-            if not rolled_back:
-                flat = values.flat()
-                self._state.restore(aside)
-                self._state.set_some(changed, [flat[index] for index in changed])
-                self._model.stop_training = stop_training or stop
-        names = tuple(self._state.variables[index].name for index in changed)
-        return Outcome(
-            keras_metrics.python_logs(logs), stop, names, rolled_back, values, tested, spans, unsettled
-        )
+        stop, values = bool(self._model.stop_training), self._values(snapshot, aside)
+        outcome = Outcome(keras_metrics.python_logs(logs), stop, values, tested, spans)
+        ended(outcome)
+        if aside is None:
+            return outcome
+        changed, values, reason = self._acted(snapshot, outcome, aside, None if stop else begin_next)
+        stops_now = bool(self._model.stop_training)
+        reason = reason or self._checks.unsettled() or as_before()
+        if reason is None and keras_training.train_function(self._model) is not function:
+            reason = "a callback compiled the model anew"
+        rolled_back = reason is not None and self._on_change == "rollback"
+        if not rolled_back:
+            flat = values.flat()
+            self._state.restore(aside)
+            self._state.set_some(changed, [flat[index] for index in changed])
+            self._model.stop_training = stop_training or stops_now
+        return replace(outcome, rolled_back=rolled_back, reason=reason)
+
+    def _acted(
+        self, snapshot: Snapshot, outcome: Outcome, aside: Values, begin_next: BeginNext | None
+    ) -> tuple[list[int], Values, str | None]:
+        """Begins the next epoch, if that is due, and finds what callbacks have done since the snapshot.
+
+        Returns:
+            The places in `Values.flat` of what they set, the values of all variables, and in words what they
+            did, or None.
+        """
+        expected, values, metric = snapshot.values, outcome.values, None
+        if begin_next is not None:
+            begun = begin_next(aside)
+            expected, metric = self._state.with_some(expected, begun.rates), begun.metric
+            values = self._values(snapshot, aside)
+        changed = self._state.differing(expected, values)
+        name = self._state.variables[changed[0]].name if changed else metric
+        reason = None if name is None else f"a callback set {name}"
+        if self._model.stop_training:
+            reason = "a callback stopped the training"
+        return changed, values, reason
+
+    def _values(self, snapshot: Snapshot, aside: Values | None) -> Values:
+        """Returns what the variables hold behind a hook."""
+        return self._state.read() if aside is None else self._state.read_at(snapshot.values)
 
     def go_back(self, snapshot: Snapshot) -> None:
         """Has the model hold a snapshot whose validation failed; what was trained since is given up."""
@@ -159,7 +180,7 @@ class Delivery:
             if not trained_on:
                 self._reset_others()
                 self._show_metrics(results)
-        return Outcome(keras_metrics.python_logs(logs), False, (), False, snapshot.values, results)
+        return Outcome(keras_metrics.python_logs(logs), False, snapshot.values, results)
 
     def _tested(
         self, snapshot: Snapshot, results: Mapping[str, ValidationResult], live: list[str]
@@ -300,21 +321,7 @@ def evaluate_now(
 ) -> dict[str, Any]:
     """Evaluates the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
 
-    The metrics keep the state of this evaluation.
-
-    Args:
-        model: the model.
-        state: its variables.
-        suite: of that set.
-        callbacks: whose `on_test_*` are called.
-        validate_anew: as in `Checks`.
-        group: `steps_per_execution`, for the numbers of the batches.
-
-    Returns:
-        The metrics by name.
-
-    Raises:
-        Exception: whatever the evaluation raised.
+    The metrics keep the state of this evaluation, and are returned by name.
     """
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)

@@ -1,9 +1,11 @@
-"""The hooks inside an epoch: called at once, or late for callbacks that cannot tell.
+"""The hooks inside epochs while the training runs ahead: called late, in the order and number of Keras.
 
-While an epoch waits for its validation, the next one is trained. A callback that only keeps and logs what it
-is given gets its hooks of that next epoch after the `on_epoch_end` that they follow under Keras, and none of
-an epoch that is taken back. So it sees the calls of `keras.Model.fit`, in their order. On the training
-thread.
+While an epoch waits for its validation, the next one is trained. Its `on_epoch_begin` is called in the
+delivery, right behind the `on_epoch_end` that it follows under Keras and with the same weights in the model.
+Whatever it changes is found by the comparison that is made there anyway. Hooks of batches that only note what
+they are given are called behind the delivery, and none of an epoch that is taken back. A learning rate that
+a schedule sets is the exception: the training needs it in time, so the schedule is asked once more
+beforehand. On the training thread.
 """
 
 from __future__ import annotations
@@ -13,67 +15,93 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from overlap_train._callbacks.hook_doings import Reading
-from overlap_train._callbacks.hooks import (
-    can_be_late,
-    notes_epochs_only,
-    ordering_hooks,
-    readings_inside,
-)
-from overlap_train._callbacks.listeners import own_hooks
+from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, overrides, wants_train_batches
+from overlap_train._callbacks.outcomes import Begun
 from overlap_train._keras import metrics as keras_metrics
+from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 
-__all__ = ["EpochHooks", "late_callbacks"]
-
-
-def late_callbacks(callbacks: Any, *, watched: bool) -> list[keras.callbacks.Callback]:
-    """Returns those that have to be called late for the training to run ahead, and can be.
-
-    Those that only note which epoch has begun are among them: somebody may look at what they note.
-
-    Args:
-        callbacks: a Keras `CallbackList`; none of one with hooks of its own, as these call them.
-        watched: as for `can_be_late`.
-    """
-    found = [] if own_hooks(callbacks) else callbacks.callbacks
-    late = [
-        c for c in found if notes_epochs_only(c) or (ordering_hooks(c) and can_be_late(c, watched=watched))
-    ]
-    if len(found) == 1:
-        return late
-    inside = {id(c): readings_inside(c) for c in found if type(c) is not keras.callbacks.History}
-    return [c for c in late if not _sets_for_others(id(c), inside)]
-
-
-def _sets_for_others(one: int, inside: Mapping[int, tuple[Reading, Reading]]) -> bool:
-    """Whether the hooks of a callback inside epochs set what has been relied upon of another one's."""
-    sets = inside[one][0].sets | inside[one][1].sets
-    others = [reading for key, readings in inside.items() if key != one for reading in readings]
-    return any(sets & reading.relied_on for reading in others)
+__all__ = ["EpochHooks"]
 
 
 class EpochHooks:
     """Calls the hooks inside epochs.
 
     Args:
+        model: that is trained.
         callbacks: a Keras `CallbackList`, or one that several hosts share.
-        late: those that are called late.
+        state: the variables of the training.
         waits: returns whether an earlier epoch has not been delivered yet.
+        late: whether hooks wait for that, except those of callbacks that declare that they only watch.
     """
 
     def __init__(
-        self, callbacks: Any, late: Sequence[keras.callbacks.Callback], waits: Callable[[], bool]
+        self,
+        model: keras.Model,
+        callbacks: Any,
+        state: ModelState,
+        waits: Callable[[], bool] = lambda: False,
+        *,
+        late: bool = False,
     ) -> None:
+        self._model = model
         self._callbacks = callbacks
+        self._state = state
         self._waits = waits
-        self._late = late
-        self._late_ids = frozenset(map(id, late))
-        self._kept: deque[tuple[int, Callable[[], None]]] = deque()
+        members = callbacks.callbacks if late else []
+        self._late = [callback for callback in members if not is_declared_safe(callback)]
+        self._at_once = [callback for callback in members if is_declared_safe(callback)]
+        self._schedulers = [callback for callback in self._late if asks_schedule(callback)]
+        self._any_begins = any(overrides(callback, "on_epoch_begin") for callback in self._late)
+        self._any_batches = any(map(wants_train_batches, self._late))
+        self._begins: deque[int] = deque()
+        self._batches: deque[tuple[int, str, int, dict[str, Any]]] = deque()
+        self._begun: int | None = None
+        self._reset_metrics: Sequence[tf.Tensor] | None = None
+
+    @property
+    def keep_batches(self) -> bool:
+        """Whether hooks of batches are still to be called; no checkpoint holds them."""
+        return bool(self._batches)
+
+    def begins(self, epoch: int) -> bool:
+        """Whether the `on_epoch_begin` of an epoch is still to be called."""
+        return bool(self._begins) and self._begins[0] == epoch
 
     def epoch_begin(self, epoch: int) -> None:
-        """Calls `on_epoch_begin`."""
-        self._call(epoch, "on_epoch_begin", epoch, None)
+        """Resets the metrics and calls `on_epoch_begin`, or has it wait for the delivery before."""
+        begun, self._begun = self._begun == epoch, None
+        if begun:  # by a delivery that took this epoch back
+            self._tell(self._at_once, "on_epoch_begin", epoch, {})
+            return
+        self._model.reset_metrics()
+        if not self._late or not self._waits():
+            self._callbacks.on_epoch_begin(epoch)
+            return
+        self._tell(self._at_once, "on_epoch_begin", epoch, {})
+        if self._any_begins:
+            self._begins.append(epoch)  # first, as a schedule may raise what is due in its turn
+            self._reset_metrics = self._state.read_metrics()
+            self._ask_schedules(epoch)
+
+    def begin_late(self, trained: Values) -> Begun:
+        """Calls the first `on_epoch_begin` that waits; the model is as the `on_epoch_end` before has left it.
+
+        Args:
+            trained: the variables in that epoch, or at its end.
+        """
+        self._begun = self._begins.popleft()
+        if self._reset_metrics is None:
+            self._model.reset_metrics()
+        else:  # without running code of the user's once more
+            self._state.set_metrics(self._reset_metrics)
+        before = self._state.read_metrics()
+        self._tell(self._late, "on_epoch_begin", self._begun, {})
+        pairs = zip(self._state.metrics, before, self._state.read_metrics(), strict=True)
+        changed = [variable.name for variable, was, now in pairs if not same_bits(was, now)]
+        rates = {place: trained.flat()[place] for place in self._places_of_rates()}
+        return Begun(rates, changed[0] if changed else None)
 
     def batch_begin(self, epoch: int, batch: int) -> None:
         """Calls `on_train_batch_begin`."""
@@ -85,31 +113,65 @@ class EpochHooks:
 
     def release(self, epoch: int) -> None:
         """Calls what has been kept of the epochs up to one, whose predecessor has been delivered."""
-        while self._kept and self._kept[0][0] <= epoch:
-            self._kept.popleft()[1]()
+        self._begun = None
+        while self._begins and self._begins[0] <= epoch:  # where a stop is not obeyed at once
+            self._tell(self._late, "on_epoch_begin", self._begins.popleft(), {})
+        while self._batches and self._batches[0][0] <= epoch:
+            self._tell(self._late, *self._batches.popleft()[1:])
 
     def drop(self) -> None:
         """Forgets what has been kept: the epochs are trained again, or never delivered."""
-        self._kept.clear()
+        self._begins.clear()
+        self._batches.clear()
+
+    def begin_again(self, epoch: int, *, ahead: bool) -> None:
+        """Calls `on_epoch_begin` for an epoch within which a checkpoint was written.
+
+        Args:
+            epoch: that epoch.
+            ahead: whether an earlier one is still to be delivered.
+        """
+        if self._late and ahead:
+            self._tell(self._at_once, "on_epoch_begin", epoch, {})
+        else:
+            self._callbacks.on_epoch_begin(epoch)
+
+    def resumed(self, begun: Sequence[int]) -> None:
+        """Takes in which epochs had begun ahead of a delivery when a checkpoint was written."""
+        if self._any_begins:
+            self._begins.extend(begun)
+
+    def _ask_schedules(self, epoch: int) -> None:
+        """Has schedules set their learning rates, which they print in their turn only."""
+        for callback in self._schedulers:
+            verbose, callback.verbose = callback.verbose, 0
+            try:
+                callback.on_epoch_begin(epoch, {})
+            finally:
+                callback.verbose = verbose
+
+    def _places_of_rates(self) -> list[int]:
+        """Returns the places in `ModelState.variables` of the learning rates that schedules set."""
+        if not self._schedulers:
+            return []
+        optimizer = self._model.optimizer
+        rates = [each.learning_rate for each in getattr(optimizer, "optimizers", [optimizer])]
+        handles = {id(StateVariable.of_keras(r).handles[0]) for r in rates if isinstance(r, keras.Variable)}
+        return [i for i, v in enumerate(self._state.variables) if id(v.handles[0]) in handles]
 
     def _call(self, epoch: int, hook: str, number: int, logs: Mapping[str, Any] | None) -> None:
         if not self._late or not self._waits():
             getattr(self._callbacks, hook)(number, logs)
             return
         values = keras_metrics.python_logs(logs)
-        self._tell(
-            [c for c in self._callbacks.callbacks if id(c) not in self._late_ids], hook, number, values
-        )
-        self._kept.append((epoch, lambda: self._tell(self._late, hook, number, values)))
+        self._tell(self._at_once, hook, number, dict(values))
+        if self._any_batches:
+            self._batches.append((epoch, hook, number, values))
 
     def _tell(
-        self,
-        callbacks: Sequence[keras.callbacks.Callback],
-        hook: str,
-        number: int,
-        logs: dict[str, Any],
+        self, callbacks: Sequence[keras.callbacks.Callback], hook: str, number: int, logs: dict[str, Any]
     ) -> None:
-        """Calls a hook as a `CallbackList` does: with one dict for all, empty where there are no logs."""
+        """Calls a hook as a `CallbackList` does: with one dict for all."""
         for callback in callbacks:
             if hook == "on_epoch_begin":
                 callback.on_epoch_begin(number, logs)

@@ -28,21 +28,13 @@ _UNREADABLE = object()
 
 
 def listeners(callbacks: Any) -> list[Any]:
-    """Returns what stands for a list, if it has hooks of its own, and then its callbacks.
-
-    Args:
-        callbacks: a Keras `CallbackList`, or one that several hosts share.
-    """
+    """Returns what stands for a list, if it has hooks of its own, and then its callbacks."""
     members, hooks = list(callbacks.callbacks), own_hooks(callbacks)
     return [_stand_in(type(callbacks).__name__)(callbacks, hooks), *members] if hooks else members
 
 
 def own_hooks(callbacks: Any) -> tuple[str, ...]:
-    """Returns the hooks of a list that run other code than Keras's.
-
-    Args:
-        callbacks: a Keras `CallbackList`; one that several hosts share has none.
-    """
+    """Returns the hooks of a list that run other code than Keras's; one that several hosts share has none."""
     if not isinstance(callbacks, keras.callbacks.CallbackList):
         return ()
     if any(_is_replaced(callbacks, name) for name in _WITHIN):
@@ -54,22 +46,13 @@ def own_hooks(callbacks: Any) -> tuple[str, ...]:
 
 
 def remembering(callbacks: Any) -> list[keras.callbacks.Callback]:
-    """Returns who may remember something: the callbacks of a list, and a list of the user's class itself.
-
-    Args:
-        callbacks: a Keras `CallbackList`, or one that several hosts share.
-    """
+    """Returns who may remember something: the callbacks of a list, and a list of the user's class itself."""
     listed = isinstance(callbacks, keras.callbacks.CallbackList) and not is_keras(type(callbacks))
     return [*callbacks.callbacks, callbacks] if listed else list(callbacks.callbacks)
 
 
 class _OwnHooks(keras.callbacks.Callback):  # type: ignore[misc]
-    """Stands for a list where it is asked who listens; it is not called.
-
-    Args:
-        listed: the list.
-        hooks: those that it has itself.
-    """
+    """Stands for a list with hooks of its own where it is asked who listens; it is not called."""
 
     def __init__(self, listed: keras.callbacks.CallbackList, hooks: tuple[str, ...]) -> None:
         super().__init__()

@@ -145,11 +145,13 @@ def rewind_files(
         OSError: a file that this training has written cannot be cut.
     """
     loggers = _loggers(callbacks)
-    paths, marked = files_of(loggers), {mark.number: mark for mark in marks}
-    for number, logger in enumerate(loggers):
-        if number in marked and number in paths:
+    paths, marks = files_of(loggers), list(marks)
+    at, numbered = {mark.path: mark for mark in marks}, {mark.number: mark for mark in marks}
+    for number, path in paths.items():
+        mark = at.get(path, numbered.get(number))
+        if mark is not None:
             with suppress(_Other):
-                _cut(paths[number], marked[number], epoch, logger.sep)
+                _cut(path, mark, epoch, loggers[number].sep)
 
 
 def _loggers(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.CSVLogger]:

@@ -15,8 +15,7 @@ Use all of it on the training thread, and restore after `on_train_begin`, which 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -88,15 +87,15 @@ def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[KeptStat
 def restore_all(
     callbacks: Iterable[keras.callbacks.Callback], states: Sequence[KeptState]
 ) -> tuple[str, ...]:
-    """Restores each callback from the state at its position, or none if one does not fit.
+    """Restores each callback from the state of its class at its position, or none if one does not fit.
 
     Returns what `restore` does.
 
     Raises:
-        CheckpointMismatchError: the callbacks are others, more or fewer; the message says which.
+        CheckpointMismatchError: a variable of a callback has changed its shape.
         CheckpointCorruptError: a state holds what no callback of its class remembers.
     """
-    chosen = _chosen(callbacks, states)
+    chosen = list(callbacks)
     check_all(chosen, states)
     return _restored([*zip(chosen, states, strict=True)])
 
@@ -113,12 +112,13 @@ def _restored(pairs: Sequence[tuple[keras.callbacks.Callback, KeptState]]) -> tu
     for callback, state, values, classes in work:
         placing.turn_to(classes)
         for name in list(values):
-            with _named(state.kind, name):
-                try:
-                    placing.require(values[name])
-                except NotPutBackError as error:
-                    del values[name]
-                    stay.append(f"{state.kind}.{name} ({error})")
+            try:
+                placing.require(values[name])
+            except NotPutBackError as error:
+                del values[name]
+                stay.append(f"{state.kind}.{name} ({error})")
+            except ValueError as error:
+                raise _cannot_be_restored(state, name, error) from error
         _require_custom(callback, state, placing)
     for callback, state, values, classes in work:
         placing.turn_to(classes, copy_arrays=not is_keras(type(callback)))
@@ -133,20 +133,9 @@ def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[Ke
     """Makes sure that each callback can be restored from the state at its position, and changes nothing.
 
     Raises:
-        CheckpointMismatchError: the callbacks are others, more or fewer; the message says which.
         CheckpointCorruptError: a state holds what no callback of its class remembers.
     """
-    chosen = _chosen(callbacks, states)
-    names, stored = [type(callback).__name__ for callback in chosen], [state.kind for state in states]
-    for position in range(max(len(names), len(stored))):
-        name, kind = names[position : position + 1], stored[position : position + 1]
-        if name != kind:
-            raise CheckpointMismatchError(
-                f"Callback {position} was {kind[0] if kind else 'absent'} when the checkpoint was written, "
-                f"and is {name[0] if name else 'absent'} now. Pass the same callbacks in the same order "
-                f"({', '.join(stored) or 'none'}), or start afresh."
-            )
-    for callback, state in zip(chosen, states, strict=True):
+    for callback, state in zip(callbacks, states, strict=True):
         _check_values(callback, state)
 
 
@@ -193,15 +182,6 @@ def _to_restore(callback: keras.callbacks.Callback, state: KeptState) -> dict[st
 def without_bars(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
     """Returns all but progress bars."""
     return [callback for callback in callbacks if not isinstance(callback, keras.callbacks.ProgbarLogger)]
-
-
-def _chosen(
-    callbacks: Iterable[keras.callbacks.Callback], states: Sequence[KeptState]
-) -> list[keras.callbacks.Callback]:
-    """Returns whom states belong to; in files of earlier releases a list has none for itself."""
-    chosen = without_bars(callbacks)
-    listed = bool(chosen) and isinstance(chosen[-1], keras.callbacks.CallbackList)
-    return chosen[:-1] if listed and len(states) == len(chosen) - 1 else chosen
 
 
 def _remembered(callback: keras.callbacks.Callback, *, asked: bool = True) -> list[str]:
@@ -259,23 +239,17 @@ def _require_custom(callback: Any, state: KeptState, placing: Placing) -> None:
     """Makes sure that what `get_state` returned can be made again, if `set_state` is to get it."""
     if _CUSTOM not in state.values or not _speaks_for_itself(callback) or _takes_copies(callback):
         return
-    with _named(state.kind, _CUSTOM):
-        try:
-            placing.require(state.values[_CUSTOM], variables=False)
-        except NotPutBackError as error:
-            raise ValueError(str(error)) from error
-
-
-@contextlib.contextmanager
-def _named(kind: str, name: str) -> Iterator[None]:
-    """Says which attribute it is that cannot be restored."""
     try:
-        yield
-    except ValueError as error:
-        raise CheckpointMismatchError(
-            f"{kind}.{name} cannot be restored: {error}. Build the callback as in the run that wrote the "
-            "checkpoint, or start afresh."
-        ) from error
+        placing.require(state.values[_CUSTOM], variables=False)
+    except (ValueError, NotPutBackError) as error:
+        raise _cannot_be_restored(state, _CUSTOM, error) from error
+
+
+def _cannot_be_restored(state: KeptState, name: str, error: Exception) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"{state.kind}.{name} cannot be restored: {error}. Build the callback as in the run that wrote the "
+        "checkpoint, or start afresh."
+    )
 
 
 def _other_class(callback: keras.callbacks.Callback, state: KeptState) -> str:

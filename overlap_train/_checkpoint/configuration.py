@@ -12,32 +12,36 @@ import re
 import types
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from overlap_train._callbacks.kinds import settings_of
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 
-__all__ = ["describe_callbacks", "describe_configuration", "differences", "shown_rate"]
+__all__ = [
+    "describe_configuration",
+    "described",
+    "differences",
+    "flat",
+    "numbered",
+    "shown_rate",
+    "told_differences",
+]
 
 # Of a serialised object: where its class was imported from, and what has been built of it.
 _LEFT_OUT = frozenset(("build_config", "compile_config", "module", "name", "registered_name", "seed"))
 _OF_MODEL = frozenset(("input_layers", "layers", "output_layers"))
-_OF_COMPILE = ("loss_weights", "auto_scale_loss", "steps_per_execution")
+_OF_COMPILE = ("auto_scale_loss", "steps_per_execution")
 _PLAIN = (bool, int, float, str, type(None))
-# Of callbacks: where they write, which may differ between two runs of one training.
-_PLACES = frozenset(
-    ("backup_dir", "directory", "embeddings_metadata", "filename", "filepath", "log_dir", "path", "root")
-)
 # What Keras sets while it trains.
 _OF_A_RUN = frozenset(("built", "history", "stop_evaluating", "stop_training", "trainable"))
 _RATE = "learning_rate"
 _LONGEST = 100
+_DIGEST = " digest "
 _MOST_SHOWN = 8
 
 
@@ -50,66 +54,69 @@ def describe_configuration(model: keras.Model) -> dict[str, str]:
         names = {layer.name: label for label, layer in labels.items()}
         for label, layer in labels.items():
             config = _config_of(layer)
-            found |= _flat(label, {"": type(layer).__name__, **_own_settings(layer, config)})
+            found |= flat(label, {"": type(layer).__name__, **_own_settings(layer, config)})
             for part in config.get("layers", ()) if isinstance(layer, keras.Model) else ():
                 if isinstance(part, Mapping) and part.get("inbound_nodes"):
                     called = _plain(_called(part["inbound_nodes"], names))
                     own = str(part.get("name"))
-                    found[f"{names.get(own, _base(own))}.inputs"] = _shown(called)
+                    found[f"{names.get(own, _without_numbers(own))}.inputs"] = _shown(called)
         if isinstance(getattr(model, "optimizer", None), keras.optimizers.Optimizer):
-            found |= _flat("optimizer", _config_of(model.optimizer))
+            found |= flat("optimizer", _config_of(model.optimizer))
         arguments = keras_copies.compile_arguments(model) or {}
-        found |= _flat("compile", {name: arguments.get(name) for name in _OF_COMPILE})
+        found |= flat("compile", {name: arguments.get(name) for name in _OF_COMPILE})
     return found
 
 
-def describe_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str]:
-    """Returns the settings of Keras's callbacks, by name, but for where they write.
-
-    What a class of the user's adds is what it remembers.
-    """
-    found: dict[str, str] = {}
-    count: Counter[str] = Counter()
-    for callback in callbacks:
-        kind: Any = type(callback)
-        count[kind.__name__] += 1
-        label = kind.__name__ if count[kind.__name__] == 1 else f"{kind.__name__}_{count[kind.__name__]}"
-        names = settings_of(kind) - _PLACES
-        if isinstance(callback, keras.callbacks.CSVLogger):
-            names |= {"sep"}  # as it calls its `separator`
-        for name in sorted(names & vars(callback).keys()):
-            value = vars(callback)[name]
-            if name == "min_delta" and isinstance(value, (int, float)):
-                value = abs(value)  # whose sign Keras changes on first use
-            if isinstance(value, (*_PLAIN, types.FunctionType)):
-                found[f"{label}.{name}"] = _shown(_plain(value))
-    return found
+def described(label: str, part: Any) -> dict[str, str]:
+    """Returns what a loss or a metric is, or several: a class and its settings, or the name of a function."""
+    if isinstance(part, (keras.losses.Loss, keras.metrics.Metric)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return flat(label, {"": type(part).__name__, **_config_of(part)})
+    if isinstance(part, (list, tuple)):
+        part = {str(number): each for number, each in enumerate(part, start=1)}
+    if isinstance(part, Mapping):
+        return {k: v for name, each in part.items() for k, v in described(f"{label} of {name}", each).items()}
+    return {label: _shown(_plain(part))}
 
 
-def differences(before: Mapping[str, str], now: Mapping[str, str], rate: str | None) -> str | None:
-    """Returns in words what differs between two configurations, or None.
+def differences(before: Mapping[str, str], now: Mapping[str, str], rate: str | None = None) -> list[str]:
+    """Returns in words what differs between two descriptions, part by part.
+
+    Of a part that is another, or that only one of them has, no settings are told.
 
     Args:
         before: of the training that wrote the checkpoint, as it began.
         now: of the one that goes on from it.
         rate: the learning rate with which it goes on, if that is a number that the checkpoint holds.
     """
-    if not before:
-        return None
-    parts: list[str] = []
-    for name in dict.fromkeys([*now, *before]):
-        old, new = before.get(name, "nothing"), now.get(name, "nothing")
-        if old == new:
+    different = [name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)]
+    said = []
+    for name in different:
+        old, new = before.get(name), now.get(name)
+        if any(name.startswith(f"{other}.") for other in different):
             continue
-        if rate is not None and name.endswith(_RATE) and _is_number(old) and _is_number(new):
+        if old is None or new is None:
+            said.append(f"{name} is {'new' if old is None else 'missing'} ({_seen(new or old or '')})")
+        elif rate is not None and name.endswith(_RATE) and _is_number(old) and _is_number(new):
             if new != rate:
-                parts.insert(0, f"{name} stays {rate}, as in the checkpoint (given: {new})")
-            continue
-        parts.append(f"{name} is {new} (was {old})")
-    if not parts:
-        return None
-    more = f"; and {len(parts) - _MOST_SHOWN} more" if len(parts) > _MOST_SHOWN else ""
-    return "; ".join(parts[:_MOST_SHOWN]) + more
+                said.insert(0, f"{name} stays {rate}, as in the checkpoint (given: {new})")
+        elif _seen(old) == _seen(new):
+            said.append(f"{name} is another")
+        else:
+            said.append(f"{name} is {_seen(new)} (was {_seen(old)})")
+    return said
+
+
+def told_differences(said: Sequence[str]) -> str:
+    """Returns differences as a message has them: not more than fit."""
+    more = f"; and {len(said) - _MOST_SHOWN} more" if len(said) > _MOST_SHOWN else ""
+    return "; ".join(said[:_MOST_SHOWN]) + more
+
+
+def _seen(text: str) -> str:
+    """Returns what a user is shown of a description."""
+    return text.split(_DIGEST)[0]
 
 
 def shown_rate(model: keras.Model) -> str | None:
@@ -120,17 +127,23 @@ def shown_rate(model: keras.Model) -> str | None:
 
 def _labelled(layers: Iterable[keras.Layer]) -> dict[str, keras.Layer]:
     """Returns layers by names that are the same in every process."""
-    found: dict[str, keras.Layer] = {}
+    listed = list(layers)
+    return dict(zip(numbered(layer.name for layer in listed), listed, strict=True))
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """Returns names that are the same in every process: without Keras's numbers, counted from 2 on."""
     count: Counter[str] = Counter()
-    for layer in layers:
-        base = _base(layer.name)
-        count[base] += 1
-        found[base if count[base] == 1 else f"{base}_{count[base]}"] = layer
+    found = []
+    for name in map(_without_numbers, names):
+        count[name] += 1
+        found.append(name if count[name] == 1 else f"{name} ({count[name]})")
     return found
 
 
-def _base(name: str) -> str:
-    return re.sub(r"_\d+$", "", name)
+def _without_numbers(name: str) -> str:
+    """Returns a name or a path without what Keras appends: the second `dense` of a process is `dense_1`."""
+    return re.sub(r"_\d+(?=[_/]|$)", "", name)
 
 
 def _config_of(thing: Any) -> dict[str, Any]:
@@ -166,13 +179,13 @@ def _called(part: Any, names: Mapping[str, str]) -> Any:
     """Returns how a layer is called in a functional model, with layers by the names of `_labelled`."""
     if isinstance(part, Mapping) and part.get("class_name") == "__keras_tensor__":
         name, *place = part["config"]["keras_history"]
-        return [names.get(name, _base(str(name))), *place]
+        return [names.get(name, _without_numbers(str(name))), *place]
     if isinstance(part, Mapping):
         return {key: _called(value, names) for key, value in part.items()}
     return [_called(each, names) for each in part] if isinstance(part, (list, tuple)) else part
 
 
-def _flat(label: str, config: Mapping[str, Any]) -> dict[str, str]:
+def flat(label: str, config: Mapping[str, Any]) -> dict[str, str]:
     """Returns settings by their way through serialised objects, such as `dense.activation`."""
     return dict(_walk(label, {name: part for name, part in config.items() if name not in _LEFT_OUT}))
 
@@ -209,14 +222,14 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Returns a setting as a message shows it, of bounded length."""
+    """Returns a setting as a message shows it, of bounded length; a digest tells long ones apart."""
     if isinstance(value, float):
         return f"{value:.7g}"
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= _LONGEST:
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{text[: _LONGEST // 2]}… (digest {digest[:8]})"
+    return f"{text[: _LONGEST // 2]}…{_DIGEST}{digest[:8]}"
 
 
 def _is_number(text: str) -> bool:

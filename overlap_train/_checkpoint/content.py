@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -43,6 +43,7 @@ class StartPoint:
         position: in the data.
         undelivered: the epochs before it that wait for their delivery, oldest first.
         inside: the validations inside epochs.
+        plan: how the steps were computed; "" if there was no choice.
     """
 
     epoch: int
@@ -53,6 +54,7 @@ class StartPoint:
     position: CursorState
     undelivered: tuple[Undelivered, ...] = ()
     inside: InsideEpochs | None = None
+    plan: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ class Captured:
         in_turn: whether nothing that is done again has drawn from them.
         inside: the validations inside epochs.
         attributes: plain ones that the training has set on the model.
-        adjusted: settings of Keras's callbacks that the training has changed, by their places.
+        callback_settings: of each of them, as `Settings.noted` returns them.
+        plan: how the steps are computed.
     """
 
     callbacks: tuple[KeptState, ...]
@@ -110,7 +113,8 @@ class Captured:
     in_turn: bool
     inside: InsideEpochs
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    adjusted: Mapping[str, Any] = field(default_factory=dict)
+    callback_settings: Sequence[Mapping[str, Any]] = ()
+    plan: str = ""
 
 
 def as_checkpoint(
@@ -151,7 +155,8 @@ def as_checkpoint(
         random=random,
         in_turn=captured.in_turn,
         attributes=captured.attributes,
-        adjusted=captured.adjusted,
+        plan=captured.plan,
+        callback_settings=list(map(dict, captured.callback_settings)),
     )
     return CheckpointState(point.epoch, point.step, arrays, meta.as_json(), fingerprint)
 

@@ -73,8 +73,14 @@ class DataState:
         if self._methods:
             state["spoken"] = self._spoken(self._methods[0])
         elif self._source is not None:
-            digests = _digests(self._kept(copy_arrays=False).values)
-            changed = [name for name, digest in digests.items() if digest != self._began.get(name)]
+            values = self._kept(copy_arrays=False).values
+            digests = _digests(values)
+            # A generator that has not been drawn from stands elsewhere in a process that has given no seed.
+            changed = [
+                name
+                for name, digest in digests.items()
+                if digest != self._began.get(name) or isinstance(values[name], GeneratorValue)
+            ]
             state["attributes"] = dict(self._kept(changed, copy_arrays=True).values)
             state["unchanged"] = {name: digest for name, digest in digests.items() if name not in changed}
         return state

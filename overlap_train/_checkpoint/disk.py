@@ -63,7 +63,7 @@ def explain(error: OSError, path: str | os.PathLike[str], *, directory: bool = F
         return f"{reason}. Raise the limit of a file's size (ulimit -f), or give a directory on another disk"
     if error.errno == errno.ENAMETOOLONG:
         return f"{reason}. Give a shorter path"
-    return reason
+    return f"{reason}. Give another directory" if directory else reason
 
 
 def _sync(descriptor: int, tolerated: tuple[int, ...]) -> None:
@@ -76,7 +76,8 @@ def _sync(descriptor: int, tolerated: tuple[int, ...]) -> None:
 
 def _obstacle(error: OSError, path: str | os.PathLike[str], directory: bool) -> str | None:
     """Returns what is in the way: something that is no file where one belongs, or no directory."""
-    if error.errno not in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY):
+    in_the_way = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY)
+    if error.errno not in (*in_the_way, *([errno.ENOENT] if directory else [])):
         return None
     for place in () if directory else (error.filename2, error.filename, path):
         if place is None or not os.path.lexists(place):

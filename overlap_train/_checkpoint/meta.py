@@ -77,7 +77,8 @@ class TrainingMeta:
         random: the states of everybody's random generators, as `callbacks.packing.pack` describes them.
         in_turn: whether these states are those of all that has drawn until then, and of nothing else.
         attributes: plain ones that the training has set on the model, by name.
-        adjusted: settings of callbacks that the training has changed, as `callbacks.settings` describes them.
+        plan: how the steps were computed, as `Loop.plan` says.
+        callback_settings: of each callback, as `callbacks.settings` describes them.
     """
 
     callbacks: list[Any]
@@ -94,7 +95,8 @@ class TrainingMeta:
     random: list[Any] = field(default_factory=list)
     in_turn: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    adjusted: Mapping[str, Any] = field(default_factory=dict)
+    plan: str = ""
+    callback_settings: list[dict[str, Any]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Returns it as the `meta` of a checkpoint."""
@@ -136,7 +138,8 @@ class TrainingMeta:
             random=_of_type({"random": [], **meta}, "random", list),
             in_turn=_of_type({"in_turn": False, **meta}, "in_turn", bool),
             attributes=_of_type({"attributes": {}, **meta}, "attributes", dict),
-            adjusted=_of_type({"adjusted": {}, **meta}, "adjusted", dict),
+            plan=_of_type({"plan": "", **meta}, "plan", str),
+            callback_settings=_settings(meta),
         )
 
 
@@ -189,6 +192,13 @@ def _of_type(meta: Mapping[str, Any], name: str, kind: type) -> Any:
     value = meta.get(name)
     _require(isinstance(value, kind), f"meta[{name!r}]", value, f"a {kind.__name__}")
     return value
+
+
+def _settings(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
+    settings: list[Any] = _of_type(meta, "callback_settings", list)
+    fit = len(settings) == len(meta["callbacks"]) and all(isinstance(each, dict) for each in settings)
+    _require(fit, "meta['callback_settings']", settings, "the settings of each callback")
+    return settings
 
 
 def _texts(meta: Mapping[str, Any], name: str) -> dict[str, str]:

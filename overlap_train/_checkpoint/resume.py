@@ -8,8 +8,7 @@ of the epochs that wait for their callbacks. `writing` says when one is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -17,13 +16,14 @@ import keras
 from overlap_train._callbacks.rewind import append_to_files, files_of, rewind_files
 from overlap_train._callbacks.settings import Settings
 from overlap_train._callbacks.state import check_all, restore_all
-from overlap_train._checkpoint.configuration import describe_callbacks, differences
+from overlap_train._checkpoint.configuration import differences, told_differences
 from overlap_train._checkpoint.content import Found, StartPoint, Told, understood
 from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.values import stored_values
-from overlap_train._checkpoint.writing import VALIDATED, CheckpointWriter
+from overlap_train._checkpoint.writing import ALL_VARIABLES, VALIDATED, CheckpointWriter
+from overlap_train._copies.kept import KeptState
 from overlap_train._data.cursor import Cursor, CursorState, check_remembered
 from overlap_train._keras.randomness import set_random_states
 from overlap_train._snapshot import ModelState
@@ -33,8 +33,6 @@ from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
 __all__ = ["Resumer", "StartPoint", "Told"]
-
-_OF_LOSS = "compile.loss_weights"
 
 
 class Resumer(CheckpointWriter):
@@ -92,26 +90,24 @@ class Resumer(CheckpointWriter):
             raise
 
     def accept(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-        """Takes the callbacks if they are those of the checkpoint; call it before `on_train_begin`.
+        """Takes the callbacks and finds which of them the checkpoint knows; call it before `on_train_begin`.
 
         Raises:
-            CheckpointMismatchError: the callbacks are others than those of the checkpoint.
+            CheckpointMismatchError: a callback cannot be what the checkpoint holds of it.
             CheckpointCorruptError: what all checkpoints hold for them is invalid.
         """
         listed = list(callbacks)
-        configuration = {**self._told.configuration, **describe_callbacks(listed)}
-        self._told = replace(self._told, configuration=configuration)
         self._files, self._settings = files_of(listed), Settings(listed)
-        self._accept(listed)
+        self._accept()
         if self._found is not None:
-            self._appending = append_to_files(listed)
+            self._appending = append_to_files([callback for callback, _ in self._known(self._found)])
 
     def start(
         self,
         state: ModelState,
         cursor: Cursor,
         callbacks: Iterable[keras.callbacks.Callback],
-        begin_epoch: Callable[[int], None],
+        begin_epoch: Callable[..., None],
     ) -> StartPoint | None:
         """Puts everything back as the checkpoint has it; call it after `on_train_begin`.
 
@@ -122,18 +118,19 @@ class Resumer(CheckpointWriter):
             cursor: the position in the data.
             callbacks: of the fit.
             begin_epoch: calls their `on_epoch_begin`, for an epoch that goes on: what the callbacks set in
-                Python there is not in the checkpoint, and what they remember and change is.
+                Python there is not in the checkpoint, and what they remember and change is. Told by `ahead`
+                whether earlier epochs are still to be delivered, so that it is not due for all.
 
         Returns:
             Where to go on, or None if there is no checkpoint.
 
         Raises:
-            CheckpointMismatchError: the callbacks are others than those of the checkpoint.
+            CheckpointMismatchError: a callback cannot be what the checkpoint holds of it.
             CheckpointCorruptError: what all checkpoints hold for them is invalid.
             OSError: a file that the training has written cannot be cut.
         """
         listed, self._function = list(callbacks), self._trained_by()
-        self._accept(listed)
+        self._accept()
         found, self._found = self._found, None
         if found is None:
             self._captured(listed)
@@ -141,8 +138,8 @@ class Resumer(CheckpointWriter):
         self._draw_again(found)  # before the variables to which that writes are put back
         values = stored_values(state, found.state.arrays)
         if found.meta.cursor["within"]:
-            begin_epoch(found.state.epoch)
-        self._put_callbacks_back(listed, found)
+            begin_epoch(found.state.epoch, ahead=bool(found.undelivered))
+        self._put_callbacks_back(found)
         state.restore(values)
         state.restore_drawn(values)
         self._put_attributes_back(found)
@@ -157,7 +154,7 @@ class Resumer(CheckpointWriter):
         self._written_step = found.state.step
         epoch, step = found.state.epoch, found.state.step
         where = (epoch, step, meta.stopped, meta.logs, meta.max_lag, position)
-        return StartPoint(*where, found.undelivered, found.inside or None)
+        return StartPoint(*where, found.undelivered, found.inside or None, meta.plan)
 
     def close(self) -> None:
         """Lets the writer finish and unlocks the directory; loggers of a refused fit do as they were told."""
@@ -165,13 +162,23 @@ class Resumer(CheckpointWriter):
         for logger in self._appending:
             logger.append = False
 
-    def _put_callbacks_back(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
+    def _numbers(self, found: Found) -> list[int | None]:
+        """Returns the number of each callback in a checkpoint, None of one that is new."""
+        return self._settings.known([state.kind for state in found.callbacks], found.meta.callback_settings)
+
+    def _known(self, found: Found) -> list[tuple[keras.callbacks.Callback, KeptState]]:
+        """Returns the callbacks that a checkpoint knows, and what they remembered."""
+        both = zip(self._settings.callbacks, self._numbers(found), strict=True)
+        return [(callback, found.callbacks[number]) for callback, number in both if number is not None]
+
+    def _put_callbacks_back(self, found: Found) -> None:
         self._say_lost(found.callbacks)
-        stay = restore_all(callbacks, found.callbacks)
+        known = self._known(found)
+        stay = restore_all([callback for callback, _ in known], [state for _, state in known])
         if stay:
             names = ", ".join(stay)
             self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
-        self._settings.put_back(found.meta.adjusted)
+        self._settings.put_back(found.meta.callback_settings, self._numbers(found))
 
     def _put_attributes_back(self, found: Found) -> None:
         stay = self._attributes.put_back(found.attributes) if self._attributes is not None else ()
@@ -222,55 +229,71 @@ class Resumer(CheckpointWriter):
             before = found.meta.settings.get(name, value)
             if before != value:
                 self._say(f"{name} is {value}; until the checkpoint it was {before}")
-        changes = differences(found.meta.configuration, self._told.configuration, self._told.rate())
-        if changes is not None:
-            self._say(f"this training is configured otherwise than that of the checkpoint: {changes}")
-        if not found.meta.random:
+        numbers = self._numbers(found)
+        new = [type(c).__name__ for c, n in zip(self._settings.callbacks, numbers, strict=True) if n is None]
+        if new:
+            self._say(f"these callbacks are not in the checkpoint and begin now: {', '.join(new)}")
+        missing = [state.kind for number, state in enumerate(found.callbacks) if number not in numbers]
+        if missing:
             self._say(
-                "the checkpoint is of an earlier release, which kept no random states of Python, NumPy and "
-                "TensorFlow and no configuration: who draws from these begins anew, and nothing is compared"
+                "these callbacks of the checkpoint are missing now, and what they remembered is left out: "
+                f"{', '.join(missing)}"
+            )
+        given, now = self._settings.compared(found.meta.callback_settings, numbers)
+        told = {**found.meta.configuration, **given}, {**self._told.configuration, **now}
+        changes = differences(*told, self._told.rate())
+        if changes:
+            self._say(
+                "this training is configured otherwise than that of the checkpoint: "
+                f"{told_differences(changes)}"
             )
 
-    def _load(self, callbacks: Sequence[keras.callbacks.Callback] | None = None) -> Found | None:
-        """Reads the newest checkpoint that makes sense, to the callbacks too if they are given."""
+    def _load(self, *, of_callbacks: bool = False) -> Found | None:
+        """Reads the newest checkpoint that makes sense, to the callbacks too if they are known."""
         found: list[Found] = []
 
         def check(state: CheckpointState) -> None:
+            self._require_same(state)
             newest = understood(state, self._variables, self._extent, self._check_data)
             if self._attributes is not None:
                 self._attributes.check(newest.attributes)
-            self._require_one_kind(newest)
-            if callbacks is not None:
-                self._check_callbacks(callbacks, newest)
+            if of_callbacks:
+                self._check_callbacks(newest)
             found.append(newest)
 
-        self._store.load_latest(self._fingerprint, check)
+        self._store.load_latest(check)
         return found[0] if found else None
 
-    def _require_one_kind(self, found: Found) -> None:
-        """Refuses a training whose history would hold losses of two kinds."""
-        before = {name: v for name, v in found.meta.configuration.items() if name.startswith(_OF_LOSS)}
-        now = {name: v for name, v in self._told.configuration.items() if name.startswith(_OF_LOSS)}
-        changes = differences(before, now, None)
-        if changes is not None:
-            raise CheckpointMismatchError(
-                f"The checkpoint was written by another training. What differs: {changes}, so that its "
-                "history would hold losses of two kinds. Resume with the same, or give another directory to "
-                "start afresh."
-            )
+    def _require_same(self, state: CheckpointState) -> None:
+        """Refuses a training whose history would hold values of two kinds, or that has other variables."""
+        before, now = dict(state.fingerprint), dict(self._fingerprint)
+        if before == now:
+            return
+        settings = state.meta.get("configuration")
+        if isinstance(settings, dict) and all(isinstance(text, str) for text in settings.values()):
+            before = {**before, **settings, **before}
+            now = {**now, **self._told.configuration, **now}
+        changes = differences(before, now)
+        told = [each for each in changes if not each.startswith(ALL_VARIABLES)]  # which follows from others
+        raise CheckpointMismatchError(
+            f"The checkpoints in {self._policy.directory} are of another training. What differs: "
+            f"{told_differences(told or changes)}. Build the same training, or give another directory to "
+            "start afresh."
+        )
 
-    def _accept(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    def _accept(self) -> None:
         """Goes back to an older checkpoint if the newest is invalid to the callbacks."""
         if self._found is None:
             return
         try:
-            self._check_callbacks(callbacks, self._found)
+            self._check_callbacks(self._found)
         except CheckpointCorruptError:
-            self._found = self._load(callbacks)
+            self._found = self._load(of_callbacks=True)
 
-    def _check_callbacks(self, callbacks: Sequence[keras.callbacks.Callback], found: Found) -> None:
-        check_all(callbacks, found.callbacks)
-        self._settings.check(found.meta.adjusted)
+    def _check_callbacks(self, found: Found) -> None:
+        known = self._known(found)
+        check_all([callback for callback, _ in known], [state for _, state in known])
+        self._settings.check(found.meta.callback_settings, self._numbers(found))
 
 
 def _does_not_fit(error: ValueError) -> CheckpointMismatchError:

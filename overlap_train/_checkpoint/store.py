@@ -21,7 +21,7 @@ from overlap_train._checkpoint.lock import DirectoryLock
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._support.arguments import require_path
 from overlap_train._support.closing import Closing
-from overlap_train._support.files import IrregularFileError, open_regular, taking_the_place_of
+from overlap_train._support.files import IrregularFileError, Replacement, open_regular
 from overlap_train._support.numbers import require_count
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
@@ -119,36 +119,14 @@ class CheckpointStore(Closing):
         self._prune()
         return path
 
-    def load(
-        self, path: str | os.PathLike[str], fingerprint: Mapping[str, str] | None = None
-    ) -> CheckpointState:
-        """Reads one checkpoint by name.
-
-        Args:
-            path: of the file.
-            fingerprint: of the training that wants it, or None for no check.
-
-        Raises:
-            CheckpointCorruptError: it is damaged.
-            CheckpointMismatchError: it belongs to another training.
-            CheckpointError: there is none, or this process may not read it.
-        """
-        state = container.read(path)
-        if fingerprint is not None:
-            state.check(fingerprint, source=f"The checkpoint {os.fspath(path)}")
-        return state
-
     def load_latest(
-        self,
-        fingerprint: Mapping[str, str] | None = None,
-        check: Callable[[CheckpointState], None] = lambda state: None,
+        self, check: Callable[[CheckpointState], None] = lambda state: None
     ) -> CheckpointState | None:
         """Reads the newest checkpoint that is sound, and warns of each damaged one that it passes over.
 
         Args:
-            fingerprint: of the training that wants it, or None for no check.
             check: raises CheckpointCorruptError for a state that is invalid to the training that wants
-                it; the checkpoint is then passed over too.
+                it, which is then passed over too, and CheckpointMismatchError for that of another training.
 
         Returns:
             The state, or None if the directory is empty or missing.
@@ -163,7 +141,7 @@ class CheckpointStore(Closing):
         while left:
             path = left.pop()
             try:
-                state = self.load(path, fingerprint)
+                state = container.read(path)
                 check(state)
             except CheckpointMismatchError:
                 raise
@@ -174,15 +152,14 @@ class CheckpointStore(Closing):
                 if not isinstance(error, CheckpointCorruptError):
                     raise
                 self._damaged.add(path)
-                reasons[path] = f"{path.name}: {error.__cause__ or error}"
+                reasons[path] = str(error.__cause__ or error)
                 continue
             self._tell_passed_over(path, reasons)
             return state
         if reasons:
             raise CheckpointCorruptError(
                 f"None of the {len(reasons)} checkpoints in {self._directory} can be used "
-                f"({'; '.join(reasons.values())}). Put a sound one there, or give another directory to start "
-                "afresh."
+                f"({_told_of(reasons)}). Put a sound one there, or give another directory to start afresh."
             )
         return None
 
@@ -212,7 +189,7 @@ class CheckpointStore(Closing):
 
     def _write(self, path: Path, pieces: Sequence[container.Bytes]) -> None:
         temporary = path.with_name(f".{path.name}.tmp")
-        with taking_the_place_of(path, temporary):
+        with Replacement(path, temporary):
             descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
                 for piece in pieces:
@@ -259,11 +236,18 @@ class CheckpointStore(Closing):
     def _tell_passed_over(self, path: Path, reasons: Mapping[Path, str]) -> None:
         if reasons:
             warnings.warn(
-                f"Resuming from {path}, because newer checkpoints cannot be used "
-                f"({'; '.join(reasons.values())}).",
+                f"Resuming from {path}, because newer checkpoints cannot be used ({_told_of(reasons)}).",
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+
+def _told_of(reasons: Mapping[Path, str]) -> str:
+    """Returns what is wrong with which files, each reason once."""
+    files: dict[str, list[str]] = {}
+    for path, reason in reasons.items():
+        files.setdefault(reason, []).append(path.name)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in files.items())
 
 
 def _write_all(descriptor: int, piece: container.Bytes) -> None:

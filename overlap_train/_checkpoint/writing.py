@@ -5,11 +5,13 @@ The training thread hands each state to a writer thread; the next one waits unti
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,11 +28,15 @@ from overlap_train._checkpoint.values import specs_of
 from overlap_train._copies.kept import KeptState
 from overlap_train._keras.randomness import random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
-from overlap_train._support.threads import submitted
+from overlap_train._support.closing import Closing
+from overlap_train._support.threads import in_background
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
-__all__ = ["VALIDATED", "CheckpointWriter"]
+__all__ = ["ALL_VARIABLES", "VALIDATED", "CheckpointWriter"]
+
+# Under this name it is told which variables there are, in their order.
+ALL_VARIABLES = "the order and number of all variables"
 
 # Under this name the passes over the validation data are kept with the position in the training data.
 VALIDATED = "validated"
@@ -46,7 +52,7 @@ class Passes(Protocol):
         """Draws as far as another process had."""
 
 
-class CheckpointWriter:
+class CheckpointWriter(Closing):
     """Writes the checkpoints of one `fit`. Belongs to the training thread."""
 
     def __init__(
@@ -79,14 +85,16 @@ class CheckpointWriter:
         """
         self._policy = policy
         self._variables = variables
-        layout = "\n".join(f"{shape} {dtype}" for shape, dtype in specs_of(variables))
-        self._fingerprint = {**belongs_to, "variables": layout}
+        specs = [f"{shape} {dtype}" for shape, dtype in specs_of(variables)]
+        digest = hashlib.sha256(repr([*belongs_to, *specs]).encode()).hexdigest()
+        self._fingerprint = {**belongs_to, ALL_VARIABLES: f" digest {digest[:16]}"}
         self._told = told or Told()
         self._trained_by, self._function = trained_by, trained_by()
         self._say = say
         self._record = record
         self._attributes = attributes
         self._inside: Callable[[], InsideEpochs] = InsideEpochs
+        self._plan: Callable[[], str] = str
         self._passes: Passes | None = None
         self._passed: dict[str, Any] = {}
         self._lags: tuple[int, ...] = ()
@@ -99,11 +107,14 @@ class CheckpointWriter:
         self._writing: Future[Path] | None = None
         self._store = CheckpointStore(policy.directory, policy.keep)
         self._store.acquire()
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="overlap-checkpoint")
 
     def watch(self, inside: Callable[[], InsideEpochs]) -> None:
         """Takes what tells how the validations inside epochs stand."""
         self._inside = inside
+
+    def watch_plan(self, plan: Callable[[], str]) -> None:
+        """Takes what tells how the steps are computed."""
+        self._plan = plan
 
     def watch_passes(self, passes: Passes) -> None:
         """Takes what tells how far the validation data has been drawn; nothing has been."""
@@ -188,9 +199,11 @@ class CheckpointWriter:
             not any(self._lags),
             self._inside(),
             self._attributes.changed() if self._attributes is not None else {},
-            self._settings.changed(),
+            self._settings.noted(),
+            self._plan(),
         )
-        self._writing = submitted(self._writer, self._write, point, values, captured)
+        write = functools.partial(self._write, point, values, captured)
+        self._writing = in_background(write, "overlap-checkpoint", daemon=True)
 
     def _trains_otherwise(self) -> bool:
         """Whether a callback has compiled the model since the training began.
@@ -223,17 +236,24 @@ class CheckpointWriter:
 
     def wait(self) -> None:
         """Waits for the writer, and raises what it raised."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
+        if self._writing is not None:
+            wait([self._writing])  # after a KeyboardInterrupt here it is still being written
+            writing, self._writing = self._writing, None
             writing.result()
 
     def close(self) -> None:
         """Lets the writer finish and unlocks the directory. Idempotent."""
-        self._writer.shutdown(wait=True)
         if self._writing is not None and self._writing.exception() is not None:
             warnings.warn(str(self._writing.exception()), RuntimeWarning, stacklevel=2)
         self._writing = None
         self._store.close()
+
+    def close_now(self) -> None:
+        """Leaves the writer alone, which unlocks the directory at its end."""
+        if self._writing is None:
+            self._store.close()
+        else:
+            self._writing.add_done_callback(lambda _: self._store.close())
 
     def _write(self, point: StartPoint, values: Values, captured: Captured) -> Path:
         start_s, thread = time.monotonic(), threading.current_thread().name

@@ -27,9 +27,13 @@ class ModelVariables(Collection[int]):
         return len(self._listed())
 
     def _listed(self) -> frozenset[int]:
-        if self._ids is None:
-            self._ids = frozenset(id(variable) for variable in self._variables())
-        return self._ids
+        if self._ids is not None:
+            return self._ids
+        ids = frozenset(id(variable) for variable in self._variables())
+        model, optimizer = self._model, getattr(self._model, "optimizer", None)
+        if model is None or (model.built and getattr(optimizer, "built", True)):
+            self._ids = ids  # or more will come
+        return ids
 
     def _variables(self) -> list[Any]:
         if self._model is None:

@@ -17,7 +17,8 @@ from overlap_train._data.feed import Feed
 from overlap_train._data.memory import lent_or_copied, size_bytes
 from overlap_train._data.preprocessing import Preprocess, prepare, trace_preprocess
 from overlap_train._data.row_orders import RowOrders
-from overlap_train._keras.data import Arrays
+from overlap_train._keras.data import Arrays, row_shuffling
+from overlap_train._support.numbers import is_count
 
 __all__ = ["ArrayFeed"]
 
@@ -82,15 +83,19 @@ class ArrayFeed(Feed):
             return prepare(self.preprocess, gathered)
         return self.preparation(gathered)
 
-    def describe(self) -> str:
+    def describe(self) -> dict[str, str]:
         rows, digest = self._rows_that_tell(), hashlib.sha256()
-        for tensor in keras.tree.flatten(self.tensors):
-            digest.update(repr((tensor.dtype, tensor.shape)).encode())
+        leaves = keras.tree.flatten(self.tensors)
+        for tensor in leaves:
             digest.update(tf.io.serialize_tensor(tf.gather(tensor, rows)).numpy())
-        return (
-            f"{self.num_samples} rows in batches of {self.batch_size}, shuffle={self._shuffle}\n"
-            f"digest of {len(rows)} rows {digest.hexdigest()[:16]}"
-        )
+        return {
+            "": "arrays",
+            "rows": str(self.num_samples),
+            "batch_size": str(self.batch_size),
+            "shuffle": str(self._shuffle),
+            "elements": " and ".join(f"{tensor.shape[1:]} {tensor.dtype.name}" for tensor in leaves),
+            "content": f" digest {digest.hexdigest()[:16]} of {len(rows)} rows",
+        }
 
     def _rows_that_tell(self) -> npt.NDArray[np.int64]:
         """Returns the rows by which the arrays are told from others: all, or of large ones some, evenly."""
@@ -106,31 +111,19 @@ class ArrayFeed(Feed):
         self.drawn = drawn
 
     def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
-        seed = {"seed": self._orders.seed} if self._shuffle else {}
-        drawn = begun and not self._orders.repeats
-        return {**seed, "order": self._orders[self.drawn - 1]} if drawn else seed
+        seeds = {"seed": self._orders.seed, "own_seed": self._orders.own_seed}
+        return seeds if self._shuffle else {}
 
     def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
-        seed = remembered.get("seed")
+        seed, own_seed = remembered.get("seed"), remembered.get("own_seed")
         if type(seed) not in (int, NoneType) or (seed is not None and seed.bit_length() >= 64):
             raise ValueError("the seed of its rows is no integer, or a too long one")
-        if "order" not in remembered:
-            return
-        order = remembered["order"]
-        order = order.numpy() if isinstance(order, tf.Tensor) else order
-        if type(order) is not np.ndarray or order.dtype != np.int64 or order.shape != (self.num_samples,):
-            raise ValueError(f"the order of its rows is no int64[{self.num_samples}]")
-        if not np.array_equal(np.sort(order), np.arange(self.num_samples)):
-            raise ValueError("the order of its rows is no permutation")
+        drawn = self._shuffle and seed is None and row_shuffling() != "fixed"
+        if drawn and not is_count(own_seed, (1 << 63) - 1):
+            raise ValueError("it does not say in which orders its rows come")
 
     def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
         self.check(remembered, begun=True)
-        seed = remembered.get("seed", self._orders.seed)  # which earlier releases did not write
-        if self._shuffle and seed != self._orders.seed:
-            self._orders.draw_under(seed)
-        if "order" in remembered:
-            self._orders.recall(drawn - 1, tf.constant(np.asarray(remembered["order"])))
+        if self._shuffle:
+            self._orders.draw_under(remembered.get("seed"), remembered.get("own_seed"))
         return ()
-
-    def forget(self, drawn: int, seen: int = 0) -> None:
-        self._orders.forget(max(0, drawn - 1))

@@ -75,6 +75,7 @@ class Cursor:
         self._rewound_to: CursorState | None = None
         self._found: tuple[int, int] | None = None  # a pass, and the length that Keras takes from its end
         self._epochs = self._marked = 0
+        self._told_of_end = False
         # The user's data is told once of each epoch, also of one that is taken back and trained again.
         self._told_begun = self._told_ended = 0
         if tells:
@@ -162,8 +163,9 @@ class Cursor:
             return
         if missing and self._steps_per_epoch and self._steps + missing >= self._steps_per_epoch:
             return  # the next epoch will find that there is no more
-        if self.steps_per_epoch or not self._seen:
-            warn_out_of_data()
+        if self.steps_per_epoch or not self._seen or not self._told_of_end:
+            self._told_of_end = True
+            warn_out_of_data(asked=bool(self.steps_per_epoch))
         self._end_pass(counted + self._group)  # Keras counts those that found nothing, too
 
     def cut(self, steps: int) -> None:
@@ -172,7 +174,7 @@ class Cursor:
         Args:
             steps: of the next call, where its first hook said so; Keras counts them for the data's length.
         """
-        warn_out_of_data()
+        warn_out_of_data(asked=bool(self.steps_per_epoch))
         self._end_pass(self._seen + steps)
 
     def _end_pass(self, length: int) -> None:
@@ -184,7 +186,8 @@ class Cursor:
     def end_epoch(self) -> None:
         length = self._length
         if self._pass is not None and length and self._seen >= length:
-            if self._steps_per_epoch and self._steps < self._steps_per_epoch:
+            counted = self._steps + (-self._steps % self._group)  # a group that has begun counts as a whole
+            if self._steps_per_epoch and counted < self._steps_per_epoch:
                 warn_out_of_data()
             if self.feed.draws_seeds:
                 # Keras begins a pass here too, and each one draws from the seeds of the user's pipeline.
@@ -230,6 +233,12 @@ class Cursor:
         if self._rewound_to is not None:
             self.feed.leave(self._rewound_to.drawn)
 
+    def close(self) -> None:
+        """Ends the pass that is open, and what makes batches for it. Idempotent."""
+        opened = [self._pass]
+        self._pass = None
+        self.feed.close(opened)
+
     def resume(self, state: CursorState) -> Sequence[str]:
         """Goes to a position of another process.
 
@@ -244,6 +253,7 @@ class Cursor:
         others = self.feed.recall(state.drawn, state.data)
         self._marked = state.data.get("marked", state.epochs)
         self._told_ended, self._told_begun = self._marked, self._marked + ("marked" in state.data)
+        self.feed.skip_epochs(self._marked)
         self.restore(state)
         return others
 

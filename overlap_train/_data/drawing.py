@@ -1,13 +1,16 @@
-"""How the next batch is drawn outside compiled code."""
+"""How the next batch is drawn outside compiled code, and how an iterator ends."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["all_batches", "next_batch"]
+__all__ = ["all_batches", "end_iterators", "next_batch"]
+
+_END_S = 2.0
 
 
 def next_batch(iterator: Iterator[Any]) -> Any | None:
@@ -34,3 +37,21 @@ def all_batches(dataset: tf.data.Dataset) -> list[Any]:
     while (batch := next_batch(iterator)) is not None:
         batches.append(batch)
     return batches
+
+
+def end_iterators(iterators: list[Any]) -> None:
+    """Empties a list of the last references to iterators, as no batch is drawn from them any more.
+
+    The end of an iterator waits for the batch that it fetches ahead. The user's Python may never return that,
+    so a thread waits, and the caller only for a moment. Without this the garbage collector would wait, at any
+    time and on any thread.
+    """
+    if not any(each is not None for each in iterators):
+        return
+    thread = threading.Thread(target=iterators.clear, name="iterators-end", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # can't start new thread
+        iterators.clear()
+    else:
+        thread.join(_END_S)

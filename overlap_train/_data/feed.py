@@ -156,6 +156,11 @@ class Feed(abc.ABC):
         """The names of what no checkpoint holds of the data's state."""
         return ()
 
+    @property
+    def unseeded(self) -> Sequence[str]:
+        """What draws at random without a seed, in words, so that another process draws otherwise."""
+        return ()
+
     def mark(self) -> None:
         """Takes note that the first batch of the present pass is about to be drawn."""
 
@@ -198,8 +203,11 @@ class Feed(abc.ABC):
         return ()
 
     @abc.abstractmethod
-    def describe(self) -> str:
-        """Returns what tells this data from other data, as far as that is cheap to find out."""
+    def describe(self) -> dict[str, str]:
+        """Returns what tells this data from other data, as far as that is cheap to find out, part by part.
+
+        Under the empty name it says of what kind the data is; a text that begins with " digest " is no news.
+        """
 
     @property
     def made_of(self) -> tf.data.Dataset | None:
@@ -209,5 +217,15 @@ class Feed(abc.ABC):
     def begin_epoch(self) -> None:
         """Tells the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
 
+    def skip_epochs(self, count: int) -> None:
+        """Says that epochs have ended in another process, of which the user's data is not told."""
+
     def end_epoch(self) -> None:
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
+
+    def close(self, opened: list[Any] | None = None) -> None:
+        """Ends what makes its batches. Idempotent.
+
+        Args:
+            opened: the last reference to the pass that is open, if one is; it is emptied.
+        """

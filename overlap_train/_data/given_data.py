@@ -42,6 +42,7 @@ class GivenData:
         layout: of dense arrays; None for other data.
         keeps: whether its batches may be kept, which draws the first one before it is due.
         kept: what draws its batches, once it has been made: another one would begin a generator anew.
+        left_to_keras: whether Keras reads the arrays itself when it validates.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class GivenData:
         self._pipeline: Pipeline | None = None
         self.layout: ArrayLayout | None = None
         self.kept: Any = None
+        self.left_to_keras = False
         self.is_read = False
         if now:
             self._take(recognize())
@@ -126,6 +128,13 @@ class GivenData:
         """Lets batches be drawn again after a suite that shared them was closed."""
         if hasattr(self.kept, "reopen"):
             self.kept.reopen()
+
+    def close(self) -> None:
+        """Ends what makes its batches. Idempotent."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+        if hasattr(self.kept, "end"):
+            self.kept.end()
 
     def _look(self, data: Arrays | Pipeline) -> None:
         if isinstance(data, Pipeline):  # whose dataset the user made

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.drawing import next_batch
+from overlap_train._data.drawing import end_iterators, next_batch
 from overlap_train._data.drawn_variables import DrawnVariables
 from overlap_train._data.feed import Feed
 from overlap_train._data.fetching_ahead import is_asked_for_its_end, prepared_batches
@@ -28,10 +28,11 @@ from overlap_train._data.pipeline import (
     shuffles_of,
 )
 from overlap_train._data.preprocessing import Preprocess
-from overlap_train._data.row_orders import in_background
 from overlap_train._data.source_state import NotesState, SourceState, begun_at, state_at
+from overlap_train._data.unseeded import PassSeeds, unseeded_draws
 from overlap_train._keras.data import Pipeline
 from overlap_train._support.printing import told
+from overlap_train._support.threads import in_background
 
 __all__ = ["IteratorFeed"]
 
@@ -68,7 +69,7 @@ class IteratorFeed(Feed):
         self.files = cache_files(self._dataset)
         self.acts_at_epochs = pipeline.acts_at_epochs
         self._first: Any = None
-        self._origin: concurrent.futures.Future[tf.Tensor | None] | None = None
+        self._origin: Future[tf.Tensor | None] | None = None
         self._kept: KeptBatches | None = None
         self._note: NotesState | None = None
         self._state: SourceState | None = None
@@ -77,13 +78,14 @@ class IteratorFeed(Feed):
         self._position: dict[str, Any] | None = None
         self._telling: dict[int, Any] = {}
         self._variables = DrawnVariables(self.drawn_variables)
+        self._seeds: PassSeeds | None = None
 
     def prepare(self) -> None:
         """Makes the first iterator and begins to save its seeds."""
         if self._origin is not None:
             return
         if not self._has_seeds() or calls_python(self._dataset):
-            self._origin = concurrent.futures.Future()
+            self._origin = Future()
             self._origin.set_result(None)
             return
         self._first = iter(self._dataset)
@@ -94,7 +96,7 @@ class IteratorFeed(Feed):
         # An iterator would draw from the user's seeds; the pipeline's operations tell nearly as much.
         if self._origin is None:
             known = self._has_seeds() and not calls_python(self._dataset)
-            self._origin = concurrent.futures.Future()
+            self._origin = Future()
             self._origin.set_result(tf.constant(0) if known else None)
 
     def _has_seeds(self) -> bool:
@@ -144,7 +146,13 @@ class IteratorFeed(Feed):
             alike = self._pipeline.is_dataset and python_draws_at_pass(self._dataset)
             if self._pipeline.resumable or (alike and not self.rewindable):
                 self._note, self._state = note, note(self._pipeline.stateful)
+            elif self.rewindable and self._origin is not None:
+                self._seeds = PassSeeds.of(self._dataset, self._origin.result())
         return self._state is not None or self.rewindable
+
+    @property
+    def unseeded(self) -> Sequence[str]:
+        return [] if self._seeds is not None else unseeded_draws(self._dataset)
 
     def mark(self) -> None:
         self._variables.note(
@@ -153,8 +161,10 @@ class IteratorFeed(Feed):
         self._take(begun=True)
 
     def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
-        if self._rewinds_variables and begun:
-            return {"variables": self._variables.noted(self.drawn)}
+        if self._state is None:
+            seed = {} if self._seeds is None else {"own_seed": self._seeds.seed}
+            rewinds = self._rewinds_variables and begun
+            return seed | ({"variables": self._variables.noted(self.drawn)} if rewinds else {})
         taken, position = self._take(begun=begun), None
         if begun and taken and self._note is not None:
             position = state_at(self._telling.get(self.drawn), seen, self._note)
@@ -175,6 +185,8 @@ class IteratorFeed(Feed):
         self._taken.pop((self.drawn, False), None)
 
     def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
+        if self._seeds is not None:
+            self._seeds.check(remembered.get("own_seed"))
         if self._rewinds_variables:
             if begun or "variables" in remembered:
                 self._variables.check(remembered.get("variables"))
@@ -184,6 +196,8 @@ class IteratorFeed(Feed):
     def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
         if self._rewinds_variables and "variables" in remembered:
             self._variables.take(drawn, remembered["variables"])
+        if self._seeds is not None:
+            self._seeds.take(remembered.get("own_seed"))
         if self._state is None:
             return ()
         if not self._pipeline.restarts and (drawn > 1 or not remembered.get("begun")):
@@ -260,6 +274,8 @@ class IteratorFeed(Feed):
         return self._next_iterator() if self._kept is None else self._kept.open(self.drawn)
 
     def _next_iterator(self) -> Any:
+        if self._seeds is not None:
+            return self._seeds.iterator(self.drawn)
         if self._first is None:
             return iter(self._dataset)
         assert self._origin is not None
@@ -291,11 +307,12 @@ class IteratorFeed(Feed):
                 "a callback has changed the training, whose data cannot be rewound, although it declares "
                 "overlap_safe = True; leave that out, or pass ValidationPolicy(on_change='continue')"
             )
-        self._first = self._made_again(drawn + 1)
+        if self._seeds is None:
+            self._first = self._made_again(drawn + 1)
         self.drawn = drawn
 
     def leave(self, drawn: int) -> None:
-        possible = self._kept is None and not self._recalled and self.rewindable
+        possible = self._kept is None and not self._recalled and self.rewindable and self._seeds is None
         if possible and 0 < drawn != self.drawn and drawn < _MOST_LEFT:
             self._made_again(drawn)
 
@@ -310,12 +327,12 @@ class IteratorFeed(Feed):
             iterator = iter(self._dataset)
         return iterator
 
-    def describe(self) -> str:
+    def describe(self) -> dict[str, str]:
         pipeline = self._pipeline
         kind = "a generator" if pipeline.by_python else "a pipeline"
         if pipeline.stateful is not None:
             kind = type(pipeline.stateful).__name__
-        return f"{self.num_batches} batches of {kind}\n{self.element_spec}"
+        return {"": kind, "batches": str(self.num_batches), "elements": str(self.element_spec)}
 
     @property
     def made_of(self) -> tf.data.Dataset | None:
@@ -325,8 +342,18 @@ class IteratorFeed(Feed):
     def begin_epoch(self) -> None:
         self._pipeline.begin_epoch()
 
+    def skip_epochs(self, count: int) -> None:
+        self._pipeline.skip_epochs(count)
+
     def end_epoch(self) -> None:
         self._pipeline.end_epoch()
+
+    def close(self, opened: list[Any] | None = None) -> None:
+        self._pipeline.close()
+        iterators = [] if opened is None else opened
+        iterators += [self._first, self._kept]
+        self._first = self._kept = None
+        end_iterators(iterators)
 
 
 def _save_iterator(iterator: Any, *, known_python: bool) -> tf.Tensor | None:

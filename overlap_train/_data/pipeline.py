@@ -28,6 +28,7 @@ __all__ = [
     "captured_by",
     "draws_lazily",
     "draws_orders",
+    "function_nodes",
     "is_cache",
     "is_repeatable",
     "keeps_more_than_variables",
@@ -131,7 +132,7 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
     False for datasets with random operations or Python functions in them, that reshuffle, and that read what
     somebody may set.
     """
-    nodes = (node for stage in stages_of(dataset) for node in _function_nodes(stage))
+    nodes = (node for stage in stages_of(dataset) for node in function_nodes(stage))
     if reorders(dataset) or read_by(dataset) or any(node.op.startswith("RandomDataset") for node in nodes):
         return False
     captured = (each for stage in stages_of(dataset) for each in captured_datasets(stage))
@@ -239,7 +240,7 @@ def draws_orders(dataset: Any) -> bool:
     So does the shuffle of Hugging Face's `to_tf_dataset` unless TensorFlow has a global seed.
     """
     scans = [stage for stage in stages_of(dataset) if type(stage).__name__ == "_ScanDataset"]
-    draws = [node for scan in scans for node in _function_nodes(scan) if "seed2" in node.attr]
+    draws = [node for scan in scans for node in function_nodes(scan) if "seed2" in node.attr]
     return any(node.attr["seed"].i == 0 and node.attr["seed2"].i == 0 for node in draws)
 
 
@@ -290,7 +291,7 @@ def read_by(dataset: Any) -> list[str]:
 
 def python_functions(dataset: Any) -> list[Any]:
     """Returns the functions that a pipeline calls in Python; None for each that cannot be found."""
-    nodes = [node for stage in stages_of(dataset) for node in _function_nodes(stage) if "PyFunc" in node.op]
+    nodes = [node for stage in stages_of(dataset) for node in function_nodes(stage) if "PyFunc" in node.op]
     found = [python_function(node.attr["token"].s) for node in nodes]
     return [*found, None] if hides_a_source(dataset) else found
 
@@ -306,10 +307,10 @@ def stages_of(dataset: Any) -> Iterator[tf.data.Dataset]:
 
 def _function_ops(stage: tf.data.Dataset) -> set[str]:
     """Returns the types of all operations in the functions of one stage and in those that they call."""
-    return {node.op for node in _function_nodes(stage)}
+    return {node.op for node in function_nodes(stage)}
 
 
-def _function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
+def function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
     """Yields all operations in the functions of one stage and in those that they call."""
     for function in stage._functions():
         yield from nodes_of(function.function)

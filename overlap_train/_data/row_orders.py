@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
+import secrets
 from collections.abc import Callable
-from typing import TypeVar
+from concurrent.futures import Future
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from overlap_train._data.drawing import all_batches
 from overlap_train._data.pipeline_facts import without_autotune
-from overlap_train._keras.data import Arrays, row_order
+from overlap_train._keras.data import Arrays, row_order, row_shuffling
 from overlap_train._keras.randomness import global_seed
-from overlap_train._support.threads import leaves_nothing
+from overlap_train._support.threads import in_background
 
-__all__ = ["RowOrders", "in_background"]
+__all__ = ["RowOrders"]
 
-_T = TypeVar("_T")
 _MOST_REMEMBERED = 1 << 20  # rows: 8 MiB
 _MOST_AT_ONCE = 1 << 16  # rows that are shuffled in less time than a thread takes to begin and to end
 
@@ -26,8 +27,10 @@ class RowOrders:
     """The order of the rows in each pass, int64[num_samples]. Belongs to the training thread.
 
     Keras's pipeline draws from the global seed alone, anew in each pass: with one, all passes have the same
-    order, which is drawn once. Without one, the next order is drawn in a thread of its own while a pass is
-    trained, or when it is asked for if it is short; orders are kept until nobody can roll back to them.
+    order, which is drawn once, as where Keras shuffles without drawing (`row_shuffling`). Otherwise each pass
+    has an order of its own, which follows from `own_seed` and the number of the pass: so any pass can be made
+    again, after a rollback and by another process. The next one is drawn in a thread while a pass is trained,
+    or when it is asked for if it is short.
 
     The global seed counts that is set when this is made, as with Keras's pipeline, or that a training had
     which goes on here.
@@ -36,96 +39,71 @@ class RowOrders:
         arrays: whose rows they are; not kept.
 
     Attributes:
-        seed: under which they are drawn; None without one.
+        seed: the global one under which they are drawn; None without one.
+        own_seed: from which they are drawn where there is none; None where there is.
     """
 
     def __init__(self, arrays: Arrays) -> None:
         self._rows = (arrays.num_samples, arrays.batch_size, arrays.shuffle)
         self.draw_under(_global_seed() if arrays.shuffle else None)
 
-    def draw_under(self, seed: int | None) -> None:
-        """Draws all orders under a global seed, or without one."""
+    def draw_under(self, seed: int | None, own_seed: int | None = None) -> None:
+        """Draws all orders under a global seed, or without one from another number, by default a new one."""
         num_samples, _, shuffle = self._rows
+        repeats = not shuffle or seed is not None or row_shuffling() == "fixed"
         self.seed = seed
-        self._repeats = not shuffle or seed is not None
-        self._ahead = not self._repeats and (shuffle == "batch" or num_samples > _MOST_AT_ONCE)
+        self.own_seed = None if repeats else secrets.randbits(63) if own_seed is None else own_seed
+        self._ahead = not repeats and num_samples > _MOST_AT_ONCE
+        self._newest: tuple[int, tf.Tensor] | None = None
+        self._next: tuple[int, Future[npt.NDArray[np.int64]]] | None = None
         with global_seed(seed):
-            self._draw = _drawing(*self._rows, seed)
-        self._kept: dict[int, tf.Tensor] = {}
-        self._next: concurrent.futures.Future[tf.Tensor] | None = None
+            self._repeated = _repeated_order(*self._rows, seed) if repeats else None
 
     def __getitem__(self, number: int) -> tf.Tensor:
-        """Returns the order of a pass, counted from 0: of the one after the last, or of one that is kept."""
-        if number not in self._kept:
-            if self._repeats and self._kept:
-                self._kept[number] = next(iter(self._kept.values()))
-            else:
-                self._kept[number] = self._draw() if self._next is None else self._next.result()
-                self._next = in_background(self._draw, "overlap-order") if self._ahead else None
-        return self._kept[number]
+        """Returns the order of a pass, counted from 0."""
+        if self._repeated is not None:
+            self._newest = self._newest or (0, self._repeated())
+        elif self._newest is None or self._newest[0] != number:
+            ahead, self._next = self._next, None
+            drawn = ahead[1].result() if ahead is not None and ahead[0] == number else self._draw(number)
+            self._newest = number, tf.constant(drawn)  # on the device that trains
+            if self._ahead:
+                following = in_background(functools.partial(self._draw, number + 1), "overlap-order")
+                self._next = number + 1, following
+        assert self._newest is not None
+        return self._newest[1]
 
-    def __len__(self) -> int:
-        """How many are kept."""
-        return len(self._kept)
-
-    @property
-    def repeats(self) -> bool:
-        """Whether all passes have the same order, which another process draws again."""
-        return self._repeats
-
-    def recall(self, number: int, order: tf.Tensor) -> None:
-        """Takes the order of a pass, counted from 0, as another process drew it."""
-        self._kept[number] = order
-
-    def forget(self, number: int) -> None:
-        """Says that no pass before this one will be made again."""
-        for index in [i for i in self._kept if i < number]:
-            del self._kept[index]
+    def _draw(self, number: int) -> npt.NDArray[np.int64]:
+        """Draws the order of a pass; from any thread."""
+        num_samples, batch_size, shuffle = self._rows
+        generator = np.random.default_rng([self.own_seed or 0, number])
+        if shuffle != "batch":
+            return generator.permutation(num_samples)
+        rows, full = np.arange(num_samples), num_samples - num_samples % batch_size
+        within = generator.permuted(rows[:full].reshape(-1, batch_size), axis=1).ravel()
+        return np.concatenate([within, generator.permutation(rows[full:])])
 
 
-def in_background(function: Callable[[], _T], name: str) -> concurrent.futures.Future[_T]:
-    """Calls a function in a thread that ends with it, or at once where the system starts no more threads."""
-    executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name)
-    try:
-        return executor.submit(leaves_nothing(function))
-    except RuntimeError:  # can't start new thread
-        future: concurrent.futures.Future[_T] = concurrent.futures.Future()
-        future.set_result(function())
-        return future
-    finally:
-        executor.shutdown(wait=False)
-
-
-def _drawing(
+def _repeated_order(
     num_samples: int, batch_size: int, shuffle: bool | str, seed: int | None
 ) -> Callable[[], tf.Tensor]:
-    """Returns what draws the order of a pass.
+    """Returns what draws the order that all passes have.
 
     Keras's pipeline takes some 20 ms to be made and run, most of a short fit, and TensorFlow keeps something
     of it for good. So it is not made where the order is known without it.
     """
     if not shuffle:
         return lambda: tf.range(num_samples, dtype=tf.int64)
-    if seed is None and shuffle != "batch":
-        shuffled = _shuffled()
-        return lambda: tf.identity(shuffled(tf.constant(num_samples, tf.int64)))  # to the device that trains
-    if seed is None or num_samples > _MOST_REMEMBERED:
+    if num_samples > _MOST_REMEMBERED:
         passes = _passes(num_samples, batch_size, shuffle)
         return lambda: _first(passes)
     order = _remembered(num_samples, batch_size if shuffle == "batch" else 0, shuffle, seed)
     return lambda: order
 
 
-@functools.cache
-def _shuffled() -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a function of a number of rows that gives them in a random order; traced without a seed."""
-    function = tf.function(lambda count: tf.random.shuffle(tf.range(count)), autograph=False)
-    return function.get_concrete_function(tf.TensorSpec([], tf.int64))
-
-
 @functools.lru_cache(maxsize=4)
-def _remembered(num_samples: int, batch_size: int, shuffle: bool | str, seed: int) -> tf.Tensor:
-    """Returns the order that Keras's pipeline draws under the global seed, which has to be set."""
+def _remembered(num_samples: int, batch_size: int, shuffle: bool | str, seed: int | None) -> tf.Tensor:
+    """Returns the order that Keras's pipeline has in each pass under the global seed, which has to be set."""
     return _first(_passes(num_samples, batch_size, shuffle))
 
 

@@ -27,7 +27,7 @@ def split_batches(num_batches: int, parts: int) -> list[Shard]:
     return [Shard(i, bounds[i], bounds[i + 1]) for i in range(parts)]
 
 
-def warn_if_short(count: int, steps: int | None) -> None:
+def warn_if_short(count: int, least: int | None) -> None:
     """Warns, as Keras does, that a validation had fewer batches than were asked for, or none at all."""
-    if count < (1 if steps is None else steps):
-        warn_out_of_data()
+    if count < (least or 1):
+        warn_out_of_data(asked=least is not None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.drawing import next_batch
+from overlap_train._data.drawing import end_iterators, next_batch
 from overlap_train._data.fetching_ahead import is_asked_for_its_end
 from overlap_train._data.hugging_face import is_lookup
 from overlap_train._data.pipeline import (
@@ -21,7 +21,9 @@ from overlap_train._data.pipeline import (
     reorders,
 )
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
-from overlap_train._keras.data import Pipeline
+from overlap_train._data.unseeded import PassSeeds
+from overlap_train._keras.data import Pipeline, warn_out_of_data
+from overlap_train._keras.evaluation import Pass
 
 __all__ = ["BatchStream", "StreamedBatches"]
 
@@ -73,6 +75,7 @@ class StreamedBatches:
         self.draws = self.is_dataset and (bool(self.written) or reorders(dataset) or is_hidden(dataset))
         self.redraws = self.draws and _draws_as_read(dataset)
         self._made = 0
+        self._seeds: PassSeeds | None = None
         self._passes: list[tuple[int, bool]] = []
         self._steps = steps
         self._lock = threading.Lock()  # for the three below; not held while a batch is drawn
@@ -81,6 +84,7 @@ class StreamedBatches:
         self._newest: Iterator[Any] | None = None  # at which Keras may look again
         self._first_batches: list[Any] = []
         self._closed = False
+        self._told_of_end = False
         self.last_count = 0
 
     @property
@@ -116,6 +120,12 @@ class StreamedBatches:
         """Lets passes begin again."""
         with self._lock:
             self._closed = False
+
+    def end(self) -> None:
+        """Ends the iterators; nobody draws any more. Idempotent."""
+        iterators = [self._under_way, self._only_iterator, self._newest]
+        self._under_way = self._only_iterator = self._newest = None
+        end_iterators(iterators)
 
     def _begin_pass(self, stream: BatchStream) -> Iterator[Any]:
         with self._lock:
@@ -177,10 +187,25 @@ class StreamedBatches:
 
     def _iterator(self) -> Iterator[Any]:
         self._made += 1
-        iterator = iter(self._dataset)
+        iterator = iter(self._dataset) if self._seeds is None else self._seeds.iterator(self._made)
         if self._pipeline.looked_at and self._steps is not None:
             self._newest = iterator
         return iterator
+
+    def warn_of_end(self) -> None:
+        """Warns as Keras, but once, that data ended of which nobody could tell how long it is."""
+        if self._steps is None and self._pipeline.num_batches is None and not self._told_of_end:
+            self._told_of_end = True
+            warn_out_of_data(asked=False)
+
+    def seed_passes(self) -> bool:
+        """Gives shuffles without a seed one that `standing` tells; returns whether that can be had.
+
+        Call it before the first pass.
+        """
+        if self._seeds is None and self.is_dataset and not self.redraws:
+            self._seeds = PassSeeds.of(self._dataset)
+        return self._seeds is not None
 
     def standing(self) -> dict[str, Any]:
         """Returns what another process is told so that its next pass is the same; none is under way."""
@@ -188,7 +213,15 @@ class StreamedBatches:
             given_up = self._under_way
         if given_up is not None:
             self._end_pass(given_up)
-        return {"made": self._made, "passes": list(self._passes)}
+        seed = {} if self._seeds is None else {"own_seed": self._seeds.seed}
+        return {"made": self._made, "passes": list(self._passes), **seed}
+
+    def passed(self, made: Pass) -> None:
+        """Takes note of a validation that Keras has made, with iterators of its own."""
+        self._made += made.iterators
+        self.last_count = made.batches
+        if self.redraws:
+            self._passes.append((made.batches, made.ended))
 
     def go_on(self, stood: dict[str, Any]) -> None:
         """Has the next pass be the one that followed in another process. Nobody draws.
@@ -207,6 +240,8 @@ class StreamedBatches:
             if ended:
                 stream.draw()
             stream.finish()
+        if self._seeds is not None:
+            self._seeds.take(stood.get("own_seed"))
         for _ in range(stood["made"] - self._made):
             self._iterator()
 

@@ -11,7 +11,7 @@ from overlap_train._data.feed import Feed
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._data.memory import copied_bytes
 from overlap_train._data.preprocessing import Preprocess
-from overlap_train._keras.data import Arrays, Pipeline
+from overlap_train._keras.data import Arrays, Pipeline, row_shuffling
 
 __all__ = ["make_feed"]
 
@@ -27,10 +27,11 @@ def make_feed(
         preprocess: prepares a batch.
 
     Returns:
-        An `ArrayFeed` for arrays that may be held, otherwise an `IteratorFeed`.
+        An `ArrayFeed` for arrays that may be held and whose order is known, otherwise an `IteratorFeed`.
     """
     if isinstance(data, Arrays):
-        if data.dense and hold_in_memory(sum(map(copied_bytes, keras.tree.flatten(data.inputs)))):
+        known = data.dense and not (data.shuffle and row_shuffling() == "counted")
+        if known and hold_in_memory(sum(map(copied_bytes, keras.tree.flatten(data.inputs)))):
             return ArrayFeed(data, preprocess)
         data = data.pipeline
     return IteratorFeed(data, preprocess)

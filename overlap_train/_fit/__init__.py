@@ -12,28 +12,37 @@ from overlap_train._support.lazy import lazy_names
 if TYPE_CHECKING:
     from overlap_train._fit.callback_list import require_callbacks
     from overlap_train._fit.explain import explain_fit
-    from overlap_train._fit.request import FitArguments, make_request, require_data
+    from overlap_train._fit.own_methods import OwnMethod, asked_of_evaluate, asked_of_fit
+    from overlap_train._fit.request import FitArguments, make_request, require_data, require_heeded
     from overlap_train._fit.run import run_evaluate, run_fit
     from overlap_train._fit.settings import TrainerSettings
 
 __all__ = [
     "FitArguments",
+    "OwnMethod",
     "TrainerSettings",
+    "asked_of_evaluate",
+    "asked_of_fit",
     "explain_fit",
     "make_request",
     "require_callbacks",
     "require_data",
+    "require_heeded",
     "run_evaluate",
     "run_fit",
 ]
 
 _HOMES = {
     "FitArguments": "request",
+    "OwnMethod": "own_methods",
     "TrainerSettings": "settings",
+    "asked_of_evaluate": "own_methods",
+    "asked_of_fit": "own_methods",
     "explain_fit": "explain",
     "make_request": "request",
     "require_callbacks": "callback_list",
     "require_data": "request",
+    "require_heeded": "request",
     "run_evaluate": "run",
     "run_fit": "run",
 }

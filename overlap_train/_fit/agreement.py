@@ -47,7 +47,7 @@ def agree_to_start(
                 "version of overlap_train": __version__,
                 "program": program_digest(),
                 **{name: str(value) for name, value in described.items()},
-                "data": feed.describe(),
+                **{f"training data {part}".strip(): text for part, text in feed.describe().items()},
                 "structure of the model": [type(layer).__name__ for layer in keras_models.flat_layers(model)],
             }
         )

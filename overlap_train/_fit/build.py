@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
-from overlap_train._callbacks.delivery import Checks
 from overlap_train._callbacks.grounds import Grounds
-from overlap_train._callbacks.late import EpochHooks, late_callbacks
-from overlap_train._callbacks.listeners import listeners, remembering
+from overlap_train._callbacks.hooks import hook_that_waits
+from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.listeners import listeners, own_hooks, remembering
+from overlap_train._callbacks.outcomes import Checks
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.agreement import agree_to_start
@@ -118,7 +120,9 @@ class FitBuilder:
             now=False,
             python_now=looks_only or not request.reads_when_due,
             written=request.feed.files,
+            timeout_s=request.settings.validation.timeout_s,
         )
+        resources.callback(self._given.close)
         self._request = request
         self._settings = request.settings
         self._cursor = cursor
@@ -145,8 +149,8 @@ class FitBuilder:
         settings, request = self._settings, self._request
         step, loop, pace = self._build_training() if kept is None else (kept.step, kept.loop, kept.pace)
         state, suite, anew = self._build_validation(step)
-        lag, reason, late = self._lag(step, suite)
-        grounds = Grounds(self._callbacks, suite.changed_constant)
+        lag, reason = self._lag(step, suite)
+        grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_constant)
         first = self._first_validation(step, grounds)
         as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
         checks = Checks(lambda: step.metrics.live, grounds.changed, first, first.end, as_before)
@@ -154,7 +158,11 @@ class FitBuilder:
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
         interrupts = self._keep_all_along(state, step)
-        hooks = EpochHooks(callbacks, late, lambda: len(backlog) > 0)
+        if self._resumer is not None:
+            self._resumer.watch_plan(lambda: loop.plan)
+        # With on_change="continue" some may have to be called at once although the training runs ahead.
+        late = self._can_be_late() and not any(map(self._waiting_hook(suite), listeners(self._callbacks)))
+        hooks = EpochHooks(request.model, callbacks, state, lambda: len(backlog) > 0, late=late)
         deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(
             model=request.model,
@@ -172,7 +180,7 @@ class FitBuilder:
             ledger=self.ledger,
             progress=self._progress,
             hosts=settings.hosts,
-            interrupted=self._interrupted,
+            interrupts=interrupts,
             take_snapshot=functools.partial(self._take_snapshot, state),
             warm=kept is not None and kept.warm,
         )
@@ -182,7 +190,9 @@ class FitBuilder:
     def _keep_all_along(self, state: ModelState, step: Step) -> Interrupts:
         """Opens what the fit keeps all along, if it is the first time; returns the signals that have come."""
         if self._interrupts is None:
-            self._interrupts = self._resources.enter_context(Interrupts(passes_on=self._request.routed))
+            alone = self._settings.hosts.count == 1
+            interrupts = Interrupts(passes_on=self._request.routed, insists=alone)
+            self._interrupts = self._resources.enter_context(interrupts)
             found = (self._given.drawing(), self._progress.message, self._resources)
             self._resumer = build_resumer(self._request, state, step, *found)
             self._resumption = share_start(self._request, self._resumer)
@@ -193,23 +203,19 @@ class FitBuilder:
         if self._resumption is not None:
             self._resumption.accept(remembering(self._callbacks))
 
-    def _lag(
-        self, step: Step, suite: ValidationSuite
-    ) -> tuple[int, str | None, list[keras.callbacks.Callback]]:
-        """Returns how far the training may run ahead, why not, and the callbacks that are called late."""
+    def _lag(self, step: Step, suite: ValidationSuite) -> tuple[int, str | None]:
+        """Returns how far the training may run ahead, and why not."""
         settings, feed, found = self._settings, self._request.feed, self._callbacks
         policy = settings.validation
         if settings.hosts.count > 1:  # which would have to keep the same number of batches
-            policy = dataclasses.replace(policy, replay_bytes=0)
-        watched = suite.runs_python or not feed.rewindable
-        late = late_callbacks(found, watched=watched) if settings.hosts.count == 1 else []
+            policy = dataclasses.replace(policy, keep_bytes=0)
         lag, reason = effective_lag(
             policy,
             feed,
             step,
             suite,
             listeners(found),
-            late=late,
+            waiting_hook=self._waiting_hook(suite),
             sets=[each.data for each in self._request.sets.values()],
             model=self._request.model,
             shared=self._shared_state(),
@@ -217,7 +223,16 @@ class FitBuilder:
         if reason not in (None, self._told):  # nothing new is told of what is built again
             self._progress.message(f"validating in step with the training: {reason}")
         self._told = reason
-        return lag, reason, late
+        return lag, reason
+
+    def _waiting_hook(self, suite: ValidationSuite) -> Callable[[keras.callbacks.Callback], str | None]:
+        """Returns what says which hook of a callback keeps the training from running ahead."""
+        watched = suite.runs_python or not self._request.feed.rewindable
+        return functools.partial(hook_that_waits, watched=watched, late=self._can_be_late())
+
+    def _can_be_late(self) -> bool:
+        """Whether hooks inside epochs are this host's alone to call, and the list's to pass on only."""
+        return self._settings.hosts.count == 1 and not own_hooks(self._callbacks)
 
     def _build_training(self) -> tuple[Step, Loop, Pace]:
         settings, request = self._settings, self._request
@@ -230,7 +245,7 @@ class FitBuilder:
         steps = self._cursor.steps_per_epoch
         total = None if steps is None else steps * (request.epochs - request.initial_epoch)
         loop, pace = builder.build_loop(step, total, self._progress.message)
-        self._resources.callback(loop.close)
+        self._resources.enter_context(loop)
         if not settings.shared:
             loop.begin_warm_up(request.feed)  # while the validation is traced
         return step, loop, pace

@@ -19,6 +19,7 @@ from overlap_train._data.cursor import check_remembered
 from overlap_train._data.feed import Feed
 from overlap_train._data.source_state import SourceState
 from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.unseeded import seeds_of, unseeded_draws
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.resumable import not_to_be_found
@@ -31,7 +32,7 @@ from overlap_train.options.checkpoint import CheckpointPolicy
 __all__ = ["build_resumer", "share_start"]
 
 # What of a `ValidationPolicy` a history may depend on.
-_SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds", "join_batches")
+_SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds")
 
 
 def build_resumer(
@@ -66,6 +67,7 @@ def build_resumer(
     _require_findable(request, drawing)
     require_storable([*state.variables, *feed.drawn_variables])
     _say_not_stored(step, feed, say)
+    _say_unseeded(request, drawing, say)
     if feed.left_out:
         say(
             f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.left_out)}; "
@@ -76,7 +78,7 @@ def build_resumer(
 
     resumer: Resumer | None = settings.hosts.chief_first(lambda: _made(policy, request, state, say))
     if resumer is not None:
-        resources.callback(resumer.close)
+        resources.enter_context(resumer)
         resumer.watch_passes(ValidationPasses(drawing, say, sources))
     return resumer
 
@@ -88,7 +90,7 @@ def _python_of_sets(request: FitRequest, say: Callable[[str], None]) -> dict[str
     """
     note, states = beside(request.model, of_all=False), dict[str, SourceState]()
     for name, chosen in request.sets.items():
-        data = keras.utils.unpack_x_y_sample_weight(chosen.data)[0]
+        data = _first_part(chosen.data)
         of = f" of set {name!r}" if name else ""
         if hasattr(data, "__next__"):
             say(f"a resumed fit begins the generator{of} that it validates on anew, wherever that stood")
@@ -113,6 +115,29 @@ def _say_not_stored(step: Step, feed: Feed, say: Callable[[str], None]) -> None:
             say(f"a resumed fit has other numbers than an unbroken one, because {name} {lost[0]}")
 
 
+def _say_unseeded(
+    request: FitRequest, drawing: Mapping[str, StreamedBatches], say: Callable[[str], None]
+) -> None:
+    """Says which data draws at random without a seed, where the trainer cannot give it one."""
+    unseeded = {"the training data": request.feed.unseeded}
+    for name, chosen in request.sets.items():
+        if name not in drawing or not drawing[name].seed_passes():
+            of = f" of set {name!r}" if name else ""
+            unseeded[f"the validation data{of}"] = unseeded_draws(_first_part(chosen.data))
+    for data, draws in unseeded.items():
+        if draws:
+            say(
+                f"a resumed fit has other numbers than an unbroken one, because {data} draws without a seed "
+                f"({', '.join(dict.fromkeys(draws))}); give it one, or call keras.utils.set_random_seed "
+                "before the data is made"
+            )
+
+
+def _first_part(data: Any) -> Any:
+    """Returns what a dataset, or whatever else has no `y` beside it, would be passed as."""
+    return keras.utils.unpack_x_y_sample_weight(data)[0]
+
+
 def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> None:
     """Refuses data that would go on otherwise than in the unbroken fit; see `build_resumer`."""
     feed, settings = request.feed, request.settings
@@ -135,7 +160,7 @@ def _made(
     group = keras_training.steps_per_execution(request.model)
     return Resumer(
         policy,
-        {**fingerprint(request.model, feed), "validation": _describe_validation(request)},
+        {**fingerprint(request.model, feed), **_describe_validation(request)},
         state,
         extent=Extent(feed.num_batches, request.steps_per_epoch, group, told.configuration),
         check_data=lambda place: check_remembered(place, feed, asked=bool(request.steps_per_epoch)),
@@ -164,28 +189,30 @@ def _told(request: FitRequest) -> Told:
     """Returns what may differ when a training goes on, but is to be told."""
     settings, model = request.settings, request.model
     policy = {f"ValidationPolicy.{name}": repr(getattr(settings.validation, name)) for name in _SAID}
+    drawn = {"training data": request.feed.made_of}
+    drawn |= {f"validation data {name!r}": _first_part(each.data) for name, each in request.sets.items()}
+    seeds = {f"{name}.seeds of shuffles": seeds_of(data) for name, data in drawn.items()}
     configuration = {
         **describe_configuration(model),
+        **{name: str(each) for name, each in seeds.items() if each},
         "fit.steps_per_epoch": str(request.steps_per_epoch or request.feed.num_batches),
         "Trainer.train_step": "stock" if settings.stock else _name(settings.train_step),
         "Trainer.preprocess": _name(settings.preprocess),
     }
-    return Told(policy, configuration, lambda: shown_rate(model))
+    return Told(policy, configuration, rate=lambda: shown_rate(model))
 
 
 def _name(function: Any) -> str:
     return str(getattr(function, "__qualname__", type(function).__name__))
 
 
-def _describe_validation(request: FitRequest) -> str:
-    """Returns what a history's `val_` values come from."""
-    functions = [
-        f"\n{name}: freq {each.freq}, {getattr(each.function, '__qualname__', type(each.function).__name__)}"
-        for name, each in request.functions.items()
-    ]
+def _describe_validation(request: FitRequest) -> dict[str, str]:
+    """Describes what a history's `val_` values come from."""
     settings = request.settings
-    step = (
-        "stock" if settings.stock_validation else getattr(settings.validation_step, "__qualname__", "custom")
-    )
-    prepared = "" if settings.preprocess is None else ", prepared by a function"
-    return f"{describe_sets(request.sets)}\nvalidation_step {step}{prepared}{''.join(functions)}"
+    step = "stock" if settings.stock_validation else _name(settings.validation_step)
+    prepared = {"validation_step.preprocess": "a function"} if settings.preprocess is not None else {}
+    functions = {
+        f"evaluation function {name!r}": f"{_name(each.function)}, freq {each.freq}"
+        for name, each in request.functions.items()
+    }
+    return {**describe_sets(request.sets), "validation_step": step, **prepared, **functions}

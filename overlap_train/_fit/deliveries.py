@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from overlap_train._callbacks.delivery import Outcome
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._callbacks.listeners import remembering
+from overlap_train._callbacks.outcomes import Begun, Outcome
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._checkpoint.values import Undelivered
 from overlap_train._data.cursor import Cursor
@@ -18,7 +19,7 @@ from overlap_train._fit.course import Ledger
 from overlap_train._fit.followers import AnyDelivery
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
-from overlap_train._snapshot import Snapshot
+from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.stepwise import StepValidations
@@ -141,7 +142,7 @@ class Deliveries:
                 self._said_full = True
                 self.progress.message(
                     "waiting for validations, because the batches that a rollback would replay take all of "
-                    "ValidationPolicy.replay_bytes"
+                    "ValidationPolicy.keep_bytes"
                 )
             if self.deliver_oldest():
                 return True
@@ -188,7 +189,6 @@ class Deliveries:
         except BaseException:
             self._rewind(pending.snapshot)  # to where it stands then under Keras
             raise
-        self._course.stopped = self._course.stopped or outcome.stop
         if outcome.rolled_back:
             self._roll_back(pending, outcome)
         self.lag.delivered(rolled_back=outcome.rolled_back)
@@ -224,14 +224,43 @@ class Deliveries:
         trained_on = self._trained_on(pending.snapshot)
         self.lag.validated(spans, alone=not trained_on, cpu_s=cpu_s)
         outcome = self.delivery.deliver(
-            pending.snapshot, pending.train_logs, results, stops=pending.stops, trained_on=trained_on
+            pending.snapshot,
+            pending.train_logs,
+            results,
+            stops=pending.stops,
+            trained_on=trained_on,
+            ended=functools.partial(self._ended, pending, trained_on=trained_on),
+            begin_next=self._begin_next if self.hooks.begins(pending.epoch + 1) else None,
         )
-        if not trained_on:
-            pending.stands_at(self.cursor.as_left(pending.snapshot.position))
         if outcome.spans:
             accounts.validated(pending.epoch, outcome.spans)
         self.ledger.charge("deliver", start_s, pending.epoch, "delivered_s")
         return outcome
+
+    def _ended(self, pending: PendingEpoch, outcome: Outcome, *, trained_on: bool) -> None:
+        """Takes in what `on_epoch_end` did, before the next epoch begins: what a checkpoint holds."""
+        course, position = self._course, pending.snapshot.position
+        course.stopped = course.stopped or outcome.stop
+        if not trained_on:
+            position = self.cursor.as_left(position)
+            pending.stands_at(position)
+        if self.resumer is not None:
+            following = pending.epoch + 1
+            logs, lag = dict(outcome.logs), self.backlog.max_lag
+            self.resumer.delivered(
+                StartPoint(following, pending.snapshot.step, course.stopped, logs, lag, position),
+                outcome.values,
+                remembering(self.callbacks),
+                last=course.stopped or following >= course.epochs,
+            )
+
+    def _begin_next(self, aside: Values) -> Begun:
+        """Calls the `on_epoch_begin` of the epoch behind the one that is being delivered.
+
+        Args:
+            aside: the variables of the training, which may be an epoch further.
+        """
+        return self.hooks.begin_late(self.backlog.oldest.snapshot.values if len(self.backlog) else aside)
 
     def _trained_on(self, snapshot: Snapshot) -> bool:
         """Whether training has gone on behind a snapshot, be it by resetting its metrics."""
@@ -262,8 +291,8 @@ class Deliveries:
 
         Where epochs wait, whose snapshots it would hold, the data must be able to go back to all of them.
         """
-        if self.resumer is None or self.hosts.count > 1 or self.stops:
-            return False
+        if self.resumer is None or self.hosts.count > 1 or self.stops or self.hooks.keep_batches:
+            return False  # nothing holds the hooks of batches that are still to be called
         feed = self.cursor.feed
         everywhere = self.backlog.blocks and feed.rewindable and not feed.drawn_variables
         return not len(self.backlog) or everywhere
@@ -333,18 +362,8 @@ class Deliveries:
         self.progress.message(f"{where}: {outcome.reason} ({seconds:.2f} s undone)")
 
     def _close(self, pending: PendingEpoch, outcome: Outcome) -> None:
-        course, position = self._course, pending.snapshot.position
-        course.logs[pending.epoch] = outcome.logs
+        self._course.logs[pending.epoch] = outcome.logs
         self.ledger.accounts.close(pending.epoch, skipped=pending.skipped)
-        self.cursor.forget(position)
+        self.cursor.forget(pending.snapshot.position)
         if outcome.results:
             self.progress.epoch_validated(pending.epoch, flat(prefixed(outcome.results)))
-        if self.resumer is not None:
-            following = pending.epoch + 1
-            logs, lag = dict(outcome.logs), self.backlog.max_lag
-            self.resumer.delivered(
-                StartPoint(following, pending.snapshot.step, course.stopped, logs, lag, position),
-                outcome.values,
-                remembering(self.callbacks),
-                last=course.stopped or following >= course.epochs,
-            )

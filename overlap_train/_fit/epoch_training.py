@@ -17,7 +17,7 @@ from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.idle_cores import IdleCores
-from overlap_train._fit.interrupts import Interrupted
+from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import LagControl
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
@@ -55,7 +55,7 @@ class EpochTraining:
         ledger: where the time is written down.
         progress: shown to the user.
         hosts: that train together.
-        interrupted: returns whether this host has been asked to stop.
+        interrupts: the signals that have come to this host.
         take_snapshot: of an epoch, as the model stands.
         warm: whether a call has been made, which traces the loop.
     """
@@ -75,7 +75,7 @@ class EpochTraining:
     ledger: Ledger
     progress: ProgressReporter
     hosts: Hosts
-    interrupted: Callable[[], bool]
+    interrupts: Interrupts
     take_snapshot: Callable[[int], Snapshot]
     warm: bool = False
 
@@ -84,12 +84,16 @@ class EpochTraining:
         self._group = keras_training.steps_per_execution(self.model)
         self._batch_hooks = any(map(wants_train_batches, listeners(self.callbacks)))
 
+    @property
+    def calls_batches(self) -> bool:
+        """Whether the hooks of batches are called."""
+        return self._batch_hooks
+
     def begin_epoch(self, epoch: int, *, begun: bool) -> None:
         """Calls the hooks of an epoch's beginning, unless they have been called, and begins its data."""
         self.ledger.accounts.begin(epoch)
         self.progress.epoch_begin(epoch)
         if not begun:
-            self.model.reset_metrics()
             self.hooks.epoch_begin(epoch)
         self.cursor.begin_epoch()
         self.hosts.begin_waits()
@@ -102,11 +106,12 @@ class EpochTraining:
         """
         grouped = self._batch_hooks or self.model.stop_training
         steps = self._group if grouped else self.pace.steps()
+        asked = self.interrupts.received is not None
         if self.hosts.count > 1:
-            table = self.hosts.numbers([steps, self.interrupted()])
+            table = self.hosts.numbers([steps, asked])
             stop, steps = bool(table[:, 1].any()), int(table[0, 0])
         else:
-            stop = self.interrupted()
+            stop = asked
         if stop:
             raise Interrupted
         return steps
@@ -131,8 +136,10 @@ class EpochTraining:
         undisturbed = self.warm and self.suite.idle
         settled = self.warm and self.loop.settled
         self.suite.admit_beside(self.idle.count)
+        most = self._capped(steps)
+        self.interrupts.expect(2 * most * (self.pace.step_s or 0.0))
         start_s, start_cpu_s = time.monotonic(), time.process_time()
-        done = self.loop.run(self.cursor, self._capped(steps))
+        done = self.loop.run(self.cursor, most)
         span = self.ledger.span("train", start_s, epoch, steps=done.steps)
         if undisturbed:
             self.idle.observe(span.duration_s, time.process_time() - start_cpu_s)

@@ -14,14 +14,14 @@ import functools
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._checkpoint.state import layout
+from overlap_train._checkpoint.fingerprints import describe_variables
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import metrics as keras_metrics
@@ -75,7 +75,7 @@ def describe(
         "structure of the model": "\n".join(
             type(layer).__name__ for layer in keras_models.flat_layers(model)
         ),
-        "model": layout(model.variables),
+        "model": str(describe_variables(model.variables)),
         "listening to test batches": str(batch_by_batch),
     }
     return {part: abridged(text) for part, text in description.items()}
@@ -115,7 +115,7 @@ def connect_suite(
 
         link, rewindable = _call(place, described, timeout_s=place.timeout_s)
         evaluator = RemoteEvaluator(link, settings.recorder.add, take_back=take_back, return_s=place.return_s)
-        return resources.enter_context(_telling(evaluator, state, model)), rewindable
+        return resources.enter_context(_Telling(evaluator, state, model)), rewindable
 
     remote, rewindable = hosts.chief_first(begin) or (None, [])
     rewindable = hosts.from_chief(rewindable)
@@ -164,7 +164,8 @@ def serve(
             bind_address=place.bind_address,
             check=functools.partial(judge, description=description, in_step=_obstacle(suite, state)),
         )
-        with link, Interrupts():  # a first signal is for the training hosts, whose end ends this one
+        # A first signal is for the training hosts, whose end ends this one.
+        with link, Interrupts(insists=False):
             try:
                 link.send({"kind": "welcome", "rewindable": suite.rewindable_names})
                 message, values = _serve_one(link, suite, state)
@@ -269,17 +270,25 @@ def _obstacle(suite: ValidationSuite, state: ModelState) -> str | None:
     return f"the validation reads variables outside the model ({names}), which an evaluator does not get"
 
 
-@contextlib.contextmanager
-def _telling(remote: RemoteEvaluator, state: ModelState, model: keras.Model) -> Iterator[RemoteEvaluator]:
+class _Telling:
     """Tells the evaluator at the end how the training went."""
-    try:
-        yield remote
-    except BaseException as error:
-        remote.end({"kind": "failed", "error": told(error)})
-        raise
-    history = model.history
-    message = {"epoch": history.epoch, "history": as_json(history.history), "ended": history.ended}
-    remote.end({"kind": "end", **message}, state.read())
+
+    def __init__(self, remote: RemoteEvaluator, state: ModelState, model: keras.Model) -> None:
+        self._remote = remote
+        self._state = state
+        self._model = model
+
+    def __enter__(self) -> RemoteEvaluator:
+        return self._remote
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            now = isinstance(error, KeyboardInterrupt)
+            self._remote.end({"kind": "failed", "error": told(error)}, now=now)
+            return
+        history = self._model.history
+        message = {"epoch": history.epoch, "history": as_json(history.history), "ended": history.ended}
+        self._remote.end({"kind": "end", **message}, self._state.read())
 
 
 def _described(data: Any) -> str:

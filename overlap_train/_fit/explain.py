@@ -15,6 +15,7 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder, FitParts
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traces import Traces
+from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train.monitoring.progress import ProgressReporter
@@ -38,10 +39,13 @@ def explain_fit(request: FitRequest) -> Explanation:
     with contextlib.ExitStack() as resources:
         group = keras_training.steps_per_execution(request.model)
         request.feed.look_only()
+        resources.callback(request.feed.close)
         cursor = Cursor(request.feed, request.steps_per_epoch, group, tells=False)
         steps = cursor.steps_per_epoch
         # What is traced here may not be what the fit would trace, behind the first hooks.
         resources.enter_context(Traces.set_aside(request.model))
+        # A fit builds it from what its own first step has built, not from less.
+        resources.enter_context(keras_optimizers.UnbuiltAgain(request.model))
         progress = resources.enter_context(ProgressReporter(request.epochs, steps, verbose=0))
         callbacks = _unheard(request.callbacks)
         builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 import keras
 
-from overlap_train._callbacks.delivery import Checks, Delivery, Outcome
+from overlap_train._callbacks.delivery import Delivery
+from overlap_train._callbacks.outcomes import BeginNext, Checks, Ended, Outcome
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
@@ -25,7 +26,12 @@ from overlap_train.errors import CheckpointMismatchError
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, ValidationResult
 
+# Of the training data: by them all rows have one order.
+_SEEDS = ("seed", "own_seed")
+
 __all__ = ["AnyDelivery", "AnyStart", "SharedStart", "deliver_together"]
+
+_LEAVE_OUT = "that is for one host: train on one, or leave that callback out"
 
 
 def deliver_together(
@@ -60,7 +66,7 @@ def deliver_together(
             checks=checks,
         )
     if suite.in_step is not None:
-        raise ValueError(f"{suite.in_step}; that is for one host")
+        raise ValueError(f"{suite.in_step}; that is for one host: train on one, or leave that out")
     if not hosts.is_chief:
         kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
         own = [callback for callback in callbacks.callbacks if type(callback) in kinds]
@@ -77,9 +83,9 @@ class _NoValidations:
 
     def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
         if most is not None:
-            raise ValueError("a callback's on_test_begin set stop_evaluating; that is for one host")
+            raise ValueError(f"a callback's on_test_begin set stop_evaluating; {_LEAVE_OUT}")
         raise ValueError(
-            "a callback's on_test_begin changed the weights that are to be validated; that is for one host"
+            f"a callback's on_test_begin changed the weights that are to be validated; {_LEAVE_OUT}"
         )
 
     def draws_anew(self, name: str) -> bool:
@@ -188,17 +194,22 @@ class SharedDelivery:
         *,
         stops: bool,
         trained_on: bool,
+        ended: Ended = lambda outcome: None,
+        begin_next: BeginNext | None = None,
     ) -> Outcome:
+        assert begin_next is None  # on several hosts no hook is called late
         kept = {name: len(values) for name, values in self._model.history.history.items()}
         outcome: Outcome | None = self._hosts.chief_first(
-            lambda: self._inner.deliver(snapshot, train_logs, results, stops=stops, trained_on=trained_on)
+            lambda: self._inner.deliver(
+                snapshot, train_logs, results, stops=stops, trained_on=trained_on, ended=ended
+            )
         )
         if outcome is not None:
             # What the history got: callbacks may have added to their copy of the logs.
             history = self._model.history.history
             recorded = {name: v[-1] for name, v in history.items() if len(v) > kept.get(name, 0)}
             logs = {**recorded, **outcome.logs, **recorded}  # in the history's order, which theirs must have
-            report = [logs, outcome.stop, list(outcome.changed), outcome.rolled_back]
+            report = [logs, outcome.stop, outcome.rolled_back, outcome.reason]
             self._changes.share(
                 snapshot.values, outcome.values, stop=bool(self._model.stop_training), more=report
             )
@@ -207,7 +218,7 @@ class SharedDelivery:
         if aside is not None:
             self._state.restore(snapshot.values)
         indices, report = self._changes.share(snapshot.values, snapshot.values, stop=False)
-        logs, stop, changed, rolled_back = report
+        logs, stop, rolled_back, reason = report
         stop_training = self._model.stop_training
         if results:
             self._model.stop_evaluating = False
@@ -218,10 +229,12 @@ class SharedDelivery:
             self._state.restore(aside)
             self._state.set_some(indices, [values.flat()[index] for index in indices])
         self._model.stop_training = stop_training
-        return Outcome(logs, stop, tuple(changed), rolled_back, values)
+        elsewhere = Outcome(logs, stop, values, rolled_back=rolled_back, reason=reason)
+        ended(elsewhere)
+        return elsewhere
 
 
-def _refuse_to_begin(epoch: int) -> None:
+def _refuse_to_begin(epoch: int, *, ahead: bool) -> None:
     raise CheckpointMismatchError(
         f"the checkpoint was written inside epoch {epoch + 1} of a training on one host; resume it there, or "
         "give another directory to start afresh"
@@ -251,7 +264,7 @@ class SharedStart:
         state: ModelState,
         cursor: Cursor,
         callbacks: Iterable[keras.callbacks.Callback],
-        begin_epoch: Callable[[int], None],
+        begin_epoch: Callable[..., None],
     ) -> StartPoint | None:
         resumer = self._resumer
         own = self._hosts.chief_first(
@@ -265,7 +278,7 @@ class SharedStart:
                 cursor.state().place(),
                 history.epoch,
                 history.history,
-                {name: part for name, part in cursor.state().data.items() if name == "seed"},
+                {name: part for name, part in cursor.state().data.items() if name in _SEEDS},
             ]
         told = self._hosts.from_chief(told)
         if told is None:
@@ -276,7 +289,7 @@ class SharedStart:
         if not self._hosts.is_chief:
             state.restore(state.pack(values))
             state.restore_drawn(state.pack(values))
-            cursor.feed.recall(place.drawn, seeds)  # the chief's, by which all rows have one order
+            cursor.feed.recall(place.drawn, seeds)  # the chief's
             cursor.restore(place)
         return StartPoint(**{**point, "position": place})
 

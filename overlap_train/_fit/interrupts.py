@@ -10,10 +10,21 @@ it raises KeyboardInterrupt, or ends the process, and a handler of the user's th
 
 `timeout` sends SIGTERM to its child and then to the child's process group, so the child gets two of them.
 Those that come together are one.
+
+A process that the user's data or functions fork during the fit has the handlers from before it, or a pool
+that ends its workers by SIGTERM would wait for them for ever. Only the first Ctrl-C, which a terminal sends
+to them too, is left to the fit: it may still need a batch from them to end in order.
+
+A thread insists on a signal: where the fit has not begun to end after two seconds, since its data, a callback
+or a function of the user's waits, SIGTERM does what it does without a fit, whatever the main thread does.
+Ctrl-C, and a signal for which a handler of the user's raises, is sent once more, if nothing is computed.
+A second signal that Python is not told of in this time, because native code waits, ends the process.
 """
 
 from __future__ import annotations
 
+import math
+import mmap
 import os
 import signal
 import threading
@@ -21,10 +32,15 @@ import time
 from types import FrameType
 from typing import Any
 
+from overlap_train._support import forks
+from overlap_train._support.signal_listener import SignalListener, end_by
+
 __all__ = ["Interrupted", "Interrupts"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TOGETHER_S = 0.5
+_PATIENCE_S = 2.0  # of the three seconds in which a signal is to act
+_IDLE = 0.1  # of a core: a process that uses less waits
 
 
 class Interrupted(Exception):
@@ -36,33 +52,51 @@ class Interrupts:
 
     Args:
         passes_on: whether the first one does to the fit in the end what it would do to one of Keras's.
+        insists: whether the first one must act in time; not where other processes decide when it does.
 
     Attributes:
         received: the name of the signal that asked to stop, such as "SIGINT", or None.
     """
 
-    def __init__(self, *, passes_on: bool = False) -> None:
+    def __init__(self, *, passes_on: bool = False, insists: bool = True) -> None:
         self.received: str | None = None
         self._received_s = 0.0  # of `time.monotonic`
         self._passes_on = passes_on
-        self._previous: dict[signal.Signals, Any] = {}
+        self._previous: dict[int, Any] = {}
         self._raised: BaseException | None = None
-        self._over = False
+        self._over = self._ends_now = False
+        self._heeded = not insists
+        self._listener: SignalListener | None = None
+        self._inner: Interrupts | None = None  # of a fit within a callback
+        self._heard, self._heard_s, self._act_s, self._busy_until_s = 0, 0.0, math.inf, 0.0
+        self._heard_again = self._sends = False
+        self._used = 0.0, 0.0
+        self._left_to_user: set[int] = set()
+        self._over_in_children = mmap.mmap(-1, 1)  # memory that forked processes share: 1 behind the fit
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
+            forks.register(self)
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 # None: installed by C code, which we could not put back. Ignored: somebody wants it so.
                 if handler is not None and handler != signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._handle)
+            self._tell_outer(self)
+            if self._previous:
+                self._listener = SignalListener(self._listen).__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over = True
+        if self._listener is not None:
+            self._listener.__exit__()
+        self._tell_outer(None)
         for number, handler in self._previous.items():
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler)
+        forks.unregister(self)
+        self._over_in_children[0] = 1
         raised, self._raised = self._raised, None
         if raised is not None and kind is None:
             raise raised
@@ -70,6 +104,14 @@ class Interrupts:
             number = signal.Signals[self.received]
             if signal.getsignal(number) == signal.SIG_DFL:
                 os.kill(os.getpid(), number)
+
+    def heed(self) -> None:
+        """Says that the fit begins to end, as the first signal asked."""
+        self._heeded = True
+
+    def expect(self, seconds: float) -> None:
+        """Says that a compiled call begins that may take so long, in which nothing can be heeded."""
+        self._busy_until_s = time.monotonic() + seconds
 
     def pass_on(self) -> None:
         """Raises what the first signal would have raised in a fit of Keras's, if that is wanted.
@@ -82,6 +124,22 @@ class Interrupts:
         raised, self._raised = self._raised, None
         raise raised if raised is not None else KeyboardInterrupt(self.received)
 
+    def in_child(self) -> None:
+        """Puts the handlers back in a process that was forked during the fit."""
+        self._over = True  # for whoever has kept our handler
+        if self._listener is not None:
+            self._listener.leave()
+        for number, handler in self._previous.items():
+            if signal.getsignal(number) == self._handle:
+                python = handler is signal.default_int_handler
+                signal.signal(number, self._leave_to_fit if python else handler)
+
+    def _leave_to_fit(self, number: int, frame: FrameType | None) -> None:
+        """Does nothing about the first Ctrl-C in a forked process, as long as the fit goes on."""
+        signal.signal(number, signal.default_int_handler)
+        if self._over_in_children[0]:
+            signal.default_int_handler(number, frame)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._over:
             self._hand_on(number, frame)
@@ -90,8 +148,10 @@ class Interrupts:
         if self.received is not None:
             if name == self.received == "SIGTERM" and time.monotonic() < self._received_s + _TOGETHER_S:
                 return
-            raise KeyboardInterrupt(f"{self.received}, then {name}")
-        handler = self._previous.get(signal.Signals(number))
+            self._ends_now = True
+            raised, self._raised = self._raised, None
+            raise raised if raised is not None else KeyboardInterrupt(f"{self.received}, then {name}")
+        handler = self._previous.get(number)
         own = handler if callable(handler) and handler is not signal.default_int_handler else None
         if own is None or not self._passes_on:
             self._receive(name)
@@ -101,6 +161,8 @@ class Interrupts:
             except BaseException as error:
                 self._receive(name)
                 self._raised = error
+            else:
+                self._left_to_user.add(number)
 
     def _hand_on(self, number: int, frame: FrameType | None) -> None:
         """Does behind the fit what the handler before this one would do."""
@@ -110,6 +172,61 @@ class Interrupts:
         else:  # the system's, which ends the process
             signal.signal(number, handler)
             os.kill(os.getpid(), number)
+
+    def _tell_outer(self, inner: Interrupts | None) -> None:
+        for handler in self._previous.values():
+            owner = getattr(handler, "__self__", None)
+            if isinstance(owner, Interrupts):
+                owner._inner = inner
+
+    def _listen(self, signals: bytes) -> float | None:
+        """Hears signals, and insists on them when it is time; on the listener's thread.
+
+        Returns:
+            In how many seconds it is, or None.
+        """
+        now_s = time.monotonic()
+        for number in signals:
+            if self._sends:  # what comes is this thread's own
+                self._sends = False
+            elif not self._heard_again and self._is_for_fit(number, now_s):  # a third one would put it off
+                self._heard_again = self._heard != 0 and self._inner is None
+                self._heard, self._heard_s, self._act_s = number, now_s, now_s + _PATIENCE_S
+                self._used = now_s, time.process_time()
+        if self._over or self._ends_now or (self._heeded and not self._heard_again):
+            self._act_s = math.inf
+        elif max(self._act_s, self._busy_until_s) <= now_s:
+            self._act_s = math.inf if self._insist(self._heard) else now_s + 1.0
+        return None if math.isinf(self._act_s) else max(self._act_s, self._busy_until_s) - now_s
+
+    def _is_for_fit(self, number: int, now_s: float) -> bool:
+        """Whether a signal is to end the fit: no callback has taken it over, nor is it the same SIGTERM."""
+        if number not in self._previous:
+            return False
+        ours = getattr(signal.getsignal(number), "__func__", None) is Interrupts._handle
+        return ours and not (number == self._heard == signal.SIGTERM and now_s < self._heard_s + _TOGETHER_S)
+
+    def _insist(self, number: int) -> bool:
+        """Has a signal act that was not heeded; returns whether it did."""
+        if number in self._left_to_user:
+            return True
+        if self._inner is not None:
+            return False
+        if self._heard_again or self._goes_to_system(number):
+            end_by(number)
+        if self.received is None or time.monotonic() < self._received_s + _PATIENCE_S:
+            return False  # Python has not run a handler yet, or just now
+        (since_s, before_s), self._used = self._used, (time.monotonic(), time.process_time())
+        waits = self._used[1] - before_s < _IDLE * (self._used[0] - since_s)
+        if waits:
+            self._sends = True
+            os.kill(os.getpid(), number)
+        return waits
+
+    def _goes_to_system(self, number: int) -> bool:
+        handler = self._previous.get(number)
+        owner = getattr(handler, "__self__", None)
+        return owner._goes_to_system(number) if isinstance(owner, Interrupts) else handler == signal.SIG_DFL
 
     def _receive(self, name: str) -> None:
         self.received, self._received_s = name, time.monotonic()

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training, ordering_hooks
+from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import cache_files
 from overlap_train._fit.draws import draw_in_turn, read_the_training, settable
@@ -44,7 +44,7 @@ def effective_lag(
     suite: ValidationSuite,
     callbacks: Sequence[keras.callbacks.Callback],
     *,
-    late: Sequence[keras.callbacks.Callback] = (),
+    waiting_hook: Callable[[keras.callbacks.Callback], str | None] = lambda callback: None,
     sets: Sequence[Any] = (),
     model: keras.Model | None = None,
     shared: SharedState | None = None,
@@ -57,7 +57,7 @@ def effective_lag(
         step: the training step.
         suite: what is validated.
         callbacks: the user's, and the history.
-        late: those of them whose hooks inside epochs are called late.
+        waiting_hook: returns which hook of one of them must not be called for an epoch that may be undone.
         sets: the validation sets as the user gave them.
         model: that is trained; None where its data is known not to look at it.
         shared: by the Python of the data of both.
@@ -67,7 +67,7 @@ def effective_lag(
     reason = suite.in_step or _cached_by_both(feed, sets)
     if reason is None and policy.on_change == "rollback":
         reason = _kept_nowhere(feed, step) or _drawn_by_both(feed, step, model)
-        reason = reason or _noticed(policy, feed, suite, callbacks, late, model)
+        reason = reason or _noticed(policy, feed, suite, callbacks, waiting_hook, model)
         if reason is None and feed.acts_at_epochs and any(map(keras_data.acts_at_epochs, sets)):
             reason = (
                 "the training and the validation data both do something at the end of an epoch "
@@ -140,7 +140,7 @@ def _noticed(
     feed: Feed,
     suite: ValidationSuite,
     callbacks: Sequence[keras.callbacks.Callback],
-    late: Sequence[keras.callbacks.Callback],
+    waiting_hook: Callable[[keras.callbacks.Callback], str | None],
     model: keras.Model | None,
 ) -> str | None:
     """Returns by what a rollback would be noticed, or None."""
@@ -152,7 +152,8 @@ def _noticed(
             f"{_REMEDY}"
         )
     for callback in callbacks:
-        for hook in () if callback in late else ordering_hooks(callback):
+        hook = waiting_hook(callback)
+        if hook is not None:
             name = type(callback).__name__
             left_out = f"overlap_train.EpochOnly({name}(...)), which leaves out its batch hooks"
             without = "" if hook == "on_epoch_begin" else f", as would {left_out},"
@@ -199,7 +200,7 @@ def _lost(policy: ValidationPolicy, feed: Feed, changing: Sequence[keras.callbac
             f"{acting} may change what it makes; {_REMEDY}, or {acting}.overlap_safe = True if it changes "
             "nothing"
         )
-    if feed.keep(policy.replay_bytes):
+    if feed.keep(policy.keep_bytes):
         return None
     acting = type(changing[0]).__name__
     return (

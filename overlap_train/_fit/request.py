@@ -18,7 +18,6 @@ from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import forks, routes
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
@@ -28,7 +27,7 @@ from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.functions import EvaluationFunction, split_functions
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["FitArguments", "FitRequest", "make_request", "require_data"]
+__all__ = ["FitArguments", "FitRequest", "make_request", "require_data", "require_heeded"]
 
 
 @dataclass(frozen=True)
@@ -160,6 +159,8 @@ def make_request(
     if given.validation_split and validation_data is None:
         data, validation_data = keras_data.split_validation(data, given.validation_split)
     sets = {} if validation_data is None else named_sets(validation_data, _default_set(given))
+    if sets:
+        require_heeded(settings)
     _check_replicas(settings, functions)
     require_data(model, sets.values())
     recognized = keras_data.recognize(
@@ -186,6 +187,29 @@ def make_request(
     )
 
 
+def require_heeded(settings: TrainerSettings, *, within_evaluate: bool = False) -> None:
+    """Refuses what code of the model's own, or of a library's, that validates would not heed.
+
+    Args:
+        settings: what the trainer was given.
+        within_evaluate: whether this is a call of `evaluate`, which the model's own has passed on.
+
+    Raises:
+        ValueError: there is such code, and something that changes the numbers was asked for.
+    """
+    own = keras_evaluation.validates_itself(settings.model)
+    if within_evaluate and not keras_evaluation.has_own_test_function(settings.model):
+        own = None
+    asked = [] if settings.preprocess is None else ["preprocess"]
+    if not settings.stock_validation:
+        asked.append("validation_step of the trainer")
+    if own is not None and asked:
+        raise ValueError(
+            f"{own}, so that {' and '.join(asked)} would be ignored in each validation; override "
+            "test_step of the model instead, or leave that out"
+        )
+
+
 def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
     """Refuses validation data of which it can be told before anything begins that it is of no use.
 
@@ -196,7 +220,7 @@ def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
     Raises:
         ValueError: for data of no rows or batches, or of several replicas.
     """
-    if keras_evaluation.has_own_test_function(model) or keras_methods.is_replaced(model, "evaluate"):
+    if keras_evaluation.validates_itself(model) is not None:
         return
     for each in sets:
         keras_data.require_usable(*keras.utils.unpack_x_y_sample_weight(each.data), role="validation")

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.delivery import evaluate_now
+from overlap_train._checkpoint.data_state import beside
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list
@@ -49,7 +50,11 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         return
     model, group = request.model, keras_training.steps_per_execution(request.model)
     with contextlib.ExitStack() as resources:
+        resources.callback(request.feed.close)
+        if request.checkpoints is not None and request.feed.runs_python:
+            request.feed.remember(beside(model))  # as it stands before it is told of an epoch
         cursor = Cursor(request.feed, request.steps_per_epoch, group)
+        resources.callback(cursor.close)
         steps = cursor.steps_per_epoch
         callbacks = make_callback_list(
             model, request.callbacks, verbose=request.verbose, epochs=request.epochs, steps=steps
@@ -58,7 +63,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         resources.enter_context(progress)
         outcome.messages = progress.messages
         builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome.step_validations)
-        with data_mistakes.noted(model, lambda: request.feed.element_spec, "training"):
+        with data_mistakes.Noted(model, lambda: request.feed.element_spec, "training"):
             session = _open(request, builder, callbacks)
             if session is not None:
                 _run(session, request, builder, outcome)
@@ -101,6 +106,7 @@ def run_evaluate(
         bar=by_keras and verbose != 0,
     )
     with contextlib.ExitStack() as resources:
+        resources.callback(given.close)
         anew = not Traces.of(model).holds("test", keras_evaluation.test_function(model))
 
         def build(held: contextlib.ExitStack) -> tuple[ModelState, ValidationSuite]:
@@ -174,7 +180,9 @@ def _serve(request: FitRequest) -> str:
     callbacks = make_callback_list(model, request.callbacks, verbose=0, epochs=request.epochs, steps=None)
     replicas.build(model, request.feed.element_spec)
     with contextlib.ExitStack() as resources:
-        state, suite = SuiteBuilder(settings, request.sets, callbacks, resources).build()
+        given = give_sets(settings, request.sets)
+        resources.callback(given.close)
+        state, suite = SuiteBuilder(settings, request.sets, callbacks, resources, given).build()
         description = describe(
             replicas.serves, model, request.sets, settings.validation, batch_by_batch=listened_to(callbacks)
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.listeners import listeners, own_hooks, remembering
+from overlap_train._callbacks.listeners import listeners, remembering
 from overlap_train._fit.agreement import check_without_batches
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
@@ -113,8 +113,8 @@ class FitSession:
         parts, course = self._parts, self._course
         if parts.resumption is None:
             return
-        callbacks, cursor = parts.callbacks, parts.training.cursor
-        point = parts.resumption.start(parts.state, cursor, remembering(callbacks), callbacks.on_epoch_begin)
+        callbacks, cursor, hooks = parts.callbacks, parts.training.cursor, parts.training.hooks
+        point = parts.resumption.start(parts.state, cursor, remembering(callbacks), hooks.begin_again)
         if point is None:
             return
         course.next_epoch, course.step, course.stopped = point.epoch, point.step, point.stopped
@@ -123,6 +123,8 @@ class FitSession:
         self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
         parts.deliveries.lag.resumed(point.max_lag)
+        if point.plan:
+            parts.training.loop.keep_to(point.plan)
         where = f"after epoch {point.epoch}"
         if point.position.within:
             where = f"inside epoch {point.epoch + 1}, after {point.position.steps} of its steps"
@@ -136,6 +138,9 @@ class FitSession:
             parts.deliveries.stepwise.go_on(point.inside)
         for waiting in point.undelivered:
             parts.deliveries.begin_again(waiting)
+        if point.undelivered:
+            first = point.undelivered[0].snapshot.epoch
+            hooks.resumed(range(first + 1, point.epoch + point.position.within))
         if not point.position.within:
             parts.deliveries.deliver_before(course.next_epoch, parts.training.loop.splits)
 
@@ -198,8 +203,8 @@ class FitSession:
         """
         if self._deliveries.deliver_all():
             return True
-        if "on_train_batch_end" in own_hooks(self._parts.callbacks):
-            return False  # which has been called, and has told it or not
+        if self._training.calls_batches:
+            return False  # it has been told in its turn
         logs = keras_metrics.python_logs(done.logs)
         for callback in self._parts.callbacks.callbacks:
             if isinstance(callback, keras.callbacks.TerminateOnNaN):
@@ -336,6 +341,7 @@ class FitSession:
     def _deliver_in_grace(self) -> None:
         """Delivers the epochs whose validations end soon, and gives the others up."""
         parts = self._parts
+        parts.interrupts.heed()
         names = self._settings.hosts.gather(parts.interrupts.received)
         self.ended = f"interrupted by {next(name for name in names if name)}"
         deadline_s = time.monotonic() + _GRACE_S

@@ -121,7 +121,7 @@ class StepBuilder:
             halt_on_nonfinite=nan_guard,
             listened_to=any(map(wants_train_batches, self._callbacks)),
             metrics=metrics,
-            takes_optimizer=settings.stock_step and settings.replicas is None,
+            stock=settings.stock_step and settings.replicas is None,
         )
 
     def _make_reader(self) -> MetricsReader:
@@ -164,8 +164,7 @@ class StepBuilder:
         own remain where the user's code makes the step, where XLA compiles it, and where runs must repeat.
         """
         settings, model, plan = self._settings, self._model, self._settings.execution
-        eager = plan.loop == "eager" or keras_models.runs_eagerly(model)
-        if plan.kernels == "keras" or settings.shared or eager:
+        if plan.kernels == "keras" or settings.shared or keras_models.runs_eagerly(model):
             return None
         if plan.kernels == "fast":
             return find_fast_kernels(model, build=True)

@@ -18,8 +18,6 @@ from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.evaluator_host import connect_suite
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._inspection.traced import CapturedVariable, union
-from overlap_train._inspection.traces import Traces
-from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import methods as keras_methods
 from overlap_train._snapshot import ModelState
 from overlap_train._training.step import Step
@@ -40,6 +38,7 @@ def give_sets(
     now: bool = True,
     python_now: bool = True,
     written: frozenset[str] = frozenset(),
+    timeout_s: float | None = None,
 ) -> GivenSets:
     """Returns the data of validation sets.
 
@@ -49,9 +48,18 @@ def give_sets(
         now: whether all of it is read when it is first asked for, and not when a validation is due.
         python_now: the same for what Python makes.
         written: the files in which the training data is cached.
+        timeout_s: how long the reading of a set may take, in seconds; None for any time.
     """
     device = "CPU:0" if _devices(settings) else None  # each of them gets its own copy
-    return GivenSets(settings.model, sets, now=now, python_now=python_now, device=device, written=written)
+    return GivenSets(
+        settings.model,
+        sets,
+        now=now,
+        python_now=python_now,
+        device=device,
+        written=written,
+        timeout_s=timeout_s,
+    )
 
 
 def _devices(settings: TrainerSettings) -> Sequence[str]:
@@ -150,7 +158,7 @@ class SuiteBuilder:
             once=self._once,
             acts=acting,
             sets_before=None if within_evaluate else setting,
-            first=self._is_first(),
+            stock=settings.stock_validation,
             preprocess=settings.preprocess,
             most_rows=self._rows_together(),
             counts_ahead=alone and not (within_evaluate or looks or _devices(settings)),
@@ -158,13 +166,8 @@ class SuiteBuilder:
             devices=_devices(settings),
             hosts=settings.hosts,
             within=replicas.in_one_replica if replicas is not None else lambda function: function,
+            shared=replicas is not None and replicas.count > 1,
         )
-
-    def _is_first(self) -> bool:
-        """Whether nothing has been traced of the validation before, if there is one."""
-        model = self._settings.model
-        holds = Traces.of(model).holds
-        return bool(self._sets) and not holds("test", keras_evaluation.test_function(model))
 
     def _validates_alone(self) -> bool:
         """Whether this process alone validates, and only between two epochs."""
@@ -177,9 +180,7 @@ class SuiteBuilder:
         settings = self._settings
         as_they_are = listened_to(self._callbacks) or settings.preprocess or not settings.stock_validation
         as_they_are = as_they_are or any(map(may_set_before_tests, listeners(self._callbacks)))
-        if as_they_are or not settings.validation.join_batches:
-            return None
-        return functools.partial(rows_together, settings.model)
+        return None if as_they_are else functools.partial(rows_together, settings.model)
 
 
 def _written(prepared: PreparedSet) -> Sequence[CapturedVariable]:

@@ -8,7 +8,7 @@ and `Trainer` of the model. Keras's own train and test functions, which `compile
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -50,20 +50,22 @@ class Traces:
         return found
 
     @classmethod
-    @contextlib.contextmanager
-    def set_aside(cls, model: keras.Model) -> Iterator[None]:
+    def set_aside(cls, model: keras.Model) -> contextlib.ExitStack:
         """Forgets behind the block what has been traced in it, Keras's functions included."""
         names = (_ATTRIBUTE, "train_function", "test_function")
         before = {name: vars(model)[name] for name in names if name in vars(model)}
         object.__setattr__(model, _ATTRIBUTE, cls.of(model)._copied())
-        try:
-            yield
-        finally:
+        undo = contextlib.ExitStack()
+
+        @undo.callback
+        def put_back() -> None:
             for name in names:
                 if name in before:
                     object.__setattr__(model, name, before[name])
                 else:
                     vars(model).pop(name, None)
+
+        return undo
 
     def _copied(self) -> Traces:
         copied = Traces()

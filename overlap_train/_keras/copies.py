@@ -11,14 +11,14 @@ import collections
 import contextlib
 import functools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
-from keras.src.backend.common import global_state
-from keras.src.saving import serialization_lib
 from tensorflow.python.eager import context
+
+from overlap_train._keras.names import SafeModeScope, global_state
 
 __all__ = [
     "base_attributes",
@@ -40,8 +40,7 @@ def eager_random_state() -> Any:
     return None if generator is None else generator.getstate()
 
 
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def undisturbed() -> contextlib.ExitStack:
     """Leaves random states and running names as they were, whatever is built meanwhile.
 
     Those of Python, NumPy and TensorFlow (`context()._seed`, `_rng`), and of Keras its global seed generator
@@ -54,9 +53,10 @@ def undisturbed() -> Iterator[None]:
     generator = global_state.get_global_attribute("global_seed_generator")
     seed = generator.state.value.read_value() if generator is not None else None
     names = dict(global_state.get_global_attribute("object_name_uids") or {})
-    try:
-        yield
-    finally:
+    undo = contextlib.ExitStack()
+
+    @undo.callback
+    def put_back() -> None:
         random.setstate(python)
         np.random.set_state(numpy)
         for name, value in kept.items():
@@ -68,12 +68,13 @@ def undisturbed() -> Iterator[None]:
         global_state.set_global_attribute("global_seed_generator", generator)
         global_state.set_global_attribute("object_name_uids", collections.defaultdict(int, names))
 
+    return undo
 
-@contextlib.contextmanager
-def trusted() -> Iterator[None]:
+
+def trusted() -> contextlib.AbstractContextManager[None]:
     """Lets the functions in a model's configuration be made again, on this thread (`SafeModeScope`)."""
-    with serialization_lib.SafeModeScope(safe_mode=False):
-        yield
+    scope: contextlib.AbstractContextManager[None] = SafeModeScope(safe_mode=False)
+    return scope
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any] | None:

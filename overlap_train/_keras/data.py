@@ -1,9 +1,8 @@
 """What `fit` and `evaluate` are given as data: found out once, as Keras would, and told as plain facts.
 
 Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
-of `GeneratorDataAdapter`, `_get_iterator` of `PyDatasetAdapter`, `array_slicing`, and
-`_interrupted_warning` of `EpochIterator`. On the training thread, but for what an epoch's begin and end tell
-the user's data.
+of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, and `array_slicing`. On the
+training thread, but for what an epoch's begin and end tell the user's data.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ from typing import Any, Literal
 
 import keras
 import tensorflow as tf
-from keras.src.trainers.data_adapters import (
-    ArrayDataAdapter,
-    array_data_adapter,
-    array_slicing,
-    get_data_adapter,
-)
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
-from keras.src.trainers.data_adapters.grain_dataset_adapter import GrainDatasetAdapter
-from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
-from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
-from keras.src.trainers.epoch_iterator import EpochIterator
 
+from overlap_train._keras.data_workers import DataWorkers
 from overlap_train._keras.grain_data import told
 from overlap_train._keras.lent_batches import LentBatches
+from overlap_train._keras.names import (
+    ArrayDataAdapter,
+    GeneratorDataAdapter,
+    GrainDatasetAdapter,
+    PyDatasetAdapter,
+    TFDatasetAdapter,
+    array_slicing,
+    can_convert_arrays,
+    get_data_adapter,
+)
 from overlap_train._keras.plain_values import refuse_plain_values
+from overlap_train._keras.tracebacks import warn_user
 
 __all__ = [
     "OUT_OF_DATA",
@@ -41,6 +40,7 @@ __all__ = [
     "recognize",
     "require_usable",
     "row_order",
+    "row_shuffling",
     "split_validation",
     "warn_out_of_data",
     "without_optionals",
@@ -66,6 +66,7 @@ class Pipeline:
         looked_at: whether Keras draws its first batch before the first pass of a training and before each
             validation (`_maybe_symbolic_build`), and it can be drawn again: thereby what the user's data
             draws from moves. How many a generator loses depends on timing; here it loses none.
+        adapter: Keras's, which `fit` and `evaluate` take in place of the data.
     """
 
     is_dataset: bool
@@ -75,18 +76,19 @@ class Pipeline:
     stateful: Any
     told: Any
     looked_at: bool
-    _adapter: DataAdapter = field(repr=False)
+    adapter: Any = field(repr=False)
     _lent: LentBatches | None = field(repr=False)
+    _workers: DataWorkers | None = field(repr=False)
 
     @functools.cached_property
     def dataset(self) -> Any:
         """What is iterated over in each pass: a `tf.data.Dataset`, or a distributed one of the user's."""
-        return self._adapter.get_tf_dataset()
+        return self.adapter.get_tf_dataset()
 
     @property
     def peeked(self) -> int:
         """Batches of a generator at which Keras has looked, and with which each of its iterators begins."""
-        return len(getattr(self._adapter, "_first_batches", ()))
+        return len(getattr(self.adapter, "_first_batches", ()))
 
     def own_batches(self) -> bool:
         """Has no batch of a new iterator share memory with the user's arrays; returns whether it can be had.
@@ -102,21 +104,31 @@ class Pipeline:
     @property
     def num_batches(self) -> int | None:
         """Batches of a pass, or None if they cannot be counted; asked each time, as data may grow."""
-        count: int | None = self._adapter.num_batches
+        count: int | None = self.adapter.num_batches
         return count
 
     @property
     def acts_at_epochs(self) -> bool:
         """Whether the user's data does something when an epoch begins or ends, such as shuffling."""
-        return acts_at_epochs(getattr(self._adapter, "py_dataset", None))
+        return acts_at_epochs(getattr(self.adapter, "py_dataset", None))
 
     def begin_epoch(self) -> None:
         """Tells the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
-        self._adapter.on_epoch_begin()
+        self.adapter.on_epoch_begin()
 
     def end_epoch(self) -> None:
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
-        self._adapter.on_epoch_end()
+        self.adapter.on_epoch_end()
+
+    def skip_epochs(self, count: int) -> None:
+        """Counts epochs that ended in another process; Keras 3.16 shuffles a `PyDataset` by it (`_epoch`)."""
+        if isinstance(getattr(self.adapter, "_epoch", None), int):
+            self.adapter._epoch += count
+
+    def close(self) -> None:
+        """Ends the workers that Keras has started for it; call it when nobody draws any more. Idempotent."""
+        if self._workers is not None:
+            self._workers.end()
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +165,27 @@ def row_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data
     return ArrayDataAdapter(rows, batch_size=size, shuffle=shuffle).get_tf_dataset()
 
 
+@functools.cache
+def row_shuffling() -> Literal["random", "fixed", "counted"]:
+    """Return how Keras shuffles rows: it draws an order for each pass, or has one, or one for each epoch.
+
+    It draws up to Keras 3.15. Later adapters count epochs (`_epoch`) and shuffle without drawing, by a number
+    that the pipeline holds; whether that number moves with the epochs is tried.
+    """
+    adapter = ArrayDataAdapter(tf.range(64), batch_size=64, shuffle=True)
+    if not hasattr(adapter, "_epoch"):
+        return "random"
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    passes = adapter.get_tf_dataset().with_options(options)
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=passes._variant_tensor, external_state_policy=1)
+    if b"RandomShuffle" in graph.numpy():
+        return "random"
+    first = next(iter(passes)).numpy()
+    adapter.on_epoch_end()
+    return "fixed" if (next(iter(passes)).numpy() == first).all() else "counted"
+
+
 def acts_at_epochs(data: Any) -> bool:
     """Whether a `PyDataset`, or one in a tuple, does something when an epoch begins or ends."""
     if isinstance(data, (tuple, list)):
@@ -167,7 +200,7 @@ def is_made_by_python(x: Any, y: Any = None, sample_weight: Any = None) -> bool:
     """Whether Python makes the batches of data, so that `recognize` draws the first ones to know them."""
     if isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
         return False
-    return not array_data_adapter.can_convert_arrays((x, y, sample_weight))
+    return not can_convert_arrays((x, y, sample_weight))
 
 
 def recognize(
@@ -248,10 +281,19 @@ def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: st
             f"the {role} data is a {type(x).__name__}, whose batches are divided among replicas already; "
             "pass the tf.data.Dataset from which it was made"
         )
-    if array_data_adapter.can_convert_arrays((x, y, sample_weight)):
+    if can_convert_arrays((x, y, sample_weight)):
         rows = [leaf.shape[0] for leaf in keras.tree.flatten(x) if len(getattr(leaf, "shape", ()) or ())]
         if rows and rows[0] == 0:
             raise ValueError(f"the {role} data is empty: its arrays have 0 rows; pass at least one")
+
+
+# Keras's words in `EpochIterator._interrupted_warning`, which would name a line of its own.
+_OUT_OF_DATA = (
+    "Your input ran out of data; interrupting training. Make sure that your dataset or generator can "
+    "generate at least `steps_per_epoch * epochs` batches. You may need to use the `.repeat()` function when "
+    "building your dataset."
+)
+_WARNS_OF_ENDS = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 16)
 
 
 def hugging_face_kind(data: Any) -> str | None:
@@ -288,9 +330,15 @@ def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
     return train, validation
 
 
-def warn_out_of_data() -> None:
-    """Warns in Keras's words that an epoch or a validation got fewer batches than were asked for."""
-    EpochIterator._interrupted_warning(None)
+def warn_out_of_data(*, asked: bool = True) -> None:
+    """Warns in Keras's words that an epoch or a validation has found the end of its data.
+
+    Args:
+        asked: whether a number of batches had been asked for. Keras up to 3.15 warns where none had, too
+            (keras#23084).
+    """
+    if asked or _WARNS_OF_ENDS:
+        warn_user(_OUT_OF_DATA)
 
 
 def without_optionals(batch: Any) -> Any:
@@ -300,7 +348,7 @@ def without_optionals(batch: Any) -> Any:
     )
 
 
-def _pipeline(adapter: DataAdapter, x: Any, telling: Any, looked_at: bool) -> Pipeline:
+def _pipeline(adapter: Any, x: Any, telling: Any, looked_at: bool) -> Pipeline:
     return Pipeline(
         is_dataset=isinstance(adapter, TFDatasetAdapter),
         by_python=not isinstance(adapter, (ArrayDataAdapter, TFDatasetAdapter)),
@@ -309,12 +357,13 @@ def _pipeline(adapter: DataAdapter, x: Any, telling: Any, looked_at: bool) -> Pi
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
         told=telling,
         looked_at=looked_at and not isinstance(adapter, (ArrayDataAdapter, GeneratorDataAdapter)),
-        _adapter=adapter,
+        adapter=adapter,
         _lent=_lent(adapter),
+        _workers=_workers(adapter),
     )
 
 
-def _lent(adapter: DataAdapter) -> LentBatches | None:
+def _lent(adapter: Any) -> LentBatches | None:
     """Puts itself between an adapter and the user's Python that makes its batches, if it can."""
     if isinstance(adapter, GeneratorDataAdapter):
         lent = LentBatches(adapter.generator)
@@ -327,12 +376,18 @@ def _lent(adapter: DataAdapter) -> LentBatches | None:
     return None
 
 
+def _workers(adapter: Any) -> DataWorkers | None:
+    """Puts itself between an adapter and the pools that it starts for the user's data, if it starts any."""
+    enqueuer = getattr(adapter, "enqueuer", None)
+    return None if enqueuer is None else DataWorkers(enqueuer)
+
+
 def _tensor_of(leaf: Any) -> Any:
     """Returns what a variable of Keras's holds, and everything else as it is."""
     return tf.convert_to_tensor(leaf.value) if isinstance(leaf, keras.Variable) else leaf
 
 
-def _arrays(adapter: ArrayDataAdapter, shuffle: bool | str, pipeline: Pipeline) -> Arrays:
+def _arrays(adapter: Any, shuffle: bool | str, pipeline: Pipeline) -> Arrays:
     inputs = keras.tree.lists_to_tuples(
         array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
     )

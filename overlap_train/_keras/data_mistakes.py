@@ -6,7 +6,7 @@ The message stays Keras's. The note stands behind it in the traceback (PEP 678, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,27 +15,34 @@ import tensorflow as tf
 from overlap_train._keras import methods
 from overlap_train._keras import models as keras_models
 
-__all__ = ["noted"]
+__all__ = ["Noted"]
 
 _METHODS = ("train_step", "test_step", "compute_loss")
 
 
-@contextlib.contextmanager
-def noted(model: keras.Model, element_spec: Callable[[], Any], whose: str) -> Iterator[None]:
-    """Adds a note to a TypeError or ValueError if the data cannot be what the model is for.
+class Noted:
+    """Adds a note to a TypeError or ValueError of its block if the data cannot be what the model is for.
 
     Args:
         model: compiled; of one with a `train_step` or the like of its own nothing is known.
         element_spec: returns nested `tf.TensorSpec` of what should be a batch; asked if there is an error.
         whose: "training" or "validation".
     """
-    try:
-        yield
-    except (TypeError, ValueError) as error:
+
+    def __init__(self, model: keras.Model, element_spec: Callable[[], Any], whose: str) -> None:
+        self._about = model, element_spec, whose
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, (TypeError, ValueError)) or not hasattr(error, "add_note"):
+            return
+        model, element_spec, whose = self._about
         note = _mistake(model, element_spec(), whose)
-        if note is not None and hasattr(error, "add_note") and note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
-        raise
+        if note is not None and note not in getattr(error, "__notes__", ()):
+            with contextlib.suppress(Exception):  # whose class refuses it
+                error.add_note(note)
 
 
 def _mistake(model: keras.Model, element_spec: Any, whose: str) -> str | None:

@@ -6,48 +6,145 @@ training thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
-from keras.src.backend.tensorflow.trainer import TFEpochIterator
 
 from overlap_train._keras import methods
+from overlap_train._keras.data import OUT_OF_DATA, warn_out_of_data
+from overlap_train._keras.names import TFEpochIterator
 
-__all__ = ["evaluate_as_in_fit", "forget_evaluation", "has_own_test_function", "test_function"]
-
-
-def evaluate_as_in_fit(
-    model: keras.Model, data: Any, *, batch_size: int | None, steps: int | None, callbacks: Any
-) -> Any:
-    """Calls `model.evaluate` as `fit` does for a validation (`_eval_epoch_iterator`); returns its logs."""
-    x, y, sample_weight = data
-    if getattr(model, "_eval_epoch_iterator", None) is None:
-        model._eval_epoch_iterator = TFEpochIterator(
-            x=x,
-            y=y,
-            sample_weight=sample_weight,
-            batch_size=batch_size,
-            distribute_strategy=model.distribute_strategy,
-            steps_per_execution=model.steps_per_execution,
-            steps_per_epoch=steps,
-            shuffle=False,
-        )
-    return model.evaluate(
-        x=x,
-        y=y,
-        sample_weight=sample_weight,
-        batch_size=batch_size,
-        steps=steps,
-        callbacks=callbacks,
-        return_dict=True,
-        _use_cached_eval_dataset=True,
-    )
+__all__ = [
+    "FitEvaluation",
+    "Pass",
+    "has_own_test_function",
+    "test_function",
+    "validates_itself",
+]
 
 
-def forget_evaluation(model: keras.Model) -> None:
-    """Lets go of what `evaluate_as_in_fit` keeps between two validations, as `fit` does at its end."""
-    if getattr(model, "_eval_epoch_iterator", None) is not None:
-        del model._eval_epoch_iterator
+class _Catching:
+    """Keras's context that catches the end of the data, which tells of it."""
+
+    def __init__(self, catching: Any, tell: Callable[[], None]) -> None:
+        self._catching, self._tell = catching, tell
+
+    def __enter__(self) -> None:
+        self._catching.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        if isinstance(error, OUT_OF_DATA):
+            self._tell()
+        return self._catching.__exit__(kind, error, trace)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one validation has drawn.
+
+    Attributes:
+        iterators: made over the data, those at which Keras looked beforehand included.
+        batches: evaluated.
+        ended: whether the end of the data was found behind them.
+    """
+
+    iterators: int
+    batches: int
+    ended: bool
+
+
+class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
+    """Keras's, which counts what it draws, and warns of the user's line."""
+
+    made = groups = 0
+    ended = told_of_end = False
+
+    def _get_iterator(self) -> Any:
+        self.made += 1
+        return super()._get_iterator()
+
+    def reset(self) -> None:
+        self.groups, self.ended = 0, False
+        super().reset()
+
+    def __next__(self) -> Any:
+        group = super().__next__()
+        self.groups += 1
+        return group
+
+    def catch_stop_iteration(self) -> _Catching:
+        return _Catching(super().catch_stop_iteration(), self._note_end)
+
+    def _note_end(self) -> None:
+        """Takes back the group that was to be drawn when the data ended."""
+        self.ended, self.groups = True, self.groups - 1
+
+    def _interrupted_warning(self) -> None:
+        # The end of data of unknown length is told once, and not in each validation.
+        expected = self.steps_per_epoch or self.data_adapter.num_batches is not None
+        if expected or not self.groups or not self.told_of_end:
+            self.told_of_end = True
+            warn_out_of_data()
+
+    def take_pass(self) -> Pass:
+        """Returns what has been drawn since the last call."""
+        made, self.made = self.made, 0
+        batches = self.groups * self.steps_per_execution
+        return Pass(made, min(batches, self.data_adapter.num_batches or batches), self.ended)
+
+
+class FitEvaluation:
+    """Calls `model.evaluate` on one set as `fit` does for its validations, with one iterator for all of them.
+
+    Args:
+        model: compiled.
+        data: returns `(x, y, sample_weight)`; asked at the first validation.
+        batch_size: as for `evaluate`.
+        steps: as for `evaluate`.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        data: Callable[[], tuple[Any, Any, Any]],
+        batch_size: int | None,
+        steps: int | None,
+    ) -> None:
+        self._model, self._data, self._batch_size, self._steps = model, data, batch_size, steps
+        self._iterator: Any = None
+
+    def __call__(self, callbacks: Any) -> tuple[Any, Pass]:
+        """Returns the logs, and what Keras's own `evaluate` has drawn."""
+        model = self._model
+        data = dict(zip(("x", "y", "sample_weight"), self._data(), strict=True), batch_size=self._batch_size)
+        if self._iterator is None:
+            self._iterator = _CountedEpochIterator(
+                **data,
+                distribute_strategy=model.distribute_strategy,
+                steps_per_execution=model.steps_per_execution,
+                steps_per_epoch=self._steps,
+                shuffle=False,
+            )
+        # Of this set alone: Keras's `fit` has one, and leaves it in the model where it ends by an error.
+        before = getattr(model, "_eval_epoch_iterator", None)
+        model._eval_epoch_iterator = self._iterator
+        try:
+            logs = model.evaluate(
+                **data,
+                steps=self._steps,
+                callbacks=callbacks,
+                return_dict=True,
+                _use_cached_eval_dataset=True,
+            )
+        finally:
+            model._eval_epoch_iterator = before
+        return logs, self._iterator.take_pass()
+
+    def close(self) -> None:
+        """Lets the data go."""
+        self._iterator = None
 
 
 def has_own_test_function(model: keras.Model) -> bool:
@@ -55,6 +152,18 @@ def has_own_test_function(model: keras.Model) -> bool:
     if methods.is_replaced(model, "make_test_function"):
         return True
     return model.test_function is not None and not methods.is_stock_method(model.test_function)
+
+
+def validates_itself(model: keras.Model) -> str | None:
+    """Returns who validates within `fit` in place of Keras: code of the model's own, or a library's."""
+    if has_own_test_function(model):
+        return f"{type(model).__name__} makes its test function itself"
+    if not methods.is_replaced(model, "evaluate"):
+        return None
+    owner = methods.overriding_class(model, "evaluate")
+    if owner is None:
+        return f"keras.Model.evaluate is that of {methods.patched_by(model, 'evaluate')}"
+    return f"{owner.__name__} has an evaluate of its own"
 
 
 def test_function(model: keras.Model) -> Any:

@@ -12,7 +12,7 @@ import functools
 import sys
 from typing import Any
 
-from keras.src.trainers.data_adapters import is_grain_dataset
+from overlap_train._keras.names import is_grain_dataset
 
 __all__ = ["told"]
 

@@ -1,6 +1,6 @@
 """Whose code a method is: Keras's own, a library's that has put itself in its place, or the user's.
 
-Leans on `TensorFlowTrainer`, and on the closure of `filter_traceback` in which Keras's methods lie. Any
+Leans on `KerasTrainer`, and on the closure of `filter_traceback` in which Keras's methods lie. Any
 thread.
 """
 
@@ -11,7 +11,8 @@ import types
 from typing import Any
 
 import keras
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer as KerasTrainer
+
+from overlap_train._keras.names import KerasTrainer
 
 __all__ = [
     "KerasTrainer",

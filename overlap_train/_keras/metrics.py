@@ -10,10 +10,9 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import keras
-from keras.src.trainers import compile_utils
-from keras.src.utils.python_utils import pythonify_logs
 
 from overlap_train._keras import methods, models
+from overlap_train._keras.names import CompileMetrics, MetricsList, pythonify_logs
 
 __all__ = [
     "flatten_logs",
@@ -50,7 +49,7 @@ def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
 
     def add(metrics: Iterable[keras.metrics.Metric]) -> None:
         for metric in metrics:
-            if isinstance(metric, (compile_utils.CompileMetrics, compile_utils.MetricsList)):
+            if isinstance(metric, (CompileMetrics, MetricsList)):
                 add(metric.metrics)
             elif not any(metric is leaf for leaf in leaves):
                 leaves.append(metric)

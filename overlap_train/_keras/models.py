@@ -1,11 +1,12 @@
 """What a model is: something that Keras can train, compiled, built, and made of which layers and variables.
 
-Leans on `TensorFlowTrainer`, `_compile_loss`, `_compile_metrics`, `_flatten_layers` and `state_mapping`. On
+Leans on `KerasTrainer`, `_compile_loss`, `_compile_metrics`, `_flatten_layers` and `state_mapping`. On
 the training thread.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import keras
@@ -46,7 +47,13 @@ def require_model(model: object, name: str = "model") -> None:
             f"{name} must be a keras.Model; {type(model).__name__} is one of tf_keras, that is Keras 2: "
             "build it with Keras 3 (import keras), and do not set TF_USE_LEGACY_KERAS"
         )
-    raise TypeError(f"{name} must be a keras.Model; got {type(model).__name__}")
+    remedy = ""
+    if isinstance(model, (str, os.PathLike)):
+        file = str.__str__(os.fspath(model))  # not as a class of the user's writes it
+        remedy = f"; if that is a file, pass keras.saving.load_model({file!r})"
+    elif isinstance(model, type) or callable(model):
+        remedy = "; call it, and pass the model that it makes"
+    raise TypeError(f"{name} must be a keras.Model; got {type(model).__name__}{remedy}")
 
 
 def runs_eagerly(model: keras.Model) -> bool:

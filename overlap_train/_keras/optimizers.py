@@ -1,54 +1,100 @@
 """What an optimizer keeps and what it does besides applying gradients.
 
-Leans on `_all_reduce_sum_gradients`, `_get_variable_index`, `_momentums` and `_velocities`. On the training
-thread.
+Leans on `_all_reduce_sum_gradients`, `_get_variable_index`, `_momentums`, `_velocities` and `_variables`. On
+the training thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import methods
+from overlap_train._keras import methods, models
 
-__all__ = ["adam_moments", "build_optimizer", "without_all_reduce"]
+__all__ = [
+    "UnbuiltAgain",
+    "adam_moments",
+    "build_optimizer",
+    "built_before_it_scales",
+    "stock_optimizer_handles",
+    "without_all_reduce",
+]
 
 
 def build_optimizer(model: keras.Model) -> None:
-    """Builds the optimizer of a built model as its first update would (`Optimizer.apply`)."""
+    """Builds a model's optimizer as its first update would (`Optimizer.apply`)."""
     optimizer = model.optimizer
-    if not isinstance(optimizer, keras.optimizers.Optimizer) or optimizer.built:
-        return
-    if model.built and model.trainable_variables:
+    if not optimizer.built and model.trainable_variables:
         with keras.name_scope(optimizer.name, caller=optimizer):
             optimizer.build(model.trainable_variables)
         optimizer.built = True
 
 
-@contextlib.contextmanager
-def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> Iterator[None]:
+def stock_optimizer_handles(model: keras.Model) -> list[Any]:
+    """Returns the handles of all variables of an optimizer of Keras's own, or none."""
+    optimizer = model.optimizer
+    if optimizer is None or not methods.is_stock_method(type(optimizer)):
+        return []
+    return [handle for v in optimizer.variables for handle in models.variable_handles(v)]
+
+
+def built_before_it_scales(model: keras.Model) -> contextlib.ExitStack:
+    """Has a LossScaleOptimizer built behind the forward pass, when it is asked to scale the loss.
+
+    Until it is built it scales by a constant (`LossScaleOptimizer.scale_loss`), and what has been traced so
+    would have to be traced again. Built any earlier it would miss what the forward pass builds.
+    """
+    undo, optimizer = contextlib.ExitStack(), model.optimizer
+    if type(optimizer) is not keras.optimizers.LossScaleOptimizer or optimizer.built:
+        return undo
+    stock = optimizer.scale_loss
+
+    def scale_loss(loss: Any) -> Any:
+        build_optimizer(model)
+        return stock(loss)
+
+    vars(optimizer)["scale_loss"] = scale_loss
+    undo.callback(vars(optimizer).pop, "scale_loss")
+    return undo
+
+
+class UnbuiltAgain:
+    """Takes away, behind its block, what has been built in it of a model's optimizer (`_variables`)."""
+
+    def __init__(self, model: keras.Model) -> None:
+        optimizers = [model.optimizer, getattr(model.optimizer, "inner_optimizer", None)]
+        self._unbuilt = [o for o in optimizers if isinstance(o, keras.optimizers.Optimizer) and not o.built]
+        self._counts = [len(optimizer._variables) for optimizer in self._unbuilt]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        for optimizer, count in zip(self._unbuilt, self._counts, strict=True):
+            del optimizer._variables[count:]
+            optimizer.built = False
+
+
+def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> contextlib.ExitStack:
     """Spares the sum of gradients over the replicas where there is one (`_all_reduce_sum_gradients`).
 
     The sum of one changes nothing, but TensorFlow registers a gradient function for it, for ever, that
     keeps the graph of the whole step alive: each trained model would leave its graphs behind.
     """
-    changed = []
+    name = "_all_reduce_sum_gradients"
+    undo = contextlib.ExitStack()
     while optimizer is not None:
         stock = optimizer._all_reduce_sum_gradients
         if methods.is_stock_method(stock):
-            vars(optimizer)["_all_reduce_sum_gradients"] = functools.partial(_sum_over_replicas, stock)
-            changed.append(optimizer)
+            vars(optimizer)[name] = functools.partial(_sum_over_replicas, stock)
+            undo.callback(vars(optimizer).pop, name)
         optimizer = getattr(optimizer, "inner_optimizer", None)
-    try:
-        yield
-    finally:
-        for each in changed:
-            del vars(each)["_all_reduce_sum_gradients"]
+    return undo
 
 
 def _sum_over_replicas(stock: Callable[[Any], Any], gradients_and_variables: Any) -> Any:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from keras.src.backend.common import global_state
-from keras.src.random import seed_generator
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
 from overlap_train._keras.generator_states import require_numpy_state, require_python_state
+from overlap_train._keras.names import global_seed_generator, global_state
 
 __all__ = [
     "check_random_states",
@@ -68,7 +67,7 @@ def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) ->
         ValueError: one is none, as for `TypeError`, `LookupError` and `OverflowError`.
     """
     if "keras" in states:
-        seed_generator.global_seed_generator()  # which draws from Python's when it is made
+        global_seed_generator()  # which draws from Python's when it is made
     if "tensorflow" in states:
         stateful_random_ops.get_global_generator()
     for name, variable in _variables().items():
@@ -84,15 +83,13 @@ def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) ->
     random.setstate(_long(states["python"]))
 
 
-@contextlib.contextmanager
-def global_seed(seed: int | None) -> Iterator[None]:
+def global_seed(seed: int | None) -> contextlib.ExitStack:
     """Sets TensorFlow's global seed for what is traced within; eager operations draw on as they did."""
     eager = context.context()
     before, eager._seed = eager._seed, seed
-    try:
-        yield
-    finally:
-        eager._seed = before
+    undo = contextlib.ExitStack()
+    undo.callback(setattr, eager, "_seed", before)
+    return undo
 
 
 def check_random_states(states: Mapping[str, Any]) -> None:

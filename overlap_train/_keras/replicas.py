@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend import get_stateless_scope, in_stateless_scope
-from keras.src.losses import loss as keras_loss
+
+from overlap_train._keras.names import get_stateless_scope, in_stateless_scope, loss_module
 
 __all__ = [
     "AddedLoss",
-    "added_losses_apart",
     "gradients_already_reduced",
     "inner_optimizer",
+    "keep_added_losses_apart",
     "logits_of",
     "looks_beforehand",
     "mask_of",
@@ -96,31 +96,32 @@ _unscaled = threading.local()
 _SCALINGS = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
 
 
-@contextlib.contextmanager
-def unscaled_losses() -> Iterator[None]:
+def unscaled_losses() -> contextlib.ExitStack:
     """Computes losses on this thread as if there were one replica (`scale_loss_for_distribution`).
 
     Keras divides a loss by the number of replicas, since it means the mean of the rows of one of them. Other
     threads go on as before. Nothing in the block may wait for another replica.
     """
-    stock = {name: getattr(keras_loss, name) for name in _SCALINGS}
+    stock = {name: getattr(loss_module, name) for name in _SCALINGS}
 
     def unless_here(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return lambda value: value if getattr(_unscaled, "on", False) else scale(value)
 
     for name, scale in stock.items():
-        setattr(keras_loss, name, unless_here(scale))
+        setattr(loss_module, name, unless_here(scale))
     _unscaled.on = True
-    try:
-        yield
-    finally:
+    undo = contextlib.ExitStack()
+
+    @undo.callback
+    def put_back() -> None:
         _unscaled.on = False
         for name, scale in stock.items():
-            setattr(keras_loss, name, scale)
+            setattr(loss_module, name, scale)
+
+    return undo
 
 
-@contextlib.contextmanager
-def gradients_already_reduced(optimizer: Any) -> Iterator[None]:
+def gradients_already_reduced(optimizer: Any) -> contextlib.ExitStack:
     """Lets `apply_gradients` take gradients that are summed over the replicas (`_all_reduce_sum_gradients`).
 
     Keras sums them after clipping, so that each replica clips its own; summed before, the gradient of the
@@ -129,20 +130,29 @@ def gradients_already_reduced(optimizer: Any) -> Iterator[None]:
     attributes, name = vars(inner_optimizer(optimizer)), "_all_reduce_sum_gradients"
     before = attributes.get(name)  # as `without_all_reduce` has set it
     attributes[name] = list
-    try:
-        yield
-    finally:
+    undo = contextlib.ExitStack()
+
+    @undo.callback
+    def put_back() -> None:
         if before is None:
             del attributes[name]
         else:
             attributes[name] = before
 
+    return undo
 
-@contextlib.contextmanager
-def added_losses_apart(layers: Sequence[keras.Layer]) -> Iterator[Callable[[], list[AddedLoss]]]:
+
+def keep_added_losses_apart(
+    layers: Sequence[keras.Layer], patches: contextlib.ExitStack
+) -> Callable[[], list[AddedLoss]]:
     """Keeps what each replica adds with `add_loss` apart: layers hold one list, which replicas share.
 
-    Yields the function that begins a replica's forward pass and returns the list that it will fill.
+    Args:
+        layers: of the model.
+        patches: puts them back.
+
+    Returns:
+        The function that begins a replica's forward pass and returns the list that it will fill.
     """
     local = threading.local()
 
@@ -156,11 +166,8 @@ def added_losses_apart(layers: Sequence[keras.Layer]) -> Iterator[Callable[[], l
     unique = {id(layer): layer for layer in layers}
     for layer in unique.values():
         vars(layer)["add_loss"] = collecting(layer)
-    try:
-        yield begin
-    finally:
-        for layer in unique.values():
-            del vars(layer)["add_loss"]
+        patches.callback(vars(layer).pop, "add_loss")
+    return begin
 
 
 def place_added_losses(model: keras.Model, added: Sequence[AddedLoss]) -> None:

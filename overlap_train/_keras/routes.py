@@ -12,7 +12,7 @@ import functools
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ from overlap_train._keras import methods as keras_methods
 __all__ = [
     "Handler",
     "Route",
+    "Through",
     "add_handler",
     "entered",
     "is_routed",
@@ -30,7 +31,6 @@ __all__ = [
     "passed_to_model",
     "remove_handler",
     "suspended",
-    "through",
 ]
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ class Route:
         model: whose method is routed.
         name: of the method.
         target: called in its place.
-        used: whether it has been.
+        busy: whether it is running, so that what it calls is Keras's own.
         error: what the target raised, and its cause, which Keras takes away.
         handled: whether it is one of all models' calls, which goes to a `Handler`.
     """
@@ -53,7 +53,7 @@ class Route:
     model: keras.Model
     name: str
     target: Callable[..., Any]
-    used: bool = False
+    busy: bool = False
     error: tuple[BaseException, BaseException | None] | None = None
     handled: bool = False
 
@@ -99,24 +99,26 @@ def is_within(model: keras.Model, name: str) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def through(model: keras.Model, target: Callable[..., Any], name: str = "fit") -> Iterator[Route]:
+class Through:
     """Sends what this thread passes on to Keras's own method of a model to another function."""
-    route = Route(model, name, target)
-    _exchange(name)
-    try:
-        with _marked(route):
-            yield route
-    except Exception as error:
-        if route.error is not None and route.error[0] is error:
-            raise error from route.error[1]
-        raise
-    finally:
-        _put_back(name)
+
+    def __init__(self, model: keras.Model, target: Callable[..., Any], name: str = "fit") -> None:
+        self._route = Route(model, name, target)
+
+    def __enter__(self) -> Route:
+        _exchange(self._route.name)
+        self._mark = _marked(self._route)
+        return self._route
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._mark.close()
+        _put_back(self._route.name)
+        raised = self._route.error
+        if raised is not None and raised[0] is error and error.__cause__ is not raised[1]:
+            raise error from raised[1]
 
 
-@contextlib.contextmanager
-def entered(model: keras.Model, name: str, *, handled: bool = False) -> Iterator[None]:
+def entered(model: keras.Model, name: str, *, handled: bool = False) -> contextlib.ExitStack:
     """Marks that a method of the model's own is about to be called by us, so that it is not called again.
 
     Args:
@@ -124,8 +126,7 @@ def entered(model: keras.Model, name: str, *, handled: bool = False) -> Iterator
         name: of the method.
         handled: whether a `Handler` is about to be called in its place.
     """
-    with _marked(Route(model, name, lambda: None, used=True, handled=handled)):
-        yield
+    return _marked(Route(model, name, lambda: None, busy=True, handled=handled))
 
 
 def passed_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -155,15 +156,13 @@ def is_routed(model: keras.Model, name: str) -> bool:
     return any(route.handled and route.model is model and route.name == name for route in routes)
 
 
-@contextlib.contextmanager
-def suspended() -> Iterator[None]:
+def suspended() -> contextlib.ExitStack:
     """Lets Keras do what this thread asks of it, whatever is routed."""
     before = getattr(_local, "suspended", False)
     _local.suspended = True
-    try:
-        yield
-    finally:
-        _local.suspended = before
+    undo = contextlib.ExitStack()
+    undo.callback(setattr, _local, "suspended", before)
+    return undo
 
 
 def add_handler(handler: Handler, *, everywhere: bool) -> None:
@@ -194,14 +193,12 @@ def _handlers() -> list[Handler]:
     return found
 
 
-@contextlib.contextmanager
-def _marked(route: Route) -> Iterator[None]:
+def _marked(route: Route) -> contextlib.ExitStack:
     stack: list[Route] = _local.__dict__.setdefault("routes", [])
     stack.append(route)
-    try:
-        yield
-    finally:
-        stack.remove(route)
+    undo = contextlib.ExitStack()
+    undo.callback(stack.remove, route)
+    return undo
 
 
 def _is_marked(model: keras.Model, name: str) -> bool:
@@ -229,8 +226,7 @@ def _put_back(name: str) -> None:
 def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
         for route in reversed(getattr(_local, "routes", ())):
-            if route.model is self and route.name == name and not route.used:
-                route.used = True
+            if route.model is self and route.name == name and not route.busy:
                 return _called(route, *args, **kwargs)
         handler = _handler()
         # Keras's own `fit` calls `evaluate` in a way that nobody else does.
@@ -243,11 +239,14 @@ def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _called(route: Route, *args: Any, **kwargs: Any) -> Any:
+    route.busy = True
     try:
         return route.target(*args, **kwargs)
     except Exception as error:
         route.error = error, error.__cause__
         raise
+    finally:
+        route.busy = False
 
 
 def _handler() -> Handler | None:

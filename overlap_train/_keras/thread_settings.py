@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-from keras.src.backend.common import global_state
+
+from overlap_train._keras.names import global_state
 
 __all__ = ["KerasSettings", "custom_objects"]
 

@@ -1,6 +1,6 @@
-"""Tracebacks as short as Keras's: what `fit` raises shows the user's lines, and not what lies between them.
+"""The user's lines: tracebacks show them, and not what lies between them, and warnings are given of them.
 
-Obeys `keras.config.disable_traceback_filtering()`. Any thread.
+Tracebacks are as short as Keras's, and obey `keras.config.disable_traceback_filtering()`. Any thread.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import os
 import sys
 import traceback
 import types
+import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import keras
 import tensorflow as tf
 
-__all__ = ["filtered"]
+__all__ = ["filtered", "warn_user"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,6 +50,27 @@ def filtered(function: Callable[P, R]) -> Callable[P, R]:
     return shortened
 
 
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn of the user's line that called, or of the outermost one where no user's did."""
+    frame = sys._getframe(1)
+    while _is_hidden(frame) and frame.f_back is not None:
+        frame = frame.f_back
+    variables = frame.f_globals
+    warnings.warn_explicit(
+        message,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=variables.get("__name__"),
+        registry=variables.setdefault("__warningregistry__", {}),
+    )
+
+
+def _is_hidden(frame: types.FrameType) -> bool:
+    """Whether a frame is one of a library between the user and what has been called."""
+    return _absolute(frame.f_code.co_filename).startswith((*_HIDDEN, contextlib.__file__))
+
+
 def _shorten(error: BaseException) -> None:
     """Shorten the tracebacks of an exception and its causes, each once.
 
@@ -68,8 +90,7 @@ def _without_libraries(frames: types.TracebackType | None) -> types.TracebackTyp
     """Return a traceback with the user's frames, and the last one, which says where it was raised."""
     kept = None
     for frame, line in reversed(list(traceback.walk_tb(frames))):
-        file = _absolute(frame.f_code.co_filename)
-        if kept is None or not file.startswith((*_HIDDEN, contextlib.__file__)):
+        if kept is None or not _is_hidden(frame):
             kept = types.TracebackType(kept, frame, frame.f_lasti, line)
     return kept
 

@@ -6,13 +6,13 @@ Leans on `_call_has_training_arg`, `_initial_epoch`, `_should_trace` and TensorF
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import keras
 from tensorflow.python.framework import config as tf_config
 
 from overlap_train._keras import methods
+from overlap_train._keras.tracebacks import warn_user
 
 __all__ = [
     "begin_training",
@@ -38,7 +38,7 @@ def capped_steps(steps: int | None) -> int | None:
     limit = keras.config.max_steps_per_epoch()
     if not limit or (steps and steps <= limit):
         return steps
-    warnings.warn(f"Limiting steps_per_epoch to {limit}", UserWarning, stacklevel=3)
+    warn_user(f"Limiting steps_per_epoch to {limit}")
     return int(limit)
 
 
@@ -84,7 +84,7 @@ def capped_epochs(epochs: int) -> int:
     limit = keras.config.max_epochs()
     if not limit or epochs <= limit:
         return epochs
-    warnings.warn(f"Limiting epochs to {limit}", UserWarning, stacklevel=3)
+    warn_user(f"Limiting epochs to {limit}")
     return int(limit)
 
 

@@ -15,8 +15,15 @@ class Closing(ABC):
     """A context manager that returns itself and is closed at the end of the block, whatever happens in it."""
 
     @abstractmethod
-    def close(self) -> None:
+    def close(self) -> object:
         """Give back what is held; does nothing the second time."""
+
+    def close_now(self) -> None:
+        """Give back what can be given back without a wait: KeyboardInterrupt ended the block.
+
+        A second signal raises it, which is to end a program now, whatever hangs.
+        """
+        self.close()
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -24,4 +31,7 @@ class Closing(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        self.close()
+        if isinstance(error, KeyboardInterrupt):
+            self.close_now()
+        else:
+            self.close()

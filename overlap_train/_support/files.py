@@ -12,16 +12,15 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
     "IrregularFileError",
+    "Replacement",
     "open_regular",
     "read_regular",
     "replace_content",
     "replacing",
-    "taking_the_place_of",
     "what_is_no_file",
 ]
 
@@ -82,23 +81,40 @@ def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def taking_the_place_of(target: Path, unfinished: Path) -> Iterator[None]:
-    """Puts a file that the block writes in the place of another, or deletes it where the block raises.
+class Replacement:
+    """Puts a file that its block writes in the place of another, or deletes it where the block raises.
 
-    It is replaced at once, so that a reader never sees half of it; both lie in the same folder.
+    Args:
+        target: what is replaced, at once, so that a reader never sees half of it.
+        unfinished: written in the block, which gets it, in the same folder.
+
+    Raises:
+        OSError: at the end of the block; it cannot be put there, and what was there is as before.
     """
-    try:
-        yield
-        os.replace(unfinished, target)
-    except BaseException:
+
+    def __init__(self, target: Path, unfinished: Path) -> None:
+        self._target = target
+        self._unfinished = unfinished
+
+    def __enter__(self) -> Path:
+        return self._unfinished
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                os.replace(self._unfinished, self._target)
+                return
+        except OSError:
+            self._delete()
+            raise
+        self._delete()
+
+    def _delete(self) -> None:
         with contextlib.suppress(OSError):
-            os.unlink(unfinished)
-        raise
+            os.unlink(self._unfinished)
 
 
-@contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str]) -> Replacement:
     """Gives a file to write that takes the place of `path` on success, and vanishes on an error.
 
     The folders above `path` are made. The file lies in the same folder and keeps the suffix of `path`. A
@@ -113,8 +129,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     # Not by `tempfile`, whose files are the owner's alone. What others may do with a file is the process's to
     # say, and to ask for that (`os.umask`) is to change it for all threads.
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-    with taking_the_place_of(target, unfinished):
-        yield unfinished
+    return Replacement(target, unfinished)
 
 
 def replace_content(path: Path, text: str) -> None:

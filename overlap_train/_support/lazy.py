@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from overlap_train._support.backend import configured_backend, other_backend
 
 __all__ = ["lazy_names"]
 
@@ -21,7 +24,7 @@ def lazy_names(
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        value = getattr(_imported(f"{package}.{homes[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value
 
@@ -29,3 +32,19 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *homes})
 
     return find, names
+
+
+def _imported(name: str) -> types.ModuleType:
+    """Import a module, which may import Keras.
+
+    Raises:
+        ImportError: it cannot be imported, and Keras is to run on another backend than TensorFlow.
+        Exception: what the import raises otherwise.
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        backend = configured_backend()
+        if backend == "tensorflow":
+            raise
+        raise ImportError(f"{other_backend(backend)} ({error})") from error

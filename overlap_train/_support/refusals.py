@@ -7,22 +7,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 
-__all__ = ["is_refusal_of", "refusing"]
+__all__ = ["Refusing", "is_refusal_of"]
 
 _OWNER = "_overlap_train_refused_by"
 
 
-@contextlib.contextmanager
-def refusing(owner: object) -> Iterator[None]:
-    """Marks the TypeErrors and ValueErrors of a block as refusals of one owner: callbacks may call others."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        with contextlib.suppress(Exception):  # whose class refuses it
-            setattr(error, _OWNER, _mark_of(owner))
-        raise
+class Refusing:
+    """Marks the TypeErrors and ValueErrors of its block as refusals.
+
+    Args:
+        owner: who refuses: a call within one of its callbacks may be refused by another one.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, (TypeError, ValueError)):
+            with contextlib.suppress(Exception):  # whose class refuses it
+                setattr(error, _OWNER, _mark_of(self._owner))
 
 
 def is_refusal_of(owner: object, error: BaseException) -> bool:

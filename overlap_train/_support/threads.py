@@ -11,10 +11,10 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
 
-__all__ = ["leaves_nothing", "start", "submitted"]
+__all__ = ["in_background", "leaves_nothing", "start"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -34,22 +34,26 @@ def start(thread: threading.Thread) -> threading.Thread:
     return thread
 
 
-def submitted(
-    executor: Executor, function: Callable[_P, _R], *arguments: _P.args, **options: _P.kwargs
-) -> Future[_R]:
-    """Has an executor call a function, or calls it at once where the system allows no thread for that.
+def in_background(function: Callable[[], _R], name: str, *, daemon: bool = False) -> Future[_R]:
+    """Calls a function on a thread that ends with it, or at once where the system starts no more threads.
 
-    The executor takes nothing more then: it would call first what it could not begin.
+    An executor would do as well, but not in the first fit of a program that is exiting: then Python can no
+    longer import its module.
     """
-    try:
-        return executor.submit(function, *arguments, **options)
-    except RuntimeError:  # can't start new thread, now or before
-        executor.shutdown(wait=False, cancel_futures=True)
     future: Future[_R] = Future()
+
+    def run() -> None:
+        try:
+            result = function()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
     try:
-        future.set_result(function(*arguments, **options))
-    except Exception as error:
-        future.set_exception(error)
+        threading.Thread(target=leaves_nothing(run), name=name, daemon=daemon).start()
+    except RuntimeError:  # can't start new thread
+        run()
     return future
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -20,8 +20,7 @@ Masks = dict[tuple[int, int], tf.Tensor]
 BeginPart = Callable[[Any, Any, Any, Masks], None]
 
 
-@contextlib.contextmanager
-def whole_batch_dropout(model: keras.Model) -> Iterator[BeginPart]:
+def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> BeginPart:
     """Lets the model's Dropout layers draw for the whole batch what they would draw without splitting.
 
     The first part draws a layer's mask by the layer's own `call` on ones, with its own seed generator; each
@@ -29,7 +28,11 @@ def whole_batch_dropout(model: keras.Model) -> Iterator[BeginPart]:
 
     What has no row for each of the batch's, such as a table of positions, gets one mask for all parts.
 
-    Yields:
+    Args:
+        model: whose layers draw so until `patches` are put back.
+        patches: puts them back.
+
+    Returns:
         The function that says which part this thread traces next: the rows of the batch, its first row, the
         one after its last, and the masks, which are drawn where they are missing.
     """
@@ -58,14 +61,10 @@ def whole_batch_dropout(model: keras.Model) -> Iterator[BeginPart]:
 
         return call
 
-    layers = dropout_layers(model)
-    for layer in layers:
+    for layer in dropout_layers(model):
         vars(layer)["call"] = shared(layer)
-    try:
-        yield begin_part
-    finally:
-        for layer in layers:
-            del vars(layer)["call"]
+        patches.callback(vars(layer).pop, "call")
+    return begin_part
 
 
 def _is(size: int, rows: Any) -> bool:

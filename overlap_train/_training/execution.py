@@ -116,14 +116,15 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         )
     fixed = None if plan.steps_per_call == "auto" else int(plan.steps_per_call)
     pace = Pace(plan.call_s, fixed)
-    if plan.loop == "eager" or keras_models.runs_eagerly(task.model):
+    if keras_models.runs_eagerly(task.model):
         message("plan: eager")
         return make_loop(task.feed, task.step.using(task.around(task.function)), eager=True), pace
     known, token, key = Traces.of(task.model), keras_training.begin_training(task.model), _loop_key(task)
     flags = tuple(variable.trainable for variable in task.model.variables)
     if known.get("train", token, ("flags", Same(task.step.traced)), lambda: flags) != flags:
-        # What is traced now would obey `trainable`; Keras goes on with what it has traced until `compile`.
-        message("plan: as traced before layers were frozen or thawed; compile the model to train with that")
+        # What is traced now would obey `trainable`, and train what only the validation has built; Keras goes
+        # on with what it has traced until `compile`.
+        message("plan: as traced before layers were frozen, thawed or built; compile the model to use them")
         loop = known.get("train", token, ("frozen", *key), lambda: make_loop(task.feed, task.step))
         return loop, pace
     candidates = _candidates(task, plan)

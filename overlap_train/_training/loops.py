@@ -21,6 +21,7 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._data.drawing import next_batch
 from overlap_train._data.feed import Feed
 from overlap_train._inspection.graph import iterator_over_nothing
+from overlap_train._support.closing import Closing
 from overlap_train._training.step import Batch, Logs, Step, require_logs
 
 __all__ = ["ArrayLoop", "CompiledArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]
@@ -43,7 +44,7 @@ class StepsDone:
     logs: Logs | None = None
 
 
-class Loop(abc.ABC):
+class Loop(Closing):
     """Makes training steps from the batches at a cursor.
 
     A compiled loop holds no data: it serves every feed of the same kind and specs.
@@ -57,9 +58,17 @@ class Loop(abc.ABC):
     splits: int = 1
 
     @property
+    def plan(self) -> str:
+        """How the steps are computed, as far as it may round otherwise; "" if there is no choice."""
+        return ""
+
+    @property
     def settled(self) -> bool:
         """Whether the next call makes its steps as all further ones will: no way is being tried."""
         return True
+
+    def keep_to(self, plan: str) -> None:
+        """Has all steps computed as in another process, if that can be done; call it before the first."""
 
     @abc.abstractmethod
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:

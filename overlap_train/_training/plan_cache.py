@@ -62,6 +62,10 @@ class Candidate:
     jit: bool = False
     fast: str = ""
 
+    def __str__(self) -> str:
+        splits = f"{self.splits} splits" if self.splits > 1 else "no splits"
+        return f"{splits}, {'XLA' if self.jit else 'no XLA'}" + (f", fast {self.fast}" if self.fast else "")
+
 
 @dataclass(frozen=True, slots=True)
 class CandidateTiming:

@@ -123,6 +123,20 @@ class PlannedLoop(Loop):
     def settled(self) -> bool:
         return self._trial is None
 
+    @property
+    def plan(self) -> str:
+        return str(self._candidate)
+
+    def keep_to(self, plan: str) -> None:
+        candidate = next((each for each in self._candidates if str(each) == plan), None)
+        if candidate is None:
+            self._message(
+                f"the steps may round otherwise than before the checkpoint, where the plan was: {plan}"
+            )
+        elif self._trial is not None or candidate != self._candidate:
+            self._waited_s()
+            self._settle(candidate)
+
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         done = self._run(cursor, max_steps)
         if self._unsaved:  # only now that a step has shown that the data are not to blame
@@ -136,6 +150,9 @@ class PlannedLoop(Loop):
 
     def close(self) -> None:
         self._waited_s()
+
+    def close_now(self) -> None:
+        """Nothing: the warm-up ends by itself."""
 
     def finish(self) -> None:
         if self._trial is not None:
@@ -215,7 +232,7 @@ class PlannedLoop(Loop):
             self._give_up(trial)
             return
         trial.build_s = time.monotonic() - start_s
-        self._trial = trial
+        self._trial, self._candidate = trial, candidate
         self.splits = candidate.splits
         self._pace.ask(trial.steps_asked)
 
@@ -231,7 +248,7 @@ class PlannedLoop(Loop):
             self._begin(self._candidates[0])
 
     def _settle(self, candidate: Candidate) -> None:
-        self._trial = None
+        self._trial, self._candidate = None, candidate
         self._loop = self._loop_of(candidate)
         self.splits = candidate.splits
         self._loops.clear()
@@ -330,11 +347,9 @@ def describe(
     loop: str, candidate: Candidate, steps_per_call: int | None, step_s: float | None, free: str = ""
 ) -> str:
     """Returns the plan in one line."""
-    splits = f"{candidate.splits} splits" if candidate.splits > 1 else "no splits"
-    text = f"plan: {loop}, {splits}, {'XLA' if candidate.jit else 'no XLA'}"
-    fast = candidate.fast or free
-    if fast:
-        text += f", fast {fast}"
+    text = f"plan: {loop}, {candidate}"
+    if free and not candidate.fast:
+        text += f", fast {free}"
     if steps_per_call is not None:
         text += f", {steps_per_call} steps a call"
     if step_s is not None:

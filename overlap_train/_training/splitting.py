@@ -22,6 +22,7 @@ and each part goes on to the gradient of its own addend.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
@@ -117,7 +118,8 @@ class SplitStep:
         parts = []
         masks: Masks = {}
         bounds = self._bounds(leaves_of(x)[0])
-        with whole_batch_dropout(self._model) as begin_part:
+        with contextlib.ExitStack() as patches:
+            begin_part = whole_batch_dropout(self._model, patches)
             for begin, end in itertools.pairwise(bounds):
                 begin_part(bounds[-1], begin, end, masks)
                 with tf.GradientTape() as tape:

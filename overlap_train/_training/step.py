@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -58,7 +59,7 @@ class Step:
         halt_on_nonfinite: bool = False,
         listened_to: bool = False,
         metrics: Callable[[], Logs] | None = None,
-        takes_optimizer: bool = False,
+        stock: bool = False,
     ) -> None:
         """Describes a step; `trace` or `run_eagerly` makes it ready.
 
@@ -69,12 +70,13 @@ class Step:
             halt_on_nonfinite: end a loop at the first loss that is not finite.
             listened_to: whether a callback reads the logs of single steps.
             metrics: reads the metrics, if not `model.get_metrics_result`.
-            takes_optimizer: whether the step surely uses the model's optimizer, which is then built before.
+            stock: whether it is Keras's own `train_step`, which computes the same whether or not variables
+                of Keras's own optimizers have been made.
         """
         self._model = model
         self._function = _prepared(model, function, jit_compile)
         self.jit_compile = jit_compile
-        self._takes_optimizer = takes_optimizer
+        self._stock = stock
         self._read_metrics = metrics if metrics is not None else model.get_metrics_result
         self._listened_to = listened_to or halt_on_nonfinite
         self.halts = halt_on_nonfinite
@@ -93,11 +95,14 @@ class Step:
         Raises:
             ValueError: if the model cannot be called on such a batch, or as Keras raises it.
         """
-        if self._takes_optimizer:
-            keras_optimizers.build_optimizer(self._model)
-        return TracedFunction(
-            self._function, element_spec, harmless=lambda: keras_metrics.stock_metric_handles(self._model)
-        )
+        scales = keras_optimizers.built_before_it_scales(self._model) if self._stock else nullcontext()
+        with scales:
+            return TracedFunction(self._function, element_spec, harmless=self._harmless)
+
+    def _harmless(self) -> list[Any]:
+        """Returns the handles of variables whose making changes no trace."""
+        made = keras_metrics.stock_metric_handles(self._model)
+        return made + keras_optimizers.stock_optimizer_handles(self._model) if self._stock else made
 
     def inspect(self, element_spec: Any) -> None:
         """Traces the step to find its variables; it runs operation by operation all the same.

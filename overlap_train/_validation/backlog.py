@@ -54,13 +54,10 @@ class Backlog:
             last: whether no epoch follows, in which case it is validated whatever waits.
         """
         due = self._suite.due(snapshot.epoch)
-        skipped = False
         if due and not last and self._policy.backlog == "latest":
             self._give_up_waiting()
-        elif due and not last and self._policy.backlog == "skip":
-            skipped = self._in_flight() >= max(1, self.max_lag)
-        pending = PendingEpoch(snapshot, train_logs, stops=stops, skipped=skipped)
-        if due and not skipped:
+        pending = PendingEpoch(snapshot, train_logs, stops=stops)
+        if due:
             pending.start = functools.partial(self._suite.start, snapshot)
         self._queue.append(pending)
         # What a validation takes of the user's data must not be taken for an epoch that is rolled back.
@@ -93,9 +90,6 @@ class Backlog:
         """Gives up every epoch that waits."""
         while self._queue:
             self._queue.pop().cancel()
-
-    def _in_flight(self) -> int:
-        return sum(1 for pending in self._queue if not pending.ready())
 
     def _give_up_waiting(self) -> None:
         for pending in self._queue:

@@ -14,7 +14,7 @@ import pickle
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -26,6 +26,7 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import thread_settings
 from overlap_train._snapshot import ModelState, Values
 from overlap_train._support.arguments import shown
+from overlap_train._support.closing import Closing
 from overlap_train._validation.attributes import Attributes, is_stock
 from overlap_train._validation.computations import CopyRefusedError, digest_of
 from overlap_train._validation.function_server import READY, Request, Served, Settings, serve_function
@@ -75,7 +76,7 @@ class TrainedModel:
         return cls(model, x_spec, places, optimizer_places, None if stock else digest_of(model, x_spec))
 
 
-class FunctionProcess:
+class FunctionProcess(Closing):
     """Calls a function in a process of its own."""
 
     def __init__(
@@ -165,6 +166,13 @@ class FunctionProcess:
 
     def close(self) -> None:
         """Ends the process, whatever it does. Idempotent; any thread."""
+        self._end(_END_S)
+
+    def close_now(self) -> None:
+        """Kills the process."""
+        self._end(0.0)
+
+    def _end(self, within_s: float) -> None:
         with self._lock:
             self._closed = True
             process, link = self._process, self._connection
@@ -172,7 +180,7 @@ class FunctionProcess:
             return
         if process.is_alive():
             process.terminate()
-            process.join(_END_S)
+            process.join(within_s)
         if process.is_alive():
             process.kill()
             process.join()
@@ -204,21 +212,17 @@ class FunctionProcess:
             theirs.close()
 
 
-@contextlib.contextmanager
-def _in_a_directory() -> Iterator[None]:
+def _in_a_directory() -> contextlib.ExitStack:
     """Stands in the root where the working directory has been removed: a new process asks for its name."""
+    undo = contextlib.ExitStack()
     try:
         os.getcwd()
     except FileNotFoundError:
         removed = os.open(".", os.O_RDONLY)
         os.chdir("/")
-        try:
-            yield
-        finally:
-            os.fchdir(removed)
-            os.close(removed)
-    else:
-        yield
+        undo.callback(os.close, removed)
+        undo.callback(os.fchdir, removed)
+    return undo
 
 
 def _saved(name: str, model: keras.Model, resources: contextlib.ExitStack) -> str:

@@ -107,7 +107,7 @@ def add_functions(
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
         if isinstance(call, FunctionProcess):
-            resources.callback(call.close)  # before the pool, whose thread may wait for it
+            resources.enter_context(call)  # before the pool, whose thread may wait for it
         runner = FunctionRunner(name, call, pool, request)
         suite.add_function(NamedRunner(name, runner, validates, runner.is_preparing), pool)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 
@@ -16,10 +17,14 @@ from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support import fit_arguments
+from overlap_train._support.threads import in_background
+from overlap_train.errors import ValidationTimeoutError
 from overlap_train.options.validation import ValidationSet
 from overlap_train.records import ShardOutcome, ValidationResult
 
 __all__ = ["GivenSets", "WaitingRunner"]
+
+_R = TypeVar("_R")
 
 
 class GivenSets:
@@ -32,6 +37,7 @@ class GivenSets:
         python_now: whether each is that Python makes.
         device: where arrays are held; None leaves it to TensorFlow.
         written: the files that the training's first pass writes, which none may read before that has ended.
+        timeout_s: how long the reading of a set may take, in seconds; None for any time.
     """
 
     def __init__(
@@ -43,8 +49,10 @@ class GivenSets:
         python_now: bool = True,
         device: str | None = None,
         written: frozenset[str] = frozenset(),
+        timeout_s: float | None = None,
     ) -> None:
         self._written = written
+        self._timeout_s = timeout_s
         self._model = model
         self._sets = sets
         self._parts = {
@@ -73,20 +81,49 @@ class GivenSets:
         if name not in self._given:
             parts, chosen, steps = self._parts[name], self._sets[name], self.steps(name)
             by_python = keras_data.is_made_by_python(*parts)
+            recognize = functools.partial(
+                keras_data.recognize,
+                *parts,
+                role="validation",
+                batch_size=chosen.batch_size,
+                steps=steps,
+                looked_at=looks_beforehand(self._model),
+            )
             self._given[name] = GivenData(
-                lambda: keras_data.recognize(
-                    *parts,
-                    role="validation",
-                    batch_size=chosen.batch_size,
-                    steps=steps,
-                    looked_at=looks_beforehand(self._model),
-                ),
+                functools.partial(self.in_time, recognize, name),
                 by_python=by_python,
                 now=self._now or (by_python and self._python_now),
                 device=self._device,
                 keeps=not self._written & cache_files(parts[0]),
             )
         return self._given[name]
+
+    def for_keras(self, name: str) -> tuple[Any, Any, Any]:
+        """Returns what `evaluate` is given as data; batches that have been drawn already are not lost."""
+        given = self._given.get(name)
+        if given is None or given.layout is not None:
+            return self._parts[name]
+        return given.pipeline.adapter, None, None
+
+    def in_time(self, read: Callable[[], _R], name: str) -> _R:
+        """Draws the first batches of a set by a function; under a limit on a thread that may stay behind.
+
+        Raises:
+            ValidationTimeoutError: that takes longer than a validation may.
+        """
+        if self._timeout_s is None:
+            return read()
+        opened = in_background(read, "opens-validation-data", daemon=True)
+        try:
+            return opened.result(self._timeout_s)
+        except TimeoutError:
+            if opened.done():
+                raise
+        of = f" of set {name!r}" if name else ""
+        raise ValidationTimeoutError(
+            f"reading the first batches of the validation data{of} did not end within timeout_s="
+            f"{self._timeout_s:g}: check what the data waits for, or raise ValidationPolicy(timeout_s=...)"
+        )
 
     def expected(self, name: str) -> int | None:
         """Returns how many batches a validation will have, as far as that is known without drawing any."""
@@ -101,6 +138,11 @@ class GivenSets:
         """Returns how many batches Keras says a validation is to have, before groups of steps are whole."""
         expected, steps = self.expected(name), self._sets[name].steps
         return expected if not steps or expected is None else min(steps, expected)
+
+    def least(self, name: str) -> int | None:
+        """Returns how many batches do for the number that was asked for: the last group may have but one."""
+        steps, group = self._sets[name].steps, keras_training.steps_per_execution(self._model)
+        return None if not steps else (steps - 1) // group * group + 1
 
     def seen(self, name: str) -> int:
         """Returns how many batches the last validation has had, where that was not known beforehand."""
@@ -139,11 +181,17 @@ class GivenSets:
         for given in self._given.values():
             given.reopen()
 
+    def close(self) -> None:
+        """Ends what makes batches for them. Idempotent."""
+        for given in self._given.values():
+            given.close()
+
     def _due(self, epoch: int) -> list[GivenData]:
         return [
             given
             for name, given in self._given.items()
-            if not given.is_read and fit_arguments.epoch_selector(self._sets[name].freq)(epoch)
+            if not (given.is_read or given.left_to_keras)
+            and fit_arguments.epoch_selector(self._sets[name].freq)(epoch)
         ]
 
 

@@ -1,17 +1,14 @@
 """Validation on the model's own variables, in step with the training and in Keras's order of events.
 
-For what cannot be evaluated on a snapshot's private copy: `run_eagerly`, steps that draw random numbers
-outside a seed generator, run Python or write summaries, metrics that compute with NumPy, and models with an
-`evaluate` of their own. It runs when the epoch is delivered, on the training thread, batch by batch, with the
-callbacks' hooks between the batches. A breakpoint in a step therefore works as under Keras.
+For what cannot be evaluated on a snapshot's private copy: steps that draw random numbers outside a seed
+generator, run Python or write summaries, metrics that compute with NumPy, and models with an `evaluate` of
+their own. Keras's own `evaluate` runs when the epoch is delivered, on the training thread.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -19,36 +16,19 @@ from typing import Any, Protocol
 
 import keras
 
-from overlap_train._data.preprocessing import Preprocess, prepare
-from overlap_train._data.shards import warn_if_short
-from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
-from overlap_train._data.validation_data import Batches
-from overlap_train._inspection.traced import TracedFunction
-from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import routes
-from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.printing import told
 from overlap_train._training.step import require_logs
-from overlap_train._validation.traced_with import TracedWith
-from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.errors import ValidationWorkerError, worker_error
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = [
-    "LiveRunner",
-    "LiveSteps",
-    "OwnEvaluation",
-    "StepByStep",
-    "Validates",
-    "eager_step",
-    "is_of_hook",
-    "late_step",
-    "live_failure",
-    "traced_step",
-]
+__all__ = ["KerasEvaluation", "LiveRunner", "Validates", "live_failure"]
+
+
+_HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
 
 
 class Validates(Protocol):
@@ -66,6 +46,8 @@ class LiveRunner:
         details: of its spans.
         rewindable: whether a validation can be made again.
         runs_python: it may; the training waits for it.
+        raised_by_hook: what a callback has raised in the last validation, which its caller may wait for, as
+            for that of a pruner.
     """
 
     live = True
@@ -89,6 +71,7 @@ class LiveRunner:
         self.in_step: str | None = reason
         self.details: Mapping[str, Any] = {"shard": 0}
         self.rewindable = rewindable
+        self.raised_by_hook: Exception | None = None
 
     def run(self, callbacks: keras.callbacks.CallbackList, snapshot: Snapshot | None) -> ShardOutcome:
         """Validates the model as it is.
@@ -98,13 +81,18 @@ class LiveRunner:
             snapshot: of the model as it is, for the record; None outside a fit.
         """
         start_s = time.monotonic()
-        logs = self._validate(callbacks)
+        self.raised_by_hook = None
+        with _HookErrors(callbacks, self._note):
+            logs = self._validate(callbacks)
         thread = threading.current_thread().name
         epoch, step = (snapshot.epoch, snapshot.step) if snapshot is not None else (None, None)
         span = Span("validate", thread, start_s, time.monotonic(), epoch, step, self.details)
         self._on_span(span)
         result = self._result(logs)
         return ShardOutcome(result, span, result)
+
+    def _note(self, error: Exception) -> None:
+        self.raised_by_hook = error
 
     def run_alone(self) -> ValidationResult:
         """Validates inside an epoch, where no callback is told and the training's metrics go on."""
@@ -139,11 +127,35 @@ class LiveRunner:
         return ValidationResult(dict(logs), (), self._state.read_metrics())
 
 
-def is_of_hook(error: BaseException) -> bool:
-    """Whether an exception comes from a callback, whose caller may wait for it, as for that of a pruner."""
-    hooks = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
-    codes = [getattr(keras.callbacks.CallbackList, hook).__code__ for hook in hooks]
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+class _HookErrors:
+    """Notes what the test hooks of a list raise: Keras takes its own frames out of the traceback."""
+
+    def __init__(self, callbacks: keras.callbacks.CallbackList, note: Callable[[Exception], None]) -> None:
+        self._callbacks = callbacks
+        self._note = note
+        self._before: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        attributes = vars(self._callbacks)
+        self._before = {name: attributes[name] for name in _HOOKS if name in attributes}
+        for name in _HOOKS:
+            # Not `getattr`: a list of the user's may hear that.
+            attributes[name] = self._noted(object.__getattribute__(self._callbacks, name))
+
+    def __exit__(self, *_: object) -> None:
+        for name in _HOOKS:
+            del vars(self._callbacks)[name]
+        vars(self._callbacks).update(self._before)
+
+    def _noted(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return hook(*args, **kwargs)
+            except Exception as error:
+                self._note(error)
+                raise
+
+        return called
 
 
 def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorkerError:
@@ -157,136 +169,59 @@ def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorke
     )
 
 
-class LiveSteps(Protocol):
-    """One validation step after another, on the model's own variables."""
-
-    def __call__(self, batch: Any) -> Mapping[str, Any]:
-        """Makes one step on a batch as the data holds it."""
-
-
-@dataclass(frozen=True)
-class StepByStep:
-    """Validates as `keras.Model.evaluate` does: hooks, batches, metrics.
-
-    Attributes:
-        model: built and compiled.
-        step: makes one step.
-        batches: the validation set.
-        asked: batches that the user asked for; None for all.
-    """
-
-    model: keras.Model
-    step: LiveSteps
-    batches: Batches
-    asked: int | None = None
-
-    def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
-        """Validates; see `Validates`."""
-        model, group = self.model, keras_training.steps_per_execution(self.model)
-        model.stop_evaluating = False
-        callbacks.on_test_begin()
-        model.reset_metrics()
-        logs: Mapping[str, Any] = {}
-        stream = self.batches.begin() if isinstance(self.batches, StreamedBatches) else self.batches.stream()
-        count = self.batches.expected
-        try:
-            for first in itertools.count(0, group) if count is None else range(0, count, group):
-                callbacks.on_test_batch_begin(first)
-                done, logs = self._steps(stream, group, logs)
-                if not done:
-                    break
-                callbacks.on_test_batch_end(first + group - 1, logs)
-                if model.stop_evaluating:
-                    break
-            if not model.stop_evaluating:
-                stream.finish()
-                warn_if_short(self.batches.last_count, self.asked)
-        except keras_data.OUT_OF_DATA:
-            stream.finish()
-            keras_data.warn_out_of_data()
-        logs = keras_metrics.python_logs(keras_metrics.metrics_or_logs(model, logs))
-        callbacks.on_test_end(logs)
-        return logs
-
-    def _steps(
-        self, stream: BatchStream, most: int, logs: Mapping[str, Any]
-    ) -> tuple[int, Mapping[str, Any]]:
-        """Makes up to `most` steps; returns how many, and the last one's logs."""
-        for done in range(most):
-            batch = stream.draw()
-            if batch is None:
-                return done, logs
-            logs = self.step(batch)
-            require_logs("validation_step", logs)
-        return most, logs
-
-
-def traced_step(step: ValidationStep) -> LiveSteps:
-    """Returns the traced step on the variables that it captured."""
-
-    def run(batch: Any) -> Mapping[str, Any]:
-        logs: Mapping[str, Any] = step.step(batch if step.preparation is None else step.preparation(batch))
-        return logs
-
-    return run
-
-
-def late_step(step: ValidationStep, trace: Callable[[], TracedFunction]) -> LiveSteps:
-    """Returns the step traced again when its first batch has come, as Keras traces it.
-
-    For summaries, which go where the callbacks have pointed them when the step is traced.
-    """
-
-    def run(batch: Any) -> Mapping[str, Any]:
-        logs: Mapping[str, Any] = trace()(batch if step.preparation is None else step.preparation(batch))
-        return logs
-
-    return run
-
-
-def chosen_step(traced: LiveSteps, late: LiveSteps, held: TracedWith) -> LiveSteps:
-    """Returns the traced step, or the late one if `on_test_begin` has set what the trace holds.
-
-    Args:
-        traced: made before the first validation.
-        late: traced with its first batch.
-        held: by the trace.
-    """
-    chosen: list[LiveSteps] = []
-
-    def run(batch: Any) -> Mapping[str, Any]:
-        if not chosen:
-            chosen.append(traced if held.changed() is None else late)
-        return chosen[0](batch)
-
-    return run
-
-
-def eager_step(function: Callable[[Any], Mapping[str, Any]], preprocess: Preprocess | None) -> LiveSteps:
-    """Returns the step run operation by operation."""
-    return lambda batch: function(keras_data.without_optionals(prepare(preprocess, batch)))
-
-
 @dataclass
-class OwnEvaluation:
-    """Validates by the model's own `evaluate`, called as `keras.Model.fit` calls it.
+class KerasEvaluation:
+    """Validates by the model's `evaluate`, called as `keras.Model.fit` calls it.
 
     Attributes:
-        model: whose class overrides `evaluate`.
-        data: `(x, y, sample_weight)`.
-        batch_size: as for `evaluate`.
-        steps: as for `evaluate`.
+        model: compiled.
+        evaluate: calls it.
+        test_step: takes the place of the model's; None leaves that.
+        passed: told what each validation has drawn.
     """
 
     model: keras.Model
-    data: tuple[Any, Any, Any]
-    batch_size: int | None
-    steps: int | None
+    evaluate: keras_evaluation.FitEvaluation
+    test_step: Callable[[Any], Mapping[str, Any]] | None = None
+    passed: Callable[[keras_evaluation.Pass], None] = lambda made: None
+    _test_function: Any = None
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         """Validates; see `Validates`. Dicts inside the logs stay, to be flattened with the epoch's."""
+        if self.test_step is None:
+            return self._evaluate(callbacks)
+        model = self.model
+        before, model.test_function = model.test_function, self._test_function
+        own, set_on_it = model.test_step, "test_step" in vars(model)
+        model.test_step = self._step_around(own)
+        try:
+            return self._evaluate(callbacks)
+        finally:
+            del model.test_step
+            if set_on_it:
+                model.test_step = own
+            self._test_function, model.test_function = model.test_function, before
+
+    def _step_around(self, own: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Returns the step, in which `model.test_step` is the model's own; replicas take turns in it."""
+        assert self.test_step is not None
+        step, local = self.test_step, threading.local()
+
+        def test_step(batch: Any) -> Any:
+            if getattr(local, "within", False):
+                return own(batch)
+            local.within = True
+            try:
+                logs = step(batch)
+            finally:
+                local.within = False
+            require_logs("validation_step", logs)
+            return logs
+
+        return test_step
+
+    def _evaluate(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         with routes.entered(self.model, "evaluate"):
-            logs: Mapping[str, Any] = keras_evaluation.evaluate_as_in_fit(
-                self.model, self.data, batch_size=self.batch_size, steps=self.steps, callbacks=callbacks
-            )
+            logs, made = self.evaluate(callbacks)
+        self.passed(made)
         return {str(name): value for name, value in logs.items()}

@@ -14,16 +14,20 @@ import warnings
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
 from overlap_train._validation.shard_queue import ShardQueue
+from overlap_train.errors import ValidationTimeoutError
 
 __all__ = ["CallersThread", "WorkerPool"]
 
 T = TypeVar("T")
 
 _CLOSE_S = 10.0
+_LATE_S = 1.0  # for jobs that have been waited for in vain
 
 
 class _Job(Generic[T]):
@@ -43,7 +47,7 @@ class _Job(Generic[T]):
             self.future.set_result(result)
 
 
-class WorkerPool:
+class WorkerPool(Closing):
     """A fixed number of named threads. As a context manager it warns of those that do not end.
 
     Args:
@@ -89,18 +93,19 @@ class WorkerPool:
                     "fewer workers, or raise the limit of threads (ulimit -u, pids.max of the container)"
                 ) from error
 
-    def __enter__(self) -> WorkerPool:
-        return self
-
-    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        now, late = isinstance(error, KeyboardInterrupt), isinstance(error, ValidationTimeoutError)
+        wait_s = 0.0 if now else _LATE_S if late else _CLOSE_S
+        self.close(wait_s)
         stuck = ", ".join(thread.name for thread in self._threads if thread.is_alive())
-        if not stuck:
+        if not stuck or now:
             return
         # Where warnings are errors, this one must not take the place of the error that ended the fit.
-        with contextlib.suppress(RuntimeWarning) if error_type else contextlib.nullcontext():
+        with contextlib.suppress(RuntimeWarning) if error is not None else contextlib.nullcontext():
             warnings.warn(
-                f"{stuck} did not end within {_CLOSE_S:g} s: a job, such as the next batch of a generator "
+                f"{stuck} did not end within {wait_s:g} s: a job, such as the next batch of a generator "
                 "or an evaluation function, does not return; its thread is abandoned until the process ends",
                 RuntimeWarning,
                 stacklevel=2,
@@ -158,6 +163,10 @@ class WorkerPool:
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
+
+    def close_now(self) -> None:
+        """Drops the jobs that have not begun; those that have go on, and end with the process."""
+        self.close(0.0)
 
 
 class CallersThread:

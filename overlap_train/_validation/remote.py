@@ -87,14 +87,15 @@ class RemoteEvaluator:
         """
         self._pool.submit(self._ask, {"kind": "check", "set": name}, values).result()
 
-    def end(self, message: Mapping[str, Any], values: Values | None = None) -> None:
+    def end(self, message: Mapping[str, Any], values: Values | None = None, *, now: bool = False) -> None:
         """Sends a last message, with weights or without, and closes the connection. Idempotent.
 
-        A validation under way gets ten seconds to end; after that the evaluator finds the chief gone.
+        A validation under way gets ten seconds to end, or none `now`; after that the evaluator finds the
+        chief gone.
         """
         with self._lock:
             self._ending = True  # an evaluator that is lost from here on is not waited for
-        if not self._pool.close(_GRACE_S):
+        if not self._pool.close(0.0 if now else _GRACE_S):
             with self._lock:
                 self._link.abort()
             self._pool.close()

@@ -48,9 +48,9 @@ class ValidationRunner:
         *,
         devices: Sequence[str] = (),
         hosts: Hosts | None = None,
-        steps: int | None = None,
+        least: int | None = None,
     ) -> None:
-        self._steps = steps
+        self._least = least
         self.evaluator = evaluator
         self._batches = batches
         self._pool = pool
@@ -108,7 +108,7 @@ class ValidationRunner:
             if isinstance(self._batches, ArrayBatches) and self._batches.is_joined:
                 raise ValueError(
                     "a callback's on_test_begin set stop_evaluating, and the batches of the validation have "
-                    "been joined: pass ValidationPolicy(join_batches=False)"
+                    "been joined: set it in on_test_batch_end, which is called between them"
                 )
             return self.evaluator.merge([self._evaluate_first(values, most)], values)
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
@@ -140,7 +140,9 @@ class ValidationRunner:
         count = self._batches.last_count
         if results and isinstance(self._batches, StreamedBatches):
             count = sum(result.batches for result in results)  # another one may have been made since
-        warn_if_short(count, self._steps)
+        warn_if_short(count, self._least)
+        if count and isinstance(self._batches, StreamedBatches):
+            self._batches.warn_of_end()
 
     def evaluate_one_batch(self, values: Values) -> None:
         """Evaluates the first batch and throws the result away; nothing for data that would lose it."""

@@ -33,7 +33,7 @@ class SetRequest:
         once: whether there is one validation, beside which nothing is trained.
         acts: the name of a callback that may do anything between these batches, or None.
         sets_before: the name of one that may set the model before them, when they have been drawn; or None.
-        first: whether nothing has been traced of the validation before.
+        stock: whether the validation step is the model's own.
         preprocess: prepares a batch, or None.
         most_rows: returns how many rows of nested arrays may be evaluated as one batch; None leaves batches
             alone.
@@ -42,6 +42,7 @@ class SetRequest:
         devices: that the workers take in turn; none leaves them where TensorFlow puts them.
         hosts: that share each validation.
         within: returns a function that does the same in the scope in which the model is to be traced.
+        shared: whether several replicas share each batch, of which the workers compute with one.
     """
 
     model: keras.Model
@@ -52,7 +53,7 @@ class SetRequest:
     listened: bool = False
     acts: str | None = None
     sets_before: str | None = None
-    first: bool = False
+    stock: bool = True
     within_evaluate: bool = False
     once: bool = False
     preprocess: Preprocess | None = None
@@ -62,6 +63,7 @@ class SetRequest:
     devices: Sequence[str] = ()
     hosts: Hosts | None = None
     within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
+    shared: bool = False
 
 
 @dataclass(frozen=True)

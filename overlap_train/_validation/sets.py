@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-import keras
 import tensorflow as tf
 
 from overlap_train._data.array_batches import ArrayBatches
+from overlap_train._data.preprocessing import prepare
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import Batches, make_batches
 from overlap_train._inspection.metric_code import metrics_by_python
 from overlap_train._inspection.traces import Same, Traces
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
@@ -21,26 +24,14 @@ from overlap_train._snapshot import ModelState
 from overlap_train._support import fit_arguments
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.given_sets import WaitingRunner
-from overlap_train._validation.live import (
-    LiveRunner,
-    LiveSteps,
-    OwnEvaluation,
-    StepByStep,
-    Validates,
-    chosen_step,
-    eager_step,
-    late_step,
-    traced_step,
-)
+from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.named_runner import NamedRunner, Runner
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.set_request import PreparedSet, SetRequest
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train._validation.traced_with import TracedWith
 from overlap_train._validation.validation_step import (
     ValidationStep,
-    trace_step,
     trace_validation,
     with_present_metrics,
 )
@@ -101,7 +92,7 @@ def build_suite(
                 present,
                 devices=request.devices,
                 hosts=request.hosts,
-                steps=each.chosen.steps,
+                least=request.given.least(each.name),
             )
         else:
             runner = _runner_of_its_own(request, each, state, on_span)
@@ -121,22 +112,25 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         reason = f"{type(model).__name__} makes its test function itself"
         return PreparedSet(name, chosen, None, None, reason)
     if keras_methods.is_replaced(model, "evaluate") and not request.within_evaluate:
-        owner = keras_methods.overriding_class(model, "evaluate")
-        by = f"keras.Model.evaluate is that of {keras_methods.patched_by(model, 'evaluate')}"
-        by = by if owner is None else f"{owner.__name__} has an evaluate of its own"
-        return PreparedSet(name, chosen, None, None, f"{by}, which validates")
+        reason = f"{keras_evaluation.validates_itself(model)}, which validates"
+        return PreparedSet(name, chosen, None, None, reason)
     given = request.given.of(name)
     if given.waits:
         return PreparedSet(name, chosen, None, None, None, waits=True)
+    if given.layout is None:
+        request.given.in_time(lambda: given.pipeline.dataset, name)  # which draws what shows its types
     batches = make_batches(
         given,
         steps=request.given.steps(name),
-        cache_bytes=request.policy.cache_bytes,
+        cache_bytes=request.policy.keep_bytes,
         preprocess=request.preprocess,
         most_rows=request.most_rows,
     )
     if keras_models.runs_eagerly(model):
         reason = "the model runs eagerly (run_eagerly=True); compile it without run_eagerly=True"
+        return PreparedSet(name, chosen, batches, None, reason)
+    if request.shared and (own := _own_step(request)) is not None:
+        reason = f"{own} may count its replicas or ask the others, and is run on each one's rows, as by Keras"
         return PreparedSet(name, chosen, batches, None, reason)
     # What prepares batches has been traced for these very ones.
     prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
@@ -150,7 +144,17 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         ),
     )
     step = with_present_metrics(model, step, within=request.within)
-    return PreparedSet(name, chosen, batches, step, _must_be_live(request, batches, step))
+    live = _must_be_live(request, batches, step)
+    given.left_to_keras = live is not None
+    return PreparedSet(name, chosen, batches, step, live)
+
+
+def _own_step(request: SetRequest) -> str | None:
+    """Returns the name of a step that is the user's, or None for Keras's, whose losses we make whole."""
+    if not request.stock:
+        return "the trainer's validation_step"
+    owner = keras_methods.overriding_class(request.model, "test_step")
+    return None if owner is None else f"{owner.__name__}.test_step"
 
 
 def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> str | None:
@@ -190,48 +194,30 @@ def _runner_of_its_own(
 def _live_runner(
     request: SetRequest, each: PreparedSet, state: ModelState, on_span: Callable[[Span], None]
 ) -> LiveRunner:
-    validate: Validates
-    if each.batches is None:
-        data = keras.utils.unpack_x_y_sample_weight(each.chosen.data)
-        validate = OwnEvaluation(
-            request.model, data, batch_size=each.chosen.batch_size, steps=each.chosen.steps
-        )
-        return LiveRunner(
-            validate,
-            each.live or "",
-            state,
-            on_span,
-            close=lambda: keras_evaluation.forget_evaluation(request.model),
-        )
-    steps = _live_steps(request, each)
+    model = request.model
     streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
+    own = each.batches is not None and (request.preprocess is not None or not request.stock)
+    data = functools.partial(request.given.for_keras, each.name)
+    evaluate = keras_evaluation.FitEvaluation(model, data, each.chosen.batch_size, each.chosen.steps)
+    validate = KerasEvaluation(
+        model,
+        evaluate,
+        test_step=_prepared_step(request) if own else None,
+        passed=(lambda made: None) if streamed is None else streamed.passed,
+    )
     return LiveRunner(
-        StepByStep(request.model, steps, each.batches, each.chosen.steps),
+        validate,
         each.live or "",
         state,
         on_span,
-        rewindable=streamed is None or streamed.rewindable,
-        close=streamed.close if streamed is not None else lambda: None,
+        rewindable=not request.given.is_only_once(each.name),
+        close=evaluate.close,
     )
 
 
-def _live_steps(request: SetRequest, each: PreparedSet) -> LiveSteps:
-    if each.step is None or each.batches is None:
-        return eager_step(request.function, request.preprocess)
-    model, spec, traced = request.model, each.batches.element_spec, traced_step(each.step)
-    token, key = keras_evaluation.test_function(model), ("late", Same(each.step.step))
-    late = late_step(
-        each.step,
-        lambda: Traces.of(model).get(
-            "test", token, key, lambda: trace_step(model, request.function, spec, request.within)
-        ),
-    )
-    if each.step.writes_summaries or Traces.of(model).has("test", token, key):
-        return late
-    acts = request.acts or request.sets_before
-    return (
-        chosen_step(traced, late, TracedWith(model, request.function)) if request.first and acts else traced
-    )
+def _prepared_step(request: SetRequest) -> Callable[[Any], Mapping[str, Any]]:
+    """Returns the trainer's validation step for batches that are still to be prepared."""
+    return lambda batch: request.function(keras_data.without_optionals(prepare(request.preprocess, batch)))
 
 
 def _evaluators(

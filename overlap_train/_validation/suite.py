@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from overlap_train._inspection.metric_constants import Constants
 from overlap_train._snapshot import ModelState, Snapshot, Values
-from overlap_train._validation.live import LiveRunner, is_of_hook, live_failure
+from overlap_train._validation.live import LiveRunner, live_failure
 from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
 from overlap_train._validation.pool import CallersThread, WorkerPool
@@ -161,19 +161,15 @@ class ValidationSuite:
         """
         runner = self._sets[name].runner
         assert isinstance(runner, LiveRunner)
-        for attempt in range(2):
-            try:
-                return runner.run(callbacks, snapshot)
-            except Exception as error:
-                if is_of_hook(error):
-                    raise
-                if self._on_error == "retry" and attempt == 0:
-                    continue
-                failed = live_failure(name, snapshot.epoch, error)
-                if self._on_error != "warn":
-                    raise failed from error
-                warnings.warn(f"left out: {failed}", RuntimeWarning, stacklevel=2)
-                break
+        try:
+            return runner.run(callbacks, snapshot)
+        except Exception as error:
+            if runner.raised_by_hook is error:
+                raise
+            failed = live_failure(name, snapshot.epoch, error)
+            if self._on_error == "raise":
+                raise failed from error
+            warnings.warn(f"left out: {failed}", RuntimeWarning, stacklevel=2)
         return None
 
     def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
@@ -224,14 +220,8 @@ class ValidationSuite:
             except ValidationWorkerError as error:
                 if self._on_error == "raise":
                     raise
-                if self._on_error == "retry":
-                    again = self._sets[validation.name].start(pending.snapshot)
-                    self.admit(None)
-                    PendingEpoch(pending.snapshot, {}, [again]).wait(None, lambda: None)
-                    results[validation.name] = self._merge(again, spans, values)
-                else:
-                    warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=2)
-                    pending.skipped = True
+                warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=2)
+                pending.skipped = True
         return results, spans
 
     def draws_anew(self, name: str) -> bool:

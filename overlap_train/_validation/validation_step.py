@@ -163,7 +163,7 @@ def trace_step(
     within: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> TracedFunction:
     """Traces the validation step alone; the arguments are those of `trace_validation`."""
-    with data_mistakes.noted(model, lambda: element_spec, "validation"):
+    with data_mistakes.Noted(model, lambda: element_spec, "validation"):
         return TracedFunction(
             within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
             element_spec,

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import importlib
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from overlap_train._support.backend import BACKEND_REMEDY, configured_backend
 from overlap_train._support.caches import cache_home
 from overlap_train._support.conditions import processor_name
 from overlap_train._support.printing import told
@@ -27,7 +27,6 @@ __all__ = ["add_arguments", "run"]
 _PACKAGE = "overlap_train"
 # What only those need who work on the package itself.
 _FOR_CONTRIBUTORS = ("bench", "clients", "dev", "test")
-_BACKEND = "export KERAS_BACKEND=tensorflow (or the same in ~/.keras/keras.json)"
 _CACHE_REMEDY = "name another directory in {variable}, or make this one writable"
 
 
@@ -65,7 +64,9 @@ def _versions() -> list[Finding]:
         backend = keras.config.backend()
         wrong = backend != "tensorflow"
         found.append(
-            Finding("Keras backend", backend, "", "mend" if wrong else "ok", _BACKEND if wrong else None)
+            Finding(
+                "Keras backend", backend, "", "mend" if wrong else "ok", BACKEND_REMEDY if wrong else None
+            )
         )
     return found
 
@@ -76,22 +77,15 @@ def _version(name: str, module_name: str) -> Finding:
     install = f'pip install "{module_name}{asked.specifier if asked is not None else ""}"'
     module, error = _import(module_name)
     if module is None:
-        asks = module_name == "keras" and _asks_for_another_backend()
-        return Finding(name, None, f"cannot be imported: {error}", "mend", _BACKEND if asks else install)
+        asks = module_name == "keras" and configured_backend() != "tensorflow"
+        return Finding(
+            name, None, f"cannot be imported: {error}", "mend", BACKEND_REMEDY if asks else install
+        )
     version = str(module.__version__)
     if asked is not None and not asked.specifier.contains(version, prereleases=True):
         text = f"{version}, where overlap_train {__version__} needs {asked.specifier}"
         return Finding(name, version, text, "mend", install)
     return Finding(name, version)
-
-
-def _asks_for_another_backend() -> bool:
-    """Whether Keras is told to run on something else than TensorFlow, which need not be installed."""
-    asked = os.environ.get("KERAS_BACKEND")
-    with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):  # no such file, or no home
-        home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
-        asked = asked or json.loads((home / "keras.json").read_text(encoding="utf-8")).get("backend")
-    return (asked or "tensorflow") != "tensorflow"
 
 
 def _requirements() -> list[Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TextIO
 
 from overlap_train._support.version import __version__
@@ -57,22 +58,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=purpose, description=purpose, allow_abbrev=False)
         command.add_argument("--json", action="store_true", help="print one JSON object")
         modules[name].add_arguments(command)
-    if not (sys.argv[1:] if arguments is None else arguments):
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:
         parser.print_help(sys.stderr)
         return 2
     try:
-        options, rest = parser.parse_known_args(arguments)
+        _check_command(parser, given)
+        options, rest = parser.parse_known_args(given)
+        unknown = rest if options.command not in _PASSING_ON else _before_script(options, given, rest)
+        if unknown:
+            known = commands.choices[options.command]._option_string_actions
+            remedy = _meant(unknown[0], known) or f"; its options are {', '.join(known)}"
+            parser.error(f"{options.command} does not know {' '.join(unknown)}{remedy}")
         options.rest = rest
-        if rest and options.command not in _PASSING_ON:
-            parser.error(f"{options.command} does not know {' '.join(rest)}")
     except SystemExit as end:  # 2 for what cannot be parsed, 0 for --help and --version
         return end.code if isinstance(end.code, int) else 2
     # Of TensorFlow's own lines only errors are of use beside a report.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not options.json:
         return _run(modules[options.command], options)
-    with report_only(put_back=arguments is not None) as stream:
+    with contextlib.ExitStack() as resources:
+        stream = report_only(resources, put_back=arguments is not None)
         return _run(modules[options.command], options, stream)
+
+
+def _check_command(parser: argparse.ArgumentParser, given: Sequence[str]) -> None:
+    """End with an error that helps where the first argument is neither a command nor an option."""
+    options = parser._option_string_actions
+    if given[0] not in (*_COMMANDS, *options):
+        what, known = ("option", options) if given[0].startswith("-") else ("command", _COMMANDS)
+        remedy = _meant(given[0], known) or f"; the commands are {', '.join(_COMMANDS)}"
+        parser.error(f"there is no {what} {given[0]}{remedy}")
+
+
+def _before_script(options: argparse.Namespace, given: Sequence[str], rest: Sequence[str]) -> list[str]:
+    """Return the unknown options before the script's name, which are not the script's."""
+    script = getattr(options, "script", None)
+    before = given[: given.index(str(script))] if script is not None and str(script) in given else []
+    return [argument for argument in before if argument in rest]
+
+
+def _meant(given: str, known: Iterable[str]) -> str:
+    """Return which of the known names may have been meant."""
+    close = difflib.get_close_matches(given.partition("=")[0].lower(), list(known), cutoff=0.7)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def _run(command: Command, options: argparse.Namespace, stream: TextIO | None = None) -> int:

@@ -5,48 +5,44 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from typing import TextIO
 
 __all__ = ["report_only"]
 
 
-@contextlib.contextmanager
-def report_only(*, put_back: bool) -> Iterator[TextIO]:
-    """Send standard output to standard error, also of C code, and yield a stream to what it was.
+def report_only(resources: contextlib.ExitStack, *, put_back: bool) -> TextIO:
+    """Send what is written to standard output to standard error, also by C code and other processes.
 
-    In a process of the command's own it is not put back: what a script prints when the interpreter ends would
-    stand behind the report.
+    Args:
+        resources: end it.
+        put_back: whether standard output is given back at the end. Not in a process of the command's own:
+            what a script prints when the interpreter ends would stand behind the report.
+
+    Returns:
+        A stream to what standard output was.
     """
     before: TextIO | None = sys.stdout
     if before is None:  # closed by who started the process
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            yield nowhere
-        return
+        return resources.enter_context(open(os.devnull, "w", encoding="utf-8"))
     before.flush()
     kept = _copied(1)
+    if kept is not None:
+        resources.callback(os.close, kept)
+    if put_back:
+        resources.callback(_give_back, before, kept)
     _point(1, at=2)
     sys.stdout = sys.stderr
-    try:
-        if kept is None or _descriptor(before) != 1:
-            yield before
-        else:
-            with _to(kept, before) as stream:
-                yield stream
-    finally:
-        if put_back:
-            before.flush()
-            if kept is not None:
-                _point(1, at=kept)
-            sys.stdout = before
-        if kept is not None:
-            os.close(kept)
+    if kept is None or _descriptor(before) != 1:
+        return before
+    stream = open(kept, "w", encoding=before.encoding, errors=before.errors, closefd=False)  # noqa: SIM115
+    return resources.enter_context(stream)
 
 
-@contextlib.contextmanager
-def _to(descriptor: int, like: TextIO) -> Iterator[TextIO]:
-    with open(descriptor, "w", encoding=like.encoding, errors=like.errors, closefd=False) as stream:
-        yield stream
+def _give_back(before: TextIO, kept: int | None) -> None:
+    before.flush()
+    if kept is not None:
+        _point(1, at=kept)
+    sys.stdout = before
 
 
 def _copied(descriptor: int) -> int | None:

@@ -6,11 +6,12 @@ import contextlib
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from overlap_train._support.backend import configured_backend, other_backend
 from overlap_train._support.printing import told
 from overlap_train.cli.report import UsageError, one_line
 
@@ -43,6 +44,7 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
     """
     if not os.path.isfile(script):  # which is False, too, for a name that the system cannot take
         raise UsageError(f"there is no script {script}")
+    _require_tensorflow(script)
     found: list[Callable[[], T]] = []
     with _stopping_at_fit(look, found), _as_main(script, arguments):
         try:
@@ -51,32 +53,47 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
             pass
         except SystemExit as end:
             if not found:
-                raise UsageError(f"{script} ended with status {end.code} before it called fit") from end
+                how = f"said {one_line(end.code)} and ended" if isinstance(end.code, str) else "ended"
+                status = "" if isinstance(end.code, str) else f" with status {end.code or 0}"
+                raise UsageError(f"{script} {how}{status} before it called fit; {_WHERE}") from end
         except Exception as error:
             if not found:
                 reason = one_line(told(error))
                 raise UsageError(f"{script} raised before it called fit: {reason}") from error
+    _require_tensorflow(script)  # which it may have set itself, after keras was imported here
     if not found:
         raise UsageError(f"{script} has not called Trainer.fit or keras.Model.fit; {_WHERE}")
     return found[0]()
 
 
-@contextlib.contextmanager
-def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+def _require_tensorflow(script: Path) -> None:
+    """Raise UsageError if Keras is to run on another backend than TensorFlow."""
+    if configured_backend() != "tensorflow":
+        raise UsageError(f"{script}: {other_backend(configured_backend())}")
+
+
+def _as_main(script: Path, arguments: Sequence[str]) -> contextlib.ExitStack:
     """Give a script its own arguments, and the modules beside it."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
-    try:
-        yield
-    finally:
+    undo = contextlib.ExitStack()
+
+    @undo.callback
+    def put_back() -> None:
         sys.argv = argv
         sys.path[:] = path
 
+    return undo
 
-@contextlib.contextmanager
-def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]) -> Iterator[None]:
-    """End whatever calls `fit` there; the first call is looked at, and `found` gives what came of that."""
+
+def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]) -> contextlib.ExitStack:
+    """End whatever calls `fit` there; the first call is looked at.
+
+    Args:
+        look: as for `first_fit`.
+        found: gets what returns, or raises, what `look` did.
+    """
     from overlap_train._keras import routes
     from overlap_train.trainer import Trainer
 
@@ -100,11 +117,14 @@ def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]
 
     setattr(Trainer, "fit", stop)  # noqa: B010  an assignment that mypy does not hold against its signature
     routes.add_handler(stop_keras, everywhere=True)
-    try:
-        yield
-    finally:
+    undo = contextlib.ExitStack()
+
+    @undo.callback
+    def put_back() -> None:
         routes.remove_handler(stop_keras, everywhere=True)
         setattr(Trainer, "fit", fit)  # noqa: B010
+
+    return undo
 
 
 def _told(look: Callable[[FirstFit], T], reached: FirstFit) -> Callable[[], T]:

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
+from overlap_train._support.backend import require_tensorflow
 from overlap_train._support.fit_arguments import require_verbosity
 from overlap_train._support.numbers import require_count
 from overlap_train._support.printing import printable
@@ -76,7 +77,9 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
         TypeError: an argument has the wrong type.
         ValueError: `batch_size` is below 1, or the model is compiled with jit_compile=True: XLA cannot run
             custom operations.
+        RuntimeError: Keras runs on another backend than TensorFlow.
     """
+    require_tensorflow()
     keras_models.require_model(model)
     verbose = require_verbosity(verbose)
     if batch_size is not None:

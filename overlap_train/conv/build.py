@@ -27,9 +27,11 @@ from overlap_train.conv.bundled import bundle
 from overlap_train.conv.native_cache import (
     LIBRARY_NAME,
     MANIFEST,
+    NATIVE_SOURCES,
     cache_directory,
     cache_path,
     cached_library,
+    digest_sources,
     install,
     locked,
     say,
@@ -41,7 +43,6 @@ __all__ = ["Toolchain", "build", "cache_directory", "cached_library", "find_tool
 
 _MANIFEST = MANIFEST
 
-NATIVE_SOURCES = Path(__file__).parent / "native"
 _PROGRESS = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")
 # A compiler that hangs must not hang a program for ever; with CUDA an old machine may take a quarter of this.
 _BUILD_S = 3600.0
@@ -75,8 +76,7 @@ def cache_key(toolchain: Toolchain) -> str:
     for part in [*parts, _cpu_description()]:
         # A path may hold bytes that are no text.
         digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
-    for source in sorted(p for p in NATIVE_SOURCES.iterdir() if p.is_file()):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    digest.update(digest_sources().encode())
     return digest.hexdigest()[:24]
 
 

@@ -9,7 +9,6 @@ wheel's does not fit.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from overlap_train._support.files import read_regular
-from overlap_train.conv.native_cache import LIBRARY_NAME, MANIFEST
+from overlap_train.conv.native_cache import LIBRARY_NAME, MANIFEST, digest_sources
 
 __all__ = ["bundle", "bundled_library"]
 
@@ -47,13 +46,9 @@ def _facts() -> dict[str, Any]:
     """Returns what decides whether a library can be loaded."""
     import tensorflow as tf
 
-    sources = hashlib.sha256()
-    for source in sorted((Path(__file__).parent / "native").iterdir()):
-        if source.is_file():
-            sources.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return {
         "tensorflow": f"{tf.version.VERSION} {tf.version.GIT_VERSION}",
         "abi": [flag for flag in tf.sysconfig.get_compile_flags() if flag.startswith(("-D", "-std"))],
         "machine": f"{platform.system()} {platform.machine()}",
-        "sources": sources.hexdigest(),
+        "sources": digest_sources(),
     }

@@ -15,7 +15,6 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from overlap_train._support.caches import convolution_builds
@@ -23,12 +22,32 @@ from overlap_train._support.files import read_regular
 from overlap_train._support.locks import wait_for_lock
 from overlap_train.errors import NativeUnavailableError
 
-__all__ = ["LIBRARY_NAME", "MANIFEST", "cache_directory", "cache_path", "cached_library", "install", "locked"]
+__all__ = [
+    "LIBRARY_NAME",
+    "MANIFEST",
+    "NATIVE_SOURCES",
+    "cache_directory",
+    "cache_path",
+    "cached_library",
+    "digest_sources",
+    "install",
+    "locked",
+]
 
+NATIVE_SOURCES = Path(__file__).parent / "native"
 LIBRARY_NAME = "liboverlap_conv.so"
 MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES, _MOST_LIBRARY_BYTES = 1 << 16, 1 << 28
 _REMEDY = "name another directory in OVERLAP_TRAIN_CACHE_DIR"
+
+
+def digest_sources() -> str:
+    """Returns a digest of what is compiled: the same in a wheel, which has no hidden files."""
+    digest = hashlib.sha256()
+    for source in sorted(NATIVE_SOURCES.iterdir()):
+        if source.is_file() and not source.name.startswith("."):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def cache_path() -> Path:
@@ -96,17 +115,23 @@ def _read(path: Path, most_bytes: int) -> bytes:
     return read_regular(path, most_bytes=most_bytes, follow_links=False)
 
 
-@contextlib.contextmanager
-def locked(path: Path, *, limit_s: float) -> Iterator[None]:
-    """Holds a lock between processes while the block runs."""
+def locked(path: Path, *, limit_s: float) -> contextlib.ExitStack:
+    """Holds a lock between processes while the block runs.
+
+    Args:
+        path: of the file to lock, made if need be.
+        limit_s: how long to wait for another holder.
+
+    Raises:
+        NativeUnavailableError: the file cannot be locked, or not in time.
+    """
     try:
         descriptor = wait_for_lock(path, 0o600, limit_s=limit_s)
     except OSError as error:
         raise NativeUnavailableError(f"{path} cannot be locked for a build ({error}); {_REMEDY}.") from error
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+    undo = contextlib.ExitStack()
+    undo.callback(os.close, descriptor)
+    return undo
 
 
 def install(library: Path, directory: Path, key: str) -> Path:

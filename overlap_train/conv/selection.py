@@ -16,7 +16,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -58,15 +58,13 @@ def forget_process() -> None:
         _kept = None
 
 
-@contextlib.contextmanager
-def only_known(missing: set[ConvKey]) -> Iterator[None]:
+def only_known(missing: set[ConvKey]) -> contextlib.ExitStack:
     """Let this thread time nothing: a shape that was never timed is noted and takes `ConvKey.untimed`."""
     before = getattr(_local, "missing", None)
     _local.missing = missing
-    try:
-        yield
-    finally:
-        _local.missing = before
+    undo = contextlib.ExitStack()
+    undo.callback(setattr, _local, "missing", before)
+    return undo
 
 
 def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> str:

@@ -11,7 +11,7 @@ from overlap_train._support.numbers import LARGEST, require_count, require_secon
 
 __all__ = ["Auto", "ExecutionPlan"]
 
-_LOOPS = ("auto", "in_memory", "iterator", "eager")
+_LOOPS = ("auto", "in_memory", "iterator")
 _KERNELS = ("auto", "keras", "fast")
 _MOST_SPLITS = 4096
 
@@ -29,8 +29,8 @@ class ExecutionPlan:
 
     Attributes:
         loop: `"in_memory"` holds the arrays as tensors and gathers batches inside the compiled loop.
-            `"iterator"` draws them from a `tf.data` iterator there. `"eager"` runs operation by operation,
-            for a debugger. "auto" holds the arrays if they fit `Trainer(in_memory_bytes=...)`.
+            `"iterator"` draws them from a `tf.data` iterator there. "auto" holds the arrays if they fit
+            `Trainer(in_memory_bytes=...)`.
         steps_per_call: training steps in one compiled call; "auto" makes calls that last about `call_s`.
         batch_splits: parts of a batch that run in parallel on the cores of a CPU; 1 does not split. A
             number above 1 asserts that in custom layers each row of the outputs depends only on its own row
@@ -52,7 +52,7 @@ class ExecutionPlan:
         ValueError: a value is out of range, or two values exclude each other.
     """
 
-    loop: Literal["auto", "in_memory", "iterator", "eager"] = "auto"
+    loop: Literal["auto", "in_memory", "iterator"] = "auto"
     steps_per_call: int | Auto = "auto"
     batch_splits: int | Auto = "auto"
     jit: bool | Auto = "auto"
@@ -85,10 +85,6 @@ class ExecutionPlan:
             raise ValueError(
                 "kernels='fast' and jit=True exclude each other: XLA has no custom operations; leave one of "
                 "them out"
-            )
-        if self.loop == "eager" and (self.splits or self.jit is True or self.kernels == "fast"):
-            raise ValueError(
-                "loop='eager' excludes batch_splits, jit and kernels='fast', which are for compiled loops"
             )
 
     @property

@@ -17,9 +17,9 @@ from overlap_train.options.functions import EvaluationFunction, require_function
 __all__ = ["ValidationPolicy", "ValidationSet"]
 
 _OVERLAPS = ("auto", "always")
-_BACKLOGS = ("block", "skip", "latest")
+_BACKLOGS = ("block", "latest")
 _ON_CHANGE = ("rollback", "continue")
-_ON_ERROR = ("raise", "warn", "retry")
+_ON_ERROR = ("raise", "warn")
 _DEVICE = re.compile(r"(/?job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?[A-Za-z_]+(:\d{1,9})?")
 _MOST_WORKERS = 4096
 _SKIPPED = 8  # epochs without a validation that may wait for an older one to be delivered
@@ -41,17 +41,17 @@ class ValidationPolicy:
             batches are not split or come from a pipeline, it validates in step without measuring.
             `"always"` overlaps without these checks. Used only with `backlog="block"`.
         backlog: what happens at the end of an epoch while `max_lag` validations (at least one) are under
-            way. `"block"` waits. `"skip"` leaves this epoch without a validation. `"latest"` drops the
-            validations that have not begun, for this epoch's. An epoch without its validation has no `val_`
-            values in its logs; the last epoch is always validated. At most `max_snapshots` snapshots are
-            alive; then training waits, whatever the backlog.
+            way. `"block"` waits. `"latest"` drops the validations that have not begun, for this epoch's. An
+            epoch without its validation has no `val_` values in its logs; the last epoch is always
+            validated. At most `max_snapshots` snapshots are alive; then training waits, whatever the backlog.
         on_change: what happens when a callback has changed the training. `"rollback"` goes back to the
             snapshot that the callback saw, so that the result is that of a synchronous run. `"continue"`
             accepts the lag and applies the change to the current weights.
         on_error: what happens when a worker fails. `"raise"` ends the training. `"warn"` leaves the epoch
-            without its validation. `"retry"` evaluates the same snapshot once more and then raises.
-        timeout_s: seconds that the training waits for one validation before it raises; the start of a
-            function's process does not count. None waits for ever.
+            without its validation.
+        timeout_s: seconds that the training waits for one validation before it raises, and for the first
+            batches of its data; the start of a function's process does not count. None waits for ever.
+            While it is set, the first batches are drawn on a thread of their own.
         functions: evaluation functions by name, such as `{"bleu": fn}`. Each is called with a model of a
             snapshot's weights, and what it returns is in the epoch's logs as `val_bleu`. A value may be an
             `EvaluationFunction`, which has options.
@@ -64,14 +64,10 @@ class ValidationPolicy:
             made by Python is left out, because the batch would be lost.
         devices: names of the devices that the workers use in turn, such as `("GPU:1",)`. None uses the
             replicas of a strategy; without a strategy, TensorFlow places the operations.
-        cache_bytes: prepared validation batches of a dataset are kept in memory up to this size.
-        replay_bytes: training batches that cannot be read again (from Python, or from a pipeline with a
-            state) are kept up to this size, to be trained again after a rollback. If they take more,
-            training waits for validations. 0 keeps none: then such data is validated in step wherever a
-            callback may change the training.
-        join_batches: evaluate several batches of arrays as one if the network is small and its loss and
-            metrics are known to be sums over rows. The numbers are the same but for rounding. False
-            evaluates the batches as they are.
+        keep_bytes: up to this size, prepared validation batches of a dataset are kept in memory, and so are
+            training batches that cannot be read again (from Python, or from a pipeline with a state), to be
+            trained again after a rollback. If the latter take more, training waits for validations. 0 keeps
+            none: then such data is validated in step wherever a callback may change the training.
 
     Raises:
         TypeError: a value has the wrong type.
@@ -92,9 +88,7 @@ class ValidationPolicy:
     every_seconds: float | None = None
     sanity_check: bool = False
     devices: Sequence[str] | None = None
-    cache_bytes: int = 1 << 30
-    replay_bytes: int = 1 << 30
-    join_batches: bool = True
+    keep_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
         freeze(
@@ -111,9 +105,7 @@ class ValidationPolicy:
             every_seconds=_seconds_or_none("every_seconds", self.every_seconds),
             sanity_check=require_flag("sanity_check", self.sanity_check),
             devices=_devices_or_none(self.devices),
-            cache_bytes=require_count("cache_bytes", self.cache_bytes, minimum=0),
-            replay_bytes=require_count("replay_bytes", self.replay_bytes, minimum=0),
-            join_batches=require_flag("join_batches", self.join_batches),
+            keep_bytes=require_count("keep_bytes", self.keep_bytes, minimum=0),
         )
 
     @property

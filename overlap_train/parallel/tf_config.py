@@ -80,8 +80,17 @@ def _checked(
 
 def _checked_task(source: str, cluster: dict[str, list[str]], kind: object, index: object) -> tuple[str, int]:
     """Return the type and the index of a task, if the cluster has it."""
-    if not isinstance(kind, str) or kind not in cluster:
-        raise ClusterConfigError(f"{source} says that this is a {_short(kind)}, which is not in its cluster")
+    if not isinstance(kind, str) or index is None:
+        task = {"type": kind, "index": index}
+        raise ClusterConfigError(
+            f"{source} needs a 'task' that says which host of its cluster this is, such as "
+            f'{{"type": {json.dumps(next(iter(cluster)))}, "index": 0}}; got {_short(task)}'
+        )
+    if kind not in cluster:
+        raise ClusterConfigError(
+            f"{source} says that this is a {_short(kind)}, which is not in its cluster; it has "
+            f"{', '.join(map(repr, cluster))}"
+        )
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
         raise ClusterConfigError(
             f"{source} says that this is {kind} number {_short(index)}, and the cluster has "

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from overlap_train._support.arguments import require_flag, require_mapping, require_text
+from overlap_train._support.backend import require_tensorflow
 from overlap_train._support.closing import Closing
 from overlap_train._support.numbers import require_count, require_real, require_seconds
 from overlap_train.scheduling.costs.model import Costs
@@ -126,7 +127,8 @@ class MultiModelScheduler(Closing):
             TypeError: an argument has the wrong type.
             ValueError: the name is taken, a number is below 1, or the model cannot be split.
             SchedulerClosedError: the scheduler is closed.
-            RuntimeError: this process was forked from one that had used TensorFlow.
+            RuntimeError: this process was forked from one that had used TensorFlow, or Keras runs on another
+                backend.
         """
         from overlap_train._keras import forks
         from overlap_train._keras import models as keras_models
@@ -134,6 +136,7 @@ class MultiModelScheduler(Closing):
         forks.require_runtime()
 
         name = require_text("name", name)
+        require_tensorflow()
         keras_models.require_model(model)
         limits = self._limits
         pending, batch = limits.max_pending, limits.max_batch
@@ -260,5 +263,6 @@ def _checked_models(models: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
     models = require_mapping("models", models, expected="a mapping of models")
     for name, model in models.items():
+        require_tensorflow()
         keras_models.require_model(model, f"models[{require_text('a name in models', name)!r}]")
     return models

@@ -11,11 +11,11 @@ A `CudaBackend` may be used from any thread except CUDA's own call-back threads.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from overlap_train import errors
@@ -269,13 +269,11 @@ class CudaBackend:
         if self._closed and open_needed:
             raise errors.BufferStateError("this CUDA backend is closed; make another one")
 
-    @contextmanager
-    def _current(self) -> Iterator[None]:
+    def _current(self) -> contextlib.ExitStack:
         self._driver.call("cuCtxPushCurrent_v2", self._context)
-        try:
-            yield
-        finally:
-            self._driver.pointer("cuCtxPopCurrent_v2")
+        undo = contextlib.ExitStack()
+        undo.callback(self._driver.pointer, "cuCtxPopCurrent_v2")
+        return undo
 
 
 def _load(names: Sequence[str]) -> ctypes.CDLL:

@@ -84,7 +84,7 @@ def _policy(rng: random.Random, **more: Any) -> ValidationPolicy:
     return ValidationPolicy(
         workers=rng.randint(1, 5),
         max_lag=rng.randint(0, 2),
-        backlog=rng.choice(["block", "skip", "latest"]),
+        backlog=rng.choice(["block", "latest"]),
         on_change=rng.choice(["rollback", "continue"]),
         **more,
     )

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import Checks, Delivery
+from overlap_train._callbacks.delivery import Delivery
+from overlap_train._callbacks.outcomes import Begun, Checks
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.evaluation import Running
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -85,7 +86,7 @@ def test_a_callback_that_only_reads_sees_the_snapshot_and_changes_nothing():
     model, callback, outcome, weight = deliver(lambda model: None)
     assert callback.seen == [(3, 1.0, {"loss": 0.5, "val_loss": 0.25})]
     assert weight == 2.0
-    assert (outcome.stop, outcome.changed, outcome.rolled_back) == (False, (), False)
+    assert (outcome.stop, outcome.reason, outcome.rolled_back) == (False, None, False)
     assert not model.stop_training
 
 
@@ -110,7 +111,7 @@ def test_values_stay_where_they_are_if_nobody_looks(callback, monkeypatch):
     _, _, outcome, weight = deliver(None, callback=callback)
     assert weight == 2.0
     assert outcome.logs == {"loss": 0.5, "val_loss": 0.25}
-    assert (outcome.stop, outcome.changed, outcome.rolled_back) == (False, (), False)
+    assert (outcome.stop, outcome.reason, outcome.rolled_back) == (False, None, False)
     assert float(outcome.values.trainable[0][0, 0]) == 1.0
     if isinstance(callback, keras.callbacks.History):
         assert callback.history == {"loss": [0.5], "val_loss": [0.25]}
@@ -131,7 +132,7 @@ def test_the_metrics_keep_what_the_last_validation_left_in_them_if_no_step_has_c
     delivery = Delivery(model, state, callbacks, on_change="rollback", suite=Suite())
     outcome = delivery.deliver(snapshot, {}, results, stops=False, trained_on=False)
     assert [float(value) for value in state.read_metrics()] == [3.0] * len(seen)
-    assert outcome.changed == ()
+    assert outcome.reason is None
 
 
 def test_a_training_that_has_gone_on_keeps_its_metrics():
@@ -267,7 +268,7 @@ def test_a_change_leads_back_to_the_snapshot_with_the_change(act, weight):
     model, _, outcome, actual = deliver(act)
     assert outcome.rolled_back
     assert actual == weight
-    assert bool(outcome.changed) is (act is not stop)
+    assert outcome.reason.startswith("a callback stopped" if act is stop else "a callback set")
     assert model.stop_training is outcome.stop is (act is stop)
     assert float(model.optimizer.learning_rate) == pytest.approx(0.1 if act is change_rate else 0.5)
 
@@ -279,6 +280,70 @@ def test_continue_applies_the_change_to_the_present_weights(act, weight):
     assert actual == weight
     assert model.stop_training is (act is stop)
     assert float(model.optimizer.learning_rate) == pytest.approx(0.1 if act is change_rate else 0.5)
+
+
+def begin(act, **options):
+    """Delivers an epoch behind which the next one has begun, whose hooks act now; returns the outcome."""
+    told = []
+
+    def ended(outcome):
+        told.append(("ended", float(outcome.values.trainable[0][0, 0])))
+
+    def begin_next(aside):
+        told.append(("begun", float(aside.trainable[0][0, 0])))
+        act(model)
+        return Begun({})
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(0.5), "mse")
+    model.optimizer.build(model.trainable_variables)
+    model.stop_training = False
+    end = Act(options.pop("at_end", lambda model: None))
+    callbacks, state = keras.callbacks.CallbackList([end], model=model), ModelState(model)
+    kernel = model.layers[0].kernel
+    kernel.assign([[1.0]])
+    snapshot = Snapshot(3, 10, state.read())
+    kernel.assign([[2.0]])
+    delivery = Delivery(
+        model, state, callbacks, on_change=options.pop("on_change", "rollback"), suite=Suite()
+    )
+    outcome = delivery.deliver(
+        snapshot, {}, {}, stops=False, trained_on=True, ended=ended, begin_next=begin_next
+    )
+    return outcome, told, model, float(kernel[0, 0])
+
+
+@pytest.mark.parametrize(("act", "weight"), [(change_rate, 1.0), (change_weights, 7.0), (stop, 1.0)])
+def test_what_the_next_epoch_s_beginning_changes_leads_back_too(act, weight):
+    outcome, told, model, actual = begin(act)
+    assert told == [("ended", 1.0), ("begun", 2.0)]
+    assert outcome.rolled_back
+    assert not outcome.stop
+    assert actual == weight
+    assert model.stop_training is (act is stop)
+
+
+def test_a_beginning_that_changes_nothing_leaves_the_training_alone():
+    outcome, _, _, weight = begin(lambda model: None)
+    assert not outcome.rolled_back
+    assert weight == 2.0
+
+
+def test_no_epoch_begins_behind_one_that_stops_the_training():
+    outcome, told, _, weight = begin(lambda model: None, at_end=stop)
+    assert outcome.stop
+    assert [what for what, _ in told] == ["ended"]
+    assert weight == 1.0
+
+
+def test_a_change_that_the_beginning_takes_back_is_none():
+    """As SwapEMAWeights does with swap_on_epoch=True."""
+    outcome, told, _, weight = begin(
+        lambda model: model.set_weights([np.float32([[1.0]])]), at_end=change_weights
+    )
+    assert told[0] == ("ended", 7.0)
+    assert not outcome.rolled_back
+    assert weight == 2.0
 
 
 def test_nothing_is_rolled_back_where_nothing_was_trained_since():

@@ -7,7 +7,7 @@ import pytest
 
 import overlap_train
 from overlap_train import EpochOnly
-from overlap_train._callbacks.hooks import may_change_training, ordering_hooks, wants_train_batches
+from overlap_train._callbacks.hooks import hook_that_waits, may_change_training, wants_train_batches
 from overlap_train._callbacks.state import capture, restore
 from tests.networks import arrays, sequential
 
@@ -34,11 +34,12 @@ def test_the_batches_are_left_out_and_hold_nothing_up():
     assert wants_train_batches(Busy())
     wrapped = EpochOnly(Busy())
     assert not wants_train_batches(wrapped)
-    assert ordering_hooks(wrapped) == ()
+    assert hook_that_waits(Busy(), watched=True, late=True) == "on_train_batch_end"
+    assert hook_that_waits(wrapped, watched=True, late=True) is None
 
 
 def test_what_it_does_at_epochs_still_counts():
-    assert ordering_hooks(EpochOnly(Begins())) == ("on_epoch_begin",)
+    assert hook_that_waits(EpochOnly(Begins()), watched=True, late=True) == "on_epoch_begin"
     assert may_change_training(EpochOnly(keras.callbacks.ReduceLROnPlateau()))
     assert not may_change_training(EpochOnly(keras.callbacks.CSVLogger("log.csv")))
 

@@ -6,10 +6,11 @@ import keras
 import pytest
 
 from overlap_train._callbacks.hooks import (
+    asks_schedule,
+    hook_that_waits,
     listens,
     looks_at_model,
     may_set_before_tests,
-    ordering_hooks,
     overrides,
     wants_test_batches,
     wants_train_batches,
@@ -17,6 +18,12 @@ from overlap_train._callbacks.hooks import (
 
 callbacks = keras.callbacks
 anything = keras.backend.set_epsilon
+
+
+def waits(callback, *, watched=False, late=True):
+    return hook_that_waits(callback, watched=watched, late=late)
+
+
 QUIET = {
     "EarlyStopping": lambda tmp: callbacks.EarlyStopping(),
     "ReduceLROnPlateau": lambda tmp: callbacks.ReduceLROnPlateau(),
@@ -35,14 +42,16 @@ def test_keras_callbacks_that_work_at_the_end_of_epochs_allow_the_overlap(build,
     callback = build(tmp_path)
     assert not wants_train_batches(callback)
     assert not wants_test_batches(callback)
-    assert ordering_hooks(callback) == ()
+    assert waits(callback) is None
+    assert waits(callback, watched=True) is None
+    assert waits(callback, late=False) is None
 
 
 @pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end", "on_batch_end"])
 def test_an_override_of_a_batch_hook_is_heard_in_class_and_instance(hook):
     kind = type("Mine", (callbacks.Callback,), {hook: lambda self, batch, logs=None: self.model.stop()})
     assert wants_train_batches(kind())
-    assert hook in ordering_hooks(kind())
+    assert waits(kind()) == hook
     instance = callbacks.Callback()
     setattr(instance, hook, lambda batch, logs=None: anything(batch))
     assert overrides(instance, hook)
@@ -71,16 +80,41 @@ def test_a_subclass_of_a_known_callback_is_not_known():
 
     assert wants_train_batches(Guard())
     assert wants_train_batches(Saver("m.keras"))
-    assert ordering_hooks(Scheduler(lambda epoch: 0.1)) == ("on_epoch_begin",)
+    assert not asks_schedule(Scheduler(lambda epoch: 0.1))
 
 
-def test_a_beginning_of_an_epoch_of_the_user_s_own_orders_epochs():
+def test_a_beginning_of_an_epoch_waits_only_where_it_cannot_be_called_late_or_is_watched():
     class Begin(callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             self.model.optimizer.learning_rate = 0.1
 
-    assert ordering_hooks(Begin()) == ("on_epoch_begin",)
+    assert waits(Begin()) is None
+    assert waits(Begin(), watched=True) == waits(Begin(), late=False) == "on_epoch_begin"
     assert not wants_train_batches(Begin())
+
+
+def test_an_empty_hook_is_not_called():
+    class Empty(callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            """Called at the beginning of a batch."""
+
+        def on_test_batch_end(self, batch, logs=None):
+            return None
+
+    assert not wants_train_batches(Empty())
+    assert not wants_test_batches(Empty())
+    assert waits(Empty(), late=False) is None
+
+
+def test_who_declares_that_it_only_watches_never_waits():
+    class Rates(callbacks.Callback):
+        overlap_safe = True
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.rate = float(self.model.optimizer.learning_rate)
+
+    assert wants_train_batches(Rates())
+    assert waits(Rates(), watched=True, late=False) is None
 
 
 def test_listening_is_by_any_of_the_hooks():
@@ -90,7 +124,7 @@ def test_listening_is_by_any_of_the_hooks():
 
     assert listens([callbacks.Callback(), Test()], "on_test_begin", "on_test_end")
     assert not listens([callbacks.Callback()], "on_test_begin", "on_test_end")
-    assert ordering_hooks(Test()) == ()
+    assert waits(Test(), late=False) is None
 
 
 def test_only_who_is_called_at_an_epochs_end_looks_at_the_model(tmp_path):

@@ -1,4 +1,4 @@
-"""Hooks inside an epoch are called late for those that cannot tell, in the order of Keras."""
+"""Hooks inside an epoch are called late, in the order of Keras, while the training runs ahead."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.late import EpochHooks, late_callbacks
+from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.outcomes import Begun
+from overlap_train._snapshot import ModelState
 from tests.networks import arrays, sequential
 
 kc = keras.callbacks
@@ -30,43 +32,145 @@ class Keeps(kc.Callback):
         self.calls.append(("batch end", batch, dict(logs)))
 
 
-class Stops(Keeps):
-    def on_train_batch_end(self, batch, logs=None):
-        self.model.stop_training = True
+class Watches(Keeps):
+    overlap_safe = True
 
 
-class Every(Keeps):
-    """Keeps as many batches as it is set to."""
+class Scene:
+    """Hooks of a callback and of one that only watches, and whether an epoch waits for its validation."""
 
-    every = 1
+    def __init__(self, *more, late=True):
+        keras.utils.set_random_seed(1)
+        self.model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        self.model.compile(keras.optimizers.SGD(0.5), "mse")
+        self.keeps, self.watches, self.waits = Keeps(), Watches(), True
+        listed = kc.CallbackList([*more, self.watches, self.keeps], model=self.model)
+        self.state = ModelState(self.model)
+        self.hooks = EpochHooks(self.model, listed, self.state, lambda: self.waits, late=late)
 
-    def on_train_batch_end(self, batch, logs=None):
-        if batch % self.every == 0:
-            self.calls.append(("batch end", batch, dict(logs)))
-
-
-def late(*callbacks, watched=False):
-    return late_callbacks(kc.CallbackList(list(callbacks)), watched=watched)
-
-
-def test_who_only_keeps_is_late_and_who_acts_is_not():
-    keeps, stops = Keeps(), Stops()
-    assert late(keeps) == [keeps]
-    assert late(stops) == []
-    assert late(stops, keeps, kc.History()) == [keeps]
-    assert late(kc.EarlyStopping("loss")) == []  # has no hook that orders epochs
+    @property
+    def rate(self):
+        return float(self.model.optimizer.learning_rate)
 
 
-class Later(kc.ModelCheckpoint):
-    def on_epoch_begin(self, epoch, logs=None):
-        self.model.stop_training = False
+def test_an_epoch_begins_in_time_where_none_waits():
+    scene = Scene()
+    scene.waits = False
+    scene.hooks.epoch_begin(0)
+    scene.hooks.batch_begin(0, 0)
+    assert scene.keeps.calls == scene.watches.calls == [("begin", 0, {}), ("batch", 0, {})]
+    assert not scene.hooks.begins(0)
 
 
-def test_keras_s_that_only_note_the_epoch_are_late(tmp_path):
-    path = str(tmp_path / "weights.keras")
-    notes = kc.ModelCheckpoint(path)
-    assert late(notes) == [notes]
-    assert late(kc.ModelCheckpoint(path, save_freq=3), Later(path)) == []
+def test_an_epoch_that_runs_ahead_begins_when_it_is_told_to():
+    scene = Scene()
+    scene.hooks.epoch_begin(1)
+    scene.hooks.batch_begin(1, 0)
+    scene.hooks.epoch_begin(2)
+    assert scene.keeps.calls == []
+    assert scene.watches.calls == [("begin", 1, {}), ("batch", 0, {}), ("begin", 2, {})]
+    assert scene.hooks.begins(1)
+    assert not scene.hooks.begins(2)
+    assert scene.hooks.begin_late(scene.state.read()) == Begun({}, None)
+    assert scene.keeps.calls == [("begin", 1, {})]
+    scene.hooks.release(1)
+    assert scene.keeps.calls == [("begin", 1, {}), ("batch", 0, {})]
+    assert scene.hooks.begins(2)
+
+
+def test_an_epoch_that_is_trained_again_has_begun_and_its_batches_are_forgotten():
+    scene = Scene()
+    scene.hooks.epoch_begin(1)
+    scene.hooks.batch_begin(1, 0)
+    scene.hooks.begin_late(scene.state.read())
+    scene.hooks.drop()
+    scene.hooks.epoch_begin(1)
+    assert scene.keeps.calls == [("begin", 1, {})]
+    assert scene.watches.calls == [("begin", 1, {}), ("batch", 0, {}), ("begin", 1, {})]
+    scene.hooks.release(2)
+    assert len(scene.keeps.calls) == 1
+
+
+def test_what_began_without_a_delivery_is_called_before_its_batches():
+    """As where a stop is obeyed an epoch later, with on_change="continue"."""
+    scene = Scene()
+    scene.hooks.epoch_begin(1)
+    scene.hooks.batch_begin(1, 0)
+    scene.hooks.release(1)
+    assert scene.keeps.calls == [("begin", 1, {}), ("batch", 0, {})]
+
+
+def test_logs_are_those_of_the_time_of_the_call():
+    scene = Scene()
+    logs = {"loss": tf.constant(1.0)}
+    scene.hooks.batch_end(1, 0, logs)
+    scene.watches.calls[0][2]["loss"] = 7.0
+    logs["loss"] = tf.constant(2.0)
+    scene.hooks.release(1)
+    assert scene.keeps.calls == [("batch end", 0, {"loss": 1.0})]
+
+
+def test_only_batches_that_somebody_notes_keep_a_checkpoint_from_being_written():
+    scene = Scene()
+    scene.hooks.batch_begin(1, 0)
+    assert scene.hooks.keep_batches
+    listed = kc.CallbackList([Watches(), kc.ReduceLROnPlateau(), kc.ModelCheckpoint("m.keras")])
+    hooks = EpochHooks(scene.model, listed, scene.state, lambda: True, late=True)
+    hooks.epoch_begin(1)
+    hooks.batch_begin(1, 0)
+    assert not hooks.keep_batches
+
+
+def test_all_are_called_at_once_where_none_may_be_late():
+    scene = Scene(late=False)
+    scene.hooks.epoch_begin(3)
+    assert scene.keeps.calls == scene.watches.calls == [("begin", 3, {})]
+
+
+def test_a_schedule_sets_its_rate_in_time_and_prints_it_in_its_turn(capsys):
+    seen = []
+
+    class Looks(kc.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            seen.append(float(self.model.optimizer.learning_rate))
+
+    scene = Scene(kc.LearningRateScheduler(lambda epoch, rate: rate / 2, verbose=1), Looks())
+    snapshot = scene.state.read()
+    scene.hooks.epoch_begin(1)
+    assert scene.rate == 0.25
+    assert capsys.readouterr().out == ""
+    trained = scene.state.read()
+    scene.state.restore(snapshot)
+    expected = scene.hooks.begin_late(trained).rates
+    assert seen == [scene.rate] == [0.25]
+    assert "setting learning rate to 0.25" in capsys.readouterr().out
+    expected = scene.state.with_some(snapshot, expected)
+    assert scene.state.differing(expected, scene.state.read()) == []
+
+
+def test_a_rate_with_which_the_epoch_was_not_trained_is_a_difference():
+    scene = Scene(kc.LearningRateScheduler(lambda epoch, rate: rate / 2))
+    snapshot = scene.state.read()
+    scene.hooks.epoch_begin(1)
+    trained = scene.state.read()
+    scene.state.restore(snapshot)
+    scene.model.optimizer.learning_rate = 0.3  # by an on_epoch_end
+    expected = scene.state.with_some(snapshot, scene.hooks.begin_late(trained).rates)
+    (changed,) = scene.state.differing(expected, scene.state.read())
+    assert scene.state.variables[changed].name.endswith("learning_rate")
+
+
+def test_metrics_that_are_set_as_an_epoch_begins_are_named():
+    class Evaluates(kc.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.metrics[0].update_state(3.0)
+
+    scene = Scene(Evaluates())
+    scene.model.metrics[0].update_state(1.0)  # of the epoch before
+    scene.hooks.epoch_begin(1)
+    begun = scene.hooks.begin_late(scene.state.read())
+    assert begun.metric == scene.state.metrics[0].name
+    assert float(scene.model.metrics[0].result()) == 3.0
 
 
 def test_the_epoch_that_a_checkpoint_callback_notes_is_never_seen_ahead(tmp_path):
@@ -93,78 +197,22 @@ def test_the_epoch_that_a_checkpoint_callback_notes_is_never_seen_ahead(tmp_path
     assert found[1] == found[0] == [0, 1, 2, 2]
 
 
-def test_what_others_may_look_at_is_kept_in_time():
-    assert late(Keeps(), watched=True) == []
+@pytest.mark.parametrize("schedule", [lambda epoch, rate: rate * 0.5, lambda epoch: 0.1 / (epoch + 1)])
+def test_a_schedule_is_asked_in_time_wherever_it_stands(schedule):
+    def run(fit):
+        seen = []
+        looks = kc.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: seen.append(float(model.optimizer.learning_rate)),
+            on_epoch_end=lambda epoch, logs: seen.append(float(model.optimizer.learning_rate)),
+        )
+        model = sequential("sgd")
+        chosen = [looks, kc.LearningRateScheduler(schedule), kc.ReduceLROnPlateau(patience=1, min_delta=9)]
+        fit(model)(*arrays(64), epochs=4, verbose=0, validation_split=0.5, callbacks=chosen)
+        return seen, model.get_weights()
 
-
-def test_a_list_that_calls_them_itself_is_left_alone():
-    class Own(kc.CallbackList):
-        def on_train_batch_end(self, batch, logs=None):
-            super().on_train_batch_end(batch, logs)
-
-    keeps = Keeps()
-    assert late_callbacks(Own([keeps]), watched=False) == []
-    assert late_callbacks(type("Named", (kc.CallbackList,), {})([keeps]), watched=False) == [keeps]
-    assert late_callbacks(kc.CallbackList([keeps]), watched=False) == [keeps]
-
-
-def test_who_sets_what_another_one_relies_on_is_called_in_time():
-    every = Every()
-
-    class Sets(Keeps):
-        def on_epoch_begin(self, epoch, logs=None):
-            self.every = epoch
-
-    sets = Sets()
-    assert late(sets) == [sets]
-    assert sets not in late(sets, every)
-    assert every in late(sets, every)
-
-
-@pytest.fixture
-def scene():
-    """Returns hooks of a late callback and of one that is not, with what says whether an epoch waits."""
-    keeps, at_once, waits = Keeps(), Keeps(), [True]
-    hooks = EpochHooks(kc.CallbackList([at_once, keeps]), [keeps], lambda: waits[0])
-    return hooks, keeps, at_once, waits
-
-
-def test_hooks_wait_for_the_epochs_before_and_are_dropped_with_theirs(scene):
-    hooks, keeps, _, waits = scene
-    waits[0] = False
-    hooks.epoch_begin(0)
-    assert keeps.calls == [("begin", 0, {})]
-    waits[0] = True
-    hooks.epoch_begin(1)
-    hooks.batch_begin(1, 0)
-    hooks.epoch_begin(2)
-    assert len(keeps.calls) == 1
-    hooks.release(1)
-    assert keeps.calls[1:] == [("begin", 1, {}), ("batch", 0, {})]
-    hooks.drop()
-    hooks.release(2)
-    assert len(keeps.calls) == 3
-
-
-def test_others_are_called_at_once(scene):
-    hooks, keeps, at_once, _ = scene
-    hooks.batch_end(1, 0, {"loss": 1.0})
-    assert at_once.calls == [("batch end", 0, {"loss": 1.0})]
-    assert not keeps.calls
-
-
-def test_logs_are_those_of_the_time_of_the_call(scene):
-    hooks, keeps, at_once, _ = scene
-    logs = {"loss": tf.constant(1.0)}
-    hooks.batch_end(1, 0, logs)
-    at_once.calls[0][2]["loss"] = 7.0
-    logs["loss"] = tf.constant(2.0)
-    hooks.release(1)
-    assert keeps.calls == [("batch end", 0, {"loss": 1.0})]
-
-
-def test_where_nobody_is_late_all_are_called_at_once():
-    keeps = Keeps()
-    hooks = EpochHooks(kc.CallbackList([keeps]), [], lambda: True)
-    hooks.epoch_begin(3)
-    assert keeps.calls == [("begin", 3, {})]
+    expected, weights = run(lambda model: model.fit)
+    policy = ValidationPolicy(overlap="always", max_lag=2)
+    actual, ours = run(lambda model: Trainer(model, validation=policy).fit)
+    assert actual == pytest.approx(expected)
+    for one, other in zip(ours, weights, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 import weakref
 
@@ -258,21 +259,17 @@ def test_get_state_may_hold_variables_whose_values_come_back(tmp_path):
 # Lists of callbacks.
 
 
-def test_other_callbacks_are_refused_before_any_is_changed():
+def test_no_callback_is_changed_where_one_is_invalid_or_of_another_class():
     early, plateau = keras.callbacks.EarlyStopping(), keras.callbacks.ReduceLROnPlateau()
     early.wait = 3
     states = capture_all([early, keras.callbacks.ProgbarLogger(), plateau])
     assert [state.kind for state in states] == ["EarlyStopping", "ReduceLROnPlateau"]
     early.wait = 7
-    for now, message in [
-        ([early], "Callback 1 was ReduceLROnPlateau when the checkpoint was written, and is absent now"),
-        ([early, keras.callbacks.History()], "Callback 1 was ReduceLROnPlateau .* and is History now"),
-        ([early, plateau, plateau], "Callback 2 was absent"),
-    ]:
-        with pytest.raises(CheckpointMismatchError, match=message):
-            restore_all(now, states)
-        assert early.wait == 7
-    restore_all([keras.callbacks.ProgbarLogger(), early, plateau], states)
+    invalid = dataclasses.replace(states[1], values={"wait": "three"})
+    with pytest.raises(CheckpointCorruptError, match=r"ReduceLROnPlateau\.wait"):
+        restore_all([early, plateau], [states[0], invalid])
+    assert early.wait == 7
+    restore_all([early, plateau], states)
     assert early.wait == 3
     with pytest.raises(CheckpointMismatchError, match="state is that of a EarlyStopping"):
         restore(plateau, states[0])
@@ -393,6 +390,3 @@ def test_a_list_of_a_callback_knows_itself_and_is_kept(tmp_path, model):
     assert set(states[1].values) == {"calls", "seen"}
     restore_all([*other.callbacks, other], states)
     assert (other.calls, other.seen) == (2, [1])
-    other.calls = 0
-    restore_all([*other.callbacks, other], states[:1])  # of an earlier release, which kept nothing of a list
-    assert other.calls == 0

@@ -90,7 +90,7 @@ TEXTS = [
 ]
 
 
-def sealed(text: bytes, data: bytes = b"", *, size: int | None = None, version: int = 1) -> bytes:
+def sealed(text: bytes, data: bytes = b"", *, size: int | None = None, version: int = 2) -> bytes:
     """Returns a file around a manifest, with the checksum that belongs to it."""
     size = len(text) if size is None else size
     return _PREAMBLE.pack(b"OTCKPT", version, size, hashlib.sha256(text).digest()) + text + data

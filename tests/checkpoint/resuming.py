@@ -23,7 +23,7 @@ from overlap_train.errors import CheckpointError
 from overlap_train.options.checkpoint import CheckpointPolicy
 
 LOGS = {"loss": 0.5, "val_loss": 0.25}
-POSITION = CursorState(1, 3, False)
+POSITION = CursorState(1, 3, False, data={"seed": 0})
 
 
 class Directory:

@@ -132,18 +132,18 @@ def test_damage_is_named(tmp_path):
     for content, message in [
         (sound[:-1], "truncated"),
         (b"PK" + sound[2:], "does not begin as a checkpoint"),
-        (sound[:6] + b"\x07\0" + sound[8:], "version 7 of the layout, and this release reads version 1"),
+        (sound[:6] + b"\x07\0" + sound[8:], "version 7 of the layout, and this release reads version 2"),
         (sound[:-1] + b"\xff", "checksum of the array 'iterations' differs"),
         (sound[:60] + b"\xff" + sound[61:], "checksum of its manifest differs"),
     ]:
         path.write_bytes(content)
         with pytest.raises(CheckpointCorruptError, match=message):
-            CheckpointStore(tmp_path).load(path)
+            container.read(path)
 
 
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"no checkpoint at .*gone.otck"):
-        CheckpointStore(tmp_path).load(tmp_path / "gone.otck")
+        container.read(tmp_path / "gone.otck")
 
 
 @pytest.mark.parametrize("dtype", ["<U1", ">U1", "<U3"])

@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ValidationSet
+from overlap_train._checkpoint.configuration import differences
 from overlap_train._checkpoint.fingerprints import (
     describe_data,
-    describe_loss,
-    describe_metrics,
     describe_sets,
+    describe_variables,
     fingerprint,
 )
 from overlap_train._data import array_feed
@@ -33,12 +33,15 @@ def feed(x=X):
     return make_feed(recognize(x, Y, batch_size=2), hold_in_memory=lambda size: True)
 
 
+def others(one, other):
+    """Returns what a user is told of two trainings."""
+    return differences(fingerprint(one, feed()), fingerprint(other, feed()))
+
+
 def test_a_model_may_have_no_optimizer():
     made = model()
     made.optimizer = None
-    one = fingerprint(made, feed())
-    assert one["optimizer"] == "NoneType\n"
-    assert one["optimizer"] != fingerprint(model(), feed())["optimizer"]
+    assert others(made, model()) == ["optimizer is SGD (was NoneType)"]
 
 
 def own_loss(y, p):
@@ -50,23 +53,45 @@ def test_the_same_training_in_another_process_has_the_same_fingerprint():
 
 
 @pytest.mark.parametrize(
-    ("part", "other"),
+    ("other", "told"),
     [
-        ("model", {"units": 3}),
-        ("optimizer", {"optimizer": "adam"}),
-        ("loss", {"loss": "mae"}),
-        ("metrics", {"metrics": ["mae"]}),
+        (
+            {"units": 3},
+            ["sequential/dense/kernel is 2x3 float32 (was 2x1 float32)", "sequential/dense/bias is 3 f"],
+        ),
+        ({"optimizer": "adam"}, ["optimizer is Adam (was SGD)"]),
+        ({"loss": "mae"}, ["loss is mae (was mse)"]),
+        ({"metrics": ["mae"]}, ["metric mae is new (MeanAbsoluteError)"]),
     ],
 )
-def test_what_differs_is_one_part(part, other):
-    one, another = fingerprint(model(), feed()), fingerprint(model(**other), feed())
-    assert one[part] != another[part]
-    assert one["data"] == another["data"]
+def test_what_differs_is_told_by_its_name(other, told):
+    said = others(model(), model(**other))
+    assert len(said) == len(told)
+    assert all(each.startswith(start) for each, start in zip(said, told, strict=True)), said
 
 
-def test_other_data_is_another_part():
+def test_a_layer_that_is_put_in_is_told():
+    made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), keras.layers.Dense(1)])
+    made.compile("sgd", "mse")
+    assert others(model(), made) == [
+        "sequential/dense/kernel (2) is new (1x1 float32)",
+        "sequential/dense/bias (2) is new (1 float32)",
+    ]
+
+
+def test_other_data_is_told_as_that():
     one, another = fingerprint(model(), feed()), fingerprint(model(), feed(X + 1))
-    assert {name for name in one if one[name] != another[name]} == {"data"}
+    assert differences(one, another) == ["training data.content is another"]
+
+
+def test_variables_are_told_without_the_numbers_of_what_the_process_built_before():
+    def described(units):
+        made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units), keras.layers.Dense(1)])
+        return describe_variables(made.variables)
+
+    assert described(3) == described(3)
+    assert described(3) != described(2)
+    assert list(described(3).values()) == ["4x3 float32", "3 float32", "3x1 float32", "1 float32"]
 
 
 def pipeline(*arrays, shuffled=False):
@@ -83,7 +108,8 @@ class Batches(keras.utils.PyDataset):
 
 
 def described_data(data):
-    return fingerprint(model(), make_feed(recognize(data), hold_in_memory=lambda size: True))["data"]
+    found = fingerprint(model(), make_feed(recognize(data), hold_in_memory=lambda size: True))
+    return {name: text for name, text in found.items() if name.startswith("training data")}
 
 
 def test_a_training_pipeline_is_told_by_the_arrays_that_it_is_made_from():
@@ -107,7 +133,7 @@ def test_training_data_of_one_kind_is_told_from_that_of_another():
             yield X[:2], Y[:2]
 
     kinds = [pipeline(X, Y), Batches(), generator(), pipeline(X, Y).repeat()]
-    assert len({described_data(kind) for kind in kinds}) == len(kinds)
+    assert len({str(described_data(kind)) for kind in kinds}) == len(kinds)
 
 
 def test_each_row_of_arrays_counts_unless_they_are_large(monkeypatch):
@@ -122,54 +148,65 @@ def test_each_row_of_arrays_counts_unless_they_are_large(monkeypatch):
     assert described(x) == described(x.copy())
     assert described(x) != described(other)
     monkeypatch.setattr(array_feed, "_DIGEST_BYTES", 1600)
-    assert described(x).splitlines()[1].startswith("digest of 100 rows")
+    assert described(x)["content"].endswith("of 100 rows")
     assert described(x) == described(other)
 
 
 def test_a_loss_is_told_by_its_class_and_settings_or_by_its_name():
     def described(loss):
-        return describe_loss(model(loss=loss))
+        found = fingerprint(model(loss=loss), feed())
+        return {name: text for name, text in found.items() if name.startswith("loss")}
 
     crossentropy = keras.losses.BinaryCrossentropy
-    assert described("mse") == "mse"
-    assert described(own_loss) == "own_loss"
+    assert described("mse") == {"loss": "mse"}
+    assert described(own_loss) == {"loss": "own_loss"}
     assert described(crossentropy()) == described(crossentropy())
-    assert described(crossentropy()) != described(crossentropy(from_logits=True))
-    assert described(lambda y, p: keras.ops.mean(p)) == "<lambda>"
+    assert differences(described(crossentropy()), described(crossentropy(from_logits=True))) == [
+        "loss.from_logits is True (was False)"
+    ]
+    assert described(lambda y, p: keras.ops.mean(p)) == {"loss": "<lambda>"}
 
 
-def test_losses_of_several_outputs_have_a_line_each():
+def test_losses_of_several_outputs_have_a_name_each():
     inputs = keras.Input((2,))
     outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in ("a", "b")}
     made = keras.Model(inputs, outputs)
-    made.compile("sgd", {"a": "mse", "b": own_loss})
-    assert describe_loss(made) == "a: mse\nb: own_loss"
-    made.compile("sgd", ["mse", None])
-    assert describe_loss(made) == "mse\nNone"
+
+    def described(*arguments):
+        made.compile("sgd", *arguments)
+        found = fingerprint(made, feed())
+        return {name: text for name, text in found.items() if "loss" in name and "metric" not in name}
+
+    weights = {"compile.loss_weights": "None"}
+    assert described({"a": "mse", "b": own_loss}) == {"loss of a": "mse", "loss of b": "own_loss"} | weights
+    assert described(["mse", None]) == {"loss of 1": "mse", "loss of 2": "None"} | weights
+    one, other = (described("mse", {"a": weight, "b": 1.0}) for weight in (2.0, 3.0))
+    assert differences(one, other) == ["compile.loss_weights.a is 3 (was 2)"]
 
 
 def test_metrics_are_told_by_their_settings_and_not_by_numbers_in_names():
-    def described(*metrics):
-        return describe_metrics(model(metrics=metrics))
+    def made(*metrics):
+        return model(metrics=metrics)
 
     auc = keras.metrics.AUC
-    assert described(auc()) == described(auc())  # the second one is called auc_1
-    assert described(auc(curve="PR")) != described(auc())
-    assert described("mae") != described("mae", auc())
+    assert others(made(auc()), made(auc())) == []  # the second one is called auc_1
+    assert others(made(auc()), made(auc(curve="PR"))) == ["metric auc.curve is PR (was ROC)"]
+    assert others(made("mae", auc()), made("mae")) == ["metric auc is missing (AUC)"]
+    assert others(made(auc(), auc()), made(auc())) == ["metric auc (2) is missing (AUC)"]
 
 
 def test_metrics_that_count_sample_weights_are_told_from_those_that_do_not():
-    def described(metrics, weighted_metrics):
+    def made(metrics, weighted_metrics):
         made = model()
         made.compile("sgd", "mse", metrics=metrics, weighted_metrics=weighted_metrics, run_eagerly=True)
         made.test_on_batch(X, Y)
-        return describe_metrics(made)
+        return made
 
     mae = keras.metrics.MeanAbsoluteError
-    assert described(["mae"], None) != described(None, ["mae"])
-    assert described(None, ["mae"]) == described(None, ["mae"])
-    assert described([mae(name="a")], [mae(name="b")]) != described([mae(name="a"), mae(name="b")], [])
-    assert described(["mae"], []) == described(["mae"], None)
+    assert others(made(["mae"], None), made(None, ["mae"])) == ["weighted metric mae is new (mae)"]
+    assert others(made(None, ["mae"]), made(None, ["mae"])) == []
+    assert others(made([mae(name="a")], [mae(name="b")]), made([mae(name="a"), mae(name="b")], []))
+    assert others(made(["mae"], []), made(["mae"], None)) == []
 
 
 class Untold(keras.metrics.MeanAbsoluteError):
@@ -180,8 +217,8 @@ class Untold(keras.metrics.MeanAbsoluteError):
 
 
 def test_a_metric_that_cannot_tell_its_settings_is_told_by_its_name():
-    text = describe_metrics(model(metrics=[Untold(name="untold")]))
-    assert "Untold {'name': 'untold'}" in text
+    found = fingerprint(model(metrics=[Untold(name="untold")]), feed())
+    assert found["metric untold"] == "Untold"
 
 
 def test_sets_are_told_by_what_is_used_of_them_and_when():
@@ -189,11 +226,16 @@ def test_sets_are_told_by_what_is_used_of_them_and_when():
         "": ValidationSet(data=(X, Y)),
         "b": ValidationSet(data=(X, Y), freq=[1, 3], steps=2, batch_size=4),
     }
-    first, data, second, same = describe_sets(sets).splitlines()
-    assert first == "validation_data: freq 1, steps None, batch size None"
-    assert second == "b: freq [1, 3], steps 2, batch size 4"
-    assert data.split(": ")[1] == same.split(": ")[1]
-    assert describe_sets({}) == "none"
+    found = describe_sets(sets)
+    assert (found["validation data.freq"], found["validation data 'b'.freq"]) == ("1", "[1, 3]")
+    assert (found["validation data 'b'.steps"], found["validation data 'b'.batch_size"]) == ("2", "4")
+    assert found["validation data.content"] == found["validation data 'b'.content"]
+    assert describe_sets({}) == {}
+    assert differences(describe_sets({"": sets[""]}), {}) == ["validation data is missing (arrays)"]
+
+
+def content(data):
+    return describe_data("it", data)
 
 
 @pytest.mark.parametrize(
@@ -210,13 +252,13 @@ def test_sets_are_told_by_what_is_used_of_them_and_when():
     ],
 )
 def test_arrays_are_told_apart_by_their_content(one, other, same):
-    assert (describe_data(one) == describe_data(other)) is same
+    assert (content(one) == content(other)) is same
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "float32"])
 def test_datasets_of_one_number_are_told_apart_by_it(dtype):
     one, other = (tf.data.Dataset.from_tensors(tf.cast(number, dtype)) for number in (1.0, 2.0))
-    assert describe_data(one) == describe_data(one) != describe_data(other)
+    assert content(one) == content(one) != content(other)
 
 
 def dataset(x=X, size=2):
@@ -228,7 +270,7 @@ def dataset(x=X, size=2):
     [(dataset(), True), (dataset(X + 1), False), (dataset(size=3), False), (dataset().take(2), False)],
 )
 def test_datasets_are_told_apart_by_what_they_were_made_from_and_their_length(other, same):
-    assert (describe_data(dataset()) == describe_data(other)) is same
+    assert (content(dataset()) == content(other)) is same
 
 
 def test_datasets_that_functions_have_captured_are_told_apart_too():
@@ -236,8 +278,8 @@ def test_datasets_that_functions_have_captured_are_told_apart_too():
         inner = dataset(x)
         return tf.data.Dataset.range(2).flat_map(lambda i: inner)
 
-    assert describe_data(captured(X)) == describe_data(captured(X.copy()))
-    assert describe_data(captured(X)) != describe_data(captured(X + 1))
+    assert content(captured(X)) == content(captured(X.copy()))
+    assert content(captured(X)) != content(captured(X + 1))
     assert described_data(captured(X)) != described_data(captured(X + 1))
 
 
@@ -255,12 +297,6 @@ def test_data_of_python_is_told_by_its_class_and_nothing_is_drawn():
         def __getitem__(self, index):
             drawn.append(index)
 
-    assert describe_data(rows()).endswith("of generator")
-    assert describe_data(Rows()).endswith("of Rows of 7")
+    assert content(rows())["it"] == "generator"
+    assert (content(Rows())["it"], content(Rows())["it.elements"]) == ("Rows", "7 batches")
     assert drawn == []
-
-
-def test_of_many_parts_the_first_are_shown():
-    text = describe_data(({str(number): X for number in range(6)}, Y))
-    assert text.endswith("and 4 more")
-    assert text.count("(6, 2) float32") == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +116,29 @@ def test_all_damaged_raises_rather_than_starting_afresh(tmp_path):
         store.save(state(2)).write_bytes(b"x")
         with pytest.raises(CheckpointCorruptError, match=r"None of the 2 checkpoints"):
             store.load_latest()
+
+
+def test_what_is_wrong_with_several_is_said_once(tmp_path):
+    with CheckpointStore(tmp_path) as store:
+        paths = [store.save(state(number)) for number in (1, 2, 3)]
+        for path in paths:
+            path.write_bytes(b"no checkpoint at all")
+        with pytest.raises(CheckpointCorruptError) as raised:
+            store.load_latest()
+    said = str(raised.value)
+    assert all(said.count(path.name) == 1 for path in paths)
+    assert said.count("it ends after 20 bytes") == 1
+
+
+@pytest.mark.parametrize("place", ["a link", "a folder of a link", "where no directory can be"])
+def test_a_directory_that_cannot_be_made_says_what_to_do(tmp_path, place):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "at all")
+    directory = {"a link": tmp_path / "link", "a folder of a link": tmp_path / "link" / "run"}.get(place)
+    words = "link is no directory; move it away, or give another directory"
+    if directory is None:
+        directory, words = Path("/proc/nothing/here"), "[Gg]ive another directory"
+    with pytest.raises(CheckpointError, match=words):
+        CheckpointStore(directory).acquire()
 
 
 def test_directory_that_cannot_be_made_is_refused(tmp_path):

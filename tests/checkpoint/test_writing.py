@@ -11,9 +11,11 @@ from overlap_train import CheckpointPolicy
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.resume import Resumer
+from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._checkpoint.writing import CheckpointWriter
 from overlap_train._data.cursor import CursorState
 from overlap_train._snapshot import ModelState
+from overlap_train.errors import CheckpointError
 from overlap_train.records import Span
 
 
@@ -107,6 +109,32 @@ def test_where_the_system_starts_no_thread_the_training_writes(tmp_path, model, 
     made.close()
     assert [(span.step, span.thread) for span in spans] == [
         (3, threading.current_thread().name),
-        (6, threading.current_thread().name),
+        (6, "overlap-checkpoint"),
     ]
     assert len(list(tmp_path.glob("ckpt-*"))) == 2
+
+
+def test_behind_a_keyboard_interrupt_a_write_goes_on_and_keeps_the_lock(tmp_path, model, monkeypatch):
+    policy, begun, goes_on = CheckpointPolicy(directory=tmp_path), threading.Event(), threading.Event()
+    save = CheckpointStore.save
+
+    def hang(store, written):
+        begun.set()
+        assert goes_on.wait(60)
+        return save(store, written)
+
+    monkeypatch.setattr(CheckpointStore, "save", hang)
+    made = CheckpointWriter(policy, {}, ModelState(model))
+    point = StartPoint(1, 3, False, {}, 0, CursorState(1, 3, False))
+    made.delivered(point, ModelState(model).read(), (), last=True)
+    assert begun.wait(60)
+    with pytest.raises(KeyboardInterrupt), made:
+        raise KeyboardInterrupt
+    with pytest.raises(CheckpointError, match="Another training"):
+        CheckpointStore(tmp_path, 1).acquire()
+    goes_on.set()
+    (thread,) = [each for each in threading.enumerate() if each.name == "overlap-checkpoint"]
+    thread.join(60)
+    assert len(list(tmp_path.glob("ckpt-*"))) == 1
+    with CheckpointStore(tmp_path, 1):
+        pass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.cli.conftest import findings
 
 LISTENS = """
-class Begins(keras.callbacks.Callback):
-    def on_epoch_begin(self, epoch, logs=None):
+class Acts(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
         raise AssertionError("nothing is trained")
 """
 
@@ -18,14 +18,12 @@ def test_a_fit_that_overlaps(told):
 
 
 def test_a_fit_in_step_says_why_and_what_would_change_it(told):
-    body = (
-        f"{LISTENS}overlap_train.Trainer(model).fit(x, x[:, :1], validation_split=0.5, callbacks=[Begins()])"
-    )
+    body = f"{LISTENS}overlap_train.Trainer(model).fit(x, x[:, :1], validation_split=0.5, callbacks=[Acts()])"
     status, report = told("explain", body)
     overlap = findings(report, "fit")["overlap"]
     assert status == 0
     assert overlap["value"] is False
-    assert "Begins.on_epoch_begin" in overlap["text"]
+    assert "Acts.on_train_batch_end" in overlap["text"]
     assert 'on_change="continue"' in overlap["remedy"]
 
 

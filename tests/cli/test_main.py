@@ -57,6 +57,30 @@ def test_wrong_usage_is_told_with_status_2(arguments, capsys):
     assert "usage: overlap-train" in said.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["doctr"], "there is no command doctr; did you mean doctor?"),
+        (["nosuch"], "there is no command nosuch; the commands are doctor, explain"),
+        (["--versoin"], "there is no option --versoin; did you mean --version?"),
+        (["--json"], "there is no option --json; the commands are"),
+        (["doctor", "--jsn"], "doctor does not know --jsn; did you mean --json?"),
+        (["build", "--fource=1"], "build does not know --fource=1; did you mean --force?"),
+        (["explain", "--jsno", "x.py"], "explain does not know --jsno; did you mean --json?"),
+        (["doctor", "--nosuch"], "doctor does not know --nosuch; its options are -h, --help, --json\n"),
+        (["DOCTOR"], "there is no command DOCTOR; did you mean doctor?"),
+    ],
+)
+def test_what_may_have_been_meant_is_told(arguments, told, capsys):
+    assert main(arguments) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_options_behind_the_script_are_its_own(capsys, tmp_path):
+    assert main(["explain", str(tmp_path / "no.py"), "--jsno"]) == 2
+    assert "there is no script" in capsys.readouterr().err
+
+
 def test_nothing_to_mend_is_status_0(doctor, capsys):
     doctor(Finding("it", 1))
     assert main(["doctor"]) == 0

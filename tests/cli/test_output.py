@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from overlap_train.cli.output import report_only
 
 def test_a_captured_stream_is_the_reports_and_comes_back(capsys):
     before = sys.stdout
-    with report_only(put_back=True) as stream:
+    with contextlib.ExitStack() as resources:
+        stream = report_only(resources, put_back=True)
         assert stream is before
         print("aside")
         stream.write("report")
@@ -22,7 +24,8 @@ def test_a_captured_stream_is_the_reports_and_comes_back(capsys):
 
 
 def test_the_files_come_back(capfd):
-    with report_only(put_back=True) as stream:
+    with contextlib.ExitStack() as resources:
+        stream = report_only(resources, put_back=True)
         os.write(1, b"aside")
         stream.write("report")
     os.write(1, b", again")
@@ -31,8 +34,9 @@ def test_the_files_come_back(capfd):
 
 
 def test_they_come_back_when_it_fails(capsys):
-    before = sys.stdout
-    with pytest.raises(KeyError), report_only(put_back=True):
+    before, resources = sys.stdout, contextlib.ExitStack()
+    report_only(resources, put_back=True)
+    with pytest.raises(KeyError), resources:
         raise KeyError
     assert sys.stdout is before
 
@@ -40,9 +44,9 @@ def test_they_come_back_when_it_fails(capsys):
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
 def test_a_process_of_the_commands_own_prints_nothing_behind_the_report(closed):
     code = (
-        "import atexit, sys; atexit.register(print, 'late')\n"
+        "import atexit, contextlib, sys; atexit.register(print, 'late')\n"
         "from overlap_train.cli.output import report_only\n"
-        "with report_only(put_back=False) as stream: stream.write('report')\n"
+        "with contextlib.ExitStack() as resources: report_only(resources, put_back=False).write('report')\n"
         "print('behind')"
     )
     shell = f'exec {sys.executable} -c "$0" {">&-" if closed else ""}'

@@ -73,11 +73,21 @@ def test_a_script_has_its_arguments_and_its_neighbours(script, tmp_path):
     [
         ("raise RuntimeError('no data')", "raised before it called fit: RuntimeError: no data"),
         ("sys.exit(3)", "ended with status 3 before it called fit"),
+        ("sys.exit()", "ended with status 0 before it called fit"),
+        ("sys.exit('no data')", "said no data and ended before it called fit"),
         ("model.evaluate(x, x[:, :1], verbose=0)", "has not called"),
         ("def broken(:", "SyntaxError"),
         ("class Mute(Exception):\n    __str__ = None\nraise Mute", "fit: Mute: it cannot be printed"),
     ],
-    ids=["raises", "exits", "no-fit", "syntax", "raises-what-cannot-be-printed"],
+    ids=[
+        "raises",
+        "exits",
+        "exits-well",
+        "exits-with-words",
+        "no-fit",
+        "syntax",
+        "raises-what-cannot-be-printed",
+    ],
 )
 def test_a_script_without_a_fit_is_wrong_usage(script, body, told):
     with pytest.raises(UsageError, match=told):
@@ -137,3 +147,16 @@ def test_what_the_look_raises_is_raised_whatever_the_script_does_about_it(script
     with pytest.raises(UsageError, match="it would raise"):
         first_fit(script(body), [], look)
     assert len(looks) == 1
+
+
+def test_another_backend_is_refused_by_name(script, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    with pytest.raises(UsageError, match=r"the backend 'jax'.*set KERAS_BACKEND=tensorflow"):
+        first_fit(script("raise SystemExit"), [], kept)
+
+
+def test_a_backend_that_the_script_asks_for_is_refused_by_name(script, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # put back behind what the script sets
+    head = 'import os\nos.environ["KERAS_BACKEND"] = "jax"\n' + HEAD
+    with pytest.raises(UsageError, match="the backend 'jax'"):
+        first_fit(script("model.fit(x, x[:, :1])", head), [], kept)

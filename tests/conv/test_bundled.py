@@ -34,7 +34,7 @@ print(library.is_built(), library.is_available())
 def installed(tmp_path, native):
     """The package as a wheel with a library installs it."""
     shutil.copytree(
-        PACKAGE, tmp_path / "overlap_train", ignore=shutil.ignore_patterns("__pycache__", "prebuilt")
+        PACKAGE, tmp_path / "overlap_train", ignore=shutil.ignore_patterns("__pycache__", "prebuilt", ".*")
     )
     bundle(build(), tmp_path / "overlap_train" / "conv" / "prebuilt")
     return tmp_path

@@ -44,7 +44,7 @@ def value_and_gradients(function, operands, dy):
     return [y, *tape.gradient(y, operands, output_gradients=dy)]
 
 
-def check(algorithm: str, bound: float, x, filters, bias, strides: int, padding: str) -> None:
+def check(algorithm: str, bound: float, x, filters, bias, strides, padding: str) -> None:
     wide = [tf.constant(v, tf.float64) for v in (x, filters, bias)]
     expected = tf.nn.conv2d(wide[0], wide[1], strides, padding) + wide[2]
     dy = random(*expected.shape, seed=4)
@@ -99,6 +99,15 @@ def test_all_shapes_agree_with_float64(algorithm: str) -> None:
 def test_winograd_keeps_its_error_bound_for_many_channels(height: int, width: int, channels: int) -> None:
     x, filters = random(1, height, width, channels, seed=1), random(3, 3, channels, channels, seed=2)
     check("winograd", 5e-6, x, filters, random(channels, seed=3), 1, "SAME")
+
+
+@pytest.mark.timeout(60)  # which counted each pixel of a stride of 2**31
+@pytest.mark.parametrize("strides", [(2**31 - 1, 1), (1, 2**31 - 1), (2**31 - 1, 2**31 - 1), (40, 3), (5, 9)])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_strides_beyond_the_image_cost_what_the_image_costs(strides, padding, kernel) -> None:
+    x, filters, bias = random(2, 7, 9, 3, seed=1), random(kernel, kernel, 3, 4, seed=2), random(4, seed=3)
+    check("direct", 1e-6, x, filters, bias, strides, padding)
 
 
 # They are written past the caches where their rows are whole lines: 17 MB of 64 channels, not of 70.

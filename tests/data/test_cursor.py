@@ -73,6 +73,7 @@ def test_steps_per_epoch_goes_on_in_the_middle_of_a_pass():
     assert train_epoch(cursor, feed) == ["2.0", "2.1"]
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_the_end_of_a_pass_of_unknown_length_ends_the_epoch():
     feed = CountingFeed(3, known=False)
     cursor = Cursor(feed, None)
@@ -82,6 +83,7 @@ def test_the_end_of_a_pass_of_unknown_length_ends_the_epoch():
     assert train_epoch(cursor, feed) == ["2.0", "2.1", "2.2"]
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_the_first_pass_of_unknown_length_tells_how_long_the_others_may_be():
     feed = CountingFeed(2, known=False)
     cursor = Cursor(feed, None)
@@ -107,6 +109,7 @@ def test_a_pass_that_is_to_be_made_again_has_told_nothing():
     assert cursor.state().data == {"found": (1, 5)}
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_what_a_pass_has_told_goes_to_another_process():
     feed, other = (CountingFeed(2, known=False) for _ in range(2))
     cursor, resumed = Cursor(feed, None), Cursor(other, None)

@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data import row_orders
-from overlap_train._data.row_orders import RowOrders, in_background
+from overlap_train._data.row_orders import RowOrders
 from overlap_train._data.training_data import make_feed
 from overlap_train._keras.data import recognize, row_order
+from overlap_train._support.threads import in_background
 
 
 def orders_of(rows, batch_size, shuffle):
@@ -21,10 +22,8 @@ def orders_of(rows, batch_size, shuffle):
 
 
 @pytest.fixture
-def unseeded():
-    tf.random.set_seed(None)
-    yield
-    keras.utils.set_random_seed(0)
+def unseeded(unseeded, monkeypatch):
+    monkeypatch.setattr(row_orders, "row_shuffling", lambda: "random")  # as up to Keras 3.15
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])
@@ -33,7 +32,27 @@ def test_without_a_seed_each_pass_has_another_order(unseeded, shuffle):
     passes = [found[number].numpy().tolist() for number in range(4)]
     assert all(sorted(order) == list(range(100)) for order in passes)
     assert len({tuple(order) for order in passes}) == 4
-    assert found[2].numpy().tolist() == passes[2], "kept for a rollback"
+    again = orders_of(100, 4, shuffle)
+    again.draw_under(None, found.own_seed)
+    assert [again[number].numpy().tolist() for number in (2, 0, 1, 3)] == [passes[n] for n in (2, 0, 1, 3)]
+
+
+def test_rows_that_are_shuffled_within_their_batches_stay_in_them(unseeded):
+    """As by Keras, of a last batch that is smaller too."""
+    order = orders_of(10, 4, "batch")[0].numpy()
+    assert [sorted(batch) for batch in (order[:4], order[4:8], order[8:])] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9],
+    ]
+
+
+def test_where_keras_shuffles_without_drawing_all_passes_and_runs_have_its_order(unseeded, monkeypatch):
+    monkeypatch.setattr(row_orders, "row_shuffling", lambda: "fixed")
+    monkeypatch.setattr(row_orders, "row_order", lambda *_: tf.data.Dataset.range(9, -1, -1).batch(4))
+    passes = [orders_of(10, 4, True)[number].numpy().tolist() for number in range(3)]
+    assert passes == [[*range(9, -1, -1)]] * 3
+    row_orders._remembered.cache_clear()  # of an order that is none of Keras's
 
 
 def test_two_runs_without_a_seed_differ(unseeded):
@@ -48,10 +67,6 @@ def test_a_seed_gives_all_passes_one_order_which_is_drawn_once(shuffle, monkeypa
     found = orders_of(20, 4, shuffle)
     first = found[0]
     assert all(found[number] is first for number in range(1, 4))
-    for number in range(4, 50):
-        found.forget(number - 1)
-        assert found[number] is first
-    assert len(found) == 2
 
 
 @pytest.mark.parametrize("largest", [0, 1 << 20])
@@ -124,7 +139,7 @@ def test_a_seed_of_numpys_is_remembered_as_a_number(seed, unseeded):
     tf.random.set_seed(seed)
     arrays = recognize(np.zeros((6, 1)), batch_size=2, shuffle=True)
     remembered = make_feed(arrays, hold_in_memory=lambda size: True).remembered(begun=False, seen=0)
-    assert remembered == {"seed": 3}
+    assert remembered == {"seed": 3, "own_seed": None}
     assert type(remembered["seed"]) is int
 
 

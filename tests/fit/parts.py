@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import keras
 import numpy as np
 
 from overlap_train import ValidationPolicy
-from overlap_train._callbacks.delivery import Outcome
 from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.outcomes import Outcome
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.training_data import make_feed
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
+from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.lag import LagControl
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import Snapshot, Values
@@ -32,6 +35,13 @@ def cursor(**options) -> Cursor:
     x = np.zeros((2 * STEPS, 1), "float32")
     feed = make_feed(recognize(x, x, batch_size=2, shuffle=False), hold_in_memory=lambda size: True)
     return Cursor(feed, None, **options)
+
+
+def asked(name: str | None = None) -> Interrupts:
+    """Returns the signals of a fit that none handles, of which one of this name has come."""
+    interrupts = Interrupts()
+    interrupts.received = name
+    return interrupts
 
 
 def ledger(epochs=9) -> Ledger:
@@ -57,9 +67,9 @@ class Counts(Loop):
         return StepsDone(max_steps, logs={"loss": 1.0})
 
 
-def hooks_of(callbacks) -> EpochHooks:
+def hooks_of(callbacks, model=None) -> EpochHooks:
     """Returns hooks that are called at once."""
-    return EpochHooks(callbacks, (), lambda: False)
+    return EpochHooks(model or keras.Model(), callbacks, None)
 
 
 class Delivers:
@@ -70,11 +80,13 @@ class Delivers:
         self.outcomes = {}
         self.gone_back = []
 
-    def deliver(self, snapshot, train_logs, results, *, stops, trained_on):
+    def deliver(self, snapshot, train_logs, results, *, stops, trained_on, ended, begin_next):
         self.delivered.append((snapshot.epoch, trained_on))
         logs = {**train_logs, **{f"val_{name}": v for r in results.values() for name, v in r.metrics.items()}}
-        did = dict(stop=stops, changed=(), rolled_back=False) | self.outcomes.get(snapshot.epoch, {})
-        return Outcome(logs, values=VALUES, results=results, **did)
+        outcome = Outcome(logs, values=VALUES, results=results, stop=stops)
+        outcome = dataclasses.replace(outcome, **self.outcomes.get(snapshot.epoch, {}))
+        ended(outcome)
+        return outcome
 
     def go_back_to_draws(self, snapshot):
         pass

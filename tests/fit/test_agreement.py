@@ -58,7 +58,7 @@ def test_hosts_that_are_to_do_the_same_agree_and_have_all_variables():
         ({"epochs": 3}, "number of epochs"),
         ({"plan": ExecutionPlan(batch_splits=1)}, "ExecutionPlan"),
         ({"policy": ValidationPolicy(max_lag=2)}, "ValidationPolicy"),
-        ({"x": arrays(100)[0], "y": arrays(100)[1]}, "data"),
+        ({"x": arrays(100)[0], "y": arrays(100)[1]}, "training data rows"),
         ({"units": 4}, "structure of the model"),
         ({"optimizer": "sgd"}, "optimizer"),
     ],
@@ -74,7 +74,7 @@ def test_what_differs_is_named_on_all_hosts(other, part):
     [
         (ValidationPolicy(every_steps=4), r"ValidationPolicy\(every_steps=...\) is for one host"),
         (ValidationPolicy(every_seconds=4), r"ValidationPolicy\(every_seconds=...\) is for one host"),
-        (ValidationPolicy(backlog="skip"), r"backlog='skip'\) lets a host's clock decide .* use 'block'"),
+        (ValidationPolicy(backlog="latest"), r"backlog='latest'\) lets a host's clock decide .* use 'block'"),
     ],
 )
 def test_what_depends_on_a_hosts_clock_is_for_one_host(policy, message):

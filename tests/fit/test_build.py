@@ -19,10 +19,10 @@ from tests.networks import arrays
 from tests.parallel.together import ThreadHost
 
 
-class Begins(keras.callbacks.Callback):
-    """Must not be told of an epoch that may be undone."""
+class Acts(keras.callbacks.Callback):
+    """Has to be called between two steps."""
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_train_batch_begin(self, epoch, logs=None):
         self.model.stop_training = epoch > 7
 
 
@@ -34,8 +34,8 @@ class Fit:
         self.trainer = Trainer(
             options.pop("model", None) or pools.sequential(), validation=ValidationPolicy(**policy)
         )
-        options.setdefault("validation_data", arrays(40, 1))
-        self.request = request_of(self.trainer, resume, batch_size=32, **options)
+        options = {"validation_data": arrays(40, 1), "batch_size": 32, **options}
+        self.request = request_of(self.trainer, resume, **options)
         found = keras.callbacks.CallbackList(
             list(callbacks), add_history=True, model=self.trainer.model, epochs=self.request.epochs
         )
@@ -72,11 +72,11 @@ def test_what_a_fit_keeps_all_along_is_not_built_again(fit, tmp_path):
 
 
 def test_why_it_validates_in_step_is_told_once_however_often_it_is_built(fit):
-    one = fit(callbacks=[Begins()])
+    one = fit(callbacks=[Acts()])
     for _ in range(2):
         parts = one.builder.build()
         assert parts.deliveries.backlog.max_lag == 0
-        assert "Begins.on_epoch_begin must not run for an epoch that may be undone" in parts.in_step
+        assert "Acts.on_train_batch_begin must not run for an epoch that may be undone" in parts.in_step
     (told,) = one.in_step
     assert told == f"validating in step with the training: {parts.in_step}"
 
@@ -142,7 +142,7 @@ def test_a_signal_ends_the_waits_of_one_host_alone(fit, monkeypatch):
     parts = one.builder.build()
     parts.deliveries.check_interrupted()
     parts.interrupts.received = "SIGTERM"
-    assert parts.training.interrupted()
+    assert parts.training.interrupts is parts.interrupts
     with pytest.raises(Interrupted):
         parts.deliveries.check_interrupted()
     settings = type(one.request.settings)

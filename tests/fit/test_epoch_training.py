@@ -77,10 +77,10 @@ def training(model, callback=None, *, steps=50, hosts=None, group=1, metrics=Non
     given = dict(
         model=model,
         callbacks=callbacks,
-        hooks=parts.hooks_of(callbacks),
+        hooks=parts.hooks_of(callbacks, model),
         step=SimpleNamespace(metrics=lambda: metrics or {"loss": 1.0}, own_logs=False),
         loop=parts.Counts(),
-        pace=SimpleNamespace(steps=lambda: steps, observe=lambda *_: None),
+        pace=SimpleNamespace(steps=lambda: steps, step_s=None, observe=lambda *_: None),
         cursor=parts.cursor(),
         suite=SimpleNamespace(idle=True, admit_beside=lambda most: None),
         stepwise=None,
@@ -90,7 +90,7 @@ def training(model, callback=None, *, steps=50, hosts=None, group=1, metrics=Non
         ledger=parts.ledger(),
         progress=ProgressReporter(9, verbose=0),
         hosts=hosts or SingleHost(),
-        interrupted=lambda: False,
+        interrupts=parts.asked(),
         take_snapshot=lambda epoch: f"snapshot of {epoch}",
     )
     return EpochTraining(**{**given, **parts_of_fit})
@@ -127,7 +127,7 @@ def test_where_each_group_counts_a_call_is_one_group(model, callback, stopped):
 
 def test_an_interrupted_training_makes_no_further_call(model):
     with pytest.raises(Interrupted):
-        training(model, interrupted=lambda: True).agree_on_steps()
+        training(model, interrupts=parts.asked("SIGINT")).agree_on_steps()
 
 
 def test_several_hosts_make_as_many_steps_as_the_chief_wants(model):
@@ -139,7 +139,8 @@ def test_several_hosts_make_as_many_steps_as_the_chief_wants(model):
 
 def test_several_hosts_stop_together(model):
     def agreed(host):
-        return training(model, hosts=host, interrupted=lambda: host.index == 1).agree_on_steps()
+        asked = parts.asked("SIGINT" if host.index else None)
+        return training(model, hosts=host, interrupts=asked).agree_on_steps()
 
     assert [type(error) for error in on_hosts(agreed)] == [Interrupted, Interrupted]
 

@@ -167,7 +167,7 @@ def lose_after(count, monkeypatch):
 def test_a_lost_evaluator_ends_the_training(together, monkeypatch):
     lose_after(2, monkeypatch)
     with pytest.raises(ValidationWorkerError, match=r"validating epoch 3 failed .* the evaluator has gone"):
-        together(ValidationPolicy(on_error="retry"))
+        together(ValidationPolicy())
 
 
 def test_a_lost_evaluator_can_be_done_without(together, monkeypatch):

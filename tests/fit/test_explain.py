@@ -129,7 +129,7 @@ def test_it_tells_of_a_pipeline_what_the_fit_would_find_out_by_drawing(python, k
     if python:
         rows = rows.map(lambda x, y: (tf.ensure_shape(tf.py_function(lambda v: v, [x], x.dtype), x.shape), y))
     given = {"validation_data": VALIDATION, "callbacks": [keras.callbacks.ReduceLROnPlateau()]}
-    policy = ValidationPolicy(replay_bytes=kept)
+    policy = ValidationPolicy(keep_bytes=kept)
     explanation = Trainer(pools.sequential(), validation=policy).explain(rows, **given)
     trainer = Trainer(pools.sequential(), validation=policy)
     trainer.fit(rows, verbose=0, **given)
@@ -139,11 +139,11 @@ def test_it_tells_of_a_pipeline_what_the_fit_would_find_out_by_drawing(python, k
 
 
 def test_it_says_what_the_fit_says():
-    class Begins(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
+    class Acts(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
             self.model.optimizer.iterations.assign_add(0)
 
-    given = {"x": X, "y": Y, "validation_data": VALIDATION, "callbacks": [Begins()]}
+    given = {"x": X, "y": Y, "validation_data": VALIDATION, "callbacks": [Acts()]}
     trainer = Trainer(plain_model())
     explanation = trainer.explain(**given)
     trainer.fit(**given, verbose=0)

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import pytest
 
-from overlap_train._callbacks.delivery import Checks, Delivery
+from overlap_train._callbacks.delivery import Delivery
+from overlap_train._callbacks.outcomes import Checks
 from overlap_train._checkpoint.resume import StartPoint
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import CursorState
@@ -164,7 +165,7 @@ def test_an_epochs_end_changes_the_same_everywhere(places, on_change):
     own, other = delivered(places, on_change=on_change)
     rolled_back = on_change == "rollback"
     assert own.rolled_back is other.rolled_back is rolled_back
-    assert (own.changed, own.stop, own.logs) == (other.changed, other.stop, other.logs)
+    assert (own.reason, own.stop, own.logs) == (other.reason, other.stop, other.logs)
     for place in places:
         assert (place.kernel, place.rate) == (1.0 if rolled_back else 9.0, 0.5)
         assert place.history.history == {"loss": [2.0], "val_loss": [0.5]}
@@ -219,10 +220,10 @@ class Found:
         if self.empty:
             return None
         if self.inside:
-            begin_epoch(3)
+            begin_epoch(3, ahead=False)
         self.place.set(5.0)
         self.place.history.epoch, self.place.history.history = [0, 1, 2], {"loss": [3.0, 2.0, 1.0]}
-        cursor.restore(CursorState(3, 4, False, 3, data={"seed": 17, "order": [0]}))
+        cursor.restore(CursorState(3, 4, False, 3, data={"seed": None, "own_seed": 17, "variables": [0]}))
         return StartPoint(3, 12, False, {"loss": 1.0}, 1, cursor.state())
 
 
@@ -257,7 +258,7 @@ def test_all_hosts_draw_the_rows_under_the_seed_of_the_chiefs_checkpoint(places,
     recalled = []
     monkeypatch.setattr(ArrayFeed, "recall", lambda feed, *told: recalled.append(told))
     started(places)
-    assert recalled == [(3, {"seed": 17})]  # by the host that is not the chief
+    assert recalled == [(3, {"seed": None, "own_seed": 17})]  # by the host that is not the chief
 
 
 def test_without_a_checkpoint_all_begin_anew(places):

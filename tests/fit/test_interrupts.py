@@ -200,3 +200,73 @@ def test_the_handler_of_a_fit_that_is_over_ends_the_process_where_that_was_the_s
     ours(signal.SIGTERM, None)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert sent == [(os.getpid(), signal.SIGTERM)]
+
+
+def exit_code_of_a_child(what, *signals):
+    """Return the exit code of a fork that waits for signals: -15 by SIGTERM, 5 by KeyboardInterrupt."""
+    ready, tells = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            what()
+            heard, hears = os.pipe()  # `signal.pause` would miss what comes just before it
+            os.set_blocking(hears, False)
+            signal.set_wakeup_fd(hears)
+            while True:
+                os.write(tells, b"1")
+                os.read(heard, 1)
+        except KeyboardInterrupt:
+            os._exit(5)
+        finally:
+            os._exit(6)
+    for number in signals:
+        os.read(ready, 1)
+        os.kill(child, number)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(ready)
+    os.close(tells)
+    return code
+
+
+forking = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+
+@forking
+def test_a_process_that_is_forked_during_a_fit_ends_by_sigterm(handlers):
+    with interrupts.Interrupts() as asked, interrupts.Interrupts():
+        assert exit_code_of_a_child(lambda: None, signal.SIGTERM) == -signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL, "of the fit, which goes on"
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert asked.received == "SIGTERM"
+
+
+@forking
+def test_a_forked_process_has_the_handler_of_the_user(handlers):
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+    with interrupts.Interrupts():
+        assert exit_code_of_a_child(lambda: None, signal.SIGTERM) == 7
+
+
+@forking
+def test_a_forked_process_leaves_the_first_ctrl_c_to_the_fit(handlers):
+    with interrupts.Interrupts():
+        assert exit_code_of_a_child(lambda: None, signal.SIGINT, signal.SIGINT) == 5
+        assert exit_code_of_a_child(lambda: None, signal.SIGINT, signal.SIGTERM) == -signal.SIGTERM
+
+
+@forking
+def test_a_process_that_outlives_its_fit_takes_the_first_ctrl_c(handlers):
+    over, ended = os.pipe()
+    asked = interrupts.Interrupts()
+    with asked:
+        child = os.fork()
+        if child == 0:
+            try:
+                os.read(over, 1)
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                os._exit(5)
+            finally:
+                os._exit(6)
+    os.write(ended, b"1")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5

@@ -84,7 +84,7 @@ class Fit:
         self.scene = parts.Scene(epochs=epochs, max_lag=max_lag, hosts=hosts)
         self.runner = self.scene.runner if runner is None else runner
         self.scene.deliveries.suite._sets[""] = suite_of(self.runner)._sets[""]
-        self.loop, self.changed, self.renewed, self.signal = Loop(), None, 0, None
+        self.loop, self.changed, self.renewed, self.interrupts = Loop(), None, 0, parts.asked()
         self.scene.deliveries.callbacks = kc.CallbackList([self.told], model=self.model)
         self.traced_with = None
         self.resumption = resumption
@@ -103,7 +103,7 @@ class Fit:
             hooks=parts.hooks_of(scene.deliveries.callbacks),
             step=SimpleNamespace(metrics=lambda: {"loss": 1.0}, own_logs=False),
             loop=self.loop,
-            pace=SimpleNamespace(steps=lambda: 2, observe=lambda *_: None),
+            pace=SimpleNamespace(steps=lambda: 2, step_s=None, observe=lambda *_: None),
             cursor=scene.cursor,
             suite=scene.deliveries.suite,
             stepwise=None,
@@ -113,7 +113,7 @@ class Fit:
             ledger=scene.ledger,
             progress=scene.progress,
             hosts=scene.deliveries.hosts,
-            interrupted=lambda: self.signal is not None,
+            interrupts=self.interrupts,
             take_snapshot=lambda epoch: Snapshot(
                 epoch, scene.course.step, parts.VALUES, scene.cursor.state()
             ),
@@ -123,7 +123,7 @@ class Fit:
             training=training,
             deliveries=scene.deliveries,
             callbacks=scene.deliveries.callbacks,
-            interrupts=SimpleNamespace(received=self.signal, pass_on=lambda: None),
+            interrupts=self.interrupts,
             grounds=SimpleNamespace(changed=lambda: self.changed),
             given=SimpleNamespace(waits_for=lambda epoch: False, read=lambda epoch: True),
             resumption=self.resumption,
@@ -177,7 +177,7 @@ def test_a_stop_inside_an_epoch_ends_it_and_the_training(fit):
 
 def test_a_rollback_trains_the_epochs_after_it_again():
     fit = Fit(max_lag=1)
-    fit.scene.delivery.outcomes[0] = {"rolled_back": True, "changed": ("learning_rate",)}
+    fit.scene.delivery.outcomes[0] = {"rolled_back": True, "reason": "a callback set learning_rate"}
     fit.end_what_is_waited_for()
     fit.loop.before[3] = lambda: fit.runner.end(0)  # while epoch 1 is trained
     assert fit.run() == "completed"
@@ -201,8 +201,7 @@ def test_a_loss_that_is_not_finite_is_shown_to_its_guard_alone(guarded):
 
 def test_a_first_signal_delivers_what_is_finished_and_gives_up_the_rest():
     fit = Fit(max_lag=2)
-    fit.loop.before[5] = lambda: (fit.runner.end(0), setattr(fit, "signal", "SIGTERM"))
-    fit.session._parts.interrupts.received = "SIGTERM"
+    fit.loop.before[5] = lambda: (fit.runner.end(0), setattr(fit.interrupts, "received", "SIGTERM"))
     fit.scene.deliveries.deliver_until = lambda deadline_s: fit.scene.deliveries.deliver_ready()
     assert fit.run() == "interrupted by SIGTERM"
     said = "interrupted by SIGTERM: delivering what is finished within 5 s; a second signal ends it at once"
@@ -239,7 +238,7 @@ def test_callbacks_that_are_to_be_called_otherwise_have_all_built_anew(fit):
 
 def test_before_that_the_epochs_that_wait_are_delivered_and_may_roll_back():
     fit = Fit(max_lag=1)
-    fit.scene.delivery.outcomes[0] = {"rolled_back": True, "changed": ("learning_rate",)}
+    fit.scene.delivery.outcomes[0] = {"rolled_back": True, "reason": "a callback set learning_rate"}
 
     fit.end_what_is_waited_for()
     fit.told.does[1] = lambda: setattr(fit, "changed", "it listens now")

@@ -113,7 +113,6 @@ def test_a_step_is_keras_s_own_only_if_trainer_and_model_leave_it_alone(model):
         ("auto", 101, False),
         ("in_memory", 101, True),
         ("iterator", 1, False),
-        ("eager", 101, False),
     ],
 )
 def test_arrays_are_held_up_to_a_size_unless_the_plan_says_otherwise(model, loop, size_bytes, held):

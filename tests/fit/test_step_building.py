@@ -59,7 +59,6 @@ def searched(monkeypatch):
         (ExecutionPlan(kernels="fast"), {}, Trainer, ["fast, build=True"]),
         (ExecutionPlan(kernels="fast"), {}, OwnStep, ["fast, build=True"]),
         (ExecutionPlan(kernels="keras"), {}, Trainer, []),
-        (ExecutionPlan(loop="eager"), {}, Trainer, []),
         (ExecutionPlan(), {"run_eagerly": True}, Trainer, []),
         (ExecutionPlan(jit=True), {}, Trainer, []),
         (ExecutionPlan(), {"jit_compile": True}, Trainer, []),

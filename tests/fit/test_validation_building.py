@@ -96,7 +96,6 @@ def test_batches_of_arrays_are_joined_where_nobody_sees_them(model, asked):
     assert together(Trainer(model), kc.EarlyStopping()) == 1024
     assert together(Trainer(model), Prints()) is None
     assert together(OwnStep(model)) is None
-    assert together(Trainer(model, validation=ValidationPolicy(join_batches=False))) is None
     assert together(Trainer(model, preprocess=lambda x, y: (x, y))) is None
 
 
@@ -109,13 +108,6 @@ def test_devices_of_the_policy_come_before_those_of_the_replicas(asked):
     assert asked(trainer).devices == ("CPU:0", "CPU:1")
     trainer.validation = ValidationPolicy(devices=["CPU:0"])
     assert asked(trainer).devices == ("CPU:0",)
-
-
-def test_the_first_trace_of_a_model_is_known(asked):
-    made = sequential("sgd")
-    assert asked(Trainer(made)).first
-    module.Traces.of(made).get("test", module.keras_evaluation.test_function(made), "any", lambda: "trace")
-    assert not asked(Trainer(made)).first
 
 
 def test_a_suite_of_this_host_snapshots_what_training_and_validation_use(monkeypatch):

@@ -6,6 +6,7 @@ import keras
 import pytest
 
 from overlap_train import Trainer
+from overlap_train._keras.names import KerasTrainer
 from overlap_train._training.loops import ArrayLoop
 from tests import networks
 
@@ -81,7 +82,7 @@ def test_the_trace_of_a_stock_model_is_the_only_one(monkeypatch):
         calls.append(1)
         return step(self, data)
 
-    monkeypatch.setattr(keras.src.backend.tensorflow.trainer.TensorFlowTrainer, "train_step", counted)
+    monkeypatch.setattr(KerasTrainer, "train_step", counted)
     monkeypatch.setattr("overlap_train._keras.methods.is_stock_method", lambda method: True)
     Trainer(model).fit(*networks.arrays(64), verbose=0, validation_data=networks.arrays(64))
     assert calls == [1]

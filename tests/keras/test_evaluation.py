@@ -40,8 +40,10 @@ def test_a_test_function_of_the_users_own_is_told_from_keras_s():
 
 def evaluations(model, data, callbacks=(), **options):
     listed = keras.callbacks.CallbackList(callbacks, model=model)
+    evaluate = keras_evaluation.FitEvaluation(model, lambda: data, **options)
     for _ in range(2):
-        yield keras_evaluation.evaluate_as_in_fit(model, data, callbacks=listed, **options)
+        logs, _ = evaluate(listed)
+        yield logs
 
 
 def test_a_validation_by_the_models_own_evaluate_is_that_of_fit():
@@ -69,10 +71,6 @@ def test_a_validation_by_the_models_own_evaluate_is_that_of_fit():
         assert ours == pytest.approx(theirs, rel=1e-5)
         assert ours["own"] == 2.0
     assert logs[0]["loss"] != logs[1]["loss"], "the second one began anew"
-    assert actual._eval_epoch_iterator is not None
-    keras_evaluation.forget_evaluation(actual)
-    assert getattr(actual, "_eval_epoch_iterator", None) is None
-    keras_evaluation.forget_evaluation(actual)
 
 
 def test_a_validation_by_the_models_own_evaluate_tells_the_callbacks_of_the_fit():
@@ -85,4 +83,3 @@ def test_a_validation_by_the_models_own_evaluate_tells_the_callbacks_of_the_fit(
     model = sequential()
     list(evaluations(model, (X, Y, None), [Listening()], batch_size=8, steps=None))
     assert heard == [0, 1, 2] * 2
-    keras_evaluation.forget_evaluation(model)

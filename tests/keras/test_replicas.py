@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import keras
@@ -58,7 +59,7 @@ def test_losses_take_the_logits_that_are_set_instead_of_the_output():
 
 def test_losses_are_not_scaled_in_the_block_and_only_on_this_thread():
     """`scale_loss_for_distribution`, looked up in its module by all of Keras's losses."""
-    module = keras_replicas.keras_loss
+    module = keras_replicas.loss_module
     stock = module.scale_loss_for_distribution
     elsewhere = []
     with keras_replicas.unscaled_losses():
@@ -86,8 +87,8 @@ def test_added_losses_are_kept_apart_and_put_back():
     """`_losses` and `_loss_ids`: what `model.losses` reads."""
     model = subclassed()
     model(X)
-    with keras_replicas.added_losses_apart(keras_models.flat_layers(model)) as begin:
-        added = begin()
+    with contextlib.ExitStack() as patches:
+        added = keras_replicas.keep_added_losses_apart(keras_models.flat_layers(model), patches)()
         model(X)
         assert [layer for layer, _ in added] == [model]
         assert len(model.losses) == 1  # the regulariser's

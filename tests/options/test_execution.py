@@ -25,7 +25,6 @@ from overlap_train import ExecutionPlan
         ({"call_s": 0.0}, ValueError, "call_s must be positive"),
         ({"call_s": "1"}, TypeError, "number of seconds"),
         ({"batch_splits": 4, "jit": True}, ValueError, "exclude each other"),
-        ({"loop": "eager", "batch_splits": 2}, ValueError, "for compiled loops"),
     ],
 )
 def test_bad_values_are_refused(arguments, error, says):

@@ -43,10 +43,8 @@ def test_a_policy_does_not_change():
         ({"workers": 2.0}, TypeError, "workers must be an integer or None; got 2.0 of type float"),
         ({"max_lag": -1}, ValueError, "max_lag must be at least 0; got -1"),
         ({"max_lag": None}, TypeError, "max_lag must be an integer; got None"),
-        ({"cache_bytes": -1}, ValueError, "cache_bytes must be at least 0"),
-        ({"replay_bytes": -1}, ValueError, "replay_bytes must be at least 0"),
-        ({"replay_bytes": "1 GB"}, TypeError, "replay_bytes must be an integer"),
-        ({"join_batches": 2}, TypeError, "join_batches must be True or False; got 2"),
+        ({"keep_bytes": -1}, ValueError, "keep_bytes must be at least 0"),
+        ({"keep_bytes": "1 GB"}, TypeError, "keep_bytes must be an integer"),
         ({"backlog": "wait"}, ValueError, "backlog must be one of 'block'.*; got 'wait'"),
         ({"on_change": None}, ValueError, "on_change must be one of 'rollback', 'continue'; got None"),
         ({"timeout_s": 0}, ValueError, "timeout_s must be positive; got 0"),
@@ -72,11 +70,8 @@ def test_scalars_of_numpy_are_kept_as_those_of_python():
         overlap=np.str_("always"),
         timeout_s=np.float32(0.5),
         sanity_check=np.True_,
-        join_batches=0,
     )
-    plain = ValidationPolicy(
-        workers=2, max_lag=1, overlap="always", timeout_s=0.5, sanity_check=True, join_batches=False
-    )
+    plain = ValidationPolicy(workers=2, max_lag=1, overlap="always", timeout_s=0.5, sanity_check=True)
     assert policy == plain
     # Hosts compare the texts of their policies.
     assert str(policy) == str(plain)

@@ -165,7 +165,7 @@ def test_two_hosts_give_the_result_of_one_nightly(name, tmp_path):
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ({"seeds": [0, 1]}, "host 1 has another data than the chief"),
+        ({"seeds": [0, 1]}, "host 1 has another training data content than the chief"),
         ({"batch_sizes": [32, 16]}, "host 1 has another batch size than the chief: '16' instead of '32'"),
     ],
 )

@@ -33,9 +33,12 @@ def config(cluster=CLUSTER, **task):
         (config({"evaluator": ["a:1"]}), "TF_CONFIG has tasks of type evaluator; use 'worker'"),
         (config(CLUSTER | {"evaluator": ["a:1", "b:1"]}), "TF_CONFIG has 2 evaluators; name one, or none"),
         (config(CLUSTER | {"evaluator": []}), "TF_CONFIG has 0 evaluators; name one, or none"),
-        (config(type="chief"), "this is a 'chief', which is not in its cluster"),
-        (config(type=["a"]), r"this is a \['a'\], which is not in its cluster"),
-        (json.dumps({"cluster": CLUSTER}), "this is a None, which is not in its cluster"),
+        (config(type="chief"), "this is a 'chief', which is not in its cluster; it has 'worker'"),
+        (config(type=["a"]), r"needs a 'task' that says which .*; got {'type': \['a'\], 'index': 0}"),
+        (
+            json.dumps({"cluster": CLUSTER}),
+            r"needs a 'task' .*, such as {.type.: .worker., .index.: 0}; got",
+        ),
         (config(index=2), "this is worker number 2, and the cluster has 2: the index counts from 0"),
         (config(index=-1), "this is worker number -1"),
         (config(index="0"), "this is worker number '0'"),
@@ -59,8 +62,13 @@ def test_a_wrong_tf_config_is_refused(text, message, monkeypatch):
 @pytest.mark.parametrize(
     ("jobs", "task_type", "task_id", "message"),
     [
-        ({"worker": ["a:1"]}, None, None, "this is a None, which is not in its cluster"),
-        ({"worker": ["a:1"]}, "worker", None, "this is worker number None"),
+        ({"worker": ["a:1"]}, None, None, "needs a 'task' that says which host of its cluster this is"),
+        (
+            {"worker": ["a:1"]},
+            "worker",
+            None,
+            "needs a 'task' .*got .*'index': None}",
+        ),
         ({"worker": ["a:1"]}, "worker", 3, "this is worker number 3, and the cluster has 1"),
         ({"worker": {1: "a:1"}}, "worker", 0, "lists of 'host:port'"),
         ({"worker": ["a:99999"]}, "worker", 0, "the port of worker 0 must be from 1 to 65535"),

@@ -11,10 +11,13 @@ class Resource(Closing):
     """Counts how often it was closed."""
 
     def __init__(self):
-        self.closed = 0
+        self.closed = self.closed_now = 0
 
     def close(self):
         self.closed += 1
+
+    def close_now(self):
+        self.closed_now += 1
 
 
 def test_a_block_gives_the_resource_and_closes_it():
@@ -25,11 +28,13 @@ def test_a_block_gives_the_resource_and_closes_it():
     assert resource.closed == 1
 
 
-def test_a_block_that_raises_closes_the_resource_and_raises():
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
+def test_a_block_that_raises_closes_the_resource_and_raises(error):
     resource = Resource()
-    with pytest.raises(KeyboardInterrupt), resource:
-        raise KeyboardInterrupt
-    assert resource.closed == 1
+    with pytest.raises(error), resource:
+        raise error
+    now = error is KeyboardInterrupt  # which waits for nothing
+    assert (resource.closed, resource.closed_now) == (not now, now)
 
 
 def test_what_cannot_be_closed_is_not_made():

@@ -51,3 +51,12 @@ def test_an_unknown_name_is_an_attribute_error(package):
 def test_a_home_that_cannot_be_imported_is_told(package):
     with pytest.raises(ModuleNotFoundError, match=r"made_up\.nowhere"):
         package[0].missing  # noqa: B018
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_an_import_that_fails_names_a_backend_that_is_not_tensorflow(package, backend, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    with pytest.raises(ImportError) as raised:
+        _ = package[0].missing
+    assert ("Keras runs on the backend 'jax'" in str(raised.value)) is (backend == "jax")
+    assert "made_up.nowhere" in str(raised.value)

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from overlap_train import Trainer
-from overlap_train._support.refusals import is_refusal_of, refusing
+from overlap_train._support.refusals import Refusing, is_refusal_of
 from tests.networks import arrays
 from tests.pools import sequential
 
@@ -17,7 +17,7 @@ from tests.pools import sequential
 @pytest.mark.parametrize("kind", [TypeError, ValueError, RuntimeError])
 def test_bad_arguments_are_refused_and_nothing_else_is(kind):
     one, other = object(), object()
-    with pytest.raises(kind) as caught, refusing(one):
+    with pytest.raises(kind) as caught, Refusing(one):
         raise kind
     assert is_refusal_of(one, caught.value) == (kind is not RuntimeError)
     assert not is_refusal_of(other, caught.value)
@@ -26,7 +26,7 @@ def test_bad_arguments_are_refused_and_nothing_else_is(kind):
 
 def test_a_refusal_can_be_sent_to_another_process_whatever_owner_it_has():
     owner = threading.Lock()
-    with pytest.raises(ValueError) as caught, refusing(owner):
+    with pytest.raises(ValueError) as caught, Refusing(owner):
         raise ValueError("epochs must be at least 0")
     for sent in (pickle.loads(pickle.dumps(caught.value)), copy.deepcopy(caught.value)):
         assert str(sent) == "epochs must be at least 0"
@@ -41,7 +41,7 @@ class Sealed(ValueError):
 
 
 def test_an_error_that_takes_no_mark_is_raised_as_it_is():
-    with pytest.raises(Sealed), refusing(object()):
+    with pytest.raises(Sealed), Refusing(object()):
         raise Sealed
 
 

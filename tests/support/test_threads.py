@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 from tensorflow.python.eager.context import FunctionCallOptions
 
-from overlap_train._support.threads import leaves_nothing, start, submitted
+from overlap_train._support.threads import in_background, leaves_nothing, start
 from overlap_train._training.warm_up import WarmUp
 from overlap_train._validation.pool import WorkerPool
 
@@ -39,6 +39,13 @@ def run_in_a_warm_up(main):
     WarmUp(main).wait()
 
 
+def run_behind(main):
+    in_background(main, "behind").result()
+    for thread in threading.enumerate():
+        if thread.name == "behind":
+            thread.join()
+
+
 def call():
     ADD(ONE)
 
@@ -52,7 +59,7 @@ def test_tensorflow_keeps_the_options_of_a_thread_that_has_ended():
 
 
 @pytest.mark.parametrize(
-    "run", [lambda main: run_in_a_thread(leaves_nothing(main)), run_in_a_pool, run_in_a_warm_up]
+    "run", [lambda main: run_in_a_thread(leaves_nothing(main)), run_in_a_pool, run_in_a_warm_up, run_behind]
 )
 def test_threads_that_call_tensorflow_leave_nothing(run):
     call()
@@ -62,13 +69,28 @@ def test_threads_that_call_tensorflow_leave_nothing(run):
 
 
 def test_what_is_raised_is_raised():
+    """On a thread of its own: of the one that goes on, TensorFlow must forget nothing."""
+    raised = []
+
     @leaves_nothing
     def fail():
         raise LookupError("no")
 
-    with pytest.raises(LookupError, match="no"):
-        fail()
-    assert ADD(ONE) == 2.0  # this thread goes on
+    def run():
+        try:
+            fail()
+        except LookupError as error:
+            raised.append(str(error))
+
+    run_in_a_thread(run)
+    assert raised == ["no"]
+
+
+def test_what_runs_at_once_takes_nothing_from_the_thread_that_goes_on(no_threads):
+    before = context.context().op_callbacks
+    in_background(call, "behind").result()
+    assert context.context().op_callbacks is not None
+    assert context.context().op_callbacks == before
 
 
 @pytest.fixture
@@ -92,20 +114,15 @@ def test_a_thread_is_started():
     assert ran == [1]
 
 
-def test_what_no_thread_can_be_had_for_is_done_at_once_and_in_its_order(no_threads, monkeypatch):
-    done = []
-    with ThreadPoolExecutor(1) as executor:
-        for number in range(2):
-            future = submitted(executor, lambda n: done.append(n) or threading.current_thread(), number)
-            assert done == list(range(number + 1))
-            assert future.result(timeout=0) is threading.current_thread()
-        monkeypatch.undo()  # nothing that could not be begun is begun later
-        submitted(executor, done.append, 2).result(timeout=60)
-        with pytest.raises(ZeroDivisionError):
-            submitted(executor, lambda: 1 / 0).result(timeout=0)
-    assert done == [0, 1, 2]
+def test_what_no_thread_can_be_had_for_is_done_at_once(no_threads):
+    assert in_background(threading.current_thread, "mine").result(timeout=0) is threading.current_thread()
+    with pytest.raises(ZeroDivisionError):
+        in_background(lambda: 1 / 0, "mine").result(timeout=0)
 
 
-def test_what_a_thread_can_be_had_for_is_done_there():
-    with ThreadPoolExecutor(1) as executor:
-        assert submitted(executor, threading.current_thread).result() is not threading.current_thread()
+@pytest.mark.parametrize("daemon", [False, True])
+def test_what_a_thread_can_be_had_for_is_done_there(daemon):
+    thread = in_background(threading.current_thread, "mine", daemon=daemon).result(timeout=60)
+    assert (thread.name, thread.daemon) == ("mine", daemon)
+    with pytest.raises(ZeroDivisionError):
+        in_background(lambda: 1 / 0, "mine").result(timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import keras
@@ -24,7 +25,8 @@ def dropping(*, twice=False, seed=3):
 
 def in_parts(model, *bounds, rows=ROWS, masks=None):
     masks = {} if masks is None else masks
-    with whole_batch_dropout(model) as begin_part:
+    with contextlib.ExitStack() as patches:
+        begin_part = whole_batch_dropout(model, patches)
         parts = []
         for begin, end in itertools.pairwise(bounds):
             begin_part(rows, begin, end, masks)
@@ -54,7 +56,8 @@ def test_what_has_no_row_for_each_of_the_batch_has_one_mask_for_all_parts():
     model = keras.Sequential([keras.Input((WIDTH,)), layer])
     table = tf.ones([3, WIDTH])  # such as of positions
     masks = {}
-    with whole_batch_dropout(model) as begin_part:
+    with contextlib.ExitStack() as patches:
+        begin_part = whole_batch_dropout(model, patches)
         results = []
         for begin, end in ((0, 2), (2, 6)):
             begin_part(ROWS, begin, end, masks)
@@ -66,7 +69,8 @@ def test_what_has_no_row_for_each_of_the_batch_has_one_mask_for_all_parts():
 
 def test_nothing_is_dropped_and_drawn_where_nothing_is_trained():
     model = dropping()
-    with whole_batch_dropout(model) as begin_part:
+    with contextlib.ExitStack() as patches:
+        begin_part = whole_batch_dropout(model, patches)
         masks = {}
         begin_part(ROWS, 0, ROWS, masks)
         np.testing.assert_array_equal(model(X, training=False), X)
@@ -78,7 +82,8 @@ def test_layers_are_as_before_afterwards_however_it_ends():
     (layer,) = dropout_layers(model)
 
     def fail():
-        with whole_batch_dropout(model):
+        with contextlib.ExitStack() as patches:
+            whole_batch_dropout(model, patches)
             assert "call" in vars(layer)
             raise ZeroDivisionError
 

@@ -152,9 +152,9 @@ def test_eager_plan_runs_the_step_operation_by_operation():
             return self.dense(x)
 
     model = Model()
-    model.compile("sgd", networks.crossentropy())
+    model.compile("sgd", networks.crossentropy(), run_eagerly=True)
     x, y = networks.arrays(16)
-    Trainer(model, execution=ExecutionPlan(loop="eager")).fit(x, y, batch_size=8, verbose=0)
+    Trainer(model).fit(x, y, batch_size=8, verbose=0)
     assert eager[-1]
 
 
@@ -233,7 +233,7 @@ def test_a_run_too_short_to_time_its_plan_tells_it_all_the_same(monkeypatch, tmp
 
 @pytest.mark.parametrize(
     ("plan", "said"),
-    [(ExecutionPlan(), True), (ExecutionPlan(batch_splits=1), False), (ExecutionPlan(loop="eager"), False)],
+    [(ExecutionPlan(), True), (ExecutionPlan(batch_splits=1), False)],
 )
 def test_who_forgot_configure_is_told_where_it_would_pay(monkeypatch, plan, said):
     monkeypatch.setattr(execution, "splits_would_pay", lambda: True)

@@ -73,6 +73,7 @@ def test_logs_that_the_metrics_tell_are_not_carried(kind):
     assert loop.run(cursor, 2).logs is None
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_a_call_that_makes_no_step_has_no_logs():
     """Else the empty ones that a loop begins with would pass for a step's."""
     loop, cursor, _ = make("iterator", known=False)
@@ -94,6 +95,7 @@ def test_it_halts_after_the_step_whose_loss_is_not_finite(kind):
     assert cursor.steps == 4
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_the_end_of_data_of_unknown_length_is_found_out():
     loop, cursor, seen = make("iterator", known=False)
     assert cursor.remaining() is None

@@ -7,35 +7,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.given_data import GivenData
-from overlap_train._data.validation_data import make_batches
-from overlap_train._keras.data import recognize
+from overlap_train._keras.evaluation import FitEvaluation
 from overlap_train._snapshot import ModelState, Snapshot
-from overlap_train._validation.live import (
-    LiveRunner,
-    OwnEvaluation,
-    StepByStep,
-    chosen_step,
-    eager_step,
-    is_of_hook,
-    late_step,
-    live_failure,
-    traced_step,
-)
-from overlap_train._validation.validation_step import trace_validation
-from tests.networks import arrays
+from overlap_train._validation.live import KerasEvaluation, LiveRunner, live_failure
+from tests.networks import arrays, crossentropy
 from tests.validation.counting import counting
 
 X, Y = arrays(70)
 
 
+def evaluation(model, *, rows=70, batch_size=16, steps=None, test_step=None, passed=lambda made: None):
+    data = (X[:rows], Y[:rows], None)
+    return KerasEvaluation(model, FitEvaluation(model, lambda: data, batch_size, steps), test_step, passed)
+
+
 def live_runner_of(model, spans=None):
-    batches = make_batches(GivenData(lambda: recognize(X, Y, batch_size=16)), steps=None, cache_bytes=1 << 30)
-    step = trace_validation(model, model.test_step, batches.element_spec)
-    assert step.live
-    state = ModelState(model, step.variables)
-    validate = StepByStep(model, traced_step(step), batches)
-    return state, LiveRunner(validate, step.live, state, (spans if spans is not None else []).append)
+    state = ModelState(model, [])
+    return state, LiveRunner(evaluation(model), "why", state, (spans if spans is not None else []).append)
 
 
 def test_what_validation_changes_is_left_in_the_model_as_keras_leaves_it():
@@ -133,10 +121,10 @@ def test_what_a_callback_raises_is_told_from_what_the_step_raises(of_hook):
         raise KeyError("of the step")
 
     if not of_hook:
-        runner._validate = StepByStep(model, fails, runner._validate.batches)
+        runner._validate = evaluation(model, test_step=fails)
     with pytest.raises(KeyError) as raised:
         runner.run(callbacks_of(model, *[Raises()] * of_hook), None)
-    assert is_of_hook(raised.value) is of_hook
+    assert (runner.raised_by_hook is raised.value) is of_hook
 
 
 @pytest.mark.parametrize(("name", "where"), [("", ""), ("clean", "on set 'clean' ")])
@@ -154,7 +142,7 @@ def test_who_wants_parts_of_it_is_told_to_run_it():
         runner.merge([], None)
     assert runner.evaluate_one_batch(None) is None
     assert (runner.live, runner.runs_python, runner.computes_here, runner.rewindable) == (True,) * 4
-    assert "changes variables" in runner.in_step
+    assert runner.in_step == "why"
 
 
 def test_what_the_data_began_is_ended():
@@ -167,102 +155,34 @@ def test_what_the_data_began_is_ended():
     assert closed == [1]
 
 
-def stepwise(model, step, *, steps=None, batch_size=16, rows=70):
-    data = recognize(X[:rows], Y[:rows], batch_size=batch_size, steps=steps)
-    return StepByStep(
-        model, step, make_batches(GivenData(lambda: data), steps=steps, cache_bytes=1 << 30), steps
-    )
-
-
 def bare():
     """Returns a model without metrics, for steps that have logs of their own."""
     model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile("sgd", "mse")
+    model.compile("sgd", crossentropy())
     return model
 
 
-def test_logs_of_a_steps_own_are_those_of_the_last_batch():
-    made = []
-    validate = stepwise(bare(), lambda batch: made.append(batch) or {"own": len(made)}, steps=3)
-    assert validate(callbacks_of(validate.model)) == {"own": 3}
+def test_a_step_of_the_trainers_takes_the_place_of_the_models_and_may_call_it():
+    model, seen = bare(), []
 
+    def test_step(batch):
+        seen.append(1)  # when it is traced
+        return {"own": model.test_step(batch)["loss"] * 0 + 3.0}
 
-def test_batches_that_are_missing_are_told_unless_the_validation_was_ended():
-    validate = stepwise(bare(), lambda batch: {"own": 1.0}, steps=3, rows=20)
-
-    class Ends(keras.callbacks.Callback):
-        def on_test_batch_end(self, batch, logs=None):
-            self.model.stop_evaluating = True
-
-    validate(callbacks_of(validate.model, Ends()))
-    with pytest.warns(UserWarning, match="Your input ran out of data"):
-        validate(callbacks_of(validate.model))
-
-
-def test_steps_come_in_groups_where_keras_groups_them():
-    model = bare()
-    model.steps_per_execution = 2
-    heard = []
-
-    class Hears(keras.callbacks.Callback):
-        def on_test_batch_begin(self, batch, logs=None):
-            heard.append(batch)
-
-        def on_test_batch_end(self, batch, logs=None):
-            heard.append(batch)
-
-    stepwise(model, lambda batch: {"own": 1.0})(callbacks_of(model, Hears()))
-    assert heard == [0, 1, 2, 3, 4, 5]
+    validate = evaluation(model, test_step=test_step)
+    before = model.test_function
+    for _ in range(2):
+        assert validate(callbacks_of(model)) == {"own": 3.0}
+        assert model.test_function is before
+        assert "test_step" not in vars(model)
+    assert 1 <= len(seen) <= 2, "it is traced for full batches, and for the last one"
 
 
 def test_a_step_that_returns_no_logs_is_refused():
     model = bare()
     with pytest.raises(TypeError, match="validation_step returned"):
-        stepwise(model, lambda batch: 3.0)(callbacks_of(model))
-
-
-class Held:
-    def __init__(self, changed):
-        self._changed, self.asked = changed, 0
-
-    def changed(self):
-        self.asked += 1
-        return self._changed
-
-
-@pytest.mark.parametrize(("changed", "expected"), [(None, "traced"), ("Scaled.scale", "late")])
-def test_the_late_trace_is_taken_where_on_test_begin_has_set_what_the_early_one_holds(changed, expected):
-    held = Held(changed)
-    step = chosen_step(lambda batch: ("traced", batch), lambda batch: ("late", batch), held)
-    assert [step(number) for number in range(3)] == [(expected, 0), (expected, 1), (expected, 2)]
-    assert held.asked == 1
-
-
-class Step:
-    """A traced step that says what it got."""
-
-    def __init__(self, preparation=None):
-        self.preparation = preparation
-
-    def step(self, batch):
-        return {"got": batch}
-
-
-@pytest.mark.parametrize(("preparation", "got"), [(None, 3), (lambda batch: batch + 1, 4)])
-def test_a_batch_is_prepared_before_its_step_where_the_data_holds_it_otherwise(preparation, got):
-    assert traced_step(Step(preparation))(3) == {"got": got}
-    traces = []
-    late = late_step(Step(preparation), lambda: traces.append(1) or (lambda batch: {"late": batch}))
-    assert traces == []  # nothing before the first batch has come
-    assert late(3) == {"late": got}
-    assert traces == [1]
-
-
-def test_an_eager_step_gets_what_the_users_function_prepares():
-    step = eager_step(lambda batch: {"got": batch}, lambda x, y: (x + 1, y))
-    x, y = step((np.float32(1), np.float32(2)))["got"]
-    assert (float(x), float(y)) == (2.0, 2.0)
-    assert eager_step(lambda batch: {"got": batch}, None)((1, 2)) == {"got": (1, 2)}
+        evaluation(model, test_step=lambda batch: 3.0)(callbacks_of(model))
+    assert "test_step" not in vars(model)
 
 
 class OwnEvaluate(keras.Sequential):
@@ -275,21 +195,45 @@ class OwnEvaluate(keras.Sequential):
 
 def test_a_models_own_evaluate_is_called_as_fit_calls_it():
     model = OwnEvaluate([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile("sgd", "mse")
+    model.compile("sgd", crossentropy())
     callbacks = callbacks_of(model)
-    assert OwnEvaluation(model, (X, Y, None), 16, 2)(callbacks) == {"own": 70.0}
+    assert evaluation(model, steps=2)(callbacks) == {"own": 70.0}
     asked = model.asked
     assert (asked["batch_size"], asked["steps"], asked["callbacks"]) == (16, 2, callbacks)
     assert asked["return_dict"] is True
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_missing_batches_are_warned_of_as_by_keras(given):
-    rows = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
-    data = rows.shuffle(9) if given else rows.filter(lambda x, y: True).shuffle(9)
-    model = counting()
-    step = trace_validation(model, model.test_step, rows.element_spec)
-    batches = make_batches(GivenData(lambda: recognize(data)), steps=9, cache_bytes=0)
-    validate = StepByStep(model, traced_step(step), batches, asked=9)
-    with pytest.warns(UserWarning, match="ran out"):
-        validate(keras.callbacks.CallbackList([], model=model))
+class Ends(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        self.model.stop_evaluating = batch == 1
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize(
+    ("data", "steps", "callbacks", "expected"),
+    [
+        pytest.param(lambda rows: rows, None, [], (2, 5, False), id="counted"),
+        pytest.param(lambda rows: rows.filter(lambda *_: True), None, [], (1, 5, True), id="uncounted"),
+        pytest.param(lambda rows: rows, 3, [], (1, 3, False), id="some steps"),
+        pytest.param(lambda rows: rows, 9, [], (2, 5, False), id="too many steps"),
+        pytest.param(lambda rows: rows.repeat(), 3, [], (1, 3, False), id="endless"),
+        pytest.param(lambda rows: rows, None, [Ends()], (1, 2, False), id="ended by a hook"),
+    ],
+)
+def test_what_a_validation_draws_is_counted(data, steps, callbacks, expected):
+    model, passes = bare(), []
+    rows = data(tf.data.Dataset.from_tensor_slices((X, Y)).batch(16))
+    validate = KerasEvaluation(
+        model, FitEvaluation(model, lambda: (rows, None, None), None, steps), None, passes.append
+    )
+    for _ in range(2):
+        validate(callbacks_of(model, *callbacks))
+    assert [(made.iterators, made.batches, made.ended) for made in passes] == [expected] * 2
+
+
+def test_a_step_that_was_set_on_the_model_itself_is_there_again_behind_it():
+    model = bare()
+    model.test_step = own = lambda batch: {"own": 1.0}
+    validate = evaluation(model, test_step=lambda batch: {"around": model.test_step(batch)["own"] + 1.0})
+    assert validate(callbacks_of(model)) == {"around": 2.0}
+    assert model.test_step is own

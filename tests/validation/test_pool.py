@@ -9,6 +9,7 @@ import weakref
 import pytest
 
 from overlap_train._validation.pool import CallersThread, WorkerPool
+from overlap_train.errors import ValidationTimeoutError
 
 WAIT_S = 30
 
@@ -101,6 +102,20 @@ def test_a_stuck_worker_does_not_hide_the_error_that_ended_the_fit(monkeypatch):
     assert pool.close(timeout_s=WAIT_S)
 
 
+def test_behind_a_keyboard_interrupt_no_worker_is_waited_for_or_told_of():
+    """Warnings are errors in these tests. A wait would end with the job, in time for nobody."""
+    started, go_on = threading.Event(), threading.Event()
+    pool = WorkerPool(1)
+    running = pool.submit(lambda: (started.set(), go_on.wait(WAIT_S)))
+    assert started.wait(WAIT_S)
+    with pytest.raises(KeyboardInterrupt), pool:
+        raise KeyboardInterrupt
+    assert not running.done()
+    go_on.set()
+    running.result(WAIT_S)
+    assert pool.close(timeout_s=WAIT_S)
+
+
 def test_the_time_to_close_is_for_all_workers_together(monkeypatch):
     clock = iter(range(0, 1000, 4))
     waits = []
@@ -177,3 +192,23 @@ def test_the_callers_thread_stands_in_for_a_pool():
     here.admit(1, after_s=60.0)
     assert here.submit(len, "ok").result(0) == 2
     assert (here.workers, here.idle) == (1, True)
+
+
+def test_behind_a_timeout_it_waits_no_ten_seconds_for_a_job_that_hangs():
+    started, go_on = threading.Event(), threading.Event()
+
+    def hang():
+        started.set()
+        assert go_on.wait(WAIT_S)
+
+    def fail():
+        with pool:
+            pool.submit(hang)
+            assert started.wait(WAIT_S)
+            raise ValidationTimeoutError
+
+    pool = WorkerPool(1)
+    with pytest.warns(RuntimeWarning, match="did not end within 1 s"), pytest.raises(ValidationTimeoutError):
+        fail()
+    go_on.set()
+    assert pool.close(timeout_s=WAIT_S)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from overlap_train import ValidationPolicy, ValidationSet
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.given_sets import GivenSets
-from overlap_train._validation.live import LiveRunner, OwnEvaluation, StepByStep
+from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.set_request import SetRequest
 from overlap_train._validation.sets import build_suite, prepare_sets
@@ -105,7 +105,7 @@ def test_models_that_validate_by_themselves_are_live(kind, options, within, reas
             assert type(runner) is ValidationRunner
         else:
             assert type(runner) is LiveRunner
-            assert type(runner._validate) is (StepByStep if options else OwnEvaluation)
+            assert type(runner._validate) is KerasEvaluation
             assert suite.in_step == reason
 
 
@@ -118,7 +118,7 @@ def test_what_acts_between_batches_makes_it_live():
 def test_a_pipeline_that_reads_a_variable_as_it_stands_makes_it_live():
     scale = tf.Variable(2.0, name="scale")
     rows = dataset().map(lambda x, y: (x * scale, y))
-    request = request_of(sequential(), policy=ValidationPolicy(workers=3, cache_bytes=0))
+    request = request_of(sequential(), policy=ValidationPolicy(workers=3, keep_bytes=0))
     (prepared,) = prepared_of(request, of_data(rows))
     assert prepared.live == (
         "the pipeline of the validation data reads what no pass holds (scale), as it stands then"
@@ -164,7 +164,7 @@ def test_a_few_batches_of_a_small_network_are_evaluated_where_nothing_goes_on_be
     for data in ((X[:rows], Y[:rows]), tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(8)):
         pools, found = [], []
         for _ in range(2):
-            request = request_of(model, policy=ValidationPolicy(workers=3, join_batches=False), once=once)
+            request = request_of(model, policy=ValidationPolicy(workers=3), once=once)
             with contextlib.ExitStack() as resources:
                 options = {"batch_size": 8} if isinstance(data, tuple) else {}
                 suite, prepared = suite_of(request, of_data(data, **options), resources)

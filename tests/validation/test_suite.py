@@ -163,30 +163,6 @@ def test_on_error_warn_leaves_out_the_set_that_failed():
     assert waiting.skipped
 
 
-@pytest.mark.parametrize("again", [0.5, FAILED])
-def test_on_error_retry_evaluates_the_same_snapshot_once_more(again):
-    asked = []
-
-    class Second(EndedByTest):
-        def start(self, snapshot):
-            asked.append(snapshot)
-            futures = super().start(snapshot)
-            self.end(snapshot.epoch, FAILED if len(asked) == 1 else again)
-            return futures
-
-    suite, pool = suite_of(Second(), on_error="retry", pool=None), Pool()
-    suite._pool = pool
-    waiting = pending(suite)
-    if again is FAILED:
-        with pytest.raises(ValidationWorkerError):
-            suite.collect(waiting)
-    else:
-        results, _ = suite.collect(waiting)
-        assert results[""].metrics == {"loss": 0.5}
-    assert asked == [waiting.snapshot, waiting.snapshot]
-    assert ("admit", None, False) in pool.told
-
-
 def test_what_fails_on_one_host_ends_the_validation_on_all():
     def work(host):
         runner = EndedByTest()
@@ -237,7 +213,7 @@ def validated(suite):
     return suite.validate_live("", snapshot_at(2), keras.callbacks.CallbackList([]))
 
 
-def test_a_live_validation_that_fails_is_raised_left_out_or_made_again():
+def test_a_live_validation_that_fails_is_raised_or_left_out():
     suite, _ = live_suite("raise", FAILED)
     with pytest.raises(ValidationWorkerError, match="validating epoch 3 failed: ZeroDivisionError") as raised:
         validated(suite)
@@ -246,14 +222,9 @@ def test_a_live_validation_that_fails_is_raised_left_out_or_made_again():
     with pytest.warns(RuntimeWarning, match="left out: validating epoch 3 failed"):
         assert validated(suite) is None
     assert len(left) == 1
-    suite, _ = live_suite("retry", FAILED, {"loss": 1.0})
-    assert validated(suite).result.metrics == {"loss": 1.0}
-    suite, _ = live_suite("retry", FAILED, FAILED, {"loss": 1.0})
-    with pytest.raises(ValidationWorkerError):
-        validated(suite)
 
 
-@pytest.mark.parametrize("on_error", ["raise", "warn", "retry"])
+@pytest.mark.parametrize("on_error", ["raise", "warn"])
 def test_what_a_callback_raises_in_between_is_its_own(on_error):
     class Prunes(keras.callbacks.Callback):
         def on_test_begin(self, logs=None):

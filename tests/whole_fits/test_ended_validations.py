@@ -105,7 +105,7 @@ def test_an_evaluation_is_that_of_keras_and_warns_of_nothing(data):
 
 @pytest.mark.parametrize(
     ("data", "told"),
-    [("of many batches", "join_batches=False"), ("shuffled anew", "have been drawn already")],
+    [("of many batches", "have been joined"), ("shuffled anew", "have been drawn already")],
 )
 def test_whoever_declares_that_it_only_watches_is_told(data, told):
     trainer = Trainer(sequential(), validation=AHEAD)

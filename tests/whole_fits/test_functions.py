@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import keras
 import numpy as np
 
@@ -14,7 +12,6 @@ from tests.networks import (
     crossentropy,
 )
 from tests.validation.calling import (
-    WAIT_S,
     X,
     Y,
     fit,
@@ -65,24 +62,6 @@ def test_a_resumed_training_has_the_values_of_an_unbroken_one(tmp_path):
     Trainer(simple(), validation=policy).fit(X, Y, epochs=2, verbose=0, resume=tmp_path / "b")
     resumed = Trainer(simple(), validation=policy).fit(X, Y, epochs=4, verbose=0, resume=tmp_path / "b")
     np.testing.assert_allclose(resumed.history["val_mean"], whole.history["val_mean"], rtol=1e-6)
-
-
-def test_backlog_skip_leaves_functions_out_too():
-    go_on = threading.Event()
-
-    class Opens(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 3:
-                go_on.set()
-
-    def wait(model):
-        go_on.wait(WAIT_S)
-        return float(model.optimizer.iterations)
-
-    trainer = fit(simple(), {"at": wait}, epochs=5, backlog="skip", on_change="continue", callbacks=[Opens()])
-    assert trainer.model.history.history["val_at"][0] == 4.0
-    assert trainer.model.history.history["val_at"][-1] == 20.0
-    assert any(account.skipped for account in trainer.accounts)
 
 
 def test_a_validation_set_object_may_stand_beside_a_function():

@@ -189,10 +189,10 @@ def test_where_little_may_be_kept_the_training_waits(source):
     results = []
     for limit in (1 << 30, 2 * BATCH * X[0].nbytes):
         model = sequential()
-        policy = ValidationPolicy(max_lag=2, overlap="always", replay_bytes=limit)
+        policy = ValidationPolicy(max_lag=2, overlap="always", keep_bytes=limit)
         trainer = Trainer(model, validation=policy)
         trained(source, trainer.fit, callbacks=callbacks())
-        waited = any("ValidationPolicy.replay_bytes" in message for message in trainer.messages)
+        waited = any("ValidationPolicy.keep_bytes" in message for message in trainer.messages)
         assert waited == (limit < 1 << 30)
         results.append(model)
     assert_same_history(results[1].history.history, results[0].history.history)
@@ -200,7 +200,7 @@ def test_where_little_may_be_kept_the_training_waits(source):
 
 
 def test_where_nothing_may_be_kept_it_is_validated_in_step():
-    trainer = Trainer(sequential(), validation=ValidationPolicy(replay_bytes=0))
+    trainer = Trainer(sequential(), validation=ValidationPolicy(keep_bytes=0))
     explained = trainer.explain(
         Indexed(), validation_data=VALIDATION, callbacks=[keras.callbacks.ReduceLROnPlateau("val_loss")]
     )

@@ -16,6 +16,8 @@ from tests.pools import sequential
 
 X, Y = arrays()
 VALIDATION = arrays(VALIDATION_ROWS, 1)
+# Where the size of a dataset is unknown, Keras says at its end that it ran out.
+pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
 STEPS = 13  # of an epoch of 203 rows in batches of 16
 SHORT_CALLS = ExecutionPlan(steps_per_call=1, batch_splits=1, jit=False)
 

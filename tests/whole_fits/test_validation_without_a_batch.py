@@ -20,7 +20,7 @@ SPEC = (tf.TensorSpec([None, FEATURES], X.dtype), tf.TensorSpec([None], Y.dtype)
 POLICIES = [
     ValidationPolicy(max_lag=0),
     ValidationPolicy(max_lag=1, overlap="always", workers=3),
-    ValidationPolicy(max_lag=2, overlap="always", workers=3, cache_bytes=0),
+    ValidationPolicy(max_lag=2, overlap="always", workers=3, keep_bytes=0),
 ]
 
 

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,8 +148,7 @@ def _together(found: Mapping[str, Sequence[_Swap]], *, times: bool) -> FastKerne
     return FastKernels(tuple(found), tuple(swap for swaps in found.values() for swap in swaps), times)
 
 
-@contextlib.contextmanager
-def _swapped(owner: Any, method: str, fast: _Call) -> Iterator[None]:
+def _swapped(owner: Any, method: str, fast: _Call) -> contextlib.ExitStack:
     """Gives an object another method, for this thread only."""
     stock, thread = getattr(owner, method), threading.get_ident()
 
@@ -161,13 +160,16 @@ def _swapped(owner: Any, method: str, fast: _Call) -> Iterator[None]:
     before = vars(owner).get(method)
     # Past Keras's attribute tracking, which has nothing to track here.
     object.__setattr__(owner, method, call)
-    try:
-        yield
-    finally:
+    undo = contextlib.ExitStack()
+
+    @undo.callback
+    def put_back() -> None:
         if before is not None:
             object.__setattr__(owner, method, before)
         else:
             vars(owner).pop(method, None)
+
+    return undo
 
 
 def _float32_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:

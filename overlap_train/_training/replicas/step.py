@@ -128,10 +128,8 @@ class ReplicaStep:
         rows = row_count(leaves_of(x)[0])
         logs: list[Logs] = []
         with contextlib.ExitStack() as patches:
-            begin_part = patches.enter_context(whole_batch_dropout(model))
-            begin_losses = patches.enter_context(
-                keras_replicas.added_losses_apart(keras_models.flat_layers(model))
-            )
+            begin_part = whole_batch_dropout(model, patches)
+            begin_losses = keras_replicas.keep_added_losses_apart(keras_models.flat_layers(model), patches)
             patches.enter_context(keras_replicas.gradients_already_reduced(model.optimizer))
             own = {r: Share(x, rows, begin, size) for r, (begin, size) in shares.items()}
 

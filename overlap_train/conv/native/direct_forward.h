@@ -7,6 +7,8 @@
 #ifndef OVERLAP_TRAIN_CONV_DIRECT_FORWARD_H_
 #define OVERLAP_TRAIN_CONV_DIRECT_FORWARD_H_
 
+#include <algorithm>
+
 #include "blocks.h"
 #include "direct_rows.h"
 #include "parallel.h"
@@ -228,24 +230,16 @@ struct Phase {
 
 template <class T>
 bool RunDirectInputGradient(const ConvShape& s, const T* dy, const T* filter, T* dx, Runtime& runtime) {
-  for (Index oy = 0; oy < s.stride_h; ++oy) {
-    for (Index ox = 0; ox < s.stride_w; ++ox) {
-      const Phase h(s.in_h, s.k_h, s.stride_h, s.pad_top, oy), w(s.in_w, s.k_w, s.stride_w, s.pad_left, ox);
-      if (h.count == 0 || w.count == 0) continue;
-      const bool reached = h.taps > 0 && w.taps > 0;
-      const ConvShape back{s.batch,
-                           s.out_h,
-                           s.out_w,
-                           s.out_c,
-                           h.count,
-                           w.count,
-                           s.in_c,
-                           reached ? h.taps : 0,
-                           reached ? w.taps : 0,
-                           1,
-                           1,
-                           h.pad,
-                           w.pad};
+  // Strides beyond the filter leave pixels that no output reads.
+  if (s.stride_h > s.k_h || s.stride_w > s.k_w) std::fill(dx, dx + s.batch * s.in_h * s.in_w * s.in_c, T(0));
+  for (Index oy = 0; oy < std::min(s.stride_h, s.in_h); ++oy) {
+    const Phase h(s.in_h, s.k_h, s.stride_h, s.pad_top, oy);
+    if (h.taps == 0) continue;
+    for (Index ox = 0; ox < std::min(s.stride_w, s.in_w); ++ox) {
+      const Phase w(s.in_w, s.k_w, s.stride_w, s.pad_left, ox);
+      if (w.taps == 0) continue;
+      const ConvShape back{s.batch, s.out_h, s.out_w, s.out_c, h.count, w.count, s.in_c,
+                           h.taps,  w.taps,  1,       1,       h.pad,   w.pad};
       const FilterTaps<T> taps{filter,
                                s.k_w,
                                s.in_c,

@@ -19,7 +19,7 @@ import contextlib
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -50,14 +50,12 @@ _ELEMENTWISE = frozenset(
 _constant: ContextVar[bool] = ContextVar("constant_pieces", default=False)
 
 
-@contextlib.contextmanager
-def constant_pieces() -> Iterator[None]:
+def constant_pieces() -> contextlib.ExitStack:
     """Pieces that are traced meanwhile have their own part of the weights built in, and not all of them."""
     token = _constant.set(True)
-    try:
-        yield
-    finally:
-        _constant.reset(token)
+    undo = contextlib.ExitStack()
+    undo.callback(_constant.reset, token)
+    return undo
 
 
 def _value(variable: Any) -> np.ndarray:

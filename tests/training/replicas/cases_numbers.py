@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train import Trainer, ValidationPolicy
 from tests.differential import assert_same_content, read_files
 from tests.networks import (
     CLASSES,
@@ -125,10 +125,6 @@ def test_losses_that_are_no_mean_over_the_rows(reduction):
 
 def test_clipping_by_the_norm_of_the_whole_gradient():
     fit_both(lambda: sequential(keras.optimizers.SGD(0.5, global_clipnorm=0.05)), *arrays())
-
-
-def test_operation_by_operation():
-    fit_both(lambda: sequential("sgd"), *arrays(70), execution=ExecutionPlan(loop="eager"))
 
 
 # Building inside and training outside is what the other cases do.

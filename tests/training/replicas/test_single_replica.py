@@ -65,11 +65,10 @@ def trained(model, plan, data="arrays"):
         ),
         # more parts than the last batch of 4 has rows
         ("MirroredStrategy", "dataset", ExecutionPlan(batch_splits=6), {}),
-        ("MirroredStrategy", "arrays", ExecutionPlan(loop="eager"), {}),
     ],
-    ids=["one", "one split", "auto", "jit", "compiled", "split", "6 splits", "eager"],
+    ids=["one", "one split", "auto", "jit", "compiled", "split", "6 splits"],
 )
-@pytest.mark.by_default("auto", "eager")
+@pytest.mark.by_default("auto")
 def test_numbers_are_those_without_a_strategy(strategy, data, plan, options):
     history, weights = trained(network(STRATEGIES[strategy], **options), plan, data)
     expected, expected_weights = trained(network(**options), plan, data)

@@ -21,11 +21,14 @@ def run_cases(name: str, *options: str) -> None:
     "name",
     [
         *("cases_numbers.py", "cases_models.py", "cases_whole_fit.py"),
-        *("cases_refusals.py", "cases_differential.py"),
+        *("cases_refusals.py", "cases_differential.py", "cases_own_test_step.py"),
     ],
 )
 # Random runs are nightly: what they combine is in the other files.
-@pytest.mark.by_default("cases_numbers.py", "cases_models.py", "cases_whole_fit.py", "cases_refusals.py")
+@pytest.mark.by_default(
+    *("cases_numbers.py", "cases_models.py", "cases_whole_fit.py", "cases_refusals.py"),
+    "cases_own_test_step.py",
+)
 def test_two_logical_cpus(name):
     run_cases(name, "-m", "not nightly")
 
@@ -33,7 +36,11 @@ def test_two_logical_cpus(name):
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
-    "name", ["cases_numbers.py", "cases_models.py", "cases_whole_fit.py", "cases_differential.py"]
+    "name",
+    [
+        *("cases_numbers.py", "cases_models.py", "cases_whole_fit.py", "cases_differential.py"),
+        "cases_own_test_step.py",
+    ],
 )
 def test_two_logical_cpus_nightly(name):
     run_cases(name, "-m", "nightly")

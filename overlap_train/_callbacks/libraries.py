@@ -1,0 +1,125 @@
+"""The callbacks of Keras and of other libraries whose hooks are known, one by one.
+
+A hook counts as a library's if the function that runs is the library's own, and so are the methods that it
+calls by name: a user's subclass of a known callback may override any of them.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from overlap_train._inspection.lookup import variables_of
+from overlap_train._keras import training as keras_training
+
+__all__ = ["Known", "knowledge_of", "only_watches"]
+
+
+class Known(enum.Enum):
+    """What a hook of a library does."""
+
+    IDLE = enum.auto()  # nothing, as the callback is set
+    NOTES = enum.auto()  # it counts, logs or shows what it is given
+    WATCHES = enum.auto()  # it looks at the training, and at most ends it
+
+
+# Packages whose callbacks watch a training; of Keras's own, these do.
+_PACKAGES = frozenset(
+    {"comet_ml", "dvclive", "keras_tuner", "mlflow", "optuna", "optuna_integration", "tensorboard", "tqdm"}
+    | {"wandb"}
+)
+_OF_KERAS = frozenset(
+    {"BackupAndRestore", "CSVLogger", "Callback", "EarlyStopping", "History", "ModelCheckpoint"}
+    | {"MonitorCallback", "OrbaxCheckpoint", "ProgbarLogger", "RemoteMonitor", "TensorBoard"}
+    | {"TerminateOnNaN"}
+)
+
+
+def _idle_if(condition: bool) -> Known | None:
+    return Known.IDLE if condition else None
+
+
+def _saves(callback: Any) -> Known | None:
+    return _idle_if(callback.save_freq == "epoch")
+
+
+def _calls_tuner(callback: Any) -> Known | None:
+    hooks = ("on_epoch_begin", "on_batch_begin", "on_batch_end", "on_epoch_end")
+    return _idle_if(
+        all(_package(getattr(type(callback.tuner), hook, None)) == "keras_tuner" for hook in hooks)
+    )
+
+
+def _shows_bars(callback: Any) -> Known | None:
+    bars = (variables_of(callback).get(name) for name in ("epoch_bar", "batch_bar"))
+    ours = all(bar is None or _package(type(bar).update) == "tqdm" for bar in bars)
+    return Known.NOTES if ours else None
+
+
+# What is done around the batches, of training and validation alike, by callbacks that do anything there.
+_AROUND_BATCHES: Mapping[tuple[str, str], Callable[[Any], Known | None]] = {
+    ("comet_ml", "CometKerasCallback"): lambda callback: Known.NOTES,
+    ("keras", "BackupAndRestore"): _saves,
+    ("keras", "ModelCheckpoint"): _saves,
+    ("keras", "OrbaxCheckpoint"): _saves,
+    ("keras", "ProgbarLogger"): lambda callback: Known.NOTES,
+    ("keras", "TensorBoard"): lambda callback: _idle_if(
+        callback.update_freq == "epoch" and not keras_training.profiles(callback)
+    ),
+    ("keras", "TerminateOnNaN"): lambda callback: Known.IDLE,  # the loop itself ends at such a loss
+    ("keras_tuner", "TunerCallback"): _calls_tuner,
+    ("mlflow", "MlflowCallback"): lambda callback: _idle_if(callback.log_every_n_steps is None),
+    ("mlflow", "MlflowModelCheckpointCallback"): lambda callback: (
+        Known.NOTES if callback.save_freq == "epoch" else None
+    ),
+    ("tqdm", "TqdmCallback"): _shows_bars,
+    ("wandb", "WandbMetricsLogger"): lambda callback: None if callback.logging_batch_wise else Known.NOTES,
+    ("wandb", "WandbModelCheckpoint"): _saves,
+}
+
+
+def knowledge_of(callback: Any, hook: str) -> Known | None:
+    """Returns what a hook of a callback does, if it is a library's and known; else None."""
+    member = variables_of(callback).get(hook, getattr(type(callback), hook, None))
+    package = _package(member)
+    if package != "keras" and package not in _PACKAGES:
+        return None
+    owner = next((kind for kind in type(callback).__mro__ if _is_of(kind, package, hook)), None)
+    if owner is None or not _is_as_written(callback, owner, member):
+        return None
+    key = (package, owner.__name__)
+    if "batch" in hook or key == ("keras_tuner", "TunerCallback"):
+        return _AROUND_BATCHES[key](callback) if key in _AROUND_BATCHES else None
+    return Known.WATCHES if package != "keras" or owner.__name__ in _OF_KERAS else None
+
+
+def only_watches(callback: Any) -> bool:
+    """Whether a callback is one of a library's that watch a training, and at most end it."""
+    kind = type(callback)
+    package = kind.__module__.split(".")[0]
+    return package in _PACKAGES or (package == "keras" and kind.__name__ in _OF_KERAS)
+
+
+def _package(member: Any) -> str:
+    """Returns the package in whose code a function or method is written, whatever has been wrapped."""
+    function = getattr(member, "__func__", member)
+    return str(getattr(function, "__globals__", {}).get("__name__", "")).split(".")[0]
+
+
+def _is_of(kind: type, package: str, hook: str) -> bool:
+    known = (package, kind.__name__) in _AROUND_BATCHES
+    return kind.__module__.split(".")[0] == package and (hook in vars(kind) or known)
+
+
+def _is_as_written(callback: Any, owner: type, member: Any) -> bool:
+    """Whether the methods that a function names are those that its library has given the callback."""
+    code = getattr(getattr(member, "__func__", member), "__code__", None)
+    names = code.co_names if code is not None else ()
+    own = variables_of(callback)
+    return all(
+        inspect.getattr_static(type(callback), name, None) is inspect.getattr_static(owner, name, None)
+        and (not inspect.isroutine(own.get(name)) or _package(own[name]) == _package(member))
+        for name in names
+    )

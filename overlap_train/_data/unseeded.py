@@ -1,0 +1,189 @@
+"""Shuffles without a seed: each pass over such a pipeline gets one that another process can give it, too.
+
+TensorFlow draws the seed of a shuffle when the dataset is made, and tells nobody. But the state of a new
+iterator holds what its shuffles will draw from, and an iterator takes a state. So the trainer draws that
+itself, from one number and that of the pass. Nobody can tell the difference: the order is random either way.
+
+A shuffle that keeps one order is left alone, because it may divide rows between data that the trainer does
+not see. So is one that begins anew within a pass, as under a `repeat`: the first seeds alone are taken.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
+
+from overlap_train._data.pipeline import function_nodes, stages_of
+from overlap_train._data.pipeline_facts import looked_up_once
+from overlap_train._support.numbers import is_count
+
+__all__ = ["PassSeeds", "seeds_of", "unseeded_draws"]
+
+_LARGEST_SEED = (1 << 63) - 1
+_A_SHUFFLE = "shuffle"
+_IGNORE = 1  # that random operations begin anew with each iterator
+
+
+@looked_up_once
+def unseeded_draws(dataset: Any) -> list[str]:
+    """Returns in words what of a pipeline draws at random without a seed; of other data than that nothing."""
+    found = []
+    for stage in stages_of(dataset):
+        if _seeds_of(stage) == (0, 0):
+            if not hasattr(stage, "_reshuffle_each_iteration"):
+                found.append("Dataset.random")
+            else:
+                found.append(_A_SHUFFLE if stage._reshuffle_each_iteration else f"{_A_SHUFFLE} once")
+        for node in function_nodes(stage):
+            if "seed2" in node.attr and not (node.attr["seed"].i or node.attr["seed2"].i):
+                found.append(node.op)
+    return found
+
+
+@looked_up_once
+def seeds_of(dataset: Any) -> list[tuple[int, int]]:
+    """Returns the seeds that somebody has given to the shuffles of a pipeline; other data has none."""
+    found = map(_seeds_of, stages_of(dataset))
+    return [seeds for seeds in found if seeds is not None and seeds != (0, 0)]
+
+
+def _seeds_of(stage: tf.data.Dataset) -> tuple[int, int] | None:
+    """Returns the seeds of a stage that shuffles, or draws otherwise; both are 0 where there is none."""
+    seeds = getattr(stage, "_seed", None), getattr(stage, "_seed2", None)
+    if not all(isinstance(seed, tf.Tensor) for seed in seeds):
+        return None
+    return int(seeds[0]), int(seeds[1])  # type: ignore[arg-type]
+
+
+class PassSeeds:
+    """The seeds of the shuffles in a pipeline that has no other random operations without one.
+
+    Args:
+        dataset: the pipeline.
+        states: of a new iterator of it.
+
+    Attributes:
+        seed: from which the seeds of all passes follow.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, states: tf.Tensor) -> None:
+        """Draws a seed.
+
+        Raises:
+            ValueError: a shuffle begins anew within a pass, or another one has a seed of its own.
+            tf.errors.OpError: iterators have other states than those that are known here.
+        """
+        self._dataset = dataset
+        self.seed = secrets.randbits(63)
+        self._parts = [
+            _with_plain_values(part) for part in _parts(states) if b":buffer::" not in part.metadata
+        ]
+        self._shuffles = [part for part in self._parts if b"@@seed2" in part.metadata]
+        lasting = [part for part in self._shuffles if b"Repeat" not in part.metadata]
+        if not len(self._shuffles) == len(lasting) == len(unseeded_draws(dataset)):
+            raise ValueError("the seeds of its shuffles cannot be told apart")
+
+    @classmethod
+    def of(cls, dataset: tf.data.Dataset, states: tf.Tensor | None = None) -> PassSeeds | None:
+        """Returns the seeds of a pipeline whose shuffles, and nothing else, draw without one; or None."""
+        if set(unseeded_draws(dataset)) != {_A_SHUFFLE}:
+            return None
+        try:
+            seeds = cls(dataset, _states_of(iter(dataset)) if states is None else states)
+            seeds.iterator(0)
+        except (ValueError, LookupError, tf.errors.OpError):
+            return None
+        return seeds
+
+    def take(self, seed: Any) -> None:
+        """Takes the seed of another process.
+
+        Raises:
+            ValueError: it is none.
+        """
+        self.check(seed)
+        self.seed = seed
+
+    @staticmethod
+    def check(seed: Any) -> None:
+        """Makes sure that a value of a file is a seed.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if not is_count(seed, _LARGEST_SEED):
+            raise ValueError("it does not say from which seed its shuffles draw")
+
+    def iterator(self, number: int) -> Any:
+        """Returns the iterator of a pass."""
+        drawn = np.random.default_rng([self.seed, number]).integers(1, 1 << 62, (len(self._shuffles), 2))
+        for part, seeds in zip(self._shuffles, drawn, strict=True):
+            # The last tells how far the dataset's own seeds go on, for other iterators than this one.
+            values = {b"seed": seeds[0], b"seed2": seeds[1], b"epoch_num_random_samples": number << 20}
+            for name, value in values.items():
+                part.tensors[_names(part).index(name)].int64_val[:] = [int(value)]
+        states = tensor_pb2.TensorProto(dtype=tf.variant.as_datatype_enum, variant_val=self._parts)
+        states.tensor_shape.dim.add(size=len(self._parts))
+        iterator = iter(self._dataset)
+        with tf.device("CPU"):
+            tf.raw_ops.DeserializeIterator(
+                resource_handle=iterator._iterator_resource,
+                serialized=tf.io.parse_tensor(states.SerializeToString(), tf.variant),
+            )
+        return iterator
+
+
+def _states_of(iterator: Any) -> tf.Tensor:
+    """Returns the state of an iterator, variant[n]: a part for each stage and for each slot of a shuffle."""
+    return tf.raw_ops.SerializeIterator(
+        resource_handle=iterator._iterator_resource, external_state_policy=_IGNORE
+    )
+
+
+def _parts(states: tf.Tensor) -> Iterator[tensor_pb2.VariantTensorDataProto]:
+    """Yields the parts of an iterator's state, each with the name of its stage and those of its values."""
+    with tf.device("CPU"):
+        content = tensor_pb2.TensorProto.FromString(tf.io.serialize_tensor(states).numpy()).tensor_content
+    sizes, place = [], 0
+    for _ in range(int(states.shape[0])):  # first the size of each, seven bits a byte
+        size, shift = 0, 0
+        while content[place] & 0x80:
+            size |= (content[place] & 0x7F) << shift
+            place, shift = place + 1, shift + 7
+        sizes.append(size | content[place] << shift)
+        place += 1
+    for size in sizes:
+        yield tensor_pb2.VariantTensorDataProto.FromString(content[place : place + size])
+        place += size
+
+
+def _names(part: tensor_pb2.VariantTensorDataProto) -> list[bytes]:
+    """Returns the names of the values of a part."""
+    names: list[bytes] = part.metadata.split(b"@@")[1:]
+    return names
+
+
+def _with_plain_values(part: tensor_pb2.VariantTensorDataProto) -> tensor_pb2.VariantTensorDataProto:
+    """Returns the part of a shuffle with its values as numbers, and an empty buffer; others as they are."""
+    buffer = part.metadata.endswith(b":buffer@@num_elements")
+    if not buffer and b"seed2" not in _names(part):
+        return part
+    with tf.device("CPU"):
+        values = tf.raw_ops.UncompressElement(
+            compressed=tf.io.parse_tensor(part.tensors[0].SerializeToString(), tf.variant),
+            output_types=[tf.int64] * len(_names(part)),
+            output_shapes=[tf.TensorShape([])] * len(_names(part)),
+        )
+    plain = tensor_pb2.VariantTensorDataProto(type_name=part.type_name, metadata=part.metadata)
+    plain.tensors.extend(
+        tensor_pb2.TensorProto(
+            dtype=tf.int64.as_datatype_enum, tensor_shape={}, int64_val=[0 if buffer else int(value)]
+        )
+        for value in values
+    )
+    return plain

@@ -1,0 +1,199 @@
+"""A `fit` or an `evaluate` that is not Keras's: the model's own, or what a library has put in its place.
+
+It may come to Keras's method, and so back to the trainer, or train by itself; only doing it shows which. What
+was asked of the trainer, and Keras cannot do, is never dropped: the first update of the model's weights that
+comes from elsewhere is taken back, and the call refused. All on the thread that called.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import keras
+import tensorflow as tf
+
+from overlap_train._fit.settings import TrainerSettings
+from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import routes
+from overlap_train._keras.updates import Updates
+from overlap_train._snapshot import StateVariable, same_bits
+from overlap_train._validation.named_sets import is_set
+from overlap_train.options.execution import ExecutionPlan
+from overlap_train.options.functions import EvaluationFunction
+from overlap_train.options.validation import ValidationPolicy, ValidationSet
+
+__all__ = ["OwnMethod", "asked_of_evaluate", "asked_of_fit"]
+
+_OF_EVALUATE = frozenset({"devices", "keep_bytes", "workers"})
+
+
+def asked_of_fit(
+    settings: TrainerSettings,
+    arguments: Iterable[str],
+    resume: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> list[str]:
+    """Returns what a call of `fit` asks for that Keras cannot do, in the words of the user's code.
+
+    Args:
+        settings: what the trainer was given.
+        arguments: the names of those of its arguments, besides the model and the policies, that were given.
+        resume: as for `fit`.
+        args: of the model's own `fit`, which may have other parameters than Keras's.
+        kwargs: of the model's own `fit`.
+    """
+    found = [] if resume is None else ["resume"]
+    if _has_sets(settings.model, args, kwargs):
+        found.append("several validation sets")
+    found += [*_set_in(settings.validation), *_set_in(settings.execution), *arguments]
+    if not settings.stock:
+        found.append("train_step of the trainer")
+    return found if settings.stock_validation else [*found, "validation_step of the trainer"]
+
+
+def asked_of_evaluate(settings: TrainerSettings, arguments: Iterable[str]) -> list[str]:
+    """Returns what a call of `evaluate` asks for that Keras cannot do, as `asked_of_fit`."""
+    found = [*_set_in(settings.validation, _OF_EVALUATE), *arguments]
+    return found if settings.stock_validation else [*found, "validation_step of the trainer"]
+
+
+def _set_in(options: ValidationPolicy | ExecutionPlan, names: Collection[str] | None = None) -> list[str]:
+    """Returns which fields of a policy, or which of `names`, have another value than their default."""
+    kind, default = type(options), type(options)()
+    fields = kind.__dataclass_fields__ if names is None else sorted(names)
+    return [
+        f"{kind.__name__}({name}=...)" for name in fields if getattr(options, name) != getattr(default, name)
+    ]
+
+
+def _has_sets(model: keras.Model, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call names several validation sets, or one as only a `Trainer` takes it."""
+    try:
+        named = inspect.signature(model.fit).bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        named = {}
+    data = {**named, **kwargs}.get("validation_data")
+    several = isinstance(data, dict) and bool(data) and all(map(is_set, data.values()))
+    return several or any(map(_is_ours, (*args, *kwargs.values())))
+
+
+def _is_ours(value: Any) -> bool:
+    parts = value.values() if isinstance(value, dict) else [value]
+    return any(isinstance(part, (ValidationSet, EvaluationFunction)) for part in parts)
+
+
+class OwnMethod:
+    """One call of a model's `fit` or `evaluate` that is not Keras's.
+
+    Args:
+        model: whose method it is.
+        method: "fit" or "evaluate".
+        asked: what is asked for that Keras cannot do.
+
+    Attributes:
+        name: what users call the method.
+        used: whether it has come to Keras's.
+    """
+
+    def __init__(self, model: keras.Model, method: str, asked: Sequence[str]) -> None:
+        owner = keras_methods.overriding_class(model, method)
+        self.by_library = owner is None
+        by_library = f"keras.Model.{method} of {keras_methods.patched_by(model, method)}"
+        self.name = by_library if owner is None else f"{owner.__name__}.{method}"
+        self.used = False
+        self._model = model
+        self._method = method
+        self._asked = asked
+        self._refusal: ValueError | None = None
+        self._updates: Updates | None = None
+        self._before: dict[int, tuple[StateVariable, tf.Tensor]] = {}
+        self._known: dict[int, tf.Tensor] = {}
+
+    def call(self, ours: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls the method; what it passes on to Keras's goes to `ours`.
+
+        Raises:
+            ValueError: the method did not pass on what was asked for; the model is as it was.
+        """
+
+        def reached(*args: Any, **kwargs: Any) -> Any:
+            if self.used and "resume" in self._asked:
+                self._refuse(
+                    f"{self.name} calls keras.Model.fit more than once, and resume is for one training"
+                )
+            self._stop_listening()
+            result = ours(*args, **kwargs)
+            self.used = True
+            return result
+
+        self._listen()
+        try:
+            with routes.Through(self._model, reached, name=self._method):
+                result = getattr(self._model, self._method)(*args, **kwargs)
+            if self._asked and not self.used:
+                self._refuse_own_work()
+            if self._refusal is not None:  # which the method has caught
+                raise self._refusal
+            return result
+        except Exception:
+            if self._refusal is None:
+                raise
+            raise self._refusal from None  # whatever has become of it on its way
+        finally:
+            self._stop_listening()
+
+    def applies(self, optimizer: Any) -> None:
+        """See `updates.Listener`."""
+        if tf.executing_eagerly():
+            self._refuse_own_work()
+        with tf.init_scope():  # a trace is not left half made: what it changes is taken back when it has run
+            self._remember(optimizer.variables)
+
+    def was_set(self, variables: Sequence[keras.Variable]) -> None:
+        """See `updates.Listener`."""
+        self._known |= {id(variable): StateVariable.of_keras(variable).read() for variable in variables}
+
+    def was_used(self, variables: Sequence[keras.Variable]) -> None:
+        """See `updates.Listener`."""
+        for variable in variables:
+            known = self._known.get(id(variable))
+            if known is not None and not same_bits(known, StateVariable.of_keras(variable).read()):
+                self._refuse_own_work()
+
+    def _listen(self) -> None:
+        if self._asked and self._method == "fit":
+            model = self._model
+            optimizer = getattr(model, "optimizer", None)
+            own = () if optimizer is None else optimizer.variables
+            self._remember([*model.variables, *own, *model.metrics_variables])
+            self._updates = Updates(model, self)
+            self._updates.listen()
+
+    def _stop_listening(self) -> None:
+        if self._updates is not None:
+            self._updates.close()
+        self._updates, self._before, self._known = None, {}, {}
+
+    def _remember(self, variables: Iterable[keras.Variable]) -> None:
+        for variable in variables:
+            if id(variable) not in self._before:
+                state = StateVariable.of_keras(variable)
+                self._before[id(variable)] = state, self._known.setdefault(id(variable), state.read())
+
+    def _refuse_own_work(self) -> NoReturn:
+        """Puts the model back to where it stood before the call, and raises."""
+        for state, value in self._before.values():
+            state.assign(value)
+        does, asked = "trains" if self._method == "fit" else "evaluates", " and ".join(self._asked)
+        mend = "put Keras's method back" if self.by_library else f"call super().{self._method}(...) in it"
+        self._refuse(
+            f"{self.name} {does} by itself, without keras.Model.{self._method}, so that {asked} would be "
+            f"ignored; {mend}, or leave that out"
+        )
+
+    def _refuse(self, message: str) -> NoReturn:
+        self._refusal = ValueError(message)
+        raise self._refusal

@@ -1,0 +1,127 @@
+"""The workers with which Keras makes the batches of a `PyDataset`, and their end.
+
+Keras starts them anew for each epoch. It leaves their end to the garbage collector, which does not come as
+long as their queue is full: behind a fit that has failed or was interrupted they stay. It also waits for ever
+for a batch whose worker process has died. Leans on `executor_fn`, `future_queue`, `run_thread` and `running`
+of the adapter's `enqueuer`, and on `_pool` of `multiprocessing.pool.Pool`.
+
+`end` is for the thread that called `fit`. Batches are awaited on a thread of TensorFlow's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+import time
+from multiprocessing.pool import AsyncResult, Pool, ThreadPool
+from typing import Any
+
+__all__ = ["DataWorkers"]
+
+_LOOK_S = 1.0
+_END_S = 5.0
+
+
+class DataWorkers:
+    """Stands between an enqueuer of Keras's and the pools that it starts.
+
+    Args:
+        enqueuer: of a `PyDatasetAdapter`.
+    """
+
+    def __init__(self, enqueuer: Any) -> None:
+        self._enqueuer = enqueuer
+        self._pool: _WatchedPool | None = None
+        self._over = False
+        self._make = enqueuer.executor_fn
+        enqueuer.executor_fn = self._start
+
+    def _start(self, sequences: Any) -> Any:
+        self._pool = None  # the last epoch's, whose processes end with it
+        made = self._make(sequences)
+        if isinstance(made, ThreadPool):
+            return made
+        pool = self._pool = _WatchedPool(made)
+        if self._over:  # since the thread began
+            pool.end()
+        return pool
+
+    def end(self) -> None:
+        """Ends what runs. Idempotent, and bounded whatever a worker does."""
+        enqueuer, thread = self._enqueuer, self._enqueuer.run_thread
+        self._over, enqueuer.running = True, False
+        deadline_s = time.monotonic() + _END_S
+        while thread is not None and thread.is_alive() and time.monotonic() < deadline_s:
+            with contextlib.suppress(queue.Empty):
+                enqueuer.future_queue.get(timeout=0.05)  # the thread waits for room in the queue
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.end()
+
+
+class _WatchedPool:
+    """A pool whose batches are not awaited for ever. Closed by Keras when all have been asked for."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._workers: list[Any] = list(pool._pool)  # type: ignore[attr-defined]  # later ones replace these
+        self._ended = False
+
+    def apply_async(self, function: Any, arguments: tuple[Any, ...]) -> _Batch:
+        return _Batch(self._pool.apply_async(function, arguments), self)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def loss(self) -> str | None:
+        """Returns why a batch that is not there will not come, if that is known."""
+        if self._ended:
+            return "the training for which a batch was made is over"
+        codes = [worker.exitcode for worker in self._workers]
+        died = [code for code in codes if code] or ([] if None in codes else codes)
+        if not died:
+            return None
+        how = signal.Signals(-died[0]).name if died[0] < 0 else f"exit code {died[0]}"
+        return (
+            f"a worker process of the PyDataset died ({how}) and took a batch along; SIGKILL may mean that "
+            "memory ran out: pass fewer workers, or a smaller max_queue_size"
+        )
+
+    def end(self) -> None:
+        """Ends the processes."""
+        self._ended = True
+        # It may wait for ever: for a lock that a worker held when it died, or for a worker that ignores it.
+        ending = threading.Thread(target=self._pool.terminate, name="data-workers-end", daemon=True)
+        ending.start()
+        ending.join(_END_S)
+        if ending.is_alive():
+            left = [process for process in self._pool._pool if process.exitcode is None]  # type: ignore[attr-defined]
+            for process in left:
+                process.kill()
+            for process in left:
+                process.join(_END_S)
+
+
+class _Batch:
+    """A batch that is being made; stands for an `AsyncResult`."""
+
+    def __init__(self, result: AsyncResult[Any], pool: _WatchedPool) -> None:
+        self._result = result
+        self._pool = pool
+
+    def get(self) -> Any:
+        """Waits for the batch and returns it.
+
+        Raises:
+            RuntimeError: it will not come.
+            Exception: what the user's data raised.
+        """
+        while True:
+            loss = self._pool.loss()  # found before the wait, in which a batch that was made arrives
+            self._result.wait(_LOOK_S)
+            if self._result.ready():
+                return self._result.get()
+            if loss is not None:
+                raise RuntimeError(loss)

@@ -1,0 +1,438 @@
+"""The whitelist: what merely notes or computes, and ways to the training that are easily overlooked."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import io
+import logging
+import sys
+import threading
+import types
+import weakref
+from functools import partial
+from unittest import mock
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train._callbacks.hooks import acts_in_test_batches, hook_that_waits
+from overlap_train._callbacks.notes import only_computes, only_notes
+from tests.callbacks import people
+from tests.callbacks.hostile import HOSTILE, MODEL, Handler, Level, Made, Raw, Slotted, Thing, act
+from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
+
+Callback = keras.callbacks.Callback
+HOOK = "on_train_batch_end"
+RUN, LOGGER = exec, logging.getLogger("quiet")
+
+
+def of_hook(hook, **attributes):
+    return type("Mine", (Callback,), {HOOK: hook, "act": lambda self, *_: act(), **attributes})()
+
+
+@pytest.mark.parametrize("hook", HOSTILE.values(), ids=HOSTILE)
+def test_a_way_to_the_training_is_seen(hook):
+    callback = of_hook(hook)
+    callback.thing, callback.kept, callback.slotted = Thing(), [], Slotted()
+    callback.file, callback.making = io.BufferedWriter(Raw()), collections.defaultdict(Made)
+    callback.numbers = [Level(1), Level(2)]
+    callback.set_params({"epochs": 1, "act": act})
+    assert not only_notes(callback, [HOOK])
+    callback.on_test_batch_end = getattr(callback, HOOK)
+    assert acts_in_test_batches(callback)
+
+
+@pytest.mark.parametrize("name", {**people.AHEAD, **people.IN_STEP})
+def test_people_s_hooks_of_batches_wait_only_where_they_have_to(name, tmp_path):
+    callback = {**people.AHEAD, **people.IN_STEP}[name](tmp_path)
+    waits = hook_that_waits(callback, watched=False, late=True) or acts_in_test_batches(callback)
+    assert bool(waits) == (name in people.IN_STEP)
+
+
+HELD = {
+    "listed": collections.UserList([MODEL]),
+    "chained": collections.ChainMap({0: MODEL}),
+    "in an array": np.array([MODEL, None], dtype=object),
+    "in a space": types.SimpleNamespace(model=MODEL),
+    "referred to": weakref.ref(MODEL),
+    "deep": [[[[MODEL]]]],
+    "a key": {Thing(): 1},
+    "bound": MODEL.set_weights,
+    "a part": functools.partial(act),
+    "wrapped": functools.lru_cache(act),
+    "mapped": map(act, [1]),
+    "generated": (act() for _ in (1,)),
+    "vectorized": np.vectorize(act),
+    "made an operation": np.frompyfunc(act, 1, 1),
+    "made when missing": collections.defaultdict(act),
+    "written to": io.TextIOWrapper(io.BufferedWriter(Raw())),
+    "a number": Level(3),
+    "a tensor": keras.ops.zeros(2),
+    "a variable": keras.Variable(1.0),
+    "a module": np.random,
+}
+
+
+@pytest.mark.parametrize("held", HELD.values(), ids=HELD)
+@pytest.mark.parametrize("where", ["attribute", "attribute of the class", "closure", "default"])
+def test_what_is_held_may_lead_to_the_training(held, where):
+    hooks = {
+        "closure": lambda self, batch, logs=None: print(held),
+        "default": lambda self, batch, logs=None, kept=held: print(kept),
+    }
+    callback = of_hook(hooks.get(where, lambda self, batch, logs=None: print(self.kept)))
+    if where == "attribute":
+        callback.kept = held
+    elif where == "attribute of the class":
+        type(callback).kept = held
+    assert not only_notes(callback, [HOOK])
+
+
+def shadowed_by_a_comprehension(self, batch, logs=None):
+    self.kept = [MODEL + 1 for MODEL in (1, 2)]
+    MODEL.trainable = False
+
+
+def shadowed_by_an_argument(self, batch, logs=None):
+    self.kept = (lambda MODEL: MODEL)(batch)
+    MODEL.trainable = False
+
+
+def a_frame(self, batch, logs=None):
+    numbers = (n for n in (1, 2))
+    numbers.gi_frame.f_back.f_locals["self"].model.trainable = False
+
+
+def a_module_within_a_module(self, batch, logs=None):
+    logging.sys.modules["keras"].backend.set_epsilon(1.0)
+
+
+def a_logger_by_its_name(self, batch, logs=None):
+    logging.getLogger("hostile").warning("x")
+
+
+def a_variable_of_the_environment(self, batch, logs=None):
+    people.os.environ["SCALE"] = "2"
+
+
+def a_hook_is_replaced(self, batch, logs=None):
+    self.on_epoch_end = print
+
+
+def a_method_is_replaced(self, batch, logs=None):
+    self.act = print
+
+
+def a_setting_of_keras(self, batch, logs=None):
+    keras.backend.set_epsilon(1.0)
+
+
+def random_numbers(self, batch, logs=None):
+    np.random.seed(batch)
+
+
+def itself_among_others(*arguments, logs=None):
+    arguments[0].model.trainable = False
+
+
+def a_builtin_by_another_name(self, batch, logs=None):
+    RUN("MODEL.trainable = False")
+
+
+def the_manager_of_loggers(self, batch, logs=None):
+    logger = LOGGER
+    logger.manager.getLogger("hostile").warning("x")
+
+
+def a_class_leads_to_it(self, batch, logs=None):
+    logging.Logger.manager.loggerDict["hostile"].warning("x")
+
+
+def a_lambda_holds_itself(self, batch, logs=None):
+    self.kept.append(sorted([batch], key=lambda number: self))
+
+
+def another_argument_by_its_name(self, batch, logs=None):
+    self.kept = (lambda self: self.root)(LOGGER)
+
+
+def another_function_by_its_name(me, batch, logs=None):
+    def me(): ...
+
+    me.root = 1
+
+
+def a_function_inside(self, batch, logs=None):
+    def inner():
+        MODEL.trainable = False
+
+    inner()
+
+
+def what_logs_hold(self, batch, logs=None, *, model=MODEL):
+    model.trainable = False
+
+
+MORE = [
+    *(shadowed_by_a_comprehension, shadowed_by_an_argument, a_frame, a_module_within_a_module),
+    *(a_logger_by_its_name, a_variable_of_the_environment, a_hook_is_replaced, a_method_is_replaced),
+    *(a_setting_of_keras, random_numbers, itself_among_others, a_builtin_by_another_name),
+    *(the_manager_of_loggers, a_class_leads_to_it, a_lambda_holds_itself, what_logs_hold),
+    *(another_argument_by_its_name, another_function_by_its_name, a_function_inside),
+]
+
+
+@pytest.mark.parametrize("hook", MORE, ids=lambda hook: hook.__name__)
+def test_other_ways_are_seen_too(hook):
+    callback = of_hook(hook, act=lambda self, *_: None)
+    callback.kept = []
+    assert not only_notes(callback, [HOOK])
+
+
+def test_attributes_and_classes_that_act_by_themselves_are_not_believed():
+    def note(self, batch, logs=None):
+        self.kept = batch
+
+    class Sets(Callback):
+        def __setattr__(self, name, value):
+            act()
+
+    class Asks(Callback):
+        def __getattr__(self, name):
+            return act()
+
+    class Property(Callback):
+        kept = property(lambda self: 1, lambda self, value: act())
+
+    assert only_notes(of_hook(note), [HOOK])
+    for base in (Sets, Asks, Property):
+        assert not only_notes(type("Mine", (base,), {HOOK: note})(), [HOOK])
+
+
+class Base(Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        act()
+
+    @property
+    def shown(self):
+        return act()
+
+
+class OnlyKeeps(Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.kept = batch
+
+
+class AsksBase(Base):
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+
+
+class AsksByName(Base):
+    def on_train_batch_end(self, batch, logs=None):
+        super(AsksByName, self).on_train_batch_end(batch, logs)  # noqa: UP008
+
+
+class AsksBehind(OnlyKeeps):
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
+
+
+class AsksAside(AsksBehind, Base):
+    pass
+
+
+class HasBetween(AsksBehind):
+    on_train_batch_end = AsksBase.on_train_batch_end
+
+
+class ReadsProperty(Base):
+    def on_train_batch_end(self, batch, logs=None):
+        self.kept = self.shown
+
+
+class SetsInBase(OnlyKeeps):
+    def on_train_batch_end(self, batch, logs=None):
+        super().kept = batch
+
+
+def test_what_a_base_class_does_is_looked_at():
+    assert only_notes(AsksBehind(), [HOOK])
+    assert only_notes(AsksAside(), [HOOK])  # whose next class is `OnlyKeeps`
+    for kind in (AsksBase, AsksByName, HasBetween, ReadsProperty, SetsInBase):
+        assert not only_notes(kind(), [HOOK])
+    between = type("Between", (AsksBehind, type("Acts", (OnlyKeeps,), {HOOK: Base.on_train_batch_end})), {})
+    assert not only_notes(between(), [HOOK])
+
+
+def test_what_is_printed_and_logged_may_reach_code_of_the_user_s():
+    def prints(self, batch, logs=None):
+        print(batch)
+
+    def logs_it(self, batch, logs=None):
+        logging.info("%s", batch)
+
+    class Tee(io.TextIOBase):
+        def write(self, text):
+            return act()
+
+    assert only_notes(of_hook(prints), [HOOK])
+    assert only_notes(of_hook(logs_it), [HOOK])
+    for stream in (Tee(), io.TextIOWrapper(io.BufferedWriter(Raw()))):
+        with mock.patch.object(sys, "stdout", stream):
+            assert not only_notes(of_hook(prints), [HOOK])
+    handler = Handler()
+    logging.root.addHandler(handler)
+    try:
+        assert not only_notes(of_hook(logs_it), [HOOK])
+    finally:
+        logging.root.removeHandler(handler)
+
+
+def test_code_without_a_source_may_do_anything():
+    scope = {}
+    exec("def hook(self, batch, logs=None):\n    self.kept = batch\n", scope)
+    assert not only_notes(of_hook(scope["hook"]), [HOOK])
+
+
+def test_an_edited_source_is_not_believed(tmp_path):
+    source, path = "def hook(self, batch, logs=None):\n    return {}\n", tmp_path / "edited.py"
+    path.write_text(source.format("logs"))
+    scope = {}
+    exec(compile(source.format("batch.act()"), str(path), "exec"), scope)
+    assert not only_notes(of_hook(scope["hook"]), [HOOK])
+
+
+QUIET = {
+    "skips": lambda self, batch, logs=None: [v for k, v in logs.items() if k != "size"] and None,
+    "asks for a default": lambda self, batch, logs=None: self.kept.append((logs or {}).get("loss", 0.0)),
+    "sorts": lambda self, batch, logs=None: self.kept.append(sorted(logs.items(), key=lambda pair: pair[1])),
+    "NumPy": lambda self, batch, logs=None: self.kept.append(float(np.mean(np.abs([logs["loss"]])))),
+}
+
+
+def forgives(self, batch, logs=None):
+    try:
+        self.kept.append(logs["loss"])
+    except (KeyError, TypeError) as error:
+        self.kept.append(str(error))
+    finally:
+        self.count = batch
+
+
+def suppresses(self, batch, logs=None):
+    with contextlib.suppress(KeyError):
+        self.kept.append(logs["loss"])
+
+
+def locks(self, batch, logs=None):
+    with self.lock:
+        self.kept.append(batch)
+
+
+def forgets(self, batch, logs=None):
+    self.kept.append(logs)
+    while len(self.kept) > 3:
+        del self.kept[0]
+
+
+QUIET |= {hook.__name__: hook for hook in (forgives, suppresses, locks, forgets)}
+
+
+@pytest.mark.parametrize("hook", QUIET.values(), ids=QUIET)
+def test_who_keeps_what_it_is_given_only_notes(hook):
+    callback = of_hook(hook)
+    callback.kept, callback.lock = [], threading.Lock()
+    assert only_notes(callback, [HOOK])
+
+
+def test_a_long_list_of_losses_is_still_data():
+    callback = of_hook(QUIET["asks for a default"])
+    callback.kept = [np.float32(0.5)] * 300_000
+    assert only_notes(callback, [HOOK])
+
+
+# Functions that only compute.
+
+OUTER, TABLE, DECAY = 0.5, [(2, 0.05), (4, 0.01)], keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+X, Y = arrays(70)
+
+
+def helper(epoch):
+    return OUTER**epoch
+
+
+def by_table(epoch, rate):
+    for first, value in TABLE:
+        if epoch >= first:
+            rate = value
+    return rate
+
+
+def counting(seen):
+    def schedule(epoch, rate):
+        seen.append(epoch)
+        return rate * 0.7
+
+    return schedule
+
+
+def printing(epoch, rate):
+    print(f"epoch {epoch}")
+    return rate * 0.8
+
+
+COMPUTING = {
+    "arithmetic": lambda epoch, rate: rate * 0.9 if epoch > 2 else rate,
+    "a number outside": lambda epoch, rate: rate * OUTER,
+    "a function outside": lambda epoch, rate: rate * helper(epoch),
+    "a table": by_table,
+    "NumPy": lambda epoch, rate: float(0.1 * np.cos(np.pi * epoch / 10)),
+    "Keras": lambda epoch, rate: float(rate * keras.ops.exp(-0.1)),
+    "a schedule of Keras": DECAY,
+    "its method": DECAY.__call__,
+}
+MORE_THAN_THAT = {
+    "a list that it fills": counting([]),
+    "random numbers": lambda epoch, rate: rate * np.random.rand(),
+    "an object's method": lambda epoch, rate: rate * X.mean(),
+    "a builtin that prints": printing,
+    "a part": partial(lambda scale, epoch, rate: rate * scale, 0.5),
+    "a model": lambda epoch, rate: rate * len(MODEL.layers),
+}
+
+
+@pytest.mark.parametrize("name", {**COMPUTING, **MORE_THAN_THAT})
+def test_whose_call_nobody_notices(name):
+    assert only_computes({**COMPUTING, **MORE_THAN_THAT}[name]) == (name in COMPUTING)
+
+
+SEEN = []
+SCHEDULES = {name: COMPUTING[name] for name in ("arithmetic", "a table", "Keras")}
+SCHEDULES |= {"a list that it fills": counting(SEEN), "prints": printing}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+@pytest.mark.by_default("a table", "a list that it fills", "prints")
+def test_a_schedule_is_asked_as_often_and_in_the_order_of_keras(schedule, capsys):
+    def run(fit):
+        SEEN.clear()
+        model, tells = (
+            sequential("sgd"),
+            keras.callbacks.LambdaCallback(on_epoch_end=lambda e, logs: print(e)),
+        )
+        schedules = keras.callbacks.LearningRateScheduler(schedule, verbose=1)
+        fit(model)(X, Y, epochs=6, verbose=0, validation_data=arrays(33, 1), callbacks=[tells, schedules])
+        return model, list(SEEN), capsys.readouterr().out
+
+    expected, seen, printed = run(lambda model: model.fit)
+    policy = ValidationPolicy(overlap="always", max_lag=2)
+    model, ours, out = run(lambda model: Trainer(model, validation=policy).fit)
+    assert ours == seen
+    assert out == printed
+    assert_same_history(model.history.history, expected.history.history)
+    assert_same_weights(model, expected)

@@ -1,0 +1,15 @@
+"""Shared by the tests of data."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+
+
+@pytest.fixture
+def unseeded():
+    """Lets TensorFlow draw without a global seed."""
+    tf.random.set_seed(None)
+    yield
+    keras.utils.set_random_seed(0)

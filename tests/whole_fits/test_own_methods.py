@@ -1,0 +1,404 @@
+"""A `fit` or an `evaluate` that is not Keras's: what only a `Trainer` does reaches it, or is refused."""
+
+from __future__ import annotations
+
+import threading
+from unittest import mock
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import EvaluationFunction, ExecutionPlan, Trainer, ValidationPolicy, ValidationSet
+from overlap_train.monitoring import SpanRecorder
+from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
+
+X, Y = arrays(48)
+VALIDATION = arrays(24, 1)
+
+
+def built(kind, optimizer="adam", **arguments):
+    keras.utils.set_random_seed(4)
+    layers = [keras.Input((FEATURES,)), keras.layers.Dropout(0.2), keras.layers.Dense(CLASSES)]
+    model = kind(layers)
+    model.compile(optimizer, crossentropy(), metrics=["accuracy"], **arguments)
+    return model
+
+
+def gradients(model, variables):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model.loss(Y, model(X, training=True)))
+    return tape.gradient(loss, variables)
+
+
+class Own(keras.Sequential):
+    """Trains by itself, in `train`; `ended` counts how often that went well."""
+
+    ended = 0
+
+    def fit(self, x, y, **arguments):
+        for _ in range(2):
+            self.train()
+            self.ended += 1
+        return keras.callbacks.History()
+
+
+class ByBatches(Own):
+    def train(self):
+        self.train_on_batch(X, Y)
+
+
+class ByItsTrainFunction(Own):
+    def train(self):
+        self.make_train_function()
+        self.train_function(iter([(X, Y)]))
+
+
+class ByTape(Own):
+    def train(self):
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(gradients(self, variables), variables, strict=True))
+
+
+class ByAnotherOptimizer(Own):
+    def train(self):
+        keras.optimizers.Nadam().apply(gradients(self, self.trainable_variables), self.trainable_variables)
+
+
+class ByFunction(Own):
+    @tf.function
+    def step(self):
+        self.optimizer.apply(gradients(self, self.trainable_variables), self.trainable_variables)
+
+    def train(self):
+        self.step()
+
+
+class ByAnotherLibrary(Own):
+    def train(self):
+        values = [variable.value for variable in self.trainable_variables]
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+        optimizer.apply_gradients(zip(gradients(self, values), values, strict=True))
+
+
+class ByPartOfIt(Own):
+    def train(self):
+        part = keras.Sequential([keras.Input((FEATURES,)), *self.layers])
+        part.compile("sgd", crossentropy())
+        part.fit(X, Y, verbose=0)
+
+
+class OnAnotherThread(Own):
+    def train(self):
+        thread = threading.Thread(target=self.train_on_batch, args=(X, Y))
+        with mock.patch.object(threading, "excepthook"):
+            thread.start()
+            thread.join()
+
+
+class Catches(Own):
+    def train(self):
+        try:
+            self.train_on_batch(X, Y)
+        except ValueError:
+            self.ended -= 1
+
+
+class ByHand(Own):
+    def train(self):
+        for variable, gradient in zip(
+            self.trainable_variables, gradients(self, self.trainable_variables), strict=True
+        ):
+            variable.assign_sub(0.1 * gradient)
+
+
+class ByCopy(Own):
+    def train(self):
+        copy = keras.models.clone_model(keras.Sequential(self.layers))
+        copy.compile("sgd", crossentropy())
+        copy.fit(X, Y, verbose=0)
+        self.set_weights(copy.get_weights())
+
+
+class Nothing(Own):
+    def train(self):
+        pass
+
+
+# Seen at their first update, and at the end.
+EARLY = [ByBatches, ByItsTrainFunction, ByTape, ByAnotherOptimizer, ByFunction]
+EARLY += [ByAnotherLibrary, ByPartOfIt, Catches]
+LATE = [ByHand, ByCopy, Nothing, OnAnotherThread]
+
+
+def state(model):
+    return {v.path: np.array(v) for v in [*model.variables, *model.optimizer.variables]}
+
+
+def assert_refused(model, call, words):
+    """Makes a call that has to be refused and to leave the model as it was."""
+    before, model.ended = state(model), 0
+    with pytest.raises(ValueError, match=words):
+        call()
+    after = state(model)
+    for name, value in after.items():  # Adam's moments may have been made
+        np.testing.assert_array_equal(value, before.get(name, np.zeros_like(value)), err_msg=name)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("kind", [*EARLY, *LATE])
+@pytest.mark.by_default(each_value=True)
+def test_a_fit_that_trains_by_itself_is_refused_where_it_is_to_be_resumed(kind, again, tmp_path):
+    model = built(kind)
+    if again:
+        model.fit(X, Y)  # so that all is traced
+    resume = tmp_path / "run"
+    name = f"{kind.__name__}.fit" if "fit" in vars(kind) else "Own.fit"
+    assert_refused(
+        model,
+        lambda: Trainer(model).fit(X, Y, verbose=0, resume=resume),
+        rf"{name} trains by itself, without keras.Model.fit, so that resume would be ignored; call super\(\)",
+    )
+    assert model.ended == (0 if kind in EARLY else 2)
+    assert not resume.exists()
+    model.fit(X, Y)  # works as before
+    assert model.ended == (0 if kind in EARLY else 2) + 2 or kind is Catches
+
+
+@pytest.mark.parametrize("kind", [ByBatches, ByTape])
+def test_an_eager_one_is_refused_as_well(kind, tmp_path):
+    model = built(kind, run_eagerly=True)
+    assert_refused(model, lambda: Trainer(model).fit(X, Y, resume=tmp_path), "resume would be ignored")
+    assert model.ended == 0
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    ["sgd", "ftrl", lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(momentum=0.5))],
+)
+def test_any_optimizer_is_seen(optimizer, tmp_path):
+    model = built(ByBatches, optimizer() if callable(optimizer) else optimizer)
+    weights = model.get_weights()
+    with pytest.raises(ValueError, match="resume would be ignored"):
+        Trainer(model).fit(X, Y, resume=tmp_path)
+    assert model.ended == 0
+    for value, expected in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+class OwnSteps(Trainer):
+    def train_step(self, batch):
+        return super().train_step(batch)
+
+
+class OwnValidation(Trainer):
+    def validation_step(self, batch):
+        return super().validation_step(batch)
+
+
+def with_policy(**options):
+    return lambda model: Trainer(model, validation=ValidationPolicy(**options))
+
+
+def with_plan(**options):
+    return lambda model: Trainer(model, execution=ExecutionPlan(**options))
+
+
+SETS = {
+    "sets": {"a": VALIDATION, "b": VALIDATION},
+    "a set": {"a": ValidationSet(data=VALIDATION)},
+    "a function": {"one": EvaluationFunction(lambda model: 1.0)},
+}
+ASKED = {
+    "functions": (with_policy(functions={"one": lambda model: 1.0}), r"ValidationPolicy\(functions=...\)"),
+    "max_lag": (with_policy(max_lag=0), r"ValidationPolicy\(max_lag=...\)"),
+    "every_steps": (with_policy(every_steps=3), r"ValidationPolicy\(every_steps=...\)"),
+    "timeout_s": (with_policy(timeout_s=60.0), r"ValidationPolicy\(timeout_s=...\)"),
+    "jit": (with_plan(jit=True), r"ExecutionPlan\(jit=...\)"),
+    "steps_per_call": (with_plan(steps_per_call=2), r"ExecutionPlan\(steps_per_call=...\)"),
+    "preprocess": (lambda model: Trainer(model, preprocess=lambda x, y: (x, y)), "preprocess"),
+    "recorder": (lambda model: Trainer(model, recorder=SpanRecorder()), "recorder"),
+    "in_memory_bytes": (lambda model: Trainer(model, in_memory_bytes=0), "in_memory_bytes"),
+    "train_step": (OwnSteps, "train_step of the trainer"),
+    "validation_step": (OwnValidation, "validation_step of the trainer"),
+    **dict.fromkeys(SETS, (Trainer, "several validation sets")),
+}
+
+
+@pytest.mark.parametrize("verbose", [0, 1])
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.by_default(each_value=True)
+def test_whatever_keras_cannot_do_is_refused_by_name(asked, verbose):
+    make, words = ASKED[asked]
+    model = built(ByBatches)
+    given = {"validation_data": SETS[asked]} if asked in SETS else {}
+    assert_refused(
+        model, lambda: make(model).fit(X, Y, verbose=verbose, **given), f"so that {words} would be ignored"
+    )
+    assert model.ended == 0
+
+
+def test_sets_are_seen_without_their_name_as_well():
+    class Positional(ByBatches):
+        def fit(self, x, y, validation_data=None):
+            return super().fit(x, y)
+
+    for data in ({"a": VALIDATION, "b": VALIDATION}, SETS["a set"]):
+        with pytest.raises(ValueError, match="several validation sets"):
+            Trainer(built(Positional)).fit(X, Y, data)
+
+
+def test_all_that_is_asked_for_is_named(tmp_path):
+    trainer = Trainer(built(ByBatches), validation=ValidationPolicy(max_lag=2, workers=1))
+    words = r"resume and ValidationPolicy\(workers=...\) and ValidationPolicy\(max_lag=...\) would be"
+    with pytest.raises(ValueError, match=words):
+        trainer.fit(X, Y, resume=tmp_path)
+
+
+@pytest.mark.parametrize("given", [{}, {"validation": ValidationPolicy(), "execution": ExecutionPlan()}])
+def test_nothing_is_refused_where_nothing_was_asked_for(given):
+    trainer = Trainer(built(ByBatches), **given)
+    trainer.fit(X, Y, validation_data=VALIDATION)
+    assert trainer.model.ended == 2
+    assert "ByBatches.fit" not in trainer.messages[0]
+    assert "Own.fit has trained by itself" in trainer.messages[0]
+
+
+def test_a_library_that_has_replaced_fit_is_refused_by_its_name(tmp_path):
+    model = built(keras.Sequential)
+    replaced = mock.patch.object(keras.Model, "fit", lambda self, *_, **__: self.train_on_batch(X, Y))
+    with replaced:
+        assert_refused(
+            model,
+            lambda: Trainer(model).fit(X, Y, resume=tmp_path / "run"),
+            rf"keras.Model.fit of {__name__} trains by itself, .*; put Keras's method back, or leave that",
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_directory_that_cannot_be_one_is_refused_before_the_models_fit_is_called():
+    model = built(ByBatches)
+    with pytest.raises(TypeError, match="resume must be a directory"):
+        Trainer(model).fit(X, Y, resume=3)
+    assert model.ended == 0
+
+
+class Prepares(keras.Sequential):
+    """Does to its weights what prepares a training, and lets Keras train."""
+
+    def fit(self, x, y, **arguments):
+        self.layers[-1].bias.assign(tf.ones(CLASSES))
+        self.set_weights(self.get_weights())
+        self.predict(x, verbose=0)
+        gradients(self, self.trainable_variables)  # as to look at them
+        other = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+        other.compile("sgd", "mse")
+        other.fit(x, x[:, :1], verbose=0)
+        return super().fit(x, y, **arguments)
+
+
+def test_a_fit_that_passes_on_what_was_asked_for_is_resumed_to_the_same_result(tmp_path):
+    given = dict(verbose=0, validation_data=VALIDATION, batch_size=16)
+    expected = built(Prepares)
+    expected.fit(X, Y, epochs=3, **given)
+    policy = ValidationPolicy(functions={"one": lambda model: 1.0}, max_lag=2, overlap="always")
+    for epochs in (2, 3):
+        trainer = Trainer(built(Prepares), validation=policy)
+        history = trainer.fit(X, Y, epochs=epochs, resume=tmp_path / "run", **given)
+    values = dict(history.history)
+    assert values.pop("val_one") == [1.0] * 3
+    keras.utils.set_random_seed(4)
+    assert_same_history(values, expected.history.history)
+
+
+class Twice(keras.Sequential):
+    def fit(self, x, y, **arguments):
+        super().fit(x, y, **arguments)
+        return super().fit(x, y, **arguments)
+
+
+def test_each_training_of_a_fit_is_ours():
+    expected, model = built(Twice), built(Twice)
+    given = dict(epochs=2, batch_size=16, verbose=0, validation_data=VALIDATION)
+    wanted = expected.fit(X, Y, **given).history
+    trainer = Trainer(model, validation=ValidationPolicy(functions={"one": lambda model: 1.0}))
+    history = dict(trainer.fit(X, Y, **given).history)
+    assert history.pop("val_one") == [1.0, 1.0]
+    assert_same_history(history, wanted)
+
+
+def test_a_second_training_is_no_continuation_of_the_first(tmp_path):
+    with pytest.raises(ValueError, match=r"Twice.fit calls keras.Model.fit more than once, and resume"):
+        Trainer(built(Twice)).fit(X, Y, verbose=0, resume=tmp_path)
+
+
+def test_what_a_fit_raises_stays_what_it_is(tmp_path):
+    class Fails(Own):
+        def train(self):
+            raise KeyError("mine") from ZeroDivisionError("why")
+
+    with pytest.raises(KeyError, match="mine") as raised:
+        Trainer(built(Fails)).fit(X, Y, resume=tmp_path)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+class Alone(keras.Sequential):
+    def evaluate(self, x=None, y=None, **arguments):
+        return {"loss": 1.0} if arguments.get("return_dict") else 1.0
+
+
+class PassesOn(keras.Sequential):
+    def evaluate(self, x=None, y=None, **arguments):
+        return super().evaluate(x, y, **arguments)
+
+
+def double(x, y):
+    return 2 * x, y
+
+
+class Doubles(Trainer):
+    def validation_step(self, batch):
+        x, y = batch
+        return super().validation_step((2 * x, y))
+
+
+OF_EVALUATE = {
+    "preprocess": (lambda model: Trainer(model, preprocess=double), "preprocess"),
+    "validation_step": (Doubles, "validation_step of the trainer"),
+}
+
+
+@pytest.mark.parametrize("asked", [*OF_EVALUATE, "workers"])
+def test_an_evaluate_that_evaluates_by_itself_is_refused(asked):
+    make, words = OF_EVALUATE.get(asked, (with_policy(workers=1), r"ValidationPolicy\(workers=...\)"))
+    with pytest.raises(ValueError, match=f"Alone.evaluate evaluates by itself, .* so that {words} would be"):
+        make(built(Alone)).evaluate(X, Y, verbose=0)
+    assert with_policy(max_lag=3)(built(Alone)).evaluate(X, Y, verbose=0) == 1.0, "of a fit alone"
+
+
+@pytest.mark.parametrize("asked", OF_EVALUATE)
+def test_an_evaluate_that_passes_on_what_was_asked_for_gives_it(asked):
+    expected = built(PassesOn).evaluate(2 * X, Y, verbose=0)
+    assert OF_EVALUATE[asked][0](built(PassesOn)).evaluate(X, Y, verbose=0) == pytest.approx(expected)
+
+
+class OwnTestFunction(keras.Sequential):
+    def make_test_function(self, force=False):
+        return super().make_test_function(force)
+
+
+@pytest.mark.parametrize("asked", OF_EVALUATE)
+@pytest.mark.parametrize("kind", [Alone, PassesOn, OwnTestFunction])
+def test_a_fit_refuses_what_the_models_validation_would_not_heed(kind, asked):
+    make, words = OF_EVALUATE[asked]
+    model = built(kind)
+    assert_refused(
+        model,
+        lambda: make(model).fit(X, Y, verbose=0, validation_data=VALIDATION),
+        f"{kind.__name__} .*, so that {words} would be ignored in each validation",
+    )
+    make(model).fit(X, Y, verbose=0)  # without a validation
+    if kind is OwnTestFunction:
+        with pytest.raises(ValueError, match=words):
+            make(model).evaluate(X, Y, verbose=0)
