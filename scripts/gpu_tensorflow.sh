@@ -10,7 +10,7 @@
 # There, when none is:
 #     scripts/gpu_tensorflow.sh run [--output DIRECTORY]  page: docs/results/<date>-<card>-tensorflow.md
 # Here, without a GPU:
-#     scripts/gpu_tensorflow.sh run --emulate             pieces with made-up files, and every check on the CPU
+#     scripts/gpu_tensorflow.sh run --emulate             every check, on the CPU
 #
 # Every command may be cut off and repeated: what is done is skipped (run --again repeats it). Exit status of run:
 # 0 all done and right, 1 something is wrong, 3 run it again.

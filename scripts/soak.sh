@@ -1,12 +1,7 @@
 #!/usr/bin/env bash
 # Uses the library for so many seconds (default 1800), in short fits that often fail, and samples memory, threads,
 # descriptors, files and /dev/shm; ends with 1 if something grows: scripts/soak.sh [SECONDS] [--legs=N] [--publish]
-# How much memory one use leaves, beside keras.Model.fit: scripts/soak.sh growth [--uses=N] [--kinds KIND ...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
-if [ "${1:-}" = growth ]; then
-  shift
-  exec .venv/bin/python -W ignore -m scripts.bench.growth "$@"
-fi
 exec .venv/bin/python -W ignore -m scripts.bench.soak "$@"

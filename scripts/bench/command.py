@@ -18,32 +18,22 @@ from scripts.bench.publish import Finding, layout, publish
 __all__ = ["Command", "run"]
 
 # These say where something lies and what becomes of it; no figure depends on them.
-_PLACES = ("output_dir", "data_dir", "folder", "json")
+_PLACES = ("output_dir", "data_dir", "folder")
 _OWN = ("resume", "publish", *_PLACES)
 
 
 class Command:
     """The command line of one comparison: the parser's own options, and those that all comparisons have.
 
-    `series` is the name under which results are published, unless --publish gives another; `also` holds other
-    names of --output_dir.
+    `series` is the name under which results are published, unless --publish gives another.
     """
 
-    def __init__(
-        self,
-        parser: argparse.ArgumentParser,
-        *,
-        script: str,
-        series: str,
-        output_dir: str,
-        also: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, parser: argparse.ArgumentParser, *, script: str, series: str, output_dir: str) -> None:
         parser.allow_abbrev = False
         parser.prog = script
         self.parser, self.script, self._series = parser, script, series
-        self._places = {f"--{name}" for name in _PLACES} | set(also)
         add = parser.add_argument
-        add("--output_dir", *also, default=output_dir, help="where everything is written (%(default)s)")
+        add("--output_dir", default=output_dir, help="where everything is written (%(default)s)")
         add("--resume", action="store_true", help="go on where an earlier call of the same was cut off")
         add(
             "--publish",
@@ -96,16 +86,17 @@ class Command:
     @property
     def as_typed(self) -> str:
         """The command without what says where files lie, whether it went on, and what became of it."""
+        places = {f"--{name}" for name in _PLACES}
         kept: list[str] = []
         waiting = list(self._argv)
         while waiting:
             argument = waiting.pop(0)
             name, equals, _ = argument.partition("=")
-            if name in self._places and not equals:
+            if name in places and not equals:
                 del waiting[:1]
             elif name == "--publish" and not equals and waiting and not waiting[0].startswith("-"):
                 del waiting[0]
-            elif name not in {"--resume", "--publish", *self._places}:
+            elif name not in {"--resume", "--publish", *places}:
                 kept.append(argument)
         return " ".join([self.script, *map(shlex.quote, kept)])
 

@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from scripts.bench.workloads import WORKLOADS
 __all__ = ["Settings", "compare", "finding", "main", "plan_round"]
 
 _QUICK_BUDGET_S = 165.0
+_DEFAULTS: dict[str, Any] = {"threads": (1, 6), "epochs": 10, "repeats": 3, "timeout_s": 7200}
+_QUICK: dict[str, Any] = {"threads": (6,), "epochs": 2, "repeats": 5, "timeout_s": 120}
 _WORDS = """\
 Whole epochs with their validation, {timed}. Each run is a process of its own.
 All systems take turns, and another one begins in each repeat. Seconds are for one epoch: the
@@ -76,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the comparison; returns the exit status."""
     line = _command()
     options = line.parse(argv)
-    settings = _settings(line.parser, options)
+    settings = _settings(options)
     if options.data_dir:
         os.environ["TFDS_DATA_DIR"] = os.path.abspath(options.data_dir)
     with (
@@ -213,47 +215,48 @@ def _command() -> command.Command:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--workloads", default="mnist", help=f"of {', '.join(WORKLOADS)}; or all (default: mnist)")
-    add("--systems", default="", help=f"of {', '.join(SYSTEMS)} (default: {', '.join(DEFAULT_SYSTEMS)})")
-    add("--threads", default="", help="validation workers and num_parallel_calls (default: 1,6; quick: 6)")
-    add("--epochs", type=int, help="timed epochs of a run (default: 10; quick: 2)")
-    add("--repeats", type=int, help="runs of each system (default: 3; quick: as many as fit)")
+    add("--workloads", type=_names_of(WORKLOADS), default="mnist", help=f"of {', '.join(WORKLOADS)}; or all")
+    systems, usual = ", ".join(SYSTEMS), ",".join(DEFAULT_SYSTEMS)
+    add("--systems", type=_names_of(SYSTEMS), default=usual, help=f"of {systems} (default: {usual})")
+    add("--threads", type=_counts, help="validation workers and num_parallel_calls (default: 1,6; quick: 6)")
+    add("--epochs", type=_count, help="timed epochs of a run (default: 10; quick: 2)")
+    add("--repeats", type=_count, help="runs of each system (default: 3; quick: as many as fit)")
     add("--whole", action="store_true", help="the first epoch counts, and all before it but the imports")
     add("--quick", action="store_true", help="shrunk data, three minutes in all on two cores")
     add("--data_dir", help="a directory that tensorflow-datasets prepared (default: TFDS_DATA_DIR)")
-    add("--timeout_s", type=float, help="a run that takes longer is ended (default: 7200; quick: 120)")
+    add("--timeout_s", type=_count, help="a run that takes longer is ended (default: 7200; quick: 120)")
     return command.Command(parser, script="scripts/compare.sh", series="epochs", output_dir="results/compare")
 
 
-def _settings(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Settings:
-    quick = arguments.quick
-    workloads = list(WORKLOADS) if arguments.workloads == "all" else _names(arguments.workloads)
-    systems = _names(arguments.systems) or list(DEFAULT_SYSTEMS)
-    for names, known in ((workloads, list(WORKLOADS)), (systems, list(SYSTEMS))):
-        for name in names:
+def _names_of(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
+    def names(text: str) -> tuple[str, ...]:
+        chosen = tuple(known) if text == "all" else tuple(dict.fromkeys(text.split(",")))
+        for name in chosen:
             if name not in known:
-                parser.error(f"unknown name {name!r}; expected some of {', '.join(known)}")
-    try:
-        threads = tuple(int(count) for count in _names(arguments.threads or ("6" if quick else "1,6")))
-    except ValueError:
-        parser.error(f"--threads takes numbers such as 1,6, got {arguments.threads!r}")
-    settings = Settings(
-        tuple(workloads),
-        tuple(systems),
-        threads,
-        _default(arguments.epochs, 2 if quick else 10),
-        _default(arguments.repeats, 5 if quick else 3),
-        quick,
-        _default(arguments.timeout_s, 120.0 if quick else 7200.0),
-        budget_s=_QUICK_BUDGET_S if quick and arguments.repeats is None else None,
-        whole=arguments.whole,
-    )
-    for option, smallest in (("epochs", settings.epochs), ("repeats", settings.repeats)):
-        if smallest < 1:
-            parser.error(f"--{option} must be 1 or more, got {smallest}")
-    if not threads or min(threads) < 1 or settings.timeout_s <= 0 or not workloads:
-        parser.error("--threads, --timeout_s and --workloads need positive values")
-    return settings
+                raise argparse.ArgumentTypeError(
+                    f"unknown name {name!r}; expected some of {', '.join(known)}"
+                )
+        return chosen
+
+    return names
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of 1 or more, got {text!r}")
+    return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(_count, text.split(",")))
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    defaults = _QUICK if options.quick else _DEFAULTS
+    chosen = {name: getattr(options, name) or default for name, default in defaults.items()}
+    budget_s = _QUICK_BUDGET_S if options.quick and options.repeats is None else None
+    same = {name: getattr(options, name) for name in ("workloads", "systems", "quick", "whole")}
+    return Settings(budget_s=budget_s, **same, **chosen)
 
 
 def _obstacles(settings: Settings) -> list[str]:
@@ -262,14 +265,6 @@ def _obstacles(settings: Settings) -> list[str]:
         (name, SYSTEMS[name].obstacle(WORKLOADS[w])) for name in settings.systems for w in settings.workloads
     }
     return sorted(f"{name} left out: {obstacle}" for name, obstacle in found if obstacle is not None)
-
-
-def _names(text: str) -> list[str]:
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-
-
-def _default(value: Any, otherwise: Any) -> Any:
-    return otherwise if value is None else value
 
 
 def _line(run: Run, place: str) -> str:

@@ -33,12 +33,10 @@ __all__ = [
     "KerasNumpy",
     "KerasTfData",
     "KerasTfDataTuned",
-    "KerasXla",
     "Outcome",
     "Overlap",
     "OverlapAccelerated",
     "OverlapAlways",
-    "OverlapKerasKernels",
     "OverlapSplitGpu",
     "OverlapSync",
     "Paper",
@@ -144,14 +142,6 @@ class KerasTfDataTuned(KerasTfData):
 
     pipeline = staticmethod(pipelines.tuned)
     steps_per_execution = _TUNED_STEPS_PER_EXECUTION
-
-
-class KerasXla(KerasTfDataTuned):
-    """The same with `jit_compile`; the flags of XLA's compiler are in the environment."""
-
-    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
-        super().__init__(workload, task, threads)
-        self.model.jit_compile = True
 
 
 class Paper(Contender):
@@ -265,7 +255,6 @@ class Overlap(Contender):
     overlap = "auto"
     devices: tuple[str, ...] | None = None
     validates = True
-    execution = overlap_train.ExecutionPlan()
     _untimed = 0
 
     def __init__(self, workload: Workload, task: Task, threads: int) -> None:
@@ -286,7 +275,7 @@ class Overlap(Contender):
             workers=self.threads, max_lag=self.max_lag, overlap=self.overlap, devices=self.devices
         )
         model = self.workload.model(from_raw=True)
-        return overlap_train.Trainer(model, validation=policy, execution=self.execution, recorder=recorder)
+        return overlap_train.Trainer(model, validation=policy, recorder=recorder)
 
     def train(self, epochs: int) -> None:
         history = self.trainer.fit(**self.fit_arguments, epochs=epochs, verbose=0)
@@ -304,12 +293,6 @@ class Overlap(Contender):
         hidden_s = sum(account.hidden_s for account in timed)
         notes = (*self.trainer.messages, *_convolutions())
         return Outcome(self._last["val_loss"], self._last["val_accuracy"], hidden_s, notes)
-
-
-class OverlapKerasKernels(Overlap):
-    """The same with Keras's own operations in every layer: what the loop gains by itself."""
-
-    execution = overlap_train.ExecutionPlan(kernels="keras")
 
 
 class OverlapAccelerated(Overlap):

@@ -34,9 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs what the journal does not hold; returns the exit status."""
     line = _command()
     options = line.parse(argv)
-    if options.directory:
-        options.output_dir = options.directory
-    options.directory = None
     output_dir = Path(options.output_dir)
     with line.journal(options) as journal:
         found = {}
@@ -110,7 +107,6 @@ def _steps(found: Sequence[dict[str, Any]]) -> Cells:
 
 def _command() -> command.Command:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("directory", nargs="?", help="the same as --output_dir")
     parser.add_argument(
         "--quick", action="store_true", help="U-Net at batch 1 and two steps: a check, no figures"
     )

@@ -33,7 +33,7 @@ from scripts.bench.conv_shapes import LAYERS, Layer
 __all__ = ["Row", "main", "measure", "summarise"]
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 9, 101
-_SHOWN = (STOCK, "winograd", "direct", "auto")
+_SUMMARISED = ("winograd", "direct", "auto")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
     """Geometric mean and minimum of the ratios, by direction and contestant; 3×3 layers of 64 channels up."""
     result: dict[str, dict[str, dict[str, float]]] = {}
     for direction in DIRECTIONS:
-        for contestant in _SHOWN[1:]:
+        for contestant in _SUMMARISED:
             deep = [
                 r for r in rows if r.direction == direction and r.layer.inputs >= 64 and r.layer.kernel == 3
             ]
@@ -118,21 +118,6 @@ def summarise(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
     return result
 
 
-def _format(row: Row) -> str:
-    layer = row.layer
-    image = f"{row.batch}×{layer.height}×{layer.width}×{layer.inputs}"
-    shape = f"{image}→{layer.outputs} {layer.kernel}/{layer.stride}"
-    cells = []
-    for name in _SHOWN:
-        ratio = row.ratio(name)
-        if ratio is None:
-            cells.append(" " * 24)
-        else:
-            median = statistics.median(row.milliseconds[name])
-            cells.append(f"{median:9.3f} {1e3 * row.gflop / median:7.0f} {ratio:6.2f}")
-    return f"{shape:<28} {row.direction:<16} {' '.join(cells)}  {row.chosen}"
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures a network at one batch size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -141,13 +126,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget_s", type=float, default=1.0, help="seconds for each shape and direction")
     options = parser.parse_args(arguments)
     library.load()
-    heads = " ".join(f"{name + ': ms GFLOP/s ratio':>24}" for name in _SHOWN)
-    print(f"{'layer':<28} {'direction':<16} {heads}", file=sys.stderr)
     rows = []
     for layer in LAYERS[options.network]:
         for direction in DIRECTIONS:
-            rows.append(measure(layer, options.batch, direction, options.budget_s))
-            print(_format(rows[-1]), file=sys.stderr, flush=True)
+            rows.append(row := measure(layer, options.batch, direction, options.budget_s))
+            print(
+                f"{layer}, {direction}: {row.ratio('auto'):.2f} by {row.chosen}", file=sys.stderr, flush=True
+            )
     found = {"network": options.network, "summary": summarise(rows), "rows": [row.as_json() for row in rows]}
     print(json.dumps(found))
 

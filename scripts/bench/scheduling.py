@@ -191,7 +191,6 @@ def _command() -> command.Command:
         script="scripts/compare_scheduling.sh",
         series="scheduling",
         output_dir="results/scheduling",
-        also=("--out",),
     )
 
 

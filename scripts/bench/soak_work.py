@@ -31,7 +31,7 @@ from overlap_train import (
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.scheduling import MultiModelScheduler
 
-__all__ = ["KINDS", "TRACING", "WEIGHTS", "Kind", "keep_models", "train_by_keras"]
+__all__ = ["KINDS", "TRACING", "WEIGHTS", "Kind", "keep_models"]
 
 Kind = Callable[[random.Random, Path], None]
 _FEATURES, _CLASSES, _ROWS = 12, 4, 64
@@ -50,19 +50,6 @@ def _pipeline(seed: int, rows: int = _ROWS) -> tf.data.Dataset:
 def keep_models() -> None:
     """Has all uses from now on share two models, and the datasets with functions that TensorFlow traces."""
     _KEPT.extend([_new_model(), _new_model()])
-
-
-def train_by_keras() -> None:
-    """Has the uses that name no more than a trainer's `fit` and `evaluate` call the model's from now on."""
-    global _trainer
-    _trainer = _model_itself
-
-
-def _model_itself(model: keras.Model, validation: ValidationPolicy | None = None) -> keras.Model:
-    return model
-
-
-_trainer: Callable[..., Any] = Trainer
 
 
 def _model() -> keras.Model:
@@ -160,11 +147,11 @@ def _mean_output(model: keras.Model) -> dict[str, float]:
 
 
 def _fine(rng: random.Random, folder: Path) -> None:
-    _fit(rng, _trainer(_model(), validation=_policy(rng)))
+    _fit(rng, Trainer(_model(), validation=_policy(rng)))
 
 
 def _again(rng: random.Random, folder: Path) -> None:
-    trainer = _trainer(_model(), validation=_policy(rng))
+    trainer = Trainer(_model(), validation=_policy(rng))
     for _ in range(3):
         _fit(rng, trainer, epochs=1)
         trainer.evaluate(*_arrays(3), verbose=0)
@@ -172,19 +159,19 @@ def _again(rng: random.Random, folder: Path) -> None:
 
 def _failing_callback(rng: random.Random, folder: Path) -> None:
     hooks = ["on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_batch_end", "on_test_end"]
-    trainer = _trainer(_model(), validation=_policy(rng))
+    trainer = Trainer(_model(), validation=_policy(rng))
     callbacks = [_Fails(rng.choice(hooks))]
     _expect(RuntimeError, lambda: _fit(rng, trainer, callbacks=callbacks), "a callback of the user's")
 
 
 def _failing_training_data(rng: random.Random, folder: Path) -> None:
-    trainer, data = _trainer(_model(), validation=_policy(rng)), _failing(0, rng.randint(0, 3))
+    trainer, data = Trainer(_model(), validation=_policy(rng)), _failing(0, rng.randint(0, 3))
     _expect(tf.errors.InvalidArgumentError, lambda: _fit(rng, trainer, x=data, y=None))
 
 
 def _failing_validation_data(rng: random.Random, folder: Path) -> None:
     data = _failing(1, rng.randint(1, 3))
-    trainer = _trainer(_model(), validation=_policy(rng))
+    trainer = Trainer(_model(), validation=_policy(rng))
     errors = (ValidationWorkerError, tf.errors.InvalidArgumentError)  # the second is Keras's
     _expect(errors, lambda: _fit(rng, trainer, validation_data=data))
 
@@ -197,7 +184,7 @@ def _interrupted(rng: random.Random, folder: Path) -> None:
 
 def _stopped(rng: random.Random, folder: Path) -> None:
     stop = keras.callbacks.EarlyStopping("val_loss", patience=0, restore_best_weights=rng.random() < 0.5)
-    _fit(rng, _trainer(_model(), validation=_policy(rng)), callbacks=[stop])
+    _fit(rng, Trainer(_model(), validation=_policy(rng)), callbacks=[stop])
 
 
 def _resumed(rng: random.Random, folder: Path) -> None:

@@ -39,17 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = line.parse(argv)
     rows: list[dict[str, Any]] = []
     columns = options.calls.split(",")
-    print(f"| network | epochs | caches | {' | '.join(columns)} | peak memory |")
-    print("|" + "---|" * (len(columns) + 4))
     with line.journal(options) as journal:
         for network in options.networks.split(","):
             for epochs in map(int, options.epochs.split(",")):
                 for caches, pairs in _pairs(network, epochs, options, journal).items():
                     rows.append({"network": network, "epochs": epochs, "caches": caches, "pairs": pairs})
-                    print("| " + " | ".join(_ratios(rows[-1], columns)) + " |", flush=True)
+                    print(*_ratios(rows[-1], columns), flush=True)
                 (Path(options.output_dir) / "start.json").write_text(json.dumps(rows, indent=1))
-        if options.json is not None:
-            options.json.write_text(json.dumps(rows, indent=1))
         line.show(_finding(rows, columns), options, journal)
     return 0
 
@@ -150,7 +146,6 @@ def _command() -> command.Command:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--caches", default="empty,warm")
     parser.add_argument("--calls", default=",".join(_COLUMNS), help="to be timed, such as first,second")
-    parser.add_argument("--json", type=Path, help="where to write every run, once more")
     return command.Command(
         parser, script="scripts/compare_start.sh", series="start", output_dir="results/start"
     )

@@ -55,9 +55,6 @@ class System:
         return None
 
 
-_XLA_FLAGS = (
-    "--xla_cpu_prefer_vector_width=512 --xla_cpu_enable_fast_math=true --xla_cpu_multi_thread_eigen=true"
-)
 SYSTEMS: dict[str, System] = {
     "keras-numpy": System(
         "keras.Model.fit from NumPy arrays", "KerasNumpy", uses_threads=False, baseline=True
@@ -65,13 +62,6 @@ SYSTEMS: dict[str, System] = {
     "keras-tfdata": System("keras.Model.fit from tf.data", "KerasTfData", baseline=True),
     "keras-tfdata-tuned": System(
         "keras.Model.fit from tf.data, tuned by hand", "KerasTfDataTuned", baseline=True
-    ),
-    "keras-xla": System(
-        "keras.Model.fit from tf.data, tuned by hand, compiled by XLA for the widest vectors",
-        "KerasXla",
-        baseline=True,
-        on_request=True,
-        environment={"XLA_FLAGS": _XLA_FLAGS},
     ),
     "paper": System("the scheme of paper P1, taken literally", "Paper", baseline=True),
     "overlap": System("overlap_train.Trainer", "Overlap", configures=True),
@@ -81,12 +71,6 @@ SYSTEMS: dict[str, System] = {
         on_request=True,
         configures=True,
         workloads=("mnist", "mnist-1gb", "resnet", "unet"),
-    ),
-    "overlap-keras-kernels": System(
-        "overlap_train.Trainer, Keras's own operations",
-        "OverlapKerasKernels",
-        on_request=True,
-        configures=True,
     ),
     "overlap-always": System(
         "overlap_train.Trainer, overlapped however busy the cores are",

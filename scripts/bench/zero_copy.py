@@ -2,8 +2,8 @@
 
     scripts/compare_zero_copy.sh --output_dir results/zero_copy
 
-Three parts: the hand-over from NumPy to the first TensorFlow operation, 4 KiB to 64 MiB; one epoch from a
-memory-mapped array of 4 GiB; on a GPU, mapped memory next to a pinned copy.
+Two parts: the hand-over from NumPy to the first TensorFlow operation, 4 KiB to 64 MiB, and one epoch from a
+memory-mapped array of 4 GiB. What a pinned copy costs on a GPU, `zero_copy.measure_crossover` tells.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from overlap_train import errors, zero_copy
 from scripts.bench import command
 from scripts.bench.journal import Journal
 from scripts.bench.publish import Cells, Finding
@@ -55,14 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "hand_overs": hand_overs,
             "training": training,
             "training_unavailable": why_not,
-            "gpu": journal.once("gpu", lambda: _measure_gpu(options.sizes)),
             "summary": summarize(hand_overs, training),
         }
         (Path(options.output_dir) / "zero_copy.json").write_text(json.dumps(results, indent=1))
         line.show(finding(results), options, journal)
-        for part, reason in (("epoch", why_not), ("GPU", results["gpu"].get("unavailable"))):
-            if reason:
-                print(f"No {part} was measured: {reason}")
+        if why_not:
+            print(f"No epoch was measured: {why_not}")
     return 0
 
 
@@ -147,9 +143,6 @@ def _tables(results: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
     ratios = tuple((name.replace("_", " "), f"{value:.3g}") for name, value in results["summary"].items())
     if ratios:
         yield "Ratios", Cells(("ratio", "figure"), ratios)
-    if "unavailable" not in results["gpu"]:
-        figures = tuple((name, str(value)) for name, value in results["gpu"].items())
-        yield "On a GPU: mapped memory next to a pinned copy", Cells(("what", "figure"), figures)
 
 
 def _epochs(runs: Sequence[_Row]) -> Cells:
@@ -171,32 +164,6 @@ def _epochs(runs: Sequence[_Row]) -> Cells:
     return Cells((*head, "last loss"), tuple(rows))
 
 
-def _measure_gpu(sizes: Sequence[int]) -> dict[str, Any]:
-    import tensorflow as tf
-
-    kernels = {
-        "copy": lambda x: tf.negative(x)[:1],
-        "one_pass": tf.reduce_sum,
-        "convolution": _convolution,
-    }
-    try:
-        measured = {
-            name: zero_copy.measure_crossover(sizes, kernel=kernel, keep=name == "one_pass")
-            for name, kernel in kernels.items()
-        }
-    except errors.NativeUnavailableError as error:
-        return {"unavailable": str(error)}
-    return {name: asdict(crossover) for name, crossover in measured.items()}
-
-
-def _convolution(x: Any) -> Any:
-    """A 3x3 convolution over 64 channels: reads its input several times. At least 512 elements."""
-    import tensorflow as tf
-
-    images = tf.reshape(x[: tf.size(x) // 512 * 512], (1, -1, 8, 64))
-    return tf.nn.conv2d(images, tf.ones((3, 3, 64, 64)), 1, "SAME")[0, 0, 0, :1]
-
-
 def _command() -> command.Command:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
@@ -212,7 +179,6 @@ def _command() -> command.Command:
         script="scripts/compare_zero_copy.sh",
         series="zero-copy",
         output_dir="results/zero_copy",
-        also=("--output",),
     )
 
 

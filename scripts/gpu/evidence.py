@@ -5,15 +5,88 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from scripts.gpu import kernel_stages, timing_stages
+from scripts.gpu.cuda_library import DIRECTIONS
 from scripts.gpu.driver import Evidence
-from scripts.gpu.evidence_page import SECTIONS
+from scripts.gpu.page import Row, Section, table, wrong_rows
 from scripts.gpu.stages import Stage
+from scripts.gpu.timing_stages import AGAINST, BARS, PRECISION, geometric_means
 
 __all__ = ["EVIDENCE", "main"]
 
 _SOURCES = ("overlap_train/conv/native", "scripts/gpu/cuda_library.py", "scripts/gpu/kernel_stages.py")
+_CONTESTANTS = ("ours_fp32", "ours_tf32", "cudnn_fp32", "cudnn_tf32")
+
+
+def _build(rows: list[Row]) -> str:
+    return table(("", "kernels", "that spill"), [(r["key"], r["kernels"], r["spilling"]) for r in rows])
+
+
+def _check(rows: list[Row]) -> str:
+    return table(
+        ("check", "found nothing", "last words"),
+        [
+            (row["key"], "yes" if row["clean"] else "**no**", " / ".join(row["last_words"][-2:]))
+            for row in rows
+        ],
+    )
+
+
+def _timing(rows: list[Row]) -> str:
+    precisions = [row for row in rows if row["key"] == PRECISION]
+    rows = [row for row in rows if "network" in row]
+    means = geometric_means(rows)
+    compared = [
+        (network, direction, *[by_name.get(name, "") for name in AGAINST])
+        for network, directions in means.items()
+        for direction, by_name in directions.items()
+        if by_name
+    ]
+    ratios = table(("network", "direction", *[f"{name} / {AGAINST[name]}" for name in AGAINST]), compared)
+    layers = [
+        (
+            row["network"],
+            row["layer"],
+            row["direction"],
+            row["gflop"],
+            *[_median(row, n) for n in _CONTESTANTS],
+        )
+        for row in rows
+    ]
+    medians = table(("network", "layer", "direction", "GFLOP", *[f"{n}, ms" for n in _CONTESTANTS]), layers)
+    bars = _bars(means, emulated=any(row.get("emulated") for row in rows))
+    return (
+        f"Times as fast as cuDNN (geometric means over layers):\n\n{ratios}\n\n{bars}\n\n"
+        f"Medians of the rounds:\n\n{medians}{''.join(map(_precision, precisions))}{wrong_rows(rows)}"
+    )
+
+
+def _precision(row: Row) -> str:
+    errors = table(("cuDNN", "relative error"), list(row["errors"].items()))
+    wrong = f"\n\n**Wrong: {'; '.join(row['wrong'])}.**" if row["wrong"] else ""
+    return f"\n\nWhether cuDNN computed in the precision that is named:\n\n{errors}{wrong}"
+
+
+def _median(row: Row, name: str) -> float | str:
+    quartiles = row["milliseconds_quartiles"].get(name)
+    return quartiles[1] if quartiles else ""
+
+
+def _bars(means: dict[str, Any], *, emulated: bool) -> str:
+    unet = means.get("unet", {})
+    lines = []
+    for name, bar in BARS.items():
+        reached = [unet[d][name] for d in DIRECTIONS if name in unet.get(d, {})]
+        verdict = "not measured" if not reached else "met" if min(reached) >= bar else "missed"
+        if emulated:
+            verdict = "none: emulated"
+        least = f"{min(reached):.2f}" if reached else "-"
+        lines.append((name, f"{bar} of {AGAINST[name]}", least, verdict))
+    return table(("bar over U-Net's layers", "aim", "least of the directions", "verdict"), lines)
+
+
 EVIDENCE = Evidence(
     "scripts.gpu.evidence",
     "scripts/gpu_evidence.sh",
@@ -24,7 +97,11 @@ EVIDENCE = Evidence(
         Stage("check", kernel_stages.check, 200, _SOURCES),
         Stage("timing", timing_stages.timing, 200, (*_SOURCES, "scripts/gpu/timing_stages.py")),
     ),
-    SECTIONS,
+    (
+        Section("build", "What the kernels compile to", _build),
+        Section("check", "Results against double precision, also under compute-sanitizer", _check),
+        Section("timing", "Beside cuDNN", _timing),
+    ),
 )
 
 

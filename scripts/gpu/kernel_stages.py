@@ -11,7 +11,7 @@ from typing import Any
 from scripts.gpu.cuda_library import NATIVE_SOURCES, KernelError, Kernels, compile_kernels
 from scripts.gpu.stages import Context, Unavailable, output_of
 
-__all__ = ["build", "check", "kernels_of", "resources"]
+__all__ = ["build", "check", "kernels_of"]
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 _TEST = "cuda_kernels_test"
@@ -41,49 +41,13 @@ def _compile(context: Context) -> None:
 
 
 def build(context: Context) -> dict[str, Any]:
-    """Compile the kernels for this card: a row for each, of its registers, spills and shared memory."""
+    """Compile the kernels for this card: how many, and how many of them spill registers; emulated, as C++."""
     _compile(context)
     log = (_binaries(context) / "compiler.log").read_text()
-    if context.emulate:
-        nothing = dict.fromkeys(("registers", "static_shared_bytes", "spilled_bytes"), "-")
-        context.record.add("all of them, as C++", nothing)
-    spilling = 0
-    for name, numbers in resources(log).items():
-        context.record.add(name, numbers)
-        spilling += numbers["spilled_bytes"] > 0
-    return {"kernels": len(context.record.rows), "spilling": spilling}
-
-
-def resources(log: str) -> dict[str, dict[str, int]]:
-    """Return what `ptxas -v` says of each kernel."""
-    found: dict[str, dict[str, int]] = {}
-    name, spilled = "", 0
-    for line in log.splitlines():
-        if match := re.search(r"Compiling entry function '(\w+)'", line):
-            name = _kernel_name(match[1])
-        elif match := re.search(r"(\d+) bytes spill stores", line):
-            spilled = int(match[1])
-        elif (match := re.search(r"Used (\d+) registers", line)) and name:
-            shared = re.search(r"(\d+) bytes smem", line)
-            found[name] = {
-                "registers": int(match[1]),
-                "static_shared_bytes": int(shared[1]) if shared else 0,
-                "spilled_bytes": spilled,
-            }
-    return found
-
-
-def _kernel_name(mangled: str) -> str:
-    parts = re.findall(r"(ImplicitGemm|SharedMemory|EpilogueGradient|AddSlices)Kernel", mangled)
-    problem = re.findall(r"(Forward|InputGradient|FilterGradient)Problem", mangled)
-    tiles = [
-        f"{'Tf32' if int(tf32) else 'Fp32'} {rows}×{columns}, copies of {' and '.join(dict.fromkeys(copies))}"
-        for tf32, rows, columns, *copies in re.findall(
-            r"GemmConfigILb(\d)ELi(\d+)ELi(\d+)ELi(\d)ELi(\d)E", mangled
-        )
-    ]
-    rows = [f"by {count}" for count in re.findall(r"AddSlicesKernelILi(\d+)E", mangled)]
-    return " ".join([*parts[:1], *problem[:1], *tiles[:1], *rows[:1]]) or mangled
+    spills = [int(count) for count in re.findall(r"(\d+) bytes spill stores", log)]
+    row = {"kernels": len(spills), "spilling": sum(count > 0 for count in spills)}
+    context.record.add("all of them", row)
+    return row
 
 
 def check(context: Context) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def page(
         parts += [f"## {section.title}{' (emulated)' if emulated else ''}", _state(found)]
         if found.rows:
             parts += [section.text(found.rows), f"*{EMULATED}*" if emulated else ""]
-    write_atomically(path, "\n\n".join(filter(None, parts)) + "\n")
+    write_atomically(path, ("\n\n".join(filter(None, parts)) + "\n").encode())
 
 
 def _cell(value: object) -> str:

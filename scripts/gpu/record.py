@@ -19,10 +19,10 @@ DONE, PARTIAL, FAILED, UNAVAILABLE = "done", "partial", "failed", "unavailable"
 ENDED = frozenset({DONE, UNAVAILABLE})
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Put a file in place whole, or leave what was there."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
+    draft.write_bytes(content)
     os.replace(draft, path)
 
 

@@ -29,9 +29,8 @@ def _facts(rows: list[Row], *names: str) -> str:
     return table(("", *[name.replace("_", " ") for name in shown]), lines) + wrong_rows(rows)
 
 
-def _pieces(rows: list[Row]) -> str:
-    what = ("pieces", "commands", "refused", "tensorflow", "keras", "numpy", "cuda", "libraries")
-    return _facts(rows, *what)
+def _installed(rows: list[Row]) -> str:
+    return _facts(rows, "tensorflow", "keras", "numpy", "cuda", "libraries")
 
 
 def _overlap(rows: list[Row]) -> str:
@@ -57,14 +56,14 @@ EVIDENCE = Evidence(
     "TensorFlow",
     "tensorflow",
     (
-        Stage("pieces", wheels.rehearse, 90, ("scripts/gpu/pieces.py", "scripts/gpu/wheels.py")),
+        Stage("installed", wheels.installed, 90, ("scripts/gpu/wheels.py",)),
         Stage("overlap", training_stages.overlap, 240, (*_TRAINING, "overlap_train/_validation")),
         Stage("policies", training_stages.policies, 300, (*_TRAINING, "overlap_train/scheduling")),
         Stage("tests", pytest_stages.tests, 240, _PYTEST),
         Stage("suite", pytest_stages.suite, 300, (*_PYTEST, "overlap_train/_validation")),
     ),
     (
-        Section("pieces", "TensorFlow, brought in pieces", _pieces),
+        Section("installed", "TensorFlow, brought in pieces", _installed),
         Section("overlap", "Training and validation overlapped (P1)", _overlap),
         Section("policies", "The scheduler's policies on CPU and GPU (P4)", _policies),
         Section("tests", "The tests that need a GPU", _tests),
@@ -130,7 +129,7 @@ def _slim(options: argparse.Namespace) -> int:
 def _cut(options: argparse.Namespace) -> int:
     files = sorted(options.wheels.glob("*.whl"))
     manifest = cut(files, options.pieces, piece_bytes=int(options.piece_mib * (1 << 20)))
-    print(f"{len(files)} wheels in {len(manifest.pieces)} pieces: {options.pieces}")
+    print(f"{len(files)} wheels in {len(manifest)} pieces: {options.pieces}")
     return 0
 
 

@@ -159,8 +159,7 @@ class Ours:
         needed = (kernels.workspace(shape, way, name) for way in DIRECTIONS for name in _ALGORITHMS.values())
         self.tensors.append(_normal(torch, max(1, *needed)))
         self.tensors += [_normal(torch, *size) for size in (shape.x, shape.filters, shape.y)]
-        address = (lambda t: t.ctypes.data) if torch is None else (lambda t: t.data_ptr())
-        self._at = [int(address(tensor)) for tensor in self.tensors]
+        self._at = [t.ctypes.data if torch is None else t.data_ptr() for t in self.tensors]
 
     def judged(self, direction: str) -> dict[str, Any]:
         """Return the errors of one direction, relative to double precision; nothing emulated."""

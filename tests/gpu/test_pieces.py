@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu.pieces import MANIFEST, Manifest, PieceError, Store, cut
+from scripts.gpu.pieces import MANIFEST, PieceError, Store, cut, read_manifest
 
+ROOT = Path(__file__).parents[2]
 PIECE = 1000
 
 
@@ -45,12 +46,13 @@ def share(pieces: Path, folder: Path, names: list[str]) -> Path:
 
 
 def names_of(pieces: Path) -> list[str]:
-    return [entry["name"] for entry in Manifest.read(pieces / MANIFEST).pieces]
+    return list(read_manifest(pieces / MANIFEST))
 
 
 def test_no_piece_is_larger_than_what_a_command_may_bring(pieces) -> None:
     assert len(names_of(pieces)) >= 5
     assert max((pieces / name).stat().st_size for name in names_of(pieces)) == PIECE
+    assert len(list(pieces.iterdir())) == len(names_of(pieces)) + 1
 
 
 def test_pieces_in_any_order_and_twice_make_the_wheels(pieces, tmp_path) -> None:
@@ -92,7 +94,7 @@ def test_assembled_once_and_pieces_that_come_later_change_nothing(pieces, tmp_pa
     assert store.bring(pieces) == []
     assert Store(tmp_path / "store").assemble() == store.site
     assert marker.exists()
-    assert not (tmp_path / "store" / "pieces").exists()
+    assert not list((tmp_path / "store").glob("piece-*"))
 
 
 def test_assembly_that_was_cut_off_is_done_again(pieces, tmp_path, monkeypatch) -> None:
@@ -109,12 +111,12 @@ def test_assembly_that_was_cut_off_is_done_again(pieces, tmp_path, monkeypatch) 
 def test_half_a_copy_is_no_piece(pieces, tmp_path, monkeypatch) -> None:
     store, names = Store(tmp_path / "store"), names_of(pieces)
 
-    def half(source, target):
-        Path(target).write_bytes(Path(source).read_bytes()[: PIECE // 2])
+    def half(draft, content):
+        draft.write_text(content[: PIECE // 2].decode("latin1"))
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "copyfile", half)
+        patch.setattr(Path, "write_bytes", half)
         with pytest.raises(OSError, match="no space"):
             store.bring(pieces)
     assert store.missing() == names
@@ -144,10 +146,33 @@ def test_command_without_the_manifest_says_so(pieces, tmp_path) -> None:
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "..", ""])
 def test_manifest_cannot_name_a_file_outside(pieces, tmp_path, name) -> None:
     document = json.loads((pieces / MANIFEST).read_text())
-    document["files"][0]["name"] = name
-    (pieces / MANIFEST).write_text(json.dumps(document))
-    with pytest.raises(PieceError, match="not a plain file name"):
+    (pieces / MANIFEST).write_text(json.dumps(document | {name: "0"}))
+    with pytest.raises(PieceError, match="which is no piece"):
         Store(tmp_path / "store").bring(pieces)
+
+
+def test_the_command_brings_in_several_calls_and_refuses_what_is_damaged(pieces, tmp_path) -> None:
+    names, store = names_of(pieces), str(tmp_path / "store")
+    damaged = share(pieces, tmp_path / "damaged", names[:2])
+    (damaged / names[0]).write_bytes(b"damaged on the way")
+
+    def bring(folder: Path) -> tuple[int, str]:
+        command = [
+            sys.executable,
+            "-m",
+            "scripts.gpu.tensorflow_runs",
+            "bring",
+            str(folder),
+            "--store",
+            store,
+        ]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout + done.stderr
+
+    assert bring(damaged) == (1, f"damaged on the way: {names[0]}; bring them again\n")
+    missing = " ".join([names[0], *names[3:]])
+    assert bring(share(pieces, tmp_path / "some", names[2:3])) == (0, f"still missing: {missing}\n")
+    assert bring(pieces) == (0, "all pieces are here\n")
 
 
 def test_nothing_to_cut_is_told(tmp_path) -> None:
