@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "overlap_train"
 COMPANIONS = ("cli", "conv", "models", "monitoring", "parallel", "scheduling", "zero_copy")
 LONGEST = 54  # lines of a function that fits on a screen
-OPTIONS = {"validation": "ValidationPolicy", "execution": "ExecutionPlan", "checkpoint": "CheckpointPolicy"}
+OPTIONS = {"validation": "ValidationPolicy", "execution": "ExecutionPlan"}
 
 
 def main() -> int:

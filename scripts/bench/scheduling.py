@@ -90,7 +90,7 @@ def _simulate(*, quick: bool) -> dict[str, Any]:
         count: simulated.paper_graphs(count) for count in {count for _, count in simulated.COLUMNS.values()}
     }
     rows = simulated.compare_policies(graphs, steady_s=0.0 if quick else simulated.STEADY_S)
-    return {"simulated": rows, "oracle": simulated.oracle_ratio(50 if quick else 1000)}
+    return {"simulated": rows}
 
 
 def _costs(size: int) -> dict[str, Any]:
@@ -140,10 +140,6 @@ def _tables(report: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
     if "measured" in report:
         yield "Measured on this CPU: four networks, single images", _measured(report["measured"])
     figures = []
-    if "oracle" in report:
-        found = report["oracle"]
-        shown = f"{found['worst']:.3f} at worst, {found['mean']:.3f} on average of {found['graphs']} graphs"
-        figures.append(("`earliest_finish` to the optimum, small graphs, simulated", shown))
     for name in ("costs_simulated", "costs_measured"):
         for key, value in report.get(name, {}).items():
             shown = f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -10,7 +10,6 @@ GPU only grows by the 77% that the paper reports from no load to 60%; nothing el
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,10 +19,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from overlap_train.scheduling import Arrival, BackgroundLoad, CostModel, Device, Platform, Transfer, simulate
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
-from overlap_train.scheduling.policies.placement import exhaustive_placement
-from overlap_train.scheduling.policies.planning import Problem
+from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Work
 from overlap_train.scheduling.simulation import Simulation
 
 __all__ = [
@@ -33,7 +29,6 @@ __all__ = [
     "Scenario",
     "compare_costs",
     "compare_policies",
-    "oracle_ratio",
     "paper_graphs",
     "profiled",
     "roofline",
@@ -273,20 +268,6 @@ def _least_s(graph: LayerGraph, gpu: Device, cpu: Device) -> list[tuple[float, f
     return rows
 
 
-def oracle_ratio(count: int = 1000, seed: int = 0) -> dict[str, float]:
-    """`earliest_finish` against the true optimum on random graphs of one to eight layers."""
-    rng, ratios = random.Random(seed), []
-    for _ in range(count):
-        graph, platform, table = _random_instance(rng)
-
-        def true_s(layer: Layer, device: Device, table: dict[tuple[str, str], float] = table) -> float:
-            return table[layer.name, device.kind]
-
-        best_s = exhaustive_placement(Problem.of(graph, platform, FixedCosts(true_s))).makespan_s
-        ratios.append(simulate([Arrival(graph)], platform, "earliest_finish", true_s).makespan_s / best_s)
-    return {"graphs": count, "worst": max(ratios), "mean": float(np.mean(ratios))}
-
-
 def compare_costs(graphs: Mapping[str, LayerGraph], seed: int = 0) -> dict[str, float]:
     """Learned costs against perfect ones: every second layer is profiled, with 5% noise."""
     noise = np.random.default_rng(seed)
@@ -304,20 +285,3 @@ def compare_costs(graphs: Mapping[str, LayerGraph], seed: int = 0) -> dict[str, 
         learned_s = simulate(arrivals, xavier(), "earliest_finish", _TRUE_S, costs=costs).makespan_s
         worst = max(worst, learned_s / perfect_s)
     return {"mean_absolute_error": float(np.mean(errors)), "worst_makespan_ratio": worst}
-
-
-def _random_instance(rng: random.Random) -> tuple[LayerGraph, Platform, dict[tuple[str, str], float]]:
-    layers: list[Layer] = []
-    table = {}
-    for index in range(rng.randint(1, 8)):
-        reads = {index - 1} if rng.random() < 0.5 else set(rng.choices(range(-1, index), k=2))
-        kind, gpu_s = rng.choice(("conv", "norm", "pool")), rng.uniform(1, 5) * 1e-3
-        layers.append(
-            Layer(str(index), Work(kind), tuple(Port(r) for r in sorted(reads)), (rng.randint(1, 4) * 10**6,))
-        )
-        table[str(index), "gpu"] = gpu_s
-        table[str(index), "cpu"] = gpu_s * (rng.uniform(2, 10) if kind == "conv" else rng.uniform(0.3, 2))
-    graph = LayerGraph(layers, [Port(len(layers) - 1)], input_bytes=(10**6,))
-    link = Transfer(rng.choice((0.0, 1e-4, 1e-3)), rng.choice((1e9, 1e10, float("inf"))))
-    devices = (Device("cpu", "cpu", rng.choice((1, 2, 8))), Device("gpu", "gpu"))
-    return graph, Platform(devices, {("cpu", "gpu"): link, ("gpu", "cpu"): link}), table

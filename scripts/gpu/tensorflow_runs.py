@@ -29,10 +29,6 @@ def _facts(rows: list[Row], *names: str) -> str:
     return table(("", *[name.replace("_", " ") for name in shown]), lines) + wrong_rows(rows)
 
 
-def _installed(rows: list[Row]) -> str:
-    return _facts(rows, "tensorflow", "keras", "numpy", "cuda", "libraries")
-
-
 def _overlap(rows: list[Row]) -> str:
     shown = _facts(rows, "seconds", "gpu_percent", "val_loss", "data")
     emulated = any(row.get("emulated") for row in rows)
@@ -56,14 +52,12 @@ EVIDENCE = Evidence(
     "TensorFlow",
     "tensorflow",
     (
-        Stage("installed", wheels.installed, 90, ("scripts/gpu/wheels.py",)),
         Stage("overlap", training_stages.overlap, 240, (*_TRAINING, "overlap_train/_validation")),
         Stage("policies", training_stages.policies, 300, (*_TRAINING, "overlap_train/scheduling")),
         Stage("tests", pytest_stages.tests, 240, _PYTEST),
         Stage("suite", pytest_stages.suite, 300, (*_PYTEST, "overlap_train/_validation")),
     ),
     (
-        Section("installed", "TensorFlow, brought in pieces", _installed),
         Section("overlap", "Training and validation overlapped (P1)", _overlap),
         Section("policies", "The scheduler's policies on CPU and GPU (P4)", _policies),
         Section("tests", "The tests that need a GPU", _tests),

@@ -1,18 +1,14 @@
-"""TensorFlow for the GPU machine: which wheels, and what of it is there."""
+"""Which wheels TensorFlow takes on the GPU machine."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from scripts.gpu.pieces import PieceError
-from scripts.gpu.stages import Context
-from scripts.gpu.training_stages import training_device
 
-__all__ = ["fetch", "installed"]
+__all__ = ["fetch"]
 
 # TensorFlow for Python 3.12 and what it and this package import, as far as the machine has not got it, or not
 # in a version that goes with it. Of CUDA 12 only what the machine's CUDA 13 does not replace (slim.py).
@@ -42,35 +38,3 @@ def _pip(command: str, *arguments: str) -> None:
     done = subprocess.run([sys.executable, "-m", "pip", command, "--no-deps", *arguments], check=False)
     if done.returncode != 0:
         raise PieceError(f"pip {command} ended with status {done.returncode}; what is there stays")
-
-
-def installed(context: Context) -> dict[str, Any]:
-    """Say what has been brought, and what of CUDA it loads; emulated, what is here."""
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    build = dict(tf.sysconfig.get_build_info())
-    device = training_device(context)
-    with tf.device(device):  # so that the libraries are loaded which the runs will use
-        image = tf.random.normal((1, 8, 8, 4))
-        tf.nn.conv2d(image, tf.random.normal((3, 3, 4, 4)), 1, "SAME")
-        product = tf.matmul(image[0, 0], image[0, 0], transpose_b=True)
-    row = {
-        "tensorflow": tf.version.VERSION,
-        "keras": keras.__version__,
-        "numpy": np.__version__,
-        "cuda": str(build.get("cuda_version")),
-        "libraries": " ".join(_cuda_libraries()),
-        "wrong": [] if product.device.endswith(device) else [f"a product on {product.device}"],
-    }
-    context.record.add("installed", row)
-    return row
-
-
-def _cuda_libraries() -> list[str]:
-    """Return the files of CUDA's libraries that this process has loaded: not always TensorFlow's own."""
-    maps = Path("/proc/self/maps")
-    lines = maps.read_text().splitlines() if maps.exists() else []
-    files = {Path(line.split(maxsplit=5)[-1]).name for line in lines}
-    return sorted(name for name in files if re.match(r"lib(cublas|cudnn|cudart|cufft|cusolver)", name))
