@@ -67,12 +67,13 @@ def publish(
     command: str,
     machine: Mapping[str, Any],
     others: str,
-    folder: Path = RESULTS,
+    folder: Path | None = None,
 ) -> Path:
     """Writes page, JSON and the row of the index; returns the page's file.
 
     The date is that of `machine`, when the comparison began; `others` says what else ran meanwhile.
     """
+    folder = folder or RESULTS
     date = datetime.date.fromisoformat(str(machine["date"])[:10])
     name = _free_name(folder, f"{date.isoformat()}-{series}")
     data = folder / "data" / f"{name}.json"

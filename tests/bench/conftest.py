@@ -1,12 +1,8 @@
-"""Records of a comparison that never ran, for everything that only reads records."""
-
-from pathlib import Path
+"""Runs of a comparison that never was, for everything that only reads runs."""
 
 import pytest
-from matplotlib.figure import Figure
 
-from scripts.bench.records import LoadSample, RunRecord
-from scripts.bench.results import CopyCost, Results
+from scripts.bench.figures import Run
 
 # Seconds an epoch of each repeat. The machine slows down from repeat to repeat, as shared machines do.
 EPOCH_S = {
@@ -21,7 +17,7 @@ EPOCH_S = {
 ALL_THREADS = {"keras-numpy", "train-only"}
 
 
-def record(system, repeat, epoch_s, **changes):
+def make_run(system, repeat, epoch_s, **changes):
     values = {
         "workload": "mnist",
         "threads": None if system in ALL_THREADS else 6,
@@ -33,25 +29,14 @@ def record(system, repeat, epoch_s, **changes):
         "hidden_s": 1.0 if system == "overlap" else None,
         "peak_rss_bytes": 900 << 20,
         "notes": ("plan: imagined",) if system == "overlap" else (),
-        "load": tuple(LoadSample(0.2 * i, 150.0 + 10 * (i % 4)) for i in range(int(10 * epoch_s))),
     }
-    return RunRecord(system=system, repeat=repeat, **{**values, **changes})
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Lets pictures be written blank: a second each goes into their layout, which other tests look at."""
-
-    def write(self, path, **options):
-        Path(path).write_text("<svg><defs></defs></svg>")
-
-    monkeypatch.setattr(Figure, "savefig", write)
+    return Run(system=system, repeat=repeat, **{**values, **changes})
 
 
 @pytest.fixture
 def runs():
     return [
-        record(system, repeat, epoch_s)
+        make_run(system, repeat, epoch_s)
         for system, times_s in EPOCH_S.items()
         for repeat, epoch_s in enumerate(times_s)
     ]
@@ -72,7 +57,10 @@ def machine():
 
 
 @pytest.fixture
-def found(runs, machine):
-    costs = [CopyCost("mnist", workers, 0.0004 * workers, 0.0003) for workers in (6, 12, 24, 48)]
-    settings = {"quick": True, "epochs": 2, "repeats": 3}
-    return Results(machine, settings, {"mnist": "MNIST <of a test>"}, tuple(runs), tuple(costs), ("a note",))
+def published(tmp_path, monkeypatch):
+    """Lets all comparisons publish into a folder of the test."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "index.md").write_text("| question | newest | earlier |\n|---|---|---|\n")
+    monkeypatch.setattr("scripts.bench.publish.RESULTS", folder)
+    return folder

@@ -1,9 +1,9 @@
-"""What the table of convolution layers says of "auto", and that its contestants are timed in rounds."""
+"""The ratios of convolution layers, and that their contestants are timed in rounds."""
 
 from __future__ import annotations
 
 from overlap_train.conv.shapes import DIRECTIONS, STOCK
-from scripts.bench.conv_layers import Row, _interleave, describe_auto, summarise
+from scripts.bench.conv_layers import Row, _interleave, summarise
 from scripts.bench.conv_shapes import LAYERS, Layer
 
 
@@ -12,21 +12,9 @@ def _row(auto_ms: float, chosen: str, layer: Layer = LAYERS["unet"][1]) -> Row:
     return Row(layer, 1, "forward", 1.0, times, chosen)
 
 
-def test_auto_that_is_tensorflows_own_operation_is_told_from_one_that_lost():
-    lines = describe_auto([_row(0.5, "winograd"), _row(1.25, "direct"), _row(1.1, STOCK)])
-    assert lines == [
-        "auto, 2 of 3 rows where it is ours: 0.80 to 2.00",
-        "auto, 1 of 3 rows where it is tf.nn.conv2d itself: 0.91 to 0.91",
-    ]
-
-
 def test_a_ratio_is_of_times_of_the_same_round():
     slower_machine = {STOCK: [1.0, 1.0, 3.0, 3.0, 3.0], "auto": [0.5, 0.5, 1.5, 1.5, 1.5]}
     assert Row(LAYERS["unet"][1], 1, "forward", 1.0, slower_machine, "winograd").ratio("auto") == 2.0
-
-
-def test_nothing_is_said_of_a_kind_that_no_row_is_of():
-    assert describe_auto([_row(0.5, "winograd")]) == ["auto, 1 of 1 rows where it is ours: 2.00 to 2.00"]
 
 
 def test_the_summary_leaves_out_layers_of_few_channels():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 
 import pytest
 
-from scripts.bench.load import DutyCycle, GpuLoad, SideProgram, SpinLoad
+from scripts.bench.load import DutyCycle, GpuLoad, SpinLoad
 
 
 def test_spinning_processes_say_what_they_took_and_end():
@@ -61,34 +60,6 @@ def test_what_the_work_raises_is_raised_on_close():
 def test_loads_that_cannot_be_are_refused(make):
     with pytest.raises(ValueError, match="must be"):
         make()
-
-
-def test_a_program_is_run_again_and_ended_with_its_children(tmp_path):
-    log = tmp_path / "log"
-    code = f"open({str(log)!r}, 'a').write('x')"
-    with SideProgram([sys.executable, "-c", code]) as program:
-        while program.runs < 2:
-            threading.Event().wait(0.01)
-    assert program.failures == 0
-    assert log.read_text().startswith("xx")
-    program.close()
-
-
-def test_a_long_program_is_ended_at_once():
-    program = SideProgram([sys.executable, "-c", "import time; time.sleep(1000)"])
-    program.close()
-    assert program.runs == 0
-
-
-def test_a_program_that_always_fails_is_given_up():
-    with SideProgram([sys.executable, "-c", "raise SystemExit(3)"]) as program:
-        program._thread.join(60)
-    assert program.failures == program.runs == 3
-
-
-def test_a_program_that_is_not_there_is_refused():
-    with pytest.raises(FileNotFoundError):
-        SideProgram("/no/such/program --fast")
 
 
 def test_gpu_load_needs_its_gpu():

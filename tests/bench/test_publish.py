@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from scripts.bench import compare_page, publish
-from scripts.bench.publish import Finding
-from scripts.bench.table import Cells
+from scripts.bench import publish
+from scripts.bench.publish import Cells, Finding, layout
 
 INDEX = """# Results
 Words.
@@ -33,38 +32,41 @@ def results(tmp_path):
 
 
 @pytest.fixture
-def finding(tmp_path):
-    (tmp_path / "bars.svg").write_text("<svg/>")
+def finding():
     cells = Cells(("way", "s"), (("a|b", "1.0"), ("c", "2.0")))
-    return Finding(
-        "size",
-        "How wide?",
-        "Sizes",
-        "Some words.",
-        "scripts/compare.sh --quick",
-        [("Seconds", cells)],
-        {"Bars": tmp_path / "bars.svg"},
-        {"log": f"read {PLACES[0]}/data and {PLACES[1]}/x-1", "ratio": "a/b"},
+    data = {"log": f"read {PLACES[0]}/data and {PLACES[1]}/x-1", "ratio": "a/b"}
+    return Finding("How wide?", "Sizes", "Some words.", [("Seconds", cells)], data)
+
+
+@pytest.fixture
+def put(results, machine):
+    """Publishes a finding."""
+    return lambda finding: publish.publish(
+        finding,
+        series="size",
+        command="scripts/compare.sh --size=3",
+        machine=machine,
+        others="Nothing else ran.",
+        folder=results,
     )
 
 
-def test_a_page_has_its_command_machine_table_picture_and_data(results, finding, machine):
-    page = publish.publish(finding, machine, "Nothing else ran.", folder=results)
+def test_a_page_has_its_command_machine_table_and_data(results, finding, put):
+    page = put(finding)
     assert page.name == "2026-01-01-size.md"
     text = page.read_text()
     assert text.startswith(
-        "# Sizes, 1 January 2026\n\nSome words.\n\n```sh\nscripts/compare.sh --quick\n```\n"
+        "# Sizes, 1 January 2026\n\nSome words.\n\n```sh\nscripts/compare.sh --size=3\n```\n"
     )
     assert "2 cores of An Imagined CPU" in text
     assert "Nothing else ran." in text
     assert "| way | s |\n| --- | ---: |\n| a&#124;b | 1.0 |\n| c | 2.0 |" in text
-    for link in ("pictures/2026-01-01-size-bars.svg", "data/2026-01-01-size.json"):
-        assert f"({link})" in text
-        assert (results / link).exists()
+    assert "(data/2026-01-01-size.json)" in text
+    assert (results / "data" / "2026-01-01-size.json").exists()
 
 
-def test_no_folder_of_the_machine_is_published(results, finding, machine):
-    publish.publish(replace(finding, words=f"in {PLACES[2]}/.cache/x, a/b"), machine, "", folder=results)
+def test_no_folder_of_the_machine_is_published(results, finding, put):
+    put(replace(finding, words=f"in {PLACES[2]}/.cache/x, a/b"))
     written = "".join(path.read_text() for path in results.rglob("2026*") if path.is_file())
     assert not [place for place in PLACES if place in written]
     assert "a/b" in written
@@ -72,10 +74,10 @@ def test_no_folder_of_the_machine_is_published(results, finding, machine):
     assert content["found"] == {"log": "read … and …", "ratio": "a/b"}
 
 
-def test_a_second_page_of_a_day_is_numbered_and_the_first_one_stays(results, finding, machine):
-    first = publish.publish(finding, machine, "", folder=results)
+def test_a_second_page_of_a_day_is_numbered_and_the_first_one_stays(results, finding, put):
+    first = put(finding)
     before = first.read_text()
-    second = publish.publish(finding, machine, "", folder=results)
+    second = put(finding)
     assert (second.name, first.read_text()) == ("2026-01-01-size-2.md", before)
     row = (results / "index.md").read_text().splitlines()[5]
     assert row == (
@@ -109,38 +111,6 @@ def test_the_index_of_the_documentation_can_be_entered():
     assert len(entered.splitlines()) == len(index.splitlines())
 
 
-def test_the_page_of_a_comparison_shows_every_system_and_its_load(found, tmp_path):
-    full = replace(found, settings=found.settings | {"quick": False})
-    page = compare_page.finding(full, series="epochs", command="c", folder=tmp_path)
-    titles = [title for title, _ in page.tables]
-    assert titles[1:] == ["mnist, 6 threads: seconds", "mnist, 6 threads: time ÷ a baseline's",
-                          "Handing the weights to validation"]  # fmt: skip
-    assert {path.name for path in page.pictures.values()} == {"epochs.svg", "copies.svg", "load-mnist-6.svg"}
-    assert all("prefers-color-scheme: dark" in path.read_text() for path in page.pictures.values())
-    assert {row[0] for row in page.tables[1][1].body} == {run.system for run in found.runs}
-    assert "`mnist`: MNIST <of a test>" in page.words
-    assert "after one that is not timed" in page.words
-    whole = replace(full, settings=full.settings | {"whole": True})
-    page = compare_page.finding(whole, series="epochs", command="c", folder=tmp_path)
-    assert "the first one too" in page.words
-
-
-def test_a_picture_is_the_same_each_time(found, tmp_path):
-    full = replace(found, settings=found.settings | {"quick": False})
-    first, second = (
-        compare_page.finding(full, series="x", command="c", folder=tmp_path / name) for name in ("a", "b")
-    )
-    for title in first.pictures:
-        assert first.pictures[title].read_text() == second.pictures[title].read_text()
-
-
-def test_failed_and_quick_runs_are_not_published(found, tmp_path):
-    with pytest.raises(ValueError, match="--quick"):
-        compare_page.finding(found, series="x", command="c", folder=tmp_path)
-    broken = replace(
-        found,
-        settings=found.settings | {"quick": False},
-        runs=(*found.runs, replace(found.runs[0], error="signal 9")),
-    )
-    with pytest.raises(ValueError, match=r"1 runs failed.*signal 9"):
-        compare_page.finding(broken, series="x", command="c", folder=tmp_path)
+def test_columns_line_up():
+    lines = layout(Cells(("name", "s"), (("a", "1.00"), ("longer", "10.00")))).splitlines()
+    assert [len(line) for line in lines] == [13, 13, 13, 13]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 from collections import deque
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 from tensorflow.python.framework import func_graph
 
-from overlap_train import Trainer
-from scripts.bench import growth, soak_samples, soak_work
+from scripts.bench import soak, soak_samples, soak_work
 from scripts.bench.soak_samples import ALLOWED, Sample, drifts
 
 LEVELS = {"memory": 700 * 2**20, "held": 120 * 2**20, "objects": 400_000, "threads": 9, "descriptors": 7}
@@ -108,65 +105,19 @@ def test_kept_models_are_traced_no_more_after_a_while(tmp_path, monkeypatch):
     assert counts[0] < counts[1] == counts[2] == counts[3]
 
 
+@pytest.mark.parametrize(("growth", "status"), [(0, 0), (1, 1)])
+def test_a_soak_says_of_each_process_what_grows(tmp_path, monkeypatch, published, growth, status):
+    leg = {"kinds": {"fine": 1500}, "samples": [s.as_json() for s in samples(descriptors=growth)]}
+    monkeypatch.setattr(soak, "run_module", lambda *_, **__: leg)
+    assert soak.main(["90", "--legs=2", f"--output_dir={tmp_path / 'out'}", "--publish"]) == status
+    (page,) = published.glob("*-soak.md")
+    assert "## Process 2: 1,475 uses in 0.98 hours, 0 of them failing" in page.read_text()
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_a_soak_of_three_minutes(tmp_path):
-    arguments = ["90", "--legs=2", "--every=1", f"--output_dir={tmp_path}", "--publish"]
-    done = subprocess.run(
-        [sys.executable, "-c", _SOAK.format(folder=str(tmp_path / "docs")), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Process 2:" in done.stdout, done.stderr[-3000:]
-    (page,) = Path(tmp_path, "docs").glob("*-soak.md")
-    assert "## Pictures" in page.read_text()
-
-
-_SOAK = """
-import functools, pathlib, sys
-from scripts.bench import soak
-folder = pathlib.Path({folder!r})
-folder.mkdir()
-(folder / "index.md").write_text("| question | newest | earlier |\\n|---|---|---|\\n")
-soak.publish = functools.partial(soak.publish, folder=folder)
-sys.exit(soak.main())
-"""
-
-
-@pytest.mark.filterwarnings("ignore:Early stopping conditioned")
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=() if k == "again" else pytest.mark.nightly) for k in growth.KINDS]
-)
-def test_each_kind_of_growth_is_done_by_keras_too(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(soak_work, "_trainer", soak_work._trainer)
-    monkeypatch.setattr(Trainer, "fit", None)
-    soak_work.train_by_keras()
-    soak_work.KINDS[kind](random.Random(1), tmp_path)
-
-
-def test_growth_is_told_for_each_use_once_it_is_warm():
-    uses = [*range(0, 480, 20)]
-    resident = [
-        10**8 - 10**6 * (8 - place) if place < 8 else 10**8 + 3000 * n for place, n in enumerate(uses)
-    ]
-    assert growth.slope(uses, resident) == growth.Slope(3000.0, 3000.0, 3000.0)
-    assert growth.Slope(3000.0, -500.0, 4000.0).shown == "3.0 KB (-0.5 to 4.0)"
-
-
-@pytest.mark.parametrize(
-    "apart",
-    [
-        lambda *_, **__: {"uses": [*range(0, 50, 2)], "resident": [*range(0, 50, 2)], "held": [5] * 25},
-        pytest.param(growth.run_apart, marks=[pytest.mark.nightly, pytest.mark.timeout(900)]),
-    ],
-    ids=["in no process", "in processes of their own"],
-)
-def test_growth_is_measured_for_both_and_read_back(apart, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(growth, "run_apart", apart)
-    assert growth.main(["--uses=48", "--kinds", "again", f"--output_dir={tmp_path}"]) == 0
-    said = capsys.readouterr().out
-    assert all(name in said for name in ("held, a use", "`Trainer`", "`keras.Model.fit`"))
-    monkeypatch.setattr(growth, "run_apart", lambda *_, **__: pytest.fail("measured again"))
-    assert growth.main(["--uses=48", "--kinds", "again", f"--output_dir={tmp_path}", "--resume"]) == 0
-    assert "2 entries read back" in capsys.readouterr().out
+def test_a_soak_of_three_minutes(tmp_path, published):
+    arguments = ["90", "--legs=2", "--every=1", f"--output_dir={tmp_path / 'out'}", "--publish"]
+    assert soak.main(arguments) in (0, 1)  # of so few uses nothing is known
+    (page,) = published.glob("*-soak.md")
+    assert "## Process 2:" in page.read_text()
