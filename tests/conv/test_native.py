@@ -10,7 +10,6 @@ import pytest
 
 from overlap_train.conv import build as conv_build
 from overlap_train.errors import NativeUnavailableError
-from scripts.gpu import kernel_stages
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +250,3 @@ def test_cuda_kernels_compile_without_spills(tmp_path, architectures) -> None:
     spills = [line for line in result.stderr.splitlines() if "spill stores" in line]
     assert len(spills) == 24 * len(architectures), "one line for each kernel"
     assert all("0 bytes spill stores, 0 bytes spill loads" in line for line in spills)
-    found = kernel_stages.resources(result.stderr)
-    assert {"ImplicitGemm FilterGradient Tf32 128×64, copies of 1", "SharedMemory"} <= found.keys()
-    assert len(found) == 24
-    assert all(numbers["spilled_bytes"] == 0 for numbers in found.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -16,15 +17,16 @@ from overlap_train.scheduling import (
     BackgroundLoad,
     CostModel,
     Device,
+    Engine,
     Platform,
     Transfer,
     simulate,
 )
 from overlap_train.scheduling.costs.model import FixedCosts
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.graph.requests import Request
 from overlap_train.scheduling.policies.placement import exhaustive_placement
 from overlap_train.scheduling.policies.planning import Problem
-from scripts.bench import scheduling_agreement as agreement
 from tests.scheduling.graphs import chain, random_costs, random_graph, random_platform
 
 
@@ -104,12 +106,54 @@ def test_a_load_that_cannot_be_is_refused(duty, share):
         BackgroundLoad(duty, share)
 
 
+def networks(seed, *, count=4, layers=12, scale=3.0):
+    """Random networks for two CPU cores and a GPU, of layers of 3 to 50 ms."""
+    rng = random.Random(seed)
+    table = {}
+    graphs = []
+    for number in range(count):
+        members = []
+        for index in range(layers):
+            reads = {index - 1} if rng.random() < 0.6 else set(rng.choices(range(-1, index), k=2))
+            kind, gpu_s = rng.choice(("conv", "norm")), rng.uniform(1, 5) * 1e-3 * scale
+            name = f"{number}/{index}"
+            members.append(Layer(name, Work(kind), tuple(Port(r) for r in sorted(reads))))
+            table[name, "gpu"] = gpu_s
+            table[name, "cpu"] = gpu_s * (rng.uniform(2, 4) if kind == "conv" else rng.uniform(0.3, 2))
+        graphs.append(LayerGraph(members, [Port(layers - 1)], name=f"network{number}"))
+    platform = Platform((Device("cpu", "cpu", slots=2), Device("gpu", "gpu")))
+    return graphs, platform, lambda layer, device: table[layer.name, device.kind]
+
+
+def run_threads(graphs, platform, policy, true_s):
+    """Runs all networks at once on the engine's threads, where a layer waits on a clock."""
+    clock, left = threading.Event(), threading.Semaphore(0)
+    spans = []
+
+    class Recorder:
+        def add(self, span):
+            spans.append(span)
+
+    def backend(job):
+        clock.wait(true_s(job.layer, job.device))
+        return [None for _ in job.layer.output_bytes]
+
+    engine = Engine(platform, policy, costs=FixedCosts(true_s), backend=backend, recorder=Recorder())
+    with engine:
+        for graph in graphs:
+            engine.prepare(graph)
+        for number, graph in enumerate(graphs):
+            engine.start(Request(number, graph, (None,), on_done=lambda *_: left.release()))
+        for _ in graphs:
+            left.acquire()
+    return spans
+
+
 @pytest.mark.parametrize("policy", ["paper", "gpu_only", "cpu_only"])
 def test_real_threads_place_layers_as_the_simulator_does(policy):
-    """How long they take is compared in `scripts.bench.scheduling_agreement`."""
-    graphs, platform, true_s = agreement.instance(seed=11)
+    graphs, platform, true_s = networks(seed=11)
     simulated = simulate([Arrival(g) for g in graphs], platform, policy, true_s)
-    spans = agreement.run_threads(graphs, platform, policy, true_s)
+    spans = run_threads(graphs, platform, policy, true_s)
     real = {(span.name, span.details["device"]) for span in spans}
     assert real == {(f"{job.network}/{job.layer}", job.device) for job in simulated.jobs}
 

@@ -9,7 +9,7 @@ import pytest
 
 from overlap_train.scheduling import Arrival, CostModel, Device, simulate
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
-from scripts.bench.device_figures import XAVIER_FIGURES, roofline, xavier
+from scripts.bench.scheduling_simulated import XAVIER_FIGURES, roofline, xavier
 
 CPU = Device("CPU")
 
