@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Builds, checks and times our CUDA code on the GPU of this machine, within ten minutes and without TensorFlow.
-# Needs nvcc 13 and a Python with PyTorch; compute-sanitizer, matplotlib, torchvision and nvidia-ml-py are used if
-# they are there.
+# Needs nvcc 13 and a Python with PyTorch; compute-sanitizer is used if it is there.
 #
-#     scripts/gpu_evidence.sh                      page: docs/results/<date>-<card>.md, JSON and plots next to it
+#     scripts/gpu_evidence.sh                      page: docs/results/<date>-<card>.md, the rows next to it
 #     scripts/gpu_evidence.sh --output DIRECTORY   the same elsewhere
 #     scripts/gpu_evidence.sh --emulate            a rehearsal on the CPU, marked as such; needs g++ and NumPy
 #
@@ -17,5 +16,5 @@ if [ -z "$python" ]; then
   python=python3
   if ! "$python" -c 'import numpy' 2>/dev/null && [ -x .venv/bin/python ]; then python=.venv/bin/python; fi
 fi
-export PYTHONUNBUFFERED=1 MPLBACKEND=Agg
+export PYTHONUNBUFFERED=1
 exec "$python" -m scripts.gpu.evidence "$@"

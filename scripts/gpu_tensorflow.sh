@@ -21,5 +21,5 @@ if [ -z "$python" ]; then
   python=python3
   case " $* " in *" --emulate "*) if [ -x .venv/bin/python ]; then python=.venv/bin/python; fi ;; esac
 fi
-export PYTHONUNBUFFERED=1 MPLBACKEND=Agg TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-1}"
+export PYTHONUNBUFFERED=1 TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-1}"
 exec "$python" -m scripts.gpu.tensorflow_runs "$@"

@@ -65,7 +65,11 @@ def test_the_blocks_of_a_page_are_python(page):
         compile(block.padded, str(page), "exec")
 
 
-@pytest.mark.parametrize("page", [*RUN, *COMPILED], ids=name_of)
+# A dated report names the commands of its day.
+LIVING = [page for page in (*RUN, *COMPILED) if not re.match(r"\d{4}-", page.name)]
+
+
+@pytest.mark.parametrize("page", LIVING, ids=name_of)
 def test_the_commands_of_a_page_exist(page):
     from overlap_train.cli.main import _COMMANDS
 
