@@ -151,11 +151,7 @@ def policies(context: Context) -> dict[str, Any]:
     ratios = {
         f"{d:.0%}": by_key[f"earliest_finish {d:.0%}"] / by_key[f"gpu_only {d:.0%}"] for d in (0.0, 0.6)
     }
-    slow = [
-        f"earliest_finish takes {r:.2f} of gpu_only's time at load {d}"
-        for d, r in ratios.items()
-        if r > _SLOWER
-    ]
+    slow = [f"{r:.2f} of gpu_only's time at load {d}" for d, r in ratios.items() if r > _SLOWER]
     context.record.add("ratios", {"wrong": [] if context.emulate else slow})
     return {"networks": list(models), "earliest_finish_over_gpu_only": ratios}
 
