@@ -129,6 +129,7 @@ def assert_same_result(actual: Path, expected: Path, hosts: int = 2, rtol: float
 CASES = {
     "adam, early stop": {"optimizer": "adam", "min_delta": 0.1},
     "dataset": {"optimizer": "sgd", "source": "dataset", "epochs": 3},
+    "sparse gradients": {"optimizer": "adam", "model": "looking_up", "epochs": 3},
 }
 # A rollback is in every run, too, with a host killed in the midst of it.
 MORE_CASES = {"sgd, rollback": {"optimizer": "sgd", "plateau": True, "schedule": True}} | {
@@ -147,11 +148,21 @@ MORE_CASES = {"sgd, rollback": {"optimizer": "sgd", "plateau": True, "schedule":
 # The restarted job below gives the result of one host, too.
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.by_default("adam, early stop")
+@pytest.mark.by_default("adam, early stop", "sparse gradients")
 def test_two_hosts_give_the_result_of_one(name, tmp_path):
     case = CASES[name]
     one = run(tmp_path / "one", hosts=1, **case)
     assert_same_result(run(tmp_path / "two", **case), one)
+    for host in (0, 1):
+        assert "in step" not in (tmp_path / "two" / f"messages{host}.json").read_text()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", CASES)
+def test_four_hosts_give_the_result_of_one(name, tmp_path):
+    one = run(tmp_path / "one", hosts=1, **CASES[name])
+    assert_same_result(run(tmp_path / "four", hosts=4, **CASES[name]), one, hosts=4)
 
 
 @pytest.mark.nightly
