@@ -79,6 +79,10 @@ def build_model(case: dict):
 
     from tests.networks import looking_up, sequential, subclassed
 
+    if case.get("model") == "unseeded":  # sequential() sets a seed
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
     if case.get("model") == "subclassed":
         return subclassed("adam", keras.layers.LayerNormalization)
     optimizers = {
@@ -112,6 +116,13 @@ def main(case: dict, directory: Path) -> None:
     data = {"batch_size": case.get("batch_sizes", [32] * 5)[index]}
     if case.get("source") == "dataset":
         x, y = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(203, seed=3).batch(32), None
+        data = {"shuffle": False}
+    if case.get("source") == "unseeded dataset":
+        x, y = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(203).batch(32), None
+        data = {"shuffle": False}
+    if case.get("source") == "random dataset":
+        rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+        x, y = rows.map(lambda x, y: (x + tf.random.uniform(tf.shape(x)), y)), None
         data = {"shuffle": False}
     if "batch_takes_s" in case:
         x = slowed(x, case["batch_takes_s"][index])

@@ -188,6 +188,21 @@ def test_what_differs_between_the_hosts_is_refused_on_both(case, message, tmp_pa
     assert not list(tmp_path.glob("final*"))
 
 
+@pytest.mark.parametrize("source", ["arrays", pytest.param("unseeded dataset", marks=pytest.mark.nightly)])
+def test_without_a_seed_all_hosts_train_in_the_chiefs_order(source, tmp_path):
+    run(tmp_path, model="unseeded", source=source, epochs=3)
+    histories = [json.loads((tmp_path / f"history{host}.json").read_text()) for host in (0, 1)]
+    assert histories[0] == histories[1]
+    assert len(histories[0]["loss"]) == 3
+
+
+def test_a_pipeline_that_draws_without_a_seed_is_refused_on_both(tmp_path):
+    codes = finish(tmp_path, start(tmp_path, model="unseeded", source="random dataset"))
+    assert all(codes)
+    for host in (0, 1):
+        assert "the training data draws without a seed (RandomUniform)" in errors(tmp_path, host)
+
+
 @pytest.mark.parametrize("slow", [1, pytest.param(0, marks=pytest.mark.nightly)])
 def test_the_host_that_the_others_wait_for_is_named_in_the_accounts(slow, tmp_path):
     takes = [0.0, 0.0]
