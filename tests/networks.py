@@ -45,6 +45,24 @@ def sequential(optimizer="adam", metrics=("accuracy",), **compile_arguments) -> 
     return model
 
 
+class Buckets(keras.layers.Layer):
+    """Numbers as words of a vocabulary of 20, many of them alike within a batch."""
+
+    def call(self, inputs):
+        return keras.ops.cast(keras.ops.clip(inputs * 4 + 10, 0, 19), "int32")
+
+
+def looking_up(optimizer="adam", **embedding) -> keras.Model:
+    """A model with a sparse gradient: one row for each word of the batch."""
+    set_random_seed(7)
+    numbers = keras.Input((FEATURES,))
+    vectors = keras.layers.Embedding(20, 6, **embedding)(Buckets()(numbers))
+    logits = keras.layers.Dense(CLASSES)(keras.layers.GlobalAveragePooling1D()(vectors))
+    model = keras.Model(numbers, logits)
+    model.compile(optimizer, crossentropy(), metrics=["accuracy"])
+    return model
+
+
 def functional(rate: float = 0.05) -> keras.Model:
     """Two inputs, two outputs with a loss and metrics each."""
     set_random_seed(7)

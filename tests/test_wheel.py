@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,10 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from overlap_train.conv.build import build
+from overlap_train.conv.bundled import bundle
+from overlap_train.errors import NativeUnavailableError
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("matplotlib", "PIL", "pytest", "scipy", "sklearn", "tensorboard", "yaml")
@@ -46,18 +52,39 @@ print("trained")
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    """The wheel, built from a copy of what it is made of."""
+# Where no compiler is found and nothing has been cached.
+CONVOLUTION = """
+from overlap_train.conv import library
+print(library.is_built(), library.is_available())
+"""
+
+
+def build_wheel(tmp_path_factory, prebuilt: Path | None = None) -> Path:
+    """Builds the wheel from a copy of what it is made of, with a compiled convolution or none."""
     source, built = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("overlap_train", "scripts", "tests"):
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    if prebuilt is not None:
+        bundle(prebuilt, source / "overlap_train" / "conv" / "prebuilt")
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(built)]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True, timeout=120)
     return next(built.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    return build_wheel(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def wheel_with_library(tmp_path_factory) -> Path:
+    try:
+        return build_wheel(tmp_path_factory, build())
+    except NativeUnavailableError as error:
+        pytest.skip(f"no native convolution here: {error}")
 
 
 def required(metadata: Iterable[str]) -> dict[str, importlib.metadata.Distribution]:
@@ -108,22 +135,48 @@ def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel):
     assert "overlap_train/conv/native/ops.cc" in names
 
 
-@pytest.mark.timeout(240)
-def test_the_wheel_trains_where_no_extra_is_installed(wheel, tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
-    python = tmp_path / "env" / "bin" / "python"
-    packages = next((tmp_path / "env" / "lib").glob("python3*")) / "site-packages"
+def install(wheel: Path, directory: Path) -> Path:
+    """Installs a wheel and what it requires into an empty environment, and returns its interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
+    packages = next((directory / "lib").glob("python3*")) / "site-packages"
     zipfile.ZipFile(wheel).extractall(packages)
     (own,) = importlib.metadata.distributions(path=[str(packages)])
     for distribution in required(own.requires or ()).values():
         link(distribution, packages)
-    done = subprocess.run(
-        [str(python), "-I", "-c", PROGRAM.replace("EXTRAS", repr(EXTRAS))],
-        cwd=tmp_path,
+    return directory / "bin" / "python"
+
+
+def run(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python without the user's own packages, a compiler, or anything in the caches."""
+    home = python.parents[2]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "OVERLAP_TRAIN"))}
+    environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "CXX": "", "CMAKE": ""}
+    return subprocess.run(
+        [str(python), "-P", *arguments],
+        cwd=home,
+        env=environment | {"PATH": str(python.parent), "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         check=False,
         timeout=200,
     )
+
+
+@pytest.mark.timeout(240)
+def test_the_wheel_trains_where_no_extra_is_installed(wheel, tmp_path):
+    done = run(install(wheel, tmp_path / "env"), "-c", PROGRAM.replace("EXTRAS", repr(EXTRAS)))
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.endswith("trained\n")
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("kind", "there"), [("wheel_with_library", True), ("wheel", False)])
+def test_the_doctor_agrees_with_what_the_wheel_has_brought(kind, there, request, tmp_path):
+    """Nothing has to be mended where optional parts are missing."""
+    python = install(request.getfixturevalue(kind), tmp_path / "env")
+    loaded = run(python, "-c", CONVOLUTION)
+    assert loaded.stdout.split()[-2:] == [str(there)] * 2, loaded.stderr[-4000:]
+    doctor = run(python, "-m", "overlap_train.cli", "doctor", "--json")
+    assert doctor.returncode == 0, doctor.stdout[-4000:] + doctor.stderr[-4000:]
+    sections = json.loads(doctor.stdout)["sections"]
+    assert sections["compiled convolution"][0]["value"] is there

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any
 
@@ -109,6 +109,11 @@ class ArrayFeed(Feed):
 
     def rewind(self, drawn: int) -> None:
         self.drawn = drawn
+
+    def share_seeds(self, from_chief: Callable[[Any], Any]) -> None:
+        seeds = from_chief([self._orders.seed, self._orders.own_seed])
+        if self._shuffle and isinstance(seeds, list):
+            self._orders.draw_under(*seeds)
 
     def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
         seeds = {"seed": self._orders.seed, "own_seed": self._orders.own_seed}

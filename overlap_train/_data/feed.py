@@ -8,7 +8,7 @@ seed of the user's pipeline. All of this belongs to the training thread.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -172,6 +172,14 @@ class Feed(abc.ABC):
             seen: batches used of it.
         """
         return {}
+
+    def share_seeds(self, from_chief: Callable[[Any], Any]) -> None:
+        """Draws what has no seed from the chief's; every host calls it once, before the first pass.
+
+        Args:
+            from_chief: returns on all hosts what the chief passes.
+        """
+        from_chief(None)
 
     def tell_anew(self) -> None:
         """Has `remembered` tell anew how the data stands behind its passes so far; nothing is drawn of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -149,6 +149,13 @@ class IteratorFeed(Feed):
             elif self.rewindable and self._origin is not None:
                 self._seeds = PassSeeds.of(self._dataset, self._origin.result())
         return self._state is not None or self.rewindable
+
+    def share_seeds(self, from_chief: Callable[[Any], Any]) -> None:
+        if self._state is None and self.rewindable and self._origin is not None:
+            self._seeds = PassSeeds.of(self._dataset, self._origin.result())
+        seed = from_chief(None if self._seeds is None else self._seeds.seed)
+        if self._seeds is not None and isinstance(seed, int):
+            self._seeds.take(seed)
 
     @property
     def unseeded(self) -> Sequence[str]:

@@ -36,6 +36,13 @@ def agree_to_start(
     replicas.check_batch(feed.full_batch)
     if replicas.hosts.count > 1:
         _check_shareable(policy, callbacks)
+        feed.share_seeds(replicas.hosts.from_chief)
+        if feed.unseeded:
+            raise ValueError(
+                f"the training data draws without a seed ({', '.join(dict.fromkeys(feed.unseeded))}), so that each "
+                "host would train on other batches; give it one, or call keras.utils.set_random_seed before "
+                "the data is made"
+            )
         described = {
             "batch size": feed.full_batch,
             "number of epochs": request.epochs,

@@ -126,6 +126,19 @@ def run_evaluate(
     return logs
 
 
+# What TensorFlow raises where another host does not answer.
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.InternalError,
+    tf.errors.DeadlineExceededError,
+)
+_ABORTED = (
+    "TensorFlow ends the collective operations of a process with the first one that fails: nothing can be "
+    "trained on replicas here any more. Start the program anew"
+)
+
+
 def _open(
     request: FitRequest, builder: FitBuilder, callbacks: keras.callbacks.CallbackList
 ) -> FitSession | None:
@@ -156,8 +169,10 @@ def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome:
     try:
         session.run()
         outcome.ended = session.ended
-    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
-        if hosts.count == 1 or isinstance(error, ValidationWorkerError):
+    except tf.errors.OpError as error:
+        if hosts.count == 1 or isinstance(error, ValidationWorkerError) or not isinstance(error, _LOST):
+            if "Collective ops is aborted" in error.message:
+                error.add_note(_ABORTED)
             raise
         raise HostLostError(
             f"host {hosts.index} cannot go on, because another host has gone or does not answer; "

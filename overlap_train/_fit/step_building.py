@@ -12,6 +12,7 @@ import tensorflow as tf
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._data.feed import Feed
 from overlap_train._fit.settings import TrainerSettings
+from overlap_train._inspection.graph import sends_any_shape
 from overlap_train._inspection.metric_constants import constants_of
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import models as keras_models
@@ -22,6 +23,7 @@ from overlap_train._training.kernels.choice import FastKernels, find_fast_kernel
 from overlap_train._training.loops import Loop
 from overlap_train._training.pace import Pace
 from overlap_train._training.replicas.step import make_step
+from overlap_train._training.rows import leaves_of
 from overlap_train._training.step import MetricsReader, Step, StepFunction
 from overlap_train.options.checkpoint import CheckpointPolicy
 
@@ -98,10 +100,15 @@ class StepBuilder:
             find_fast=functools.cache(self._tried_kernels),
         )
         plan = settings.execution
-        if settings.hosts.count > 1 and self._feed.full_batch is None:
+        if settings.shared and self._collectives_vary(step):
             # A collective operation must have the same shape in each step of a call.
             plan = dataclasses.replace(plan, steps_per_call=1)
         return make_execution(task, plan, say)
+
+    def _collectives_vary(self, step: Step) -> bool:
+        """Whether what the replicas send each other may differ in shape from batch to batch."""
+        rows = leaves_of(self._feed.element_spec)[0].shape[:1]
+        return step.traced is not None and not rows.is_fully_defined() and sends_any_shape(step.traced.graph)
 
     def _make_step(self) -> Step:
         settings, model = self._settings, self._model

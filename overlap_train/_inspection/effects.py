@@ -80,13 +80,16 @@ _KEPT = re.compile(
     r"|_?(Arg|Retval|Send|Recv|HostSend|HostRecv)|Placeholder.*|Const|FakeParam|Overlap.*"
 )
 
+# So the names of operations begin that this library itself puts into a step, as the clock of slow hosts.
+_OWN = "overlap_train_"
+
 
 def find_effects(graph: Any) -> tuple[Effect, ...]:
     """Returns what the operations of a traced graph do besides, one for each type and place."""
     found: dict[tuple[str, str], Effect] = {}
     outer: dict[str, Any] | None = None
     for kind, name, runs in nested_operations(graph):
-        if is_kept(kind):
+        if is_kept(kind) or name.rpartition("/")[2].startswith(_OWN):
             continue
         if isinstance(runs, str):
             outer = outer_operations(graph) if outer is None else outer

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "nested_operations",
     "outer_operations",
     "python_function",
+    "sends_any_shape",
     "signatures_of",
     "written_inputs",
 ]
@@ -88,6 +90,19 @@ def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
         for node in function.node_def:
             if node.op not in functions:
                 yield node.op, node.name, name
+
+
+def sends_any_shape(graph: Any) -> bool:
+    """Whether replicas send each other something whose shape is not known before it is computed.
+
+    So it is with sparse gradients, whose rows are as many as the batch looks up. What functions inside the
+    graph send has no shape that could be read here, and may have any.
+    """
+    return any(
+        re.match(r"Collective(Reduce|Gather|AllToAll)", kind) is not None
+        and (isinstance(runs, str) or not runs.inputs[0].shape.is_fully_defined())
+        for kind, _, runs in nested_operations(graph)
+    )
 
 
 def outer_operations(graph: Any) -> dict[str, Any]:

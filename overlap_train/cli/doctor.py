@@ -159,9 +159,9 @@ def _convolution() -> list[Finding]:
         find_toolchain()
     except NativeUnavailableError as error:
         remedy = "see what it says above; TensorFlow's convolutions are used meanwhile"
-        return [Finding("library", False, one_line(error, 1000), "mend", remedy)]
+        return [Finding("library", False, one_line(error, 1000), "note", remedy)]
     text = "not compiled yet; TensorFlow's convolutions are used until it is"
-    return [Finding("library", False, text, "mend", "overlap-train build")]
+    return [Finding("library", False, text, "note", "overlap-train build")]
 
 
 def _threads() -> list[Finding]:

@@ -89,4 +89,4 @@ class CollectiveWaits:
 def _time_after(tensors: Sequence[Any]) -> tf.Tensor:
     """Return the time, float64[] in seconds, at which all of the tensors are there."""
     with tf.control_dependencies(list(tensors)), tf.device("/device:CPU:0"):
-        return tf.timestamp()
+        return tf.timestamp(name="overlap_train_clock")  # known to the search for effects by its name

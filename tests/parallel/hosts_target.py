@@ -77,8 +77,12 @@ def tell(case: dict):
 def build_model(case: dict):
     import keras
 
-    from tests.networks import sequential, subclassed
+    from tests.networks import looking_up, sequential, subclassed
 
+    if case.get("model") == "unseeded":  # sequential() sets a seed
+        model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
     if case.get("model") == "subclassed":
         return subclassed("adam", keras.layers.LayerNormalization)
     optimizers = {
@@ -86,6 +90,8 @@ def build_model(case: dict):
         "adam": lambda: keras.optimizers.Adam(0.01),
         "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.02),
     }
+    if case.get("model") == "looking_up":
+        return looking_up(optimizers[case["optimizer"]]())
     return sequential(optimizers[case.get("optimizer", "adam")]())
 
 
@@ -106,10 +112,17 @@ def main(case: dict, directory: Path) -> None:
         model = build_model(case)
     task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0, "type": ""}}'))["task"]
     index = case["hosts"] if task["type"] == "evaluator" else task["index"]
-    x, y = arrays(203, case.get("seeds", [0] * 3)[index])
-    data = {"batch_size": case.get("batch_sizes", [32] * 3)[index]}
+    x, y = arrays(203, case.get("seeds", [0] * 5)[index])
+    data = {"batch_size": case.get("batch_sizes", [32] * 5)[index]}
     if case.get("source") == "dataset":
         x, y = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(203, seed=3).batch(32), None
+        data = {"shuffle": False}
+    if case.get("source") == "unseeded dataset":
+        x, y = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(203).batch(32), None
+        data = {"shuffle": False}
+    if case.get("source") == "random dataset":
+        rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+        x, y = rows.map(lambda x, y: (x + tf.random.uniform(tf.shape(x)), y)), None
         data = {"shuffle": False}
     if "batch_takes_s" in case:
         x = slowed(x, case["batch_takes_s"][index])
@@ -120,7 +133,7 @@ def main(case: dict, directory: Path) -> None:
         y,
         **data,
         epochs=case.get("epochs", 8),
-        validation_data=arrays(91, case.get("validation_seeds", [1] * 3)[index]),
+        validation_data=arrays(91, case.get("validation_seeds", [1] * 5)[index]),
         validation_batch_size=10,
         callbacks=[*build_callbacks(case, directory), tell(case)],
         verbose=0,
@@ -132,6 +145,7 @@ def main(case: dict, directory: Path) -> None:
     )
     validated_by = sorted({span.thread for span in trainer.recorder.spans() if span.name == "validate"})
     (directory / f"validated_by{index}.json").write_text(json.dumps(validated_by))
+    (directory / f"messages{index}.json").write_text(json.dumps(list(trainer.messages)))
     slow = [account.slow_host for account in trainer.accounts]
     (directory / f"slow{index}.json").write_text(json.dumps(slow))
     evaluation = trainer.evaluate(*arrays(91, 1), batch_size=10, verbose=0, return_dict=True)

@@ -129,6 +129,7 @@ def assert_same_result(actual: Path, expected: Path, hosts: int = 2, rtol: float
 CASES = {
     "adam, early stop": {"optimizer": "adam", "min_delta": 0.1},
     "dataset": {"optimizer": "sgd", "source": "dataset", "epochs": 3},
+    "sparse gradients": {"optimizer": "adam", "model": "looking_up", "epochs": 3},
 }
 # A rollback is in every run, too, with a host killed in the midst of it.
 MORE_CASES = {"sgd, rollback": {"optimizer": "sgd", "plateau": True, "schedule": True}} | {
@@ -147,11 +148,21 @@ MORE_CASES = {"sgd, rollback": {"optimizer": "sgd", "plateau": True, "schedule":
 # The restarted job below gives the result of one host, too.
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.by_default("adam, early stop")
+@pytest.mark.by_default("adam, early stop", "sparse gradients")
 def test_two_hosts_give_the_result_of_one(name, tmp_path):
     case = CASES[name]
     one = run(tmp_path / "one", hosts=1, **case)
     assert_same_result(run(tmp_path / "two", **case), one)
+    for host in (0, 1):
+        assert "in step" not in (tmp_path / "two" / f"messages{host}.json").read_text()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", CASES)
+def test_four_hosts_give_the_result_of_one(name, tmp_path):
+    one = run(tmp_path / "one", hosts=1, **CASES[name])
+    assert_same_result(run(tmp_path / "four", hosts=4, **CASES[name]), one, hosts=4)
 
 
 @pytest.mark.nightly
@@ -175,6 +186,21 @@ def test_what_differs_between_the_hosts_is_refused_on_both(case, message, tmp_pa
     for host in (0, 1):
         assert message in errors(tmp_path, host)
     assert not list(tmp_path.glob("final*"))
+
+
+@pytest.mark.parametrize("source", ["arrays", pytest.param("unseeded dataset", marks=pytest.mark.nightly)])
+def test_without_a_seed_all_hosts_train_in_the_chiefs_order(source, tmp_path):
+    run(tmp_path, model="unseeded", source=source, epochs=3)
+    histories = [json.loads((tmp_path / f"history{host}.json").read_text()) for host in (0, 1)]
+    assert histories[0] == histories[1]
+    assert len(histories[0]["loss"]) == 3
+
+
+def test_a_pipeline_that_draws_without_a_seed_is_refused_on_both(tmp_path):
+    codes = finish(tmp_path, start(tmp_path, model="unseeded", source="random dataset"))
+    assert all(codes)
+    for host in (0, 1):
+        assert "the training data draws without a seed (RandomUniform)" in errors(tmp_path, host)
 
 
 @pytest.mark.parametrize("slow", [1, pytest.param(0, marks=pytest.mark.nightly)])

@@ -35,7 +35,7 @@ def accuracies(printed: str) -> dict[str, str]:
 
 
 @pytest.mark.timeout(300)
-def test_two_processes_in_one_command_agree(tmp_path, monkeypatch):
+def test_four_processes_in_one_command_agree(tmp_path, monkeypatch):
     """Each is a fork of one that has TensorFlow imported; the nightly form runs the command itself."""
     before = set(flags.FLAGS)
     spec = importlib.util.spec_from_file_location("multi_worker", EXAMPLES / "multi_worker.py")
@@ -50,11 +50,11 @@ def test_two_processes_in_one_command_agree(tmp_path, monkeypatch):
             return interpreters.start(["-c", SMALL, *command[1:]], env=env, stdout=file)
 
         monkeypatch.setattr(example, "subprocess", types.SimpleNamespace(Popen=start))
-        monkeypatch.setattr(sys, "argv", [spec.origin, "--hosts=2", "--epochs=1", "--rows=300"])
+        monkeypatch.setattr(sys, "argv", [spec.origin, "--hosts=4", "--epochs=1", "--rows=300"])
         monkeypatch.delenv("TF_CONFIG", raising=False)
-        assert example.start_hosts(2, 0) == 0
+        assert example.start_hosts(4, 0) == 0
     found = accuracies((tmp_path / "printed").read_text())
-    assert sorted(found) == ["worker 0", "worker 1"]
+    assert sorted(found) == [f"worker {host}" for host in range(4)]
     assert len(set(found.values())) == 1
 
 

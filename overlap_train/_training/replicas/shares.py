@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-__all__ = ["Share", "add_shared", "number_type", "rows_between"]
+__all__ = ["Share", "add_shared", "added", "number_type", "rows_between"]
 
 
 class Share:
@@ -32,7 +33,9 @@ class Share:
     def padded(self, output: tf.Tensor, most_rows: Any) -> tf.Tensor:
         """Returns this share's rows of an output at their place among zeros, `most_rows` in all."""
         around = [[self.begin, most_rows - self.begin - self.size]] + [[0, 0]] * (output.shape.rank - 1)
-        return tf.pad(output[: self.size], around)
+        padded = tf.pad(output[: self.size], around)
+        padded.set_shape([most_rows if isinstance(most_rows, int) else None, *output.shape[1:]])
+        return padded
 
     def seed(self, gradient: Any) -> tf.Tensor:
         """Returns this share's rows of a gradient by an output, zero for the row that counts nothing."""
@@ -58,6 +61,15 @@ def add_shared(gradients: tuple[Any, Any], count: int) -> Any:
         return own
     part = tf.convert_to_tensor(direct) / tf.cast(count, direct.dtype)
     return part if own is None else tf.convert_to_tensor(own) + part
+
+
+def added(parts: Sequence[Any]) -> Any:
+    """Adds the replicas' parts of one gradient; sparse ones stand one behind the other, as on one device."""
+    if not all(isinstance(part, tf.IndexedSlices) for part in parts):
+        return tf.add_n([tf.convert_to_tensor(part) for part in parts])
+    values = tf.concat([part.values for part in parts], axis=0)
+    indices = tf.concat([part.indices for part in parts], axis=0)
+    return tf.IndexedSlices(values, indices, parts[0].dense_shape)
 
 
 def rows_between(structure: Any, begin: Any, end: Any) -> Any:

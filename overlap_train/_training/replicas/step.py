@@ -32,6 +32,7 @@ from overlap_train._training.outputs import Outputs
 from overlap_train._training.replicas.shares import (
     Share,
     add_shared,
+    added,
     number_type,
     rows_between,
 )
@@ -162,6 +163,7 @@ class _Replica:
         self._model = model
         self._count = replicas.count
         self._several_hosts = replicas.hosts.count > 1
+        self._on_cpus = all("CPU" in device for device in replicas.devices)
         self._waits = replicas.hosts.waits if _replica_number() == replicas.first else None
         self._most_rows = most_rows
         self._share = share
@@ -256,12 +258,30 @@ class _Replica:
         return [*whole, summed[len(outputs) :]]
 
     def _sum_over_replicas(self, tensors: Sequence[Any]) -> list[Any]:
-        """Sums each tensor over the replicas."""
+        """Sums each tensor over the replicas; sparse ones stay sparse, in the order of the rows."""
+        if self._several_hosts:
+            return self._all_reduced(tensors)
+        # Where replicas share memory, sparse ones go through it: a collective has one shape within a call.
+        # So does all else between CPUs, where strategies of one process mistake each other's collectives.
+        shared = [i for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices) or self._on_cpus]
+        sent = [i for i in range(len(tensors)) if i not in shared]
+        summed = dict(zip(sent, self._all_reduced([tensors[i] for i in sent]), strict=True))
+        summed |= zip(shared, self._merged([tensors[i] for i in shared]), strict=True)
+        return [summed[i] for i in range(len(tensors))]
 
+    def _all_reduced(self, tensors: Sequence[Any]) -> list[Any]:
         def reduce() -> list[Any]:
             return list(self._context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
 
-        return reduce() if self._waits is None or not tensors else self._waits.around(tensors, reduce)
+        if not tensors:
+            return []
+        return reduce() if self._waits is None else self._waits.around(tensors, reduce)
+
+    def _merged(self, tensors: Sequence[Any]) -> list[Any]:
+        def merge(strategy: tf.distribute.Strategy, tensors: Sequence[Any]) -> list[Any]:
+            return [added(strategy.experimental_local_results(parts)) for parts in tensors]
+
+        return list(self._context.merge_call(merge, args=(list(tensors),))) if tensors else []
 
     def _loss_gradients(
         self,

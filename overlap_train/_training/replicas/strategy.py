@@ -120,7 +120,7 @@ class Replicas:
         """Returns a function that is traced as on this host's first replica alone, with the losses of one."""
 
         def run(*arguments: Any) -> Any:
-            replica = tf.distribute.ReplicaContext(self.strategy, replica_id_in_sync_group=0)
+            replica = tf.distribute.ReplicaContext(self.strategy, replica_id_in_sync_group=self.first)
             with replica, keras_replicas.unscaled_losses():
                 return function(*arguments)
 

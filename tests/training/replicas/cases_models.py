@@ -14,12 +14,14 @@ from tests.networks import (
     CLASSES,
     FEATURES,
     VALIDATION_ROWS,
+    Buckets,
     arrays,
     assert_same_history,
     assert_same_weights,
     crossentropy,
     functional,
     functional_data,
+    looking_up,
     subclassed,
 )
 from tests.training.replicas.cases_numbers import assert_same_on_both, fit_both
@@ -110,6 +112,84 @@ def test_masked_sequences_and_an_embedding():
     rng = np.random.default_rng(0)
     x = rng.integers(0, 20, (75, 7))
     fit_both(build, x, rng.integers(0, 3, (75, 7)), batch_size=20)
+
+
+class Tied(keras.Model):
+    """Looks words up twice and predicts them by the same matrix: sparse gradients and a dense one, of one."""
+
+    def __init__(self):
+        super().__init__()
+        self.buckets, self.table = Buckets(), keras.layers.Embedding(20, 6)
+
+    def call(self, numbers):
+        words = self.buckets(numbers)
+        seen = keras.ops.mean(self.table(words), axis=1) + self.table(words[:, 0])
+        return keras.ops.matmul(seen, keras.ops.transpose(self.table.embeddings))
+
+
+def tied():
+    keras.utils.set_random_seed(7)
+    model = Tied()
+    model.compile("adam", crossentropy())
+    return model
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: looking_up("adam"),
+        lambda: looking_up(keras.optimizers.RMSprop(clipnorm=0.1)),
+        lambda: looking_up(keras.optimizers.SGD(0.1, momentum=0.9), embeddings_regularizer="l2"),
+        tied,
+        pytest.param(lambda: looking_up("adagrad", mask_zero=True), marks=pytest.mark.nightly),
+        pytest.param(
+            lambda: looking_up(keras.optimizers.AdamW(global_clipnorm=0.1)), marks=pytest.mark.nightly
+        ),
+    ],
+)
+def test_sparse_gradients_and_an_uneven_last_batch(build):
+    """Keras squares the rows of a word one by one: the gradient stays sparse and keeps their order."""
+    x, y = arrays()
+    fit_both(build, x, y, validation_data=arrays(VALIDATION_ROWS, 1), shuffle=False)
+    fit_both(build, x, y, epochs=1)  # in the same process
+
+
+def test_two_strategies_in_one_process():
+    """TensorFlow numbers the collectives of each from the same number on."""
+    first = on_two(lambda: looking_up("sgd"))()
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        second = looking_up("adam")
+    expected = looking_up("adam")
+    for model, fit in ((first, None), (second, None), (expected, expected.fit)):
+        (fit or Trainer(model).fit)(*arrays(), batch_size=32, epochs=2, shuffle=False, verbose=0)
+    assert_same_history(second.history.history, expected.history.history)
+
+
+def test_a_train_step_of_the_users_own_with_sparse_gradients_and_an_uneven_last_batch():
+    class Own(keras.Model):
+        def __init__(self):
+            inner = looking_up()
+            super().__init__(inner.input, inner.output)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"train_loss": loss}
+
+    def build():
+        model = Own()
+        model.compile("adam", crossentropy())
+        return model
+
+    expected, actual = on_two(build)(), on_two(build)()
+    arguments = dict(batch_size=32, epochs=2, shuffle=False, verbose=0)
+    x, y = arrays(192 + 12)
+    expected.fit(x, y, **arguments)
+    Trainer(actual).fit(x, y, **arguments)
+    assert_same_weights(actual, expected)
 
 
 def test_compute_loss_of_the_users_own():

@@ -133,3 +133,21 @@ def test_a_device_that_is_not_there():
     trainer = Trainer(sequential(), validation=ValidationPolicy(devices=("GPU:3",)))
     with pytest.raises(ValueError, match=r"there is no device 'GPU:3'; TensorFlow has CPU:0, CPU:1"):
         trainer.fit(*arrays(), validation_data=arrays(40, 1), verbose=0)
+
+
+def test_a_collective_that_fails_says_that_the_process_must_be_started_anew():
+    """Replicas that send each other rows of one length in one batch and of another in the next."""
+
+    class Sending(keras.Sequential):
+        def train_step(self, data):
+            lengths = tf.random.uniform([], 1, 9, tf.int32)
+            context = tf.distribute.get_replica_context()
+            context.all_reduce(tf.distribute.ReduceOp.SUM, tf.zeros([lengths]))
+            return super().train_step(data)
+
+    with STRATEGY.scope():
+        model = Sending([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+        model.compile("sgd", crossentropy())
+    with pytest.raises(tf.errors.OpError) as raised:
+        Trainer(model).fit(*arrays(64), batch_size=32, epochs=8, verbose=0)
+    assert any("Start the program anew" in note for note in raised.value.__notes__)
