@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
@@ -27,12 +27,11 @@ from overlap_train._keras.thread_settings import KerasSettings
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
 from overlap_train._validation.attributes import Attributes
-from overlap_train._validation.computations import CopyRefusedError
-from overlap_train._validation.function_process import FunctionProcess, TrainedModel
 from overlap_train._validation.live import LiveRunner
 from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.private_model import (
+    CopyRefusedError,
     PrivateModel,
     make_private_model,
     require_no_outside,
@@ -42,13 +41,6 @@ from overlap_train.options.functions import EvaluationFunction, metric_values
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 __all__ = ["FunctionRequest", "FunctionRunner", "LiveFunction", "add_functions"]
-
-
-class FunctionCall(Protocol):
-    """Calls a function with a model of a snapshot's weights."""
-
-    def __call__(self, values: Values, attributes: Attributes) -> tuple[Mapping[str, float], Sequence[str]]:
-        """Returns the function's values by name, and the names of what it changed in its model."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +81,10 @@ def add_functions(
         suite: of the validation sets.
         functions: by name.
         request: what they need.
-        resources: ends the threads and processes that are started here.
+        resources: ends the threads that are started here.
 
     Raises:
-        TypeError: a `clone` returns no model, or a function for a process cannot be pickled.
+        TypeError: a `clone` returns no model.
         ValueError: a `clone` makes another model than the one that is trained.
     """
     for name, function in functions.items():
@@ -100,21 +92,17 @@ def add_functions(
             request.validation_freq if function.freq is None else function.freq, name="freq"
         )
         try:
-            call = _make_call(name, function, request, resources)
+            call = _make_call(name, function, request)
         except CopyRefusedError as error:
             live = LiveFunction(name, function, str(error), request)
             suite.add_function(NamedRunner(name, live, validates), None)
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
-        if isinstance(call, FunctionProcess):
-            resources.enter_context(call)  # before the pool, whose thread may wait for it
         runner = FunctionRunner(name, call, pool, request)
-        suite.add_function(NamedRunner(name, runner, validates, runner.is_preparing), pool)
+        suite.add_function(NamedRunner(name, runner, validates, is_function=True), pool)
 
 
-def _make_call(
-    name: str, function: EvaluationFunction, request: FunctionRequest, resources: contextlib.ExitStack
-) -> FunctionCall:
+def _make_call(name: str, function: EvaluationFunction, request: FunctionRequest) -> PrivateCall:
     """Returns what calls a function beside the training.
 
     Raises:
@@ -126,9 +114,6 @@ def _make_call(
     try:
         if function.clone is None:
             require_no_outside(request.state)
-        if function.backend == "process":
-            trained = TrainedModel.of(request.model, request.state, request.x_spec, function)
-            return FunctionProcess(name, function, trained, resources, request.say)
         private = make_private_model(request.model, request.state, request.x_spec, function.clone)
     except CopyRefusedError as error:
         if function.clone is None:
@@ -149,7 +134,7 @@ class PrivateCall:
         self._private = private
 
     def __call__(self, values: Values, attributes: Attributes) -> tuple[Mapping[str, float], Sequence[str]]:
-        """Calls the function; see `FunctionCall`."""
+        """Returns the function's values by name, and the names of what it changed in its model."""
         self._private.adopt(values, attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own
             metrics = _called(self._name, self._function, self._private.model)
@@ -163,19 +148,19 @@ class FunctionRunner:
         in_step: None: what must not run beside the training is a `LiveFunction`.
         rewindable: a function may be called for an epoch again.
         runs_python: the function.
-        computes_here: whether the function runs in this process.
+        computes_here: the function runs in this process.
     """
 
     in_step: str | None = None
     rewindable = True
     runs_python = True
+    computes_here = True
     live = False
 
-    def __init__(self, name: str, call: FunctionCall, pool: WorkerPool, request: FunctionRequest) -> None:
+    def __init__(self, name: str, call: PrivateCall, pool: WorkerPool, request: FunctionRequest) -> None:
         """Takes what calls the function, and its thread."""
         self._name = name
         self._call = call
-        self.computes_here = not isinstance(call, FunctionProcess)
         self._pool = pool
         self._model = request.model
         self._on_span = request.on_span
@@ -183,10 +168,6 @@ class FunctionRunner:
         self._summaries = SummaryFollower()
         self._changed: Sequence[str] = ()
         self._said = False
-
-    def is_preparing(self) -> bool:
-        """Whether the function cannot be called yet, as its process is being started."""
-        return isinstance(self._call, FunctionProcess) and self._call.is_preparing()
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot."""

@@ -50,8 +50,8 @@ class ValidationPolicy:
         on_error: what happens when a worker fails. `"raise"` ends the training. `"warn"` leaves the epoch
             without its validation.
         timeout_s: seconds that the training waits for one validation before it raises, and for the first
-            batches of its data; the start of a function's process does not count. None waits for ever.
-            While it is set, the first batches are drawn on a thread of their own.
+            batches of its data. None waits for ever. While it is set, the first batches are drawn on a
+            thread of their own.
         functions: evaluation functions by name, such as `{"bleu": fn}`. Each is called with a model of a
             snapshot's weights, and what it returns is in the epoch's logs as `val_bleu`. A value may be an
             `EvaluationFunction`, which has options.
