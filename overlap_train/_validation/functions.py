@@ -26,6 +26,7 @@ from overlap_train._keras.summaries import SummaryDefaults, SummaryFollower
 from overlap_train._keras.thread_settings import KerasSettings
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
+from overlap_train._support.reasons import Reason
 from overlap_train._validation.attributes import Attributes
 from overlap_train._validation.live import LiveRunner
 from overlap_train._validation.named_runner import NamedRunner
@@ -91,15 +92,26 @@ def add_functions(
         validates = fit_arguments.epoch_selector(
             request.validation_freq if function.freq is None else function.freq, name="freq"
         )
-        try:
-            call = _make_call(name, function, request)
-        except CopyRefusedError as error:
-            live = LiveFunction(name, function, str(error), request)
+        reason, call = _reason_or_call(name, function, request)
+        if call is None:
+            live = LiveFunction(name, function, reason, request)
             suite.add_function(NamedRunner(name, live, validates), None)
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
         runner = FunctionRunner(name, call, pool, request)
         suite.add_function(NamedRunner(name, runner, validates, is_function=True), pool)
+
+
+def _reason_or_call(
+    name: str, function: EvaluationFunction, request: FunctionRequest
+) -> tuple[Reason | None, PrivateCall | None]:
+    """Returns what calls a function beside the training, or why nothing can."""
+    if keras_models.runs_eagerly(request.model):
+        return Reason.of("model-eager"), None
+    try:
+        return None, _make_call(name, function, request)
+    except CopyRefusedError as error:
+        return Reason.of("function-model", f"{name!r}, as {error}"), None
 
 
 def _make_call(name: str, function: EvaluationFunction, request: FunctionRequest) -> PrivateCall:
@@ -109,8 +121,6 @@ def _make_call(name: str, function: EvaluationFunction, request: FunctionRequest
         CopyRefusedError: nothing can, and why.
         ValueError: a `clone` makes another model than the one that is trained.
     """
-    if keras_models.runs_eagerly(request.model):
-        raise CopyRefusedError("the model runs eagerly (run_eagerly=True)")
     try:
         if function.clone is None:
             require_no_outside(request.state)
@@ -151,7 +161,7 @@ class FunctionRunner:
         computes_here: the function runs in this process.
     """
 
-    in_step: str | None = None
+    in_step: Reason | None = None
     rewindable = True
     runs_python = True
     computes_here = True
@@ -228,18 +238,14 @@ class LiveFunction(LiveRunner):
     """Calls a function with the model itself, when its epoch is delivered. Belongs to the training thread."""
 
     def __init__(
-        self, name: str, function: EvaluationFunction, reason: str, request: FunctionRequest
+        self, name: str, function: EvaluationFunction, reason: Reason | None, request: FunctionRequest
     ) -> None:
         """Takes a function and why it is called in step with the training."""
-        why = (
-            f"the evaluation function {name!r} needs the model itself: {reason}; "
-            "EvaluationFunction(..., clone=...) with a function that makes the model anew would overlap"
-        )
 
         def call(callbacks: keras.callbacks.CallbackList) -> Mapping[str, float]:
             return _called(name, function.function, request.model)
 
-        super().__init__(call, why, request.state, request.on_span)
+        super().__init__(call, reason, request.state, request.on_span)
         self.details = {"function": name}
 
     def _result(self, logs: Mapping[str, Any]) -> ValidationResult:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from overlap_train._snapshot import Snapshot, Values
+from overlap_train._support.reasons import Reason
 from overlap_train._validation.pending import PendingValidation
 from overlap_train.records import ShardOutcome, ValidationResult
 
@@ -21,7 +22,7 @@ class Runner(Protocol):
     """
 
     @property
-    def in_step(self) -> str | None:
+    def in_step(self) -> Reason | None:
         """Why training must not run ahead of these validations, or None."""
 
     @property
