@@ -23,7 +23,7 @@ from overlap_train.records import Explanation, Reason, ValidationResult, flat, p
 def test_an_explanation_names_every_reason(validates, identifiers, first):
     reasons = tuple(map(Reason.of, identifiers))
     sizes = dict(plan=None, steps_per_epoch=None, workers=1, snapshot_bytes=0, data_bytes=0, tracing_s=0.0)
-    explanation = Explanation(validates=validates, max_lag=not reasons, reasons=reasons, **sizes)
+    explanation = Explanation(validates=validates, max_lag=int(not reasons), reasons=reasons, **sizes)
     assert str(explanation).startswith(first)
     assert explanation.overlaps is (explanation.in_step is None)
     assert all(f"in step: {reason}\n" in str(explanation) for reason in reasons)
