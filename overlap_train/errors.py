@@ -1,6 +1,7 @@
 """The exceptions that overlap_train raises besides ValueError and TypeError for bad arguments.
 
 OverlapTrainError
+├── OverlapError              a training would wait for its validations, which was not to be
 ├── ValidationWorkerError     a validation worker failed; the cause is chained (also of the cause's class)
 ├── ValidationTimeoutError    a validation took longer than its `timeout_s` (also a TimeoutError)
 ├── DataUnavailableError      a data set is not on disk and cannot be downloaded, or it is damaged
@@ -45,6 +46,7 @@ __all__ = [
     "HostLostError",
     "HostMismatchError",
     "NativeUnavailableError",
+    "OverlapError",
     "OverlapTrainError",
     "QueueFullError",
     "SchedulerClosedError",
@@ -80,6 +82,19 @@ class OverlapTrainError(Exception):
         args = tuple(_copied(value, memo) for value in self.args)
         link = _Link(type(self), args, {name: _copied(value, memo) for name, value in vars(self).items()})
         return _rebuilt([link, *_causes(self)[:1]], self.__suppress_context__)
+
+
+class OverlapError(OverlapTrainError):
+    """A training would have to wait for its validations, and has `ValidationPolicy(overlap="require")`.
+
+    Attributes:
+        reasons: why, each a `records.Reason`; what would change that is its `remedy`.
+    """
+
+    def __init__(self, reasons: Sequence[Any]) -> None:
+        lines = [f"  {reason}" for reason in reasons]
+        super().__init__("\n".join(['overlap="require", but the training would wait because:', *lines]))
+        self.reasons = tuple(reasons)
 
 
 class ValidationWorkerError(OverlapTrainError):

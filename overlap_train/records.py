@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from overlap_train._support.reasons import Reason
+
 __all__ = [
     "EpochAccount",
     "Explanation",
     "MetricValues",
+    "Reason",
     "Sample",
     "ShardOutcome",
     "Span",
@@ -216,8 +219,7 @@ class Explanation:
     Attributes:
         validates: whether there is anything to validate.
         max_lag: how many epochs training may run ahead of a validation; 0 is in step.
-        in_step: why training would wait for each validation, and what would change that; None if it would
-            not wait.
+        reasons: why training would wait for each validation, and what would change that.
         plan: how the steps would be executed; None if that is chosen by timing during training.
         steps_per_epoch: training steps of an epoch; None if they are not known before the data has been read.
         workers: the largest number of validation threads.
@@ -229,7 +231,7 @@ class Explanation:
 
     validates: bool
     max_lag: int
-    in_step: str | None
+    reasons: tuple[Reason, ...]
     plan: str | None
     steps_per_epoch: int | None
     workers: int
@@ -244,13 +246,14 @@ class Explanation:
         return self.validates and self.max_lag > 0
 
     @property
-    def remedy(self) -> str | None:
-        """What would make it overlap: the part of `in_step` after the last semicolon, or None."""
-        reason, _, remedy = (self.in_step or "").rpartition("; ")
-        return remedy if reason else None
+    def in_step(self) -> str | None:
+        """The reasons in one text, or that there is nothing to validate; None if it overlaps."""
+        if not self.validates:
+            return "there is nothing to validate: no validation_data, validation_split or functions"
+        return "\n".join(map(str, self.reasons)) or None
 
     def __str__(self) -> str:
-        first = f"in step: {self.in_step}"
+        first = f"in step: {self.in_step}".replace("\n", "\nin step: ")
         if self.overlaps:
             ahead, workers = _counted(self.max_lag, "epoch"), _counted(self.workers, "worker")
             first = f"overlaps: trains up to {ahead} ahead of the validation, with at most {workers}"

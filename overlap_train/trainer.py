@@ -212,6 +212,7 @@ class Trainer:
             ValueError: an argument is out of range, data is empty or mismatched, or the model is not
                 compiled; raised before anything starts.
             TypeError: an argument has the wrong type; raised before anything starts.
+            OverlapError: the training would wait for its validations, with `overlap="require"`.
             ValidationWorkerError: a worker failed; its `__cause__` is what the worker raised.
             ValidationTimeoutError: a validation took longer than `ValidationPolicy.timeout_s`.
             ClusterError: a training on several hosts, or its evaluator, cannot start or continue.

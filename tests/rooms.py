@@ -87,7 +87,7 @@ ROOMS = {
     "_keras": _room("the only door to Keras's private names"),
     "_support": _room("checks of arguments, files and locks, caches, closing, extras"),
     "errors": _room("the exceptions"),
-    "records": _room("frozen records that cross threads"),
+    "records": _room("frozen records that cross threads", "_support"),
 }
 
 # The rooms within `scheduling`, from the top.

@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from overlap_train._fit import lag
-from overlap_train._inspection import effects
-from overlap_train.records import Explanation, ValidationResult, flat, prefixed
-
-
-def explanation(in_step):
-    return Explanation(
-        validates=True,
-        max_lag=0 if in_step else 1,
-        in_step=in_step,
-        plan=None,
-        steps_per_epoch=None,
-        workers=1,
-        snapshot_bytes=0,
-        data_bytes=0,
-        tracing_s=0.0,
-    )
+from overlap_train.records import Explanation, Reason, ValidationResult, flat, prefixed
 
 
 @pytest.mark.parametrize(
-    ("in_step", "remedy"),
+    ("validates", "identifiers", "first"),
     [
-        (None, None),
-        ("metrics keep state that reset_state does not set back (total)", None),
-        ("the validation prints (PrintV2 in 'print'); print in a callback", "print in a callback"),
-        ("f needs the model itself: an effect; more of it; pass clone", "pass clone"),
+        (True, [], "overlaps: trains up to 1 epoch ahead"),
+        (
+            True,
+            ["lag-zero"],
+            "in step: ValidationPolicy(max_lag=0) asks for it; leave max_lag at 1 [lag-zero]",
+        ),
+        (True, ["model-eager", "lag-zero"], "in step: the model runs eagerly"),
+        (False, [], "in step: there is nothing to validate"),
     ],
 )
-def test_the_remedy_stands_behind_the_last_semicolon(in_step, remedy):
-    assert explanation(in_step).remedy == remedy
-
-
-@pytest.mark.parametrize("remedy", [lag._REMEDY, *(remedy for _, _, remedy in effects._KINDS)])
-def test_a_remedy_is_one_piece(remedy):
-    assert "; " not in remedy
-    assert explanation(f"something is so; {remedy}").remedy == remedy
+def test_an_explanation_names_every_reason(validates, identifiers, first):
+    reasons = tuple(map(Reason.of, identifiers))
+    sizes = dict(plan=None, steps_per_epoch=None, workers=1, snapshot_bytes=0, data_bytes=0, tracing_s=0.0)
+    explanation = Explanation(validates=validates, max_lag=int(not reasons), reasons=reasons, **sizes)
+    assert str(explanation).startswith(first)
+    assert explanation.overlaps is (explanation.in_step is None)
+    assert all(f"in step: {reason}\n" in str(explanation) for reason in reasons)
 
 
 def result(metrics, **options):

@@ -8,6 +8,7 @@ seed of the user's pipeline. All of this belongs to the training thread.
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,8 +64,9 @@ class Feed(abc.ABC):
     def draw_beforehand(self) -> None:
         """Draws a batch that nobody trains on, where Keras does so before the first pass."""
 
-    def look_only(self) -> None:
-        """Has nothing drawn any more, not even to find out whether it could be drawn again."""
+    def looked_at(self) -> contextlib.ExitStack:
+        """Has nothing drawn within the block, not even to find out whether it could be drawn again."""
+        return contextlib.ExitStack()
 
     @property
     @abc.abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -92,12 +93,19 @@ class IteratorFeed(Feed):
         first, known = self._first, looks_up_rows(self._dataset)
         self._origin = in_background(lambda: _save_iterator(first, known_python=known), "overlap-seeds")
 
-    def look_only(self) -> None:
+    def looked_at(self) -> contextlib.ExitStack:
         # An iterator would draw from the user's seeds; the pipeline's operations tell nearly as much.
+        before, undo = (self._origin, self._kept), contextlib.ExitStack()
         if self._origin is None:
             known = self._has_seeds() and not calls_python(self._dataset)
             self._origin = Future()
             self._origin.set_result(tf.constant(0) if known else None)
+
+        @undo.callback
+        def put_back() -> None:
+            self._origin, self._kept = before
+
+        return undo
 
     def _has_seeds(self) -> bool:
         """Whether the state of a new iterator is all that the passes from it on depend on."""

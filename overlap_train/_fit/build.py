@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,14 +28,16 @@ from overlap_train._fit.first_validation import FirstValidation
 from overlap_train._fit.followers import AnyDelivery, AnyStart, deliver_together
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted, Interrupts
-from overlap_train._fit.lag import LagControl, effective_lag
+from overlap_train._fit.lag import LagControl, reasons_to_wait
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.shared_state import SharedState
 from overlap_train._fit.step_building import StepBuilder
 from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop
 from overlap_train._training.pace import Pace
 from overlap_train._training.step import Step, require_optimizer
@@ -45,6 +48,7 @@ from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.stepwise import StepSchedule, StepValidations, deliver_step_validation
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.traced_with import TracedWith
+from overlap_train.errors import OverlapError
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.options.threads import available_cores
@@ -68,7 +72,8 @@ class FitParts:
         resumption: puts all where a checkpoint has it; None if the fit keeps none.
         traced_with: what the validation was traced with, where Keras would not have traced it before its
             first validation.
-        in_step: why the training waits for each validation although the policy would let it run ahead.
+        reasons: why the training waits for each validation although the policy would let it run ahead: the
+            first, or all if the fit is only looked at.
     """
 
     state: ModelState
@@ -80,7 +85,7 @@ class FitParts:
     given: GivenSets
     resumption: AnyStart | None = None
     traced_with: TracedWith | None = None
-    in_step: str | None = None
+    reasons: tuple[Reason, ...] = ()
 
     def traced(self, traced_with: TracedWith | None) -> FitParts:
         """Returns the same with what the validation was traced with; None once it has begun."""
@@ -134,7 +139,8 @@ class FitBuilder:
         self._interrupts: Interrupts | None = None
         self._resumer: Resumer | None = None
         self._resumption: AnyStart | None = None
-        self._told: str | None = None
+        self._told: Reason | None = None
+        self._looks_only = looks_only
         self._shared: SharedState | None = None
         self._traced_with: TracedWith | None = None
         course = Course(request.epochs, request.initial_epoch)
@@ -149,7 +155,10 @@ class FitBuilder:
         settings, request = self._settings, self._request
         step, loop, pace = self._build_training() if kept is None else (kept.step, kept.loop, kept.pace)
         state, suite, anew = self._build_validation(step)
-        lag, reason = self._lag(step, suite)
+        reasons = self._reasons(step, suite)
+        lag = 0 if reasons else settings.validation.max_lag
+        if settings.validation.sanity_check:
+            suite.sanity_check(state.read())
         grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_constant)
         first = self._first_validation(step, grounds)
         as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
@@ -184,7 +193,7 @@ class FitBuilder:
             take_snapshot=functools.partial(self._take_snapshot, state),
             warm=kept is not None and kept.warm,
         )
-        found = (self._given, self._resumption, self._traced_with if anew else None, reason)
+        found = (self._given, self._resumption, self._traced_with if anew else None, reasons)
         return FitParts(state, training, deliveries, callbacks, interrupts, grounds, *found)
 
     def _keep_all_along(self, state: ModelState, step: Step) -> Interrupts:
@@ -203,13 +212,36 @@ class FitBuilder:
         if self._resumption is not None:
             self._resumption.accept(remembering(self._callbacks))
 
-    def _lag(self, step: Step, suite: ValidationSuite) -> tuple[int, str | None]:
-        """Returns how far the training may run ahead, and why not."""
+    def require_overlap(self) -> None:
+        """Makes sure that the training may run ahead, before anything is called or drawn.
+
+        All is traced for that, and forgotten: the first hooks may set what the fit is to be traced with.
+
+        Raises:
+            OverlapError: it has to wait, as far as is known before the validation data of Python is read.
+        """
+        model, kept = self._request.model, self._resources
+        with contextlib.ExitStack() as self._resources, self._request.feed.looked_at():
+            self._resources.enter_context(Traces.set_aside(model))
+            self._resources.enter_context(keras_optimizers.UnbuiltAgain(model))
+            self._resources.callback(self._given.reopen)
+            step = self._step_builder().build_step()
+            self._reasons(step, self._build_validation(step)[1])
+        self._resources, self._shared, self._traced_with = kept, None, None
+
+    def _reasons(self, step: Step, suite: ValidationSuite) -> tuple[Reason, ...]:
+        """Returns why the training has to wait for its validations, and tells it.
+
+        Raises:
+            OverlapError: it has to, and is not to.
+        """
         settings, feed, found = self._settings, self._request.feed, self._callbacks
         policy = settings.validation
+        if policy.max_lag == 0 or not suite:
+            return ()
         if settings.hosts.count > 1:  # which would have to keep the same number of batches
             policy = dataclasses.replace(policy, keep_bytes=0)
-        lag, reason = effective_lag(
+        waits = reasons_to_wait(
             policy,
             feed,
             step,
@@ -220,10 +252,15 @@ class FitBuilder:
             model=self._request.model,
             shared=self._shared_state(),
         )
-        if reason not in (None, self._told):  # nothing new is told of what is built again
-            self._progress.message(f"validating in step with the training: {reason}")
-        self._told = reason
-        return lag, reason
+        every = self._looks_only or policy.overlap == "require"
+        reasons = tuple(dict.fromkeys(waits if every else itertools.islice(waits, 1)))
+        if reasons and policy.overlap == "require" and not self._looks_only:
+            raise OverlapError(reasons)
+        first = reasons[0] if reasons else None
+        if first not in (None, self._told):  # nothing new is told of what is built again
+            self._progress.message(f"validating in step with the training: {first}")
+        self._told = first
+        return reasons
 
     def _waiting_hook(self, suite: ValidationSuite) -> Callable[[keras.callbacks.Callback], str | None]:
         """Returns what says which hook of a callback keeps the training from running ahead."""
@@ -236,11 +273,7 @@ class FitBuilder:
 
     def _build_training(self) -> tuple[Step, Loop, Pace]:
         settings, request = self._settings, self._request
-        require_optimizer(request.model)
-        request.feed.prepare()
-        if settings.replicas is not None:
-            agree_to_start(request, settings.replicas, listeners(self._callbacks))
-        builder = StepBuilder(settings, request.feed, listeners(self._callbacks), request.checkpoints)
+        builder = self._step_builder()
         step = builder.build_step()
         steps = self._cursor.steps_per_epoch
         total = None if steps is None else steps * (request.epochs - request.initial_epoch)
@@ -249,6 +282,14 @@ class FitBuilder:
         if not settings.shared:
             loop.begin_warm_up(request.feed)  # while the validation is traced
         return step, loop, pace
+
+    def _step_builder(self) -> StepBuilder:
+        settings, request = self._settings, self._request
+        require_optimizer(request.model)
+        request.feed.prepare()
+        if settings.replicas is not None:
+            agree_to_start(request, settings.replicas, listeners(self._callbacks))
+        return StepBuilder(settings, request.feed, listeners(self._callbacks), request.checkpoints)
 
     def _build_validation(self, step: Step) -> tuple[ModelState, ValidationSuite, bool]:
         settings, request, model = self._settings, self._request, self._request.model
@@ -276,8 +317,6 @@ class FitBuilder:
             if not self._given.waits_as_often(request.validation_freq if each.freq is None else each.freq)
         }
         add_functions(suite, made, functions, self._resources)
-        if settings.validation.sanity_check:
-            suite.sanity_check(state.read())
         if anew and suite:
             self._traced_with = TracedWith(model, settings.validation_function)
         return state, suite, anew
@@ -310,6 +349,7 @@ class FitBuilder:
             streamed=request.streamed,
             judges_overlap=request.judges_overlap,
             shared=self._shared_state(),
+            required=settings.validation.overlap == "require",
         )
         return Deliveries(
             callbacks=callbacks,

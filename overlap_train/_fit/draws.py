@@ -8,7 +8,7 @@ the validation and the callbacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -22,6 +22,7 @@ from overlap_train._inspection.reach import reached, reaches
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._keras import randomness as keras_randomness
 from overlap_train._snapshot import StateVariable
+from overlap_train._support.reasons import Reason
 
 __all__ = ["draw_in_turn", "handles_of", "read_the_training", "settable", "shared_shuffles"]
 
@@ -34,8 +35,8 @@ _HOLDERS = (
 
 def draw_in_turn(
     feed: Feed, sets: Iterable[Any], callbacks: Sequence[keras.callbacks.Callback]
-) -> str | None:
-    """Returns which shuffle others draw from as well, so that a validation has to be waited for, or None.
+) -> Iterator[Reason]:
+    """Yields which shuffle others draw from as well, so that a validation has to be waited for.
 
     Args:
         feed: the training data.
@@ -44,29 +45,18 @@ def draw_in_turn(
     """
     drawn, validated = _shuffles_of_both(feed, sets)
     if drawn & validated == {UNKNOWN}:
-        return (
-            "the training and the validation data may draw from the same iterator or queue, or from one "
-            "dataset that is not found; one of its own for each would overlap"
-        )
-    if drawn & validated:
-        return (
-            "the training and the validation data come from one shuffle, which draws a new order for each "
-            "pass over either; shuffle(…, reshuffle_each_iteration=False), or a shuffle of their own for "
-            "each, would overlap"
-        )
+        cause = "the training and the validation data may draw from one iterator or queue, or one dataset"
+        yield Reason.of("data-shared", f"{cause} that is not found")
+    elif drawn & validated:
+        yield Reason.of("data-shared", "the training and the validation data come from one shuffle")
     shuffles = drawn | validated
     for callback in callbacks if shuffles else ():
         if is_declared_safe(callback) or type(callback) is keras.callbacks.History:
             continue
         datasets = reached([callback], tf.data.Dataset)
         if any(shuffles_of(dataset) & shuffles for dataset in datasets):
-            name = type(callback).__name__
-            return (
-                f"{name} may look at data that the fit draws from, too, and whose shuffle draws a new order "
-                f"for each pass; {name}.overlap_safe = True would overlap if it does not, and "
-                'ValidationPolicy(on_change="continue") if the order does not matter'
-            )
-    return None
+            cause = f"{type(callback).__name__} may look at data that the fit shuffles, too"
+            yield Reason.of("data-shared", cause)
 
 
 def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
@@ -129,8 +119,8 @@ def read_the_training(
     model: keras.Model,
     callbacks: Sequence[keras.callbacks.Callback],
     written: Iterable[CapturedVariable] = (),
-) -> str | None:
-    """Returns which Python makes batches from what a training changes, or None.
+) -> Iterator[Reason]:
+    """Yields which Python makes batches from what a training changes.
 
     Such as adversarial examples, which a model makes, or a curriculum that follows the validation.
 
@@ -154,12 +144,8 @@ def read_the_training(
         if found is None and sources:
             found = _variable_in(sources, handles)
         if found is not None:
-            return (
-                f"the Python of the {role} data can get hold of the {type(found).__name__} of this training, "
-                "whose state it must see as of its own batch; "
-                'ValidationPolicy(on_change="continue") would overlap'
-            )
-    return None
+            kind = type(found).__name__
+            yield Reason.of("data-follows", f"the Python of the {role} data can get hold of the {kind}")
 
 
 def _variable_in(sources: Sequence[Any], handles: set[int]) -> Any | None:

@@ -264,8 +264,8 @@ def _answer(message: Mapping[str, Any], values: Values, suite: ValidationSuite) 
 
 def _obstacle(suite: ValidationSuite, state: ModelState) -> str | None:
     """Returns why another host cannot make these validations, or None."""
-    if suite.in_step is not None or not state.outside:
-        return suite.in_step
+    if suite.reasons or not state.outside:
+        return str(suite.reasons[0]) if suite.reasons else None
     names = ", ".join(variable.name for variable in state.outside[:3])
     return f"the validation reads variables outside the model ({names}), which an evaluator does not get"
 

@@ -18,6 +18,7 @@ from overlap_train._inspection.traces import Traces
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
+from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.records import Explanation
 
@@ -38,8 +39,8 @@ def explain_fit(request: FitRequest) -> Explanation:
     start_s = time.monotonic()
     with contextlib.ExitStack() as resources:
         group = keras_training.steps_per_execution(request.model)
-        request.feed.look_only()
         resources.callback(request.feed.close)
+        resources.enter_context(request.feed.looked_at())
         cursor = Cursor(request.feed, request.steps_per_epoch, group, tells=False)
         steps = cursor.steps_per_epoch
         # What is traced here may not be what the fit would trace, behind the first hooks.
@@ -67,7 +68,7 @@ def _explanation(request: FitRequest, parts: FitParts, steps: int | None, second
     return Explanation(
         validates=bool(parts.deliveries.suite),
         max_lag=lag,
-        in_step=_in_step(request, parts),
+        reasons=_reasons(parts),
         plan=plan,
         steps_per_epoch=steps,
         workers=request.settings.validation.resolved_workers,
@@ -78,15 +79,11 @@ def _explanation(request: FitRequest, parts: FitParts, steps: int | None, second
     )
 
 
-def _in_step(request: FitRequest, parts: FitParts) -> str | None:
-    """Returns why no training runs beside the validation, or None."""
-    if not parts.deliveries.suite:
-        return "there is nothing to validate: no validation_data, validation_split or functions"
-    if parts.deliveries.backlog.max_lag:
-        return None
-    if parts.in_step is not None:
-        return parts.in_step
-    return "ValidationPolicy(max_lag=0) asks for it; max_lag=1 would overlap"
+def _reasons(parts: FitParts) -> tuple[Reason, ...]:
+    """Returns why no training runs beside the validation."""
+    if not parts.deliveries.suite or parts.deliveries.backlog.max_lag:
+        return ()
+    return parts.reasons or (Reason.of("lag-zero"),)
 
 
 def _bytes_of_state(state: ModelState) -> int:

@@ -65,8 +65,8 @@ def deliver_together(
             group=keras_training.steps_per_execution(model),
             checks=checks,
         )
-    if suite.in_step is not None:
-        raise ValueError(f"{suite.in_step}; that is for one host: train on one, or leave that out")
+    if suite.reasons:
+        raise ValueError(f"{suite.reasons[0]}; that is for one host: train on one, or leave that out")
     if not hosts.is_chief:
         kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
         own = [callback for callback in callbacks.callbacks if type(callback) in kinds]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -17,13 +17,15 @@ from overlap_train._fit.shared_state import TOO_MUCH, SharedState
 from overlap_train._inspection.code import Unclear
 from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import StateVariable
+from overlap_train._support.reasons import Reason
 from overlap_train._training.step import Step
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train.errors import OverlapError
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.records import Span
 
-__all__ = ["LagControl", "effective_lag"]
+__all__ = ["LagControl", "reasons_to_wait"]
 
 # So many rollbacks among so many deliveries, and running ahead has stopped to pay.
 _ROLLBACKS, _DELIVERIES = 3, 5
@@ -34,10 +36,10 @@ _ROLLBACKS, _DELIVERIES = 3, 5
 # operation of the validation holds up one of them only.
 _LEAST_CORES = 0.5
 
-_REMEDY = 'ValidationPolicy(on_change="continue") would overlap'
+_IN_STEP = "validating in step with the training"
 
 
-def effective_lag(
+def reasons_to_wait(
     policy: ValidationPolicy,
     feed: Feed,
     step: Step,
@@ -48,8 +50,10 @@ def effective_lag(
     sets: Sequence[Any] = (),
     model: keras.Model | None = None,
     shared: SharedState | None = None,
-) -> tuple[int, str | None]:
-    """Returns the lag, and why it is 0 where the policy would allow more.
+) -> Iterator[Reason]:
+    """Yields why the training has to wait for each validation where the policy would let it run ahead.
+
+    The first ones are the cheapest to find, and whoever takes the first only pays for no other.
 
     Args:
         policy: what the user allows.
@@ -62,114 +66,64 @@ def effective_lag(
         model: that is trained; None where its data is known not to look at it.
         shared: by the Python of the data of both.
     """
-    if policy.max_lag == 0 or not suite:
-        return policy.max_lag, None
-    reason = suite.in_step or _cached_by_both(feed, sets)
-    if reason is None and policy.on_change == "rollback":
-        reason = _kept_nowhere(feed, step) or _drawn_by_both(feed, step, model)
-        reason = reason or _noticed(policy, feed, suite, callbacks, waiting_hook, model)
-        if reason is None and feed.acts_at_epochs and any(map(keras_data.acts_at_epochs, sets)):
-            reason = (
-                "the training and the validation data both do something at the end of an epoch "
-                f"(PyDataset.on_epoch_end), and in turn as they may share a random generator; {_REMEDY}"
-            )
-        if reason is None and shared is not None and shared.reason is not None:
-            reason = f"{shared.reason}; {_REMEDY}"
-        reason = reason or _draws(feed, step, callbacks, sets, model)
-    return (policy.max_lag, None) if reason is None else (0, reason)
-
-
-def _draws(
-    feed: Feed,
-    step: Step,
-    callbacks: Sequence[keras.callbacks.Callback],
-    sets: Sequence[Any],
-    model: keras.Model | None,
-) -> str | None:
-    """Returns who may draw or read in turn with the training, as `effective_lag`; None if nobody does."""
+    yield from suite.reasons
+    yield from _cached_by_both(feed, sets)
+    if policy.on_change != "rollback":
+        return
+    yield from _kept_nowhere(feed, step)
+    yield from _drawn_by_both(feed, step, model)
+    read = _settable(feed, model, callbacks)
+    if read:
+        cause = "the pipeline of the training data reads what a callback may set"
+        yield Reason.of("data-follows", f"{cause} ({', '.join(read[:3])})")
+    for callback in callbacks:
+        hook = waiting_hook(callback)
+        if hook is not None:
+            yield Reason.of("callback-acts", f"{type(callback).__name__}.{hook}")
+    yield from _lost(policy, feed, suite, callbacks)
+    if feed.acts_at_epochs and any(map(keras_data.acts_at_epochs, sets)):
+        cause = "the training and the validation data both do something at the end of an epoch"
+        yield Reason.of("data-shared", f"{cause} (PyDataset.on_epoch_end)")
+    if shared is not None and shared.reason is not None:
+        yield shared.reason
     try:
-        reason = None
         if model is not None:
             written = step.traced.written if step.traced is not None else ()
-            reason = read_the_training(feed, sets, model, callbacks, written)
-        return reason or draw_in_turn(feed, sets, callbacks)
+            yield from read_the_training(feed, sets, model, callbacks, written)
+        yield from draw_in_turn(feed, sets, callbacks)
     except Unclear:
-        return f"{TOO_MUCH}; {_REMEDY}"
+        yield TOO_MUCH
 
 
-def _cached_by_both(feed: Feed, sets: Sequence[Any]) -> str | None:
-    """Returns which file either a training or a validation writes as a cache of both, or None."""
+def _cached_by_both(feed: Feed, sets: Sequence[Any]) -> Iterator[Reason]:
+    """Yields which file either a training or a validation writes as a cache of both."""
     given = [keras.utils.unpack_x_y_sample_weight(data)[0] for data in sets]
     files = sorted(feed.files & frozenset().union(*map(cache_files, given)))
     if files:
-        return (
-            f"the training and the validation data are cached in one file ({files[0]}), which the first pass "
-            "over either writes; a file for each would overlap"
-        )
-    return None
+        cause = f"the training and the validation data are cached in one file ({files[0]})"
+        yield Reason.of("data-shared", cause)
 
 
-def _kept_nowhere(feed: Feed, step: Step) -> str | None:
-    """Returns what a training step does that no rollback undoes, or None."""
+def _kept_nowhere(feed: Feed, step: Step) -> Iterator[Reason]:
+    """Yields what a training step does that no rollback undoes."""
     if step.traced is None:
-        return "the training steps run operation by operation"
+        yield Reason.of("model-eager")
     for function, name in ((step.traced, "the training step"), (feed.preparation, "preprocess")):
         for effect in function.effects if function is not None else ():
-            return f"{name} {effect}"
-    return None
+            yield Reason.of("step-stateful", f"{name} {effect.done}", effect.remedy)
 
 
-def _drawn_by_both(feed: Feed, step: Step, model: keras.Model | None) -> str | None:
-    """Returns to which variables of the model the pipeline writes, which fetches ahead, or None."""
+def _drawn_by_both(feed: Feed, step: Step, model: keras.Model | None) -> Iterator[Reason]:
+    """Yields to which variables of the model the pipeline writes, which fetches ahead."""
     drawn = feed.drawn_variables
     own = [StateVariable.of_keras(each) for each in (model.variables if model is not None and drawn else ())]
     handles = {id(handle) for each in own for handle in each.handles}
     used = step.traced.variables if step.traced is not None else ()
     handles |= {id(variable.handle) for variable in used}
     names = [variable.name for variable in drawn if id(variable.handle) in handles]
-    if not names:
-        return None
-    return (
-        "the pipeline of the training data writes to variables of the model, and fetches ahead "
-        f"({', '.join(names[:3])}); layers of its own for the data would overlap"
-    )
-
-
-def _noticed(
-    policy: ValidationPolicy,
-    feed: Feed,
-    suite: ValidationSuite,
-    callbacks: Sequence[keras.callbacks.Callback],
-    waiting_hook: Callable[[keras.callbacks.Callback], str | None],
-    model: keras.Model | None,
-) -> str | None:
-    """Returns by what a rollback would be noticed, or None."""
-    read = _settable(feed, model, callbacks)
-    if read:
-        names = ", ".join(read[:3])
-        return (
-            f"the pipeline of the training data reads what a callback may set, as it stands then ({names}); "
-            f"{_REMEDY}"
-        )
-    for callback in callbacks:
-        hook = waiting_hook(callback)
-        if hook is not None:
-            name = type(callback).__name__
-            left_out = f"overlap_train.EpochOnly({name}(...)), which leaves out its batch hooks"
-            without = "" if hook == "on_epoch_begin" else f", as would {left_out},"
-            watches = f"or {name}.overlap_safe = True if it only watches"
-            reason = f"{name}.{hook} must not run for an epoch that may be undone"
-            return f"{reason}; {_REMEDY}{without or ','} {watches}"
-    changing = [callback for callback in callbacks if may_change_training(callback)]
-    if not changing:
-        return None
-    if not suite.rewindable:
-        acting = type(changing[0]).__name__
-        return (
-            f"{acting} may change the training, and the validation data comes from a generator and cannot be "
-            f"rewound; {_REMEDY}, or {acting}.overlap_safe = True if it changes nothing"
-        )
-    return _lost(policy, feed, changing)
+    if names:
+        cause = "the pipeline of the training data writes to variables of the model"
+        yield Reason.of("data-follows", f"{cause} ({', '.join(names[:3])})")
 
 
 def _settable(
@@ -182,31 +136,27 @@ def _settable(
         return feed.reads
 
 
-def _lost(policy: ValidationPolicy, feed: Feed, changing: Sequence[keras.callbacks.Callback]) -> str | None:
-    """Returns why the training data could not be trained again, or None.
-
-    Args:
-        policy: says how many batches may be kept.
-        feed: the data.
-        changing: the callbacks that may change the training.
-    """
+def _lost(
+    policy: ValidationPolicy,
+    feed: Feed,
+    suite: ValidationSuite,
+    callbacks: Sequence[keras.callbacks.Callback],
+) -> Iterator[Reason]:
+    """Yields who may change the training, where its data or the validation's could not be read again."""
+    changing = [callback for callback in callbacks if may_change_training(callback)]
+    if not changing:
+        return
+    cause = f"{type(changing[0]).__name__} may change the training"
+    if not suite.rewindable:
+        yield Reason.of("data-once", f"{cause}, and the validation data comes from a generator")
     if feed.rewindable:
-        return None
+        return
     foreign = [callback for callback in changing if not acts_on_model_only(callback)]
     if feed.runs_python and foreign:
         acting = type(foreign[0]).__name__
-        return (
-            f"{acting} may change the training, whose data cannot be rewound, because Python makes it and "
-            f"{acting} may change what it makes; {_REMEDY}, or {acting}.overlap_safe = True if it changes "
-            "nothing"
-        )
-    if feed.keep(policy.keep_bytes):
-        return None
-    acting = type(changing[0]).__name__
-    return (
-        f"{acting} may change the training, whose data cannot be rewound (Python makes it, or its pipeline "
-        f"keeps a state) and is not kept; {_REMEDY}, or {acting}.overlap_safe = True if it changes nothing"
-    )
+        yield Reason.of("data-once", f"{acting} may change what Python makes the training data from")
+    elif not feed.keep(policy.keep_bytes):
+        yield Reason.of("data-once", f"{cause}, whose batches are not kept")
 
 
 class LagControl:
@@ -220,6 +170,7 @@ class LagControl:
         judges_overlap: whether a validation beside the training has to cost less than one alone; rollbacks
             that have become the rule always count.
         shared: by the Python of the data of both; None where it does not matter who comes first.
+        required: whether the fit is to fail rather than wait.
     """
 
     def __init__(
@@ -231,15 +182,17 @@ class LagControl:
         streamed: bool,
         judges_overlap: bool,
         shared: SharedState | None = None,
+        required: bool = False,
     ) -> None:
         self._backlog = backlog
+        self._required = required
         self._shared = shared
         self._idle = idle
         self._streamed = streamed
         self._say = say
         self._judge = OverlapJudge() if judges_overlap else None
         self._said_full = False
-        self._untold: str | None = None
+        self._untold: Reason | None = None
         self._calls: list[tuple[Span, int]] = []
         self._rolled_back: list[bool] = []
 
@@ -263,10 +216,8 @@ class LagControl:
             return self._judge.wants_alone
         if not self._said_full:
             self._said_full = True
-            self._say(
-                f"epoch {epoch + 1}: the training leaves {left:.2f} of a core idle; validating in step "
-                f"with it as long as that is below {_LEAST_CORES:g}"
-            )
+            few = Reason.of("overlap-slow", f"the training leaves {left:.2f} of a core idle")
+            self._say(f"{_IN_STEP} from epoch {epoch + 1} on while that is below {_LEAST_CORES:g}: {few}")
         return True
 
     def first_begins(self) -> None:
@@ -277,10 +228,8 @@ class LagControl:
     def first_validated(self) -> None:
         """Takes in that a validation has ended, and that nobody has been called since."""
         if self._shared is not None and self._shared.end() and self._backlog.max_lag:
-            self._end(
-                "the Python of the training or of the validation data changes something that both can get "
-                f"hold of, such as a random generator or a counter; {_REMEDY}"
-            )
+            cause = "the Python of the training or of the validation data changes something that both use"
+            self._end(Reason.of("data-shared", cause))
 
     def trained(self, span: Span, steps: int) -> None:
         """Takes in a training call that traced nothing."""
@@ -303,20 +252,24 @@ class LagControl:
             self._judge.observe_beside(self._calls, spans)
         self._calls.clear()
         if self._judge.pays() is False and self._backlog.max_lag:
-            self._end("running ahead makes training slower by what a validation takes")
+            self._end(Reason.of("overlap-slow", "the training slows down by what a validation takes"))
             self._judge = None
 
     def delivered(self, *, rolled_back: bool) -> None:
         """Takes in whether a delivery rolled the training back."""
         self._rolled_back = [*self._rolled_back, rolled_back][-_DELIVERIES:]
         if self._backlog.max_lag and sum(self._rolled_back) >= _ROLLBACKS:
-            self._end(f"{_ROLLBACKS} of the last {len(self._rolled_back)} epochs were rolled back")
+            last = len(self._rolled_back)
+            cause = f"{_ROLLBACKS} of the last {last} epochs were rolled back"
+            self._end(Reason.of("overlap-slow", cause, "leave it, or let callbacks change the training less"))
 
     def resumed(self, max_lag: int) -> None:
         """Goes on as far ahead as when a checkpoint was written, and no further."""
         if max_lag < self._backlog.max_lag:
+            if not max_lag:
+                cause = "the training that wrote the checkpoint waited, too"
+                self._end(Reason.of("overlap-slow", cause, "leave it, or begin anew in another directory"))
             self._backlog.max_lag = max_lag
-            self._untold = None if max_lag else "the training that wrote the checkpoint did so too"
 
     def waits_for(self, epoch: int) -> None:
         """Takes in that an epoch will follow, and waits for the validation of this one; tells why, once.
@@ -326,8 +279,10 @@ class LagControl:
         """
         reason, self._untold = self._untold, None
         if reason is not None:
-            self._say(f"validating in step with the training from epoch {epoch + 1} on: {reason}")
+            self._say(f"{_IN_STEP} from epoch {epoch + 1} on: {reason}")
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: Reason) -> None:
+        if self._required:
+            raise OverlapError([reason])
         self._backlog.max_lag = 0
         self._untold = reason

@@ -146,6 +146,8 @@ def _open(
     model, hosts = request.model, request.settings.hosts
     # Where nothing else asks for it, the steps are traced when Keras traces them: behind the first hooks.
     parts = builder.build() if request.checkpoints is not None or hosts.count > 1 else None
+    if parts is None and request.settings.validation.overlap == "require":
+        builder.require_overlap()
     builder.accept_callbacks()
     opening = open_fit(
         model,

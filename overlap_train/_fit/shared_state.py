@@ -32,12 +32,13 @@ from overlap_train._inspection.states import (
     state_of,
 )
 from overlap_train._inspection.writes import may_write
+from overlap_train._support.reasons import Reason
 
 __all__ = ["TOO_MUCH", "SharedState", "python_in"]
 
-TOO_MUCH = (
-    "the Python of the data, or a callback, can get hold of more objects than are looked through, and may "
-    "draw from what the training draws from"
+TOO_MUCH = Reason.of(
+    "data-shared",
+    "the Python of the data, or a callback, can get hold of more objects than are looked through",
 )
 # What is larger is taken to be data.
 _MOST_OBJECTS = 2_000
@@ -58,7 +59,7 @@ class SharedState:
             feed: the training data.
             sets: the validation sets as the user gave them, by name.
         """
-        self.reason: str | None = None
+        self.reason: Reason | None = None
         sources = [source for data in sets.values() for source in python_in(data)]
         self.open = bool(sources) and feed.runs_python
         self._generators: list[Any] = []
@@ -93,10 +94,8 @@ class SharedState:
         common = [each for each in second if id(each) in own and not is_apart(each)]
         streams = [each for each in common if is_stream(each)]
         if streams:
-            self.reason = (
-                "the Python of the training and of the validation data can both draw from one "
-                f"{type(streams[0]).__name__}, in turn"
-            )
+            cause = "the Python of the training and of the validation data can both draw from one"
+            self.reason = Reason.of("data-shared", f"{cause} {type(streams[0]).__name__}")
         (names, packages), (others, other_packages) = _named_in(first), _named_in(second)
         self._generators = [each for each in common if isinstance(each, GENERATORS)]
         for package in packages & other_packages:
@@ -106,10 +105,8 @@ class SharedState:
         del self._others[_MOST_OBJECTS:]
         self._others += [os.environ, *(names[each] for each in names.keys() & others.keys())]
         if self.reason is None and self._is_written(may_write(first) + may_write(second)):
-            self.reason = (
-                "the Python of the training or of the validation data may change something that both can get "
-                "hold of, such as a counter or a level"
-            )
+            cause = "the Python of the training or of the validation data may change something that both use"
+            self.reason = Reason.of("data-shared", cause)
         self._generators += [*EVERYBODYS, *([sys.modules["torch"]] if "torch" in sys.modules else [])]
 
     def _is_written(self, written: Iterable[Any]) -> bool:

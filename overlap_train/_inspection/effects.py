@@ -13,7 +13,7 @@ from tensorflow.python.framework import op_def_registry
 
 from overlap_train._inspection.graph import nested_operations, outer_operations
 
-__all__ = ["Effect", "find_effects", "is_kept"]
+__all__ = ["KINDS", "Effect", "find_effects", "is_kept"]
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,17 @@ class Effect:
         """Whether it only hands something out, on which no later step depends."""
         return re.match(r"Write|Print|StringFormat|Save", self.operation) is not None
 
+    @property
+    def done(self) -> str:
+        """What it does, and where."""
+        return f"{self.what} ({self.operation} in {self.where})"
+
     def __str__(self) -> str:
-        return f"{self.what} ({self.operation} in {self.where}); {self.remedy}"
+        return f"{self.done}; {self.remedy}"
 
 
 # The first pattern that the beginning of an operation's type fits says what it does and what to do instead.
-_KINDS: tuple[tuple[str, str, str], ...] = (
+KINDS: tuple[tuple[str, str, str], ...] = (
     (
         r"Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal|.*CandidateSampler|.*UnigramSampler",
         "draws random numbers whose state no snapshot holds",
@@ -96,7 +101,7 @@ def find_effects(graph: Any) -> tuple[Effect, ...]:
             runs = outer.get(runs)
             name = f"{runs.name}/{name}" if runs is not None else name
         where = _place(name, runs)
-        what, remedy = next((what, remedy) for pattern, what, remedy in _KINDS if re.match(pattern, kind))
+        what, remedy = next((what, remedy) for pattern, what, remedy in KINDS if re.match(pattern, kind))
         found.setdefault((kind, where), Effect(kind, where, what, remedy))
     return tuple(found.values())
 

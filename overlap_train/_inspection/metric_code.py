@@ -126,14 +126,11 @@ def reads_of(owner: Any, method: Any) -> Iterator[Read]:
 
 
 def in_words(place: Place) -> str:
-    """Returns what a method does that reads a place, and what to do about it."""
+    """Returns what a method does that reads a place."""
     if not place.name:
         return "may depend on Python's state"
     name = f"{place.name}.random" if place.found is np else place.name
-    reads = f"reads {name!r}, which Python may change"
-    if isinstance(place.found, (int, float, np.ndarray, np.generic)) and not isinstance(place.found, bool):
-        return f"{reads}; keep a constant in a tensor (keras.ops.convert_to_tensor), a count in a variable"
-    return reads
+    return f"reads {name!r}, which Python may change"
 
 
 def _attributes(owner: Any, function: types.FunctionType) -> Iterator[Place]:

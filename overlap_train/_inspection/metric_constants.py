@@ -154,7 +154,7 @@ def _is_harmless(kind: type) -> bool:
 
 def _require_kept(place: Place, owners: tuple[Any, ...], function: types.FunctionType) -> None:
     """Raises _NotHeldError if code that Keras calls of an object may set a value that it reads."""
-    itself = f"reads {place.name!r}, which it may set itself; keep a count in a variable (add_weight)"
+    itself = f"reads {place.name!r}, which it may set itself"
     changes = not is_simple(place.found) and not isinstance(place.found, (tuple, frozenset, np.generic))
     called = [own for owner in owners for own in _called(owner, function)]
     for code in (function.__code__, *(own.__code__ for own in called)):

@@ -9,15 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import keras
-
 from overlap_train._keras.names import global_state
 
-__all__ = ["KerasSettings", "custom_objects"]
+__all__ = ["KerasSettings"]
 
-_SCOPE = "custom_objects_scope_dict"
 _NAMES = (
-    *(_SCOPE, "dtype_policy", "flash_attention"),
+    *("custom_objects_scope_dict", "dtype_policy", "flash_attention"),
     *("interactive_logging", "traceback_filtering"),
 )
 
@@ -41,11 +38,6 @@ class KerasSettings:
         """Makes them hold on the calling thread."""
         for name, value in self.values.items():
             global_state.set_global_attribute(name, _copied(value))
-
-
-def custom_objects() -> dict[str, Any]:
-    """Returns what Keras finds by name on the calling thread: what is registered, and the scope's objects."""
-    return keras.saving.get_custom_objects() | (global_state.get_global_attribute(_SCOPE) or {})
 
 
 def _copied(value: Any) -> Any:

@@ -2,13 +2,12 @@
 
 Weights are variables, and a snapshot has them. What else a function of a model may look at (a threshold, a
 temperature, a list of classes, a tokenizer that was attached) is taken with the snapshot. Numbers, texts,
-containers of these and arrays are copied. Other objects of the user's are the same ones in a thread, and
-pickled for a process. Taken on the training thread.
+containers of these and arrays are copied. Other objects of the user's are the same ones. Taken on the
+training thread.
 """
 
 from __future__ import annotations
 
-import pickle
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -90,30 +89,6 @@ class Attributes:
                 if not _same(before.get(name, _MISSING), now.get(name, _MISSING)):
                     return f"{kind}.{name}"
         return None if self.trainable == since.trainable else f"{self.kinds[0]}.trainable"
-
-    def portable(self) -> tuple[bytes, list[str]]:
-        """Returns them for another process, and the names of those that cannot be sent there."""
-        sent, left = [], []
-        for kind, values in zip(self.kinds, self.values, strict=True):
-            kept = {}
-            for name, value in values.items():
-                try:
-                    kept[name] = pickle.dumps(value)
-                except Exception:  # objects of others raise anything
-                    left.append(f"{kind}.{name}")
-            sent.append(kept)
-        return pickle.dumps((self.kinds, sent, self.trainable)), left
-
-    @classmethod
-    def sent(cls, content: bytes) -> Attributes:
-        """Returns what `portable` of another process has made.
-
-        Raises:
-            Exception: a value cannot be made here.
-        """
-        kinds, sent, trainable = pickle.loads(content)
-        values = ({name: pickle.loads(value) for name, value in kept.items()} for kept in sent)
-        return cls(kinds, tuple(values), trainable)
 
 
 def watched(model: keras.Model, *, looked_at: bool) -> Callable[[], str | None]:

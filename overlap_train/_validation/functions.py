@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
@@ -26,13 +26,13 @@ from overlap_train._keras.summaries import SummaryDefaults, SummaryFollower
 from overlap_train._keras.thread_settings import KerasSettings
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
+from overlap_train._support.reasons import Reason
 from overlap_train._validation.attributes import Attributes
-from overlap_train._validation.computations import CopyRefusedError
-from overlap_train._validation.function_process import FunctionProcess, TrainedModel
 from overlap_train._validation.live import LiveRunner
 from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.private_model import (
+    CopyRefusedError,
     PrivateModel,
     make_private_model,
     require_no_outside,
@@ -42,13 +42,6 @@ from overlap_train.options.functions import EvaluationFunction, metric_values
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 __all__ = ["FunctionRequest", "FunctionRunner", "LiveFunction", "add_functions"]
-
-
-class FunctionCall(Protocol):
-    """Calls a function with a model of a snapshot's weights."""
-
-    def __call__(self, values: Values, attributes: Attributes) -> tuple[Mapping[str, float], Sequence[str]]:
-        """Returns the function's values by name, and the names of what it changed in its model."""
 
 
 @dataclass(frozen=True)
@@ -89,46 +82,48 @@ def add_functions(
         suite: of the validation sets.
         functions: by name.
         request: what they need.
-        resources: ends the threads and processes that are started here.
+        resources: ends the threads that are started here.
 
     Raises:
-        TypeError: a `clone` returns no model, or a function for a process cannot be pickled.
+        TypeError: a `clone` returns no model.
         ValueError: a `clone` makes another model than the one that is trained.
     """
     for name, function in functions.items():
         validates = fit_arguments.epoch_selector(
             request.validation_freq if function.freq is None else function.freq, name="freq"
         )
-        try:
-            call = _make_call(name, function, request, resources)
-        except CopyRefusedError as error:
-            live = LiveFunction(name, function, str(error), request)
+        reason, call = _reason_or_call(name, function, request)
+        if call is None:
+            live = LiveFunction(name, function, reason, request)
             suite.add_function(NamedRunner(name, live, validates), None)
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
-        if isinstance(call, FunctionProcess):
-            resources.enter_context(call)  # before the pool, whose thread may wait for it
         runner = FunctionRunner(name, call, pool, request)
-        suite.add_function(NamedRunner(name, runner, validates, runner.is_preparing), pool)
+        suite.add_function(NamedRunner(name, runner, validates, is_function=True), pool)
 
 
-def _make_call(
-    name: str, function: EvaluationFunction, request: FunctionRequest, resources: contextlib.ExitStack
-) -> FunctionCall:
+def _reason_or_call(
+    name: str, function: EvaluationFunction, request: FunctionRequest
+) -> tuple[Reason | None, PrivateCall | None]:
+    """Returns what calls a function beside the training, or why nothing can."""
+    if keras_models.runs_eagerly(request.model):
+        return Reason.of("model-eager"), None
+    try:
+        return None, _make_call(name, function, request)
+    except CopyRefusedError as error:
+        return Reason.of("function-model", f"{name!r}, as {error}"), None
+
+
+def _make_call(name: str, function: EvaluationFunction, request: FunctionRequest) -> PrivateCall:
     """Returns what calls a function beside the training.
 
     Raises:
         CopyRefusedError: nothing can, and why.
         ValueError: a `clone` makes another model than the one that is trained.
     """
-    if keras_models.runs_eagerly(request.model):
-        raise CopyRefusedError("the model runs eagerly (run_eagerly=True)")
     try:
         if function.clone is None:
             require_no_outside(request.state)
-        if function.backend == "process":
-            trained = TrainedModel.of(request.model, request.state, request.x_spec, function)
-            return FunctionProcess(name, function, trained, resources, request.say)
         private = make_private_model(request.model, request.state, request.x_spec, function.clone)
     except CopyRefusedError as error:
         if function.clone is None:
@@ -149,7 +144,7 @@ class PrivateCall:
         self._private = private
 
     def __call__(self, values: Values, attributes: Attributes) -> tuple[Mapping[str, float], Sequence[str]]:
-        """Calls the function; see `FunctionCall`."""
+        """Returns the function's values by name, and the names of what it changed in its model."""
         self._private.adopt(values, attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own
             metrics = _called(self._name, self._function, self._private.model)
@@ -163,19 +158,19 @@ class FunctionRunner:
         in_step: None: what must not run beside the training is a `LiveFunction`.
         rewindable: a function may be called for an epoch again.
         runs_python: the function.
-        computes_here: whether the function runs in this process.
+        computes_here: the function runs in this process.
     """
 
-    in_step: str | None = None
+    in_step: Reason | None = None
     rewindable = True
     runs_python = True
+    computes_here = True
     live = False
 
-    def __init__(self, name: str, call: FunctionCall, pool: WorkerPool, request: FunctionRequest) -> None:
+    def __init__(self, name: str, call: PrivateCall, pool: WorkerPool, request: FunctionRequest) -> None:
         """Takes what calls the function, and its thread."""
         self._name = name
         self._call = call
-        self.computes_here = not isinstance(call, FunctionProcess)
         self._pool = pool
         self._model = request.model
         self._on_span = request.on_span
@@ -183,10 +178,6 @@ class FunctionRunner:
         self._summaries = SummaryFollower()
         self._changed: Sequence[str] = ()
         self._said = False
-
-    def is_preparing(self) -> bool:
-        """Whether the function cannot be called yet, as its process is being started."""
-        return isinstance(self._call, FunctionProcess) and self._call.is_preparing()
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot."""
@@ -247,18 +238,14 @@ class LiveFunction(LiveRunner):
     """Calls a function with the model itself, when its epoch is delivered. Belongs to the training thread."""
 
     def __init__(
-        self, name: str, function: EvaluationFunction, reason: str, request: FunctionRequest
+        self, name: str, function: EvaluationFunction, reason: Reason | None, request: FunctionRequest
     ) -> None:
         """Takes a function and why it is called in step with the training."""
-        why = (
-            f"the evaluation function {name!r} needs the model itself: {reason}; "
-            "EvaluationFunction(..., clone=...) with a function that makes the model anew would overlap"
-        )
 
         def call(callbacks: keras.callbacks.CallbackList) -> Mapping[str, float]:
             return _called(name, function.function, request.model)
 
-        super().__init__(call, why, request.state, request.on_span)
+        super().__init__(call, reason, request.state, request.on_span)
         self.details = {"function": name}
 
     def _result(self, logs: Mapping[str, Any]) -> ValidationResult:

@@ -17,6 +17,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support import fit_arguments
+from overlap_train._support.reasons import Reason
 from overlap_train._support.threads import in_background
 from overlap_train.errors import ValidationTimeoutError
 from overlap_train.options.validation import ValidationSet
@@ -206,7 +207,7 @@ class WaitingRunner:
         runs_python: it may.
     """
 
-    in_step: str | None = None
+    in_step: Reason | None = None
     live = False
     computes_here = True
     runs_python = True

@@ -21,6 +21,7 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import routes
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.printing import told
+from overlap_train._support.reasons import Reason
 from overlap_train._training.step import require_logs
 from overlap_train.errors import ValidationWorkerError, worker_error
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -57,7 +58,7 @@ class LiveRunner:
     def __init__(
         self,
         validate: Validates,
-        reason: str,
+        reason: Reason | None,
         state: ModelState,
         on_span: Callable[[Span], None],
         *,
@@ -68,7 +69,7 @@ class LiveRunner:
         self._state = state
         self._on_span = on_span
         self._close = close
-        self.in_step: str | None = reason
+        self.in_step = reason
         self.details: Mapping[str, Any] = {"shard": 0}
         self.rewindable = rewindable
         self.raised_by_hook: Exception | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from overlap_train._snapshot import Snapshot, Values
+from overlap_train._support.reasons import Reason
 from overlap_train._validation.pending import PendingValidation
 from overlap_train.records import ShardOutcome, ValidationResult
 
@@ -21,7 +22,7 @@ class Runner(Protocol):
     """
 
     @property
-    def in_step(self) -> str | None:
+    def in_step(self) -> Reason | None:
         """Why training must not run ahead of these validations, or None."""
 
     @property
@@ -76,14 +77,14 @@ class NamedRunner:
         name: prefix of its metrics, "" if there is only one set.
         runner: evaluates it.
         validates: whether an epoch, counted from 0, is validated on it.
-        is_preparing: of an evaluation function, whether it cannot be called yet; None for a set.
+        is_function: whether it is an evaluation function beside the training.
     """
 
     name: str
     runner: Runner
     validates: Callable[[int], bool]
-    is_preparing: Callable[[], bool] | None = None
+    is_function: bool = False
 
     def start(self, snapshot: Snapshot) -> PendingValidation:
         """Begins to evaluate a snapshot."""
-        return PendingValidation(snapshot.epoch, self.name, self.runner.start(snapshot), self.is_preparing)
+        return PendingValidation(snapshot.epoch, self.name, self.runner.start(snapshot), self.is_function)

@@ -25,13 +25,13 @@ class PendingValidation:
         epoch: the snapshot's epoch.
         name: the set's name, "" if there is only one.
         shards: one future for each part of the set, in order.
-        is_preparing: of an evaluation function, whether it cannot be called yet; None for a set.
+        is_function: whether it is one of an evaluation function.
     """
 
     epoch: int
     name: str
     shards: Sequence[Future[ShardOutcome]]
-    is_preparing: Callable[[], bool] | None = None
+    is_function: bool = False
 
     @property
     def done(self) -> int:
@@ -131,7 +131,7 @@ class PendingEpoch:
         """Waits until `ready`.
 
         Args:
-            timeout_s: how long; None waits for ever. Counted from when evaluation functions can be called.
+            timeout_s: how long; None waits for ever.
             check: called some ten times a second; may raise to end the wait.
 
         Raises:
@@ -140,8 +140,6 @@ class PendingEpoch:
         start_s = time.monotonic()
         while not self.ready():
             check()
-            if self._is_preparing():
-                start_s = time.monotonic()
             left = 0.1 if timeout_s is None else min(0.1, start_s + timeout_s - time.monotonic())
             if left <= 0:
                 raise ValidationTimeoutError(
@@ -151,15 +149,10 @@ class PendingEpoch:
             unfinished = [future for future in self.shards if not future.done()]
             wait(unfinished, timeout=left, return_when="FIRST_COMPLETED")
 
-    def _is_preparing(self) -> bool:
-        """Whether all that is waited for is functions that cannot be called yet."""
-        waited_for = [validation for validation in self.validations if not validation.ready()]
-        return bool(waited_for) and all(v.is_preparing is not None and v.is_preparing() for v in waited_for)
-
     def _unfinished(self) -> str:
         """Says what a wait was in vain for, and what to look at."""
         late = [validation for validation in self.validations if not validation.ready()]
-        functions = [repr(validation.name) for validation in late if validation.is_preparing is not None]
+        functions = [repr(validation.name) for validation in late if validation.is_function]
         named = f"of evaluation function {' and '.join(functions)}"
         if functions and len(functions) == len(late):
             return f"there is no value yet {named}; look for what it waits for"

@@ -15,24 +15,21 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
+from overlap_train._inspection.graph import computation
+from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 from overlap_train._validation.attributes import Attributes, is_stock
-from overlap_train._validation.computations import CopyRefusedError, require_same_computation
 
-__all__ = [
-    "CopyRefusedError",
-    "PrivateModel",
-    "build",
-    "cloned",
-    "custom_objects",
-    "make_private_model",
-    "places_of",
-    "require_no_outside",
-]
+__all__ = ["CopyRefusedError", "PrivateModel", "make_private_model", "require_no_outside"]
+
+
+class CopyRefusedError(Exception):
+    """Says why a model has no private copy; not for users."""
 
 
 class PrivateModel:
@@ -89,9 +86,9 @@ def make_private_model(
     """
     with keras_copies.undisturbed(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        copy = _from_configuration(model) if clone is None else cloned(clone, model)
-        build(copy, x_spec)
-        variables = list(zip(copy.variables, places_of(model, state, model.variables), strict=False))
+        copy = _from_configuration(model) if clone is None else _cloned(clone, model)
+        _build(copy, x_spec)
+        variables = list(zip(copy.variables, _places_of(model, state, model.variables), strict=False))
         _require_same_variables(copy.variables, model.variables)
         keras_copies.name_alike(copy.variables, model.variables)
         given = Attributes.of(model)
@@ -103,11 +100,11 @@ def make_private_model(
             _compile(model, copy)
         keras_copies.build_optimizer(copy)
         if clone is not None or not all(map(is_stock, keras_models.flat_layers(model))):
-            require_same_computation(model, copy, x_spec)
+            _require_same_computation(model, copy, x_spec)
     return PrivateModel(copy, variables + _optimizer_variables(model, copy, state), given)
 
 
-def places_of(model: keras.Model, state: ModelState, variables: list[keras.Variable]) -> list[int]:
+def _places_of(model: keras.Model, state: ModelState, variables: list[keras.Variable]) -> list[int]:
     """Returns where the values of a model's variables are in `Values.flat`.
 
     Raises:
@@ -130,7 +127,7 @@ def require_no_outside(state: ModelState) -> None:
 def _from_configuration(model: keras.Model) -> keras.Model:
     """Returns the model made anew, as Keras makes it from its configuration."""
     try:
-        with keras.saving.custom_object_scope(custom_objects(model)), keras_copies.trusted():
+        with keras.saving.custom_object_scope(_custom_objects(model)), keras_copies.trusted():
             copy = type(model).from_config(model.get_config())
     except Exception as error:  # a configuration of the user's own raises anything
         text = textwrap.shorten(str(error), 160, placeholder=" ...")
@@ -142,12 +139,8 @@ def _from_configuration(model: keras.Model) -> keras.Model:
     return copy
 
 
-def cloned(clone: Callable[[], keras.Model], model: keras.Model | None = None) -> keras.Model:
-    """Returns what the user's function makes.
-
-    Args:
-        clone: the function.
-        model: the trained model, where it is in this process.
+def _cloned(clone: Callable[[], keras.Model], model: keras.Model) -> keras.Model:
+    """Returns what the user's function makes, which is to be another model than the trained one.
 
     Raises:
         TypeError: it is no model.
@@ -156,12 +149,12 @@ def cloned(clone: Callable[[], keras.Model], model: keras.Model | None = None) -
     copy = clone()
     if not keras_models.is_trainer(copy):
         raise TypeError(f"clone must return a Keras model; it returned a {type(copy).__name__}")
-    if model is not None and any(layer is model for layer in [copy, *keras_models.flat_layers(copy)]):
+    if any(layer is model for layer in [copy, *keras_models.flat_layers(copy)]):
         raise ValueError("clone must make a new model; it returned the one that is trained")
     return copy
 
 
-def custom_objects(model: keras.Model) -> dict[str, Any]:
+def _custom_objects(model: keras.Model) -> dict[str, Any]:
     """Returns the classes and functions of the user's that are found in a model, by name.
 
     Raises:
@@ -179,7 +172,7 @@ def custom_objects(model: keras.Model) -> dict[str, Any]:
     return found
 
 
-def build(copy: keras.Model, x_spec: Any) -> None:
+def _build(copy: keras.Model, x_spec: Any) -> None:
     """Makes the variables of a copy, if it has not.
 
     Raises:
@@ -211,6 +204,36 @@ def _require_same_layers(model: keras.Model, copy: keras.Model) -> None:
             raise CopyRefusedError(f"the copy has a {theirs.__name__} for a {ours.__name__}")
     if len(own) != len(other):
         raise CopyRefusedError(f"the copy has {len(other)} layers where the model has {len(own)}")
+
+
+def _require_same_computation(model: keras.Model, copy: keras.Model, x_spec: Any) -> None:
+    """Compares what two models compute of a batch, operation by operation.
+
+    Raises:
+        CopyRefusedError: it is not the same, or cannot be compared.
+    """
+    ours, theirs = _traced(model, x_spec, "its call"), _traced(copy, x_spec, "the call of its copy")
+    alike = len(ours.constants) == len(theirs.constants)
+    if not alike or not all(map(np.array_equal, ours.constants, theirs.constants)):
+        raise CopyRefusedError("its copy computes something else")
+    if computation(ours.graph) != computation(theirs.graph):
+        raise CopyRefusedError("its copy computes something else")
+
+
+def _traced(model: keras.Model, x_spec: Any, whose: str) -> TracedFunction:
+    try:
+        traced = TracedFunction(lambda x: model(x, training=False), x_spec)
+    except Exception as error:  # of the user's own code
+        raise CopyRefusedError(
+            f"calling it on a batch fails, so that a copy cannot be compared: {error}"
+        ) from error
+    for effect in traced.effects:
+        raise CopyRefusedError(f"its call {effect}")
+    own = {id(handle) for v in model.variables for handle in keras_models.variable_handles(v)}
+    foreign = [v.name for v in traced.variables if id(v.handle) not in own]
+    if foreign:
+        raise CopyRefusedError(f"{whose} reads variables outside the model ({', '.join(foreign[:3])})")
+    return traced
 
 
 def _transfer(model: keras.Model, copy: keras.Model) -> None:
@@ -264,6 +287,6 @@ def _optimizer_variables(
     theirs, ours = (optimizer.variables for optimizer in optimizers)
     try:
         _require_same_variables(theirs, ours)
-        return list(zip(theirs, places_of(model, state, ours), strict=True))
+        return list(zip(theirs, _places_of(model, state, ours), strict=True))
     except CopyRefusedError:
         return []

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import Snapshot, Values, weights_of
 from overlap_train._support.numbers import array_of
+from overlap_train._support.reasons import Reason
 from overlap_train._validation.evaluation import Running
 from overlap_train._validation.pool import WorkerPool
 from overlap_train.errors import HostLostError
@@ -165,7 +166,7 @@ class RemoteRunner:
         in_step: None: an evaluator is refused where training must not run ahead of its validations.
     """
 
-    in_step: str | None = None
+    in_step: Reason | None = None
     live = False
     computes_here = False
     runs_python = False  # another process sees nothing of the callbacks

@@ -17,6 +17,7 @@ from overlap_train._data.shards import Shard, split_batches, warn_if_short
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import Batches
 from overlap_train._snapshot import Snapshot, Values
+from overlap_train._support.reasons import Reason
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
 from overlap_train._validation.pending import merged_by_worker
 from overlap_train._validation.pool import CallersThread, WorkerPool
@@ -34,7 +35,7 @@ class ValidationRunner:
         in_step: None: what must not run beside the training has a `LiveRunner`.
     """
 
-    in_step: str | None = None
+    in_step: Reason | None = None
     live = False
     computes_here = True
 

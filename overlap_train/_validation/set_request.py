@@ -10,6 +10,7 @@ import keras
 
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.validation_data import Batches
+from overlap_train._support.reasons import Reason
 from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
@@ -83,10 +84,10 @@ class PreparedSet:
     chosen: ValidationSet
     batches: Batches | None
     step: ValidationStep | None
-    live: str | None
+    live: Reason | None
     waits: bool = False
 
     @property
-    def counting(self) -> str | None:
+    def counting(self) -> Reason | None:
         """Why it changes the model, if it has counters; None if it has none."""
         return self.step.counting if self.step is not None and self.step.counters else None

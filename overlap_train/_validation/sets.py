@@ -22,6 +22,7 @@ from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState
 from overlap_train._support import fit_arguments
+from overlap_train._support.reasons import Reason
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.given_sets import WaitingRunner
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
@@ -109,11 +110,11 @@ def build_suite(
 def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> PreparedSet:
     model = request.model
     if keras_evaluation.has_own_test_function(model):
-        reason = f"{type(model).__name__} makes its test function itself"
-        return PreparedSet(name, chosen, None, None, reason)
+        own = keras_evaluation.validates_itself(model) or ""
+        return PreparedSet(name, chosen, None, None, Reason.of("model-evaluates", own))
     if keras_methods.is_replaced(model, "evaluate") and not request.within_evaluate:
-        reason = f"{keras_evaluation.validates_itself(model)}, which validates"
-        return PreparedSet(name, chosen, None, None, reason)
+        own = keras_evaluation.validates_itself(model) or ""
+        return PreparedSet(name, chosen, None, None, Reason.of("model-evaluates", own))
     given = request.given.of(name)
     if given.waits:
         return PreparedSet(name, chosen, None, None, None, waits=True)
@@ -127,10 +128,9 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         most_rows=request.most_rows,
     )
     if keras_models.runs_eagerly(model):
-        reason = "the model runs eagerly (run_eagerly=True); compile it without run_eagerly=True"
-        return PreparedSet(name, chosen, batches, None, reason)
-    if request.shared and (own := _own_step(request)) is not None:
-        reason = f"{own} may count its replicas or ask the others, and is run on each one's rows, as by Keras"
+        return PreparedSet(name, chosen, batches, None, Reason.of("model-eager"))
+    if request.shared and (step_of := _own_step(request)) is not None:
+        reason = Reason.of("model-evaluates", f"{step_of} may count its replicas or ask the others")
         return PreparedSet(name, chosen, batches, None, reason)
     # What prepares batches has been traced for these very ones.
     prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
@@ -157,21 +157,21 @@ def _own_step(request: SetRequest) -> str | None:
     return None if owner is None else f"{owner.__name__}.test_step"
 
 
-def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> str | None:
+def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> Reason | None:
     if request.acts is not None:
-        return f"{request.acts} acts between the batches of a validation"
+        return Reason.of("callback-validates", f"{request.acts} between its batches")
     if isinstance(batches, StreamedBatches) and request.sets_before is not None:
-        hook = f"{request.sets_before}.on_test_begin"
-        return f"{hook} may set the model, or end a validation that is drawn anew"
+        return Reason.of("callback-validates", f"{request.sets_before}.on_test_begin")
     if isinstance(batches, StreamedBatches) and batches.reads:
         names = ", ".join(batches.reads[:3])
-        return f"the pipeline of the validation data reads what no pass holds ({names}), as it stands then"
+        cause = f"the pipeline of the validation data reads what no pass holds ({names})"
+        return Reason.of("data-follows", cause)
     # Code that makes batches may set what metrics compute with, between two of them.
     by_code = isinstance(batches, StreamedBatches) and batches.runs_python
     if step.constants and (by_code or not request.holds_constants):
-        reason = metrics_by_python(request.model)
-        if reason is not None:
-            return reason
+        by_python = metrics_by_python(request.model)
+        if by_python is not None:
+            return Reason.of("metric-python", by_python)
     if step.live is None and step.counters:
         fixed = not isinstance(batches, StreamedBatches) and not _is_joined(batches)
         return None if request.counts_ahead and fixed else step.counting
@@ -207,7 +207,7 @@ def _live_runner(
     )
     return LiveRunner(
         validate,
-        each.live or "",
+        each.live,
         state,
         on_span,
         rewindable=not request.given.is_only_once(each.name),

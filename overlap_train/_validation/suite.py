@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from overlap_train._inspection.metric_constants import Constants
 from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train._support.reasons import Reason
 from overlap_train._validation.live import LiveRunner, live_failure
 from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
@@ -70,12 +71,10 @@ class ValidationSuite:
         return bool(self._sets)
 
     @property
-    def in_step(self) -> str | None:
-        """Why training must not run ahead of these validations, or None."""
-        for named in self._sets.values():
-            if named.runner.in_step is not None:
-                return named.runner.in_step
-        return None
+    def reasons(self) -> list[Reason]:
+        """Why training must not run ahead of these validations."""
+        found = (named.runner.in_step for named in self._sets.values())
+        return [reason for reason in found if reason is not None]
 
     def count_ahead(self, epoch: int, state: ModelState) -> None:
         """Adds to the counters of a model what the validation of an epoch will add to them.

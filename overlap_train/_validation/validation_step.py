@@ -17,6 +17,7 @@ from overlap_train._keras import data_mistakes
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
+from overlap_train._support.reasons import Reason
 from overlap_train._training.step import CarriedLogs, lists_joined, require_logs
 
 __all__ = ["ValidationStep", "trace_step", "trace_validation"]
@@ -46,13 +47,13 @@ class ValidationStep:
     preparation: TracedFunction | None
     logs: CarriedLogs
     own_logs: bool
-    live: str | None
+    live: Reason | None
     metrics: tuple[Same, ...] = ()
     constants: Constants = NO_CONSTANTS
     counters: tuple[Counter, ...] = ()
 
     @property
-    def counting(self) -> str:
+    def counting(self) -> Reason:
         """Why the step changes the model, if the counters may not be counted ahead."""
         return _changing([counter.variable.name for counter in self.counters])
 
@@ -122,8 +123,8 @@ def with_present_metrics(
     constants, by_python = constants_of(model)
     if len(known) >= _MOST_CONSTANTS and by_python is None and place is not None:
         # It would be traced again and again; operation by operation is quicker then.
-        reason = f"{place}, with which the metrics are computed, is set again and again"
-        return _around(model, step.step, step.preparation, within, NO_CONSTANTS, reason)
+        cause = f"{place} is set again and again"
+        return _around(model, step.step, step.preparation, within, NO_CONSTANTS, cause)
     del known[_MOST_CONSTANTS:]
     known.append(_around(model, step.step, step.preparation, within, constants, by_python))
     return known[-1]
@@ -144,7 +145,8 @@ def _around(
     logs, own_logs = CarriedLogs(step.outputs), set(step.outputs) != set(model.get_metrics_result())
     metrics = tuple(map(Same, model.metrics))
     if by_python is not None:
-        return ValidationStep(step, None, None, preparation, logs, own_logs, by_python, metrics)
+        reason = Reason.of("metric-python", by_python)
+        return ValidationStep(step, None, None, preparation, logs, own_logs, reason, metrics)
     reset = TracedFunction(within(model.reset_metrics))
     result = trace(within(model.get_metrics_result))
     elsewhere = {id(variable.handle) for variable in union([reset, result, preparation])}
@@ -178,32 +180,31 @@ def _must_be_live(
     result: TracedFunction | None,
     preparation: TracedFunction | None,
     counters: tuple[Counter, ...],
-) -> str | None:
+) -> Reason | None:
     """Returns why a validation cannot be made on private variables, to the same result, or None."""
     functions = [step, reset, result, preparation]
     for function in functions:
         for effect in function.effects if function is not None else ():
-            return f"the validation {effect}"
+            return Reason.of("step-stateful", f"the validation {effect.done}", effect.remedy)
     own = {id(handle) for v in model.metrics_variables for handle in keras_models.variable_handles(v)}
     own |= {id(counter.variable.handle) for counter in counters}
     written = [v for v in union(functions) if v.written and id(v.handle) not in own]
     changed = [v.name for v in written]
     if changed and set(keras_metrics.unlisted_loss_handles(model)).issuperset(id(v.handle) for v in written):
-        return (
-            f"{type(model).__name__}.metrics leaves out Keras's own loss tracker, which its test_step "
-            "updates; override test_step, or add super().metrics"
-        )
+        cause = f"{type(model).__name__}.metrics leaves out Keras's own loss tracker"
+        return Reason.of("metric-state", cause)
     if changed:
         return _changing(changed)
     if result is None:
-        return "the metrics of the model cannot compute their results in a compiled function"
+        return Reason.of("metric-python", "their results cannot be computed in a compiled function")
     set_back = {id(variable.handle) for variable in reset.variables if variable.only_set}
     set_back |= {id(counter.variable.handle) for counter in counters}
     kept = [variable.name for variable in step.written if id(variable.handle) not in set_back]
     if kept:
-        return f"metrics keep state that reset_state does not set back ({', '.join(kept[:3])})"
+        cause = f"reset_state does not set back {', '.join(kept[:3])}"
+        return Reason.of("metric-state", cause)
     return None
 
 
-def _changing(names: Sequence[str]) -> str:
-    return f"the validation changes variables that are no metric of the model ({', '.join(names[:3])})"
+def _changing(names: Sequence[str]) -> Reason:
+    return Reason.of("validation-writes", ", ".join(names[:3]))

@@ -31,13 +31,14 @@ def run(options: argparse.Namespace) -> Report:
 
     by_keras, explanation = first_fit(options.script, [a for a in options.rest if a != "--"], look)
     state: State = "ok" if explanation.overlaps else "note"
-    first = str(explanation).splitlines()[0].removesuffix(f"; {explanation.remedy}")
-    findings = [Finding("overlap", explanation.overlaps, first, state, explanation.remedy)]
+    first = "in step" if explanation.reasons else str(explanation).splitlines()[0]
+    findings = [Finding("overlap", explanation.overlaps, first, state)]
+    findings += [Finding(r.identifier, r.sentence, r.sentence, "note", r.remedy) for r in explanation.reasons]
     if by_keras:
         findings.insert(0, Finding("called", "keras.Model.fit", "", "note", _TRAINER))
     plan = explanation.plan or "chosen by timing while it trains"
     findings.append(Finding("plan", explanation.plan, plan))
-    known = (f"plan: {plan}", f"validating in step with the training: {explanation.in_step}")
+    known = (f"plan: {plan}", *(f"validating in step with the training: {r}" for r in explanation.reasons))
     findings += [Finding("said", text, "", "note") for text in explanation.messages if text not in known]
     return Report("explain", {"fit": findings}, str(options.script))
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from overlap_train._support.arguments import freeze, require_callable, require_choice, require_mapping, shown
+from overlap_train._support.arguments import freeze, require_callable, require_mapping, shown
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.keywords import knows_names
 
@@ -20,8 +20,6 @@ __all__ = [
     "require_functions",
     "split_functions",
 ]
-
-_BACKENDS = ("thread", "process")
 
 
 @knows_names
@@ -35,12 +33,9 @@ class EvaluationFunction:
         function: called with a model that has the weights of an epoch's end. It returns a number, or a dict
             of numbers by name, which may be nested. The model is private to the function: changes to it do
             not reach the training. The function is called for one epoch after the other, always on the same
-            thread or in the same process.
+            thread.
         freq: every how many epochs, or a sequence of epochs counted from 1; None means the `validation_freq`
             of the `fit`.
-        backend: `"thread"` calls the function on its own thread, with a model whose variables share the
-            memory of the snapshot. `"process"` calls it in a separate process, on the CPU, which gets a
-            copy of the weights each time; the function must be importable, as for `multiprocessing`.
         clone: a function without arguments that makes a new model of the same structure, for models that
             `get_config` cannot copy. It is called when a `fit` begins; the weights do not matter.
 
@@ -52,7 +47,6 @@ class EvaluationFunction:
     function: Callable[[keras.Model], Any]
     _: KW_ONLY
     freq: int | Sequence[int] | None = None
-    backend: str = "thread"
     clone: Callable[[], keras.Model] | None = None
 
     def __post_init__(self) -> None:
@@ -65,7 +59,6 @@ class EvaluationFunction:
         freeze(
             self,
             freq=self.freq if self.freq is None or isinstance(self.freq, Sequence) else int(self.freq),
-            backend=require_choice("backend", self.backend, _BACKENDS),
         )
 
 

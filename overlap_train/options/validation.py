@@ -16,7 +16,7 @@ from overlap_train.options.functions import EvaluationFunction, require_function
 
 __all__ = ["ValidationPolicy", "ValidationSet"]
 
-_OVERLAPS = ("auto", "always")
+_OVERLAPS = ("auto", "always", "require")
 _BACKLOGS = ("block", "latest")
 _ON_CHANGE = ("rollback", "continue")
 _ON_ERROR = ("raise", "warn")
@@ -39,7 +39,9 @@ class ValidationPolicy:
         overlap: `"auto"` measures whether overlapping pays, and validates in step where it does not. If
             validation and training share the cores, the training leaves less than half a core idle, and its
             batches are not split or come from a pipeline, it validates in step without measuring.
-            `"always"` overlaps without these checks. Used only with `backlog="block"`.
+            `"always"` overlaps without these checks. So does `"require"`, and `fit` raises an
+            `errors.OverlapError` with all reasons rather than wait for validations: before it begins, or as
+            soon as a reason is found. `"auto"` measures only with `backlog="block"`.
         backlog: what happens at the end of an epoch while `max_lag` validations (at least one) are under
             way. `"block"` waits. `"latest"` drops the validations that have not begun, for this epoch's. An
             epoch without its validation has no `val_` values in its logs; the last epoch is always
@@ -50,8 +52,8 @@ class ValidationPolicy:
         on_error: what happens when a worker fails. `"raise"` ends the training. `"warn"` leaves the epoch
             without its validation.
         timeout_s: seconds that the training waits for one validation before it raises, and for the first
-            batches of its data; the start of a function's process does not count. None waits for ever.
-            While it is set, the first batches are drawn on a thread of their own.
+            batches of its data. None waits for ever. While it is set, the first batches are drawn on a
+            thread of their own.
         functions: evaluation functions by name, such as `{"bleu": fn}`. Each is called with a model of a
             snapshot's weights, and what it returns is in the epoch's logs as `val_bleu`. A value may be an
             `EvaluationFunction`, which has options.
@@ -107,6 +109,9 @@ class ValidationPolicy:
             devices=_devices_or_none(self.devices),
             keep_bytes=require_count("keep_bytes", self.keep_bytes, minimum=0),
         )
+
+        if self.overlap == "require" and self.max_lag == 0:
+            raise ValueError("overlap='require' needs a max_lag of at least 1; got max_lag=0")
 
     @property
     def resolved_workers(self) -> int:

@@ -20,11 +20,11 @@ def test_a_fit_that_overlaps(told):
 def test_a_fit_in_step_says_why_and_what_would_change_it(told):
     body = f"{LISTENS}overlap_train.Trainer(model).fit(x, x[:, :1], validation_split=0.5, callbacks=[Acts()])"
     status, report = told("explain", body)
-    overlap = findings(report, "fit")["overlap"]
+    found = findings(report, "fit")
     assert status == 0
-    assert overlap["value"] is False
-    assert "Acts.on_train_batch_end" in overlap["text"]
-    assert 'on_change="continue"' in overlap["remedy"]
+    assert found["overlap"]["value"] is False
+    assert "Acts.on_train_batch_end" in found["callback-acts"]["text"]
+    assert 'on_change="continue"' in found["callback-acts"]["remedy"]
 
 
 def test_a_fit_of_keras_is_told_what_to_write(told):

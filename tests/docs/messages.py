@@ -41,6 +41,23 @@ _NOT_SHOWN = (
     ("_fit/checkpointing.py", ": freq"),
     ("_fit/checkpointing.py", ", prepared by a function"),
     ("_inspection/origins.py", ""),
+    # What a reason names, whose kind has its section.
+    ("_data/pipeline.py", "a lookup table"),
+    ("_data/pipeline.py", "an iterator, a queue or a dataset"),
+    ("_fit/build.py", "validating in step with the training"),
+    ("_fit/checkpointing.py", "the training step"),
+    ("_fit/lag.py", "in step with the training"),
+    ("_fit/lag.py", "… from epoch"),
+    ("_fit/lag.py", "the training step"),
+    ("_inspection/effects.py", ""),
+    ("_inspection/metric_code.py", ""),
+    ("_inspection/metric_constants.py", ""),
+    ("_inspection/tables.py", ""),
+    ("_keras/evaluation.py", "makes its test function itself"),
+    ("_keras/evaluation.py", "keras.Model.evaluate is that of"),
+    ("_keras/evaluation.py", "has an evaluate of its own"),
+    ("_support/reasons.py", ""),
+    ("_validation/sets.py", "the trainer's validation_step"),
     # Names, and parts of what differs from a checkpoint or would be ignored.
     ("_checkpoint/meta.py", "the settings of each callback"),
     ("_checkpoint/writing.py", "the order and number of all variables"),
@@ -123,6 +140,11 @@ def _not_said(node: ast.AST) -> Iterator[ast.AST]:
     """Returns what stands in a node and is no text of its own: docstrings, and the pieces of an f-string."""
     if isinstance(node, ast.JoinedStr):
         yield from (part for part in node.values if isinstance(part, ast.Constant))
+    # What causes a wait: its kind has a section.
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "Reason.of":
+        yield from (part for argument in node.args for part in ast.walk(argument))
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "cause":
+        yield from ast.walk(node.value)
     body = getattr(node, "body", None)
     if isinstance(body, list):
         yield from (s.value for s in body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))

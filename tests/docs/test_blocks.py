@@ -23,6 +23,7 @@ NIGHTLY = [
 ]
 PAGES = [pytest.param(page, marks=pytest.mark.nightly if name_of(page) in NIGHTLY else ()) for page in RUN]
 
+_FILE = re.compile(r"# (?P<name>\w+\.py)\n")
 _VALUE = re.compile(r"# -> (?P<value>.+)$")
 
 
@@ -30,6 +31,7 @@ _VALUE = re.compile(r"# -> (?P<value>.+)$")
 def somewhere_else(tmp_path, monkeypatch):
     """Runs a page in an empty folder, with digits at hand and the thread pools of the other tests."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(overlap_train, "configure", lambda **sizes: None)
     rng = np.random.default_rng(0)
     digits = [(rng.integers(0, 256, (n, 28, 28), np.uint8), rng.integers(0, 10, n)) for n in (512, 256)]
@@ -47,7 +49,9 @@ def test_the_blocks_of_a_page_run_in_order(page, somewhere_else):
         run(block, namespace)
     exec(GIVEN.get(name_of(page), ""), namespace)
     for block in found:
-        if block.runs:
+        if file := _FILE.match(block.code):
+            Path(file["name"]).write_text(block.code)
+        elif block.runs:
             run(block, namespace)
         else:
             compile(block.padded, str(block.page), "exec")

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 
 from tests.docs.messages import messages, normal, words
-from tests.docs.pages import DOCS
+from tests.docs.reasons import KINDS, PAGE, page_made
 
-PAGE = DOCS / "troubleshooting.md"
 _SPAN = re.compile(r"(`+)(?P<text>.+?)\1")
 
 
@@ -31,6 +30,11 @@ def test_every_message_has_an_entry():
 def test_every_entry_is_of_a_message():
     texts = [message.text for message in messages(least_words=1)]
     assert [entry for entry in entries() if not any(entry in text for text in texts)] == []
+
+
+def test_the_reasons_for_waiting_are_those_of_the_table():
+    assert PAGE.read_text() == page_made(PAGE.read_text()), "run python -m tests.docs.reasons"
+    assert len(KINDS) <= 15
 
 
 def test_an_entry_is_found_by_a_whole_text_or_by_three_words():

@@ -12,6 +12,7 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._fit import build as module
 from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.interrupts import Interrupted
+from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.progress import ProgressReporter
 from tests import networks, pools
 from tests.fit.requests import request_of
@@ -76,15 +77,15 @@ def test_why_it_validates_in_step_is_told_once_however_often_it_is_built(fit):
     for _ in range(2):
         parts = one.builder.build()
         assert parts.deliveries.backlog.max_lag == 0
-        assert "Acts.on_train_batch_begin must not run for an epoch that may be undone" in parts.in_step
+        assert parts.reasons == (Reason.of("callback-acts", "Acts.on_train_batch_begin"),)
     (told,) = one.in_step
-    assert told == f"validating in step with the training: {parts.in_step}"
+    assert told == f"validating in step with the training: {parts.reasons[0]}"
 
 
 def test_it_runs_ahead_as_far_as_the_policy_says_where_nothing_speaks_against_it(fit):
     one = fit(max_lag=3)
     parts = one.builder.build()
-    assert (parts.deliveries.backlog.max_lag, parts.in_step, one.in_step) == (3, None, [])
+    assert (parts.deliveries.backlog.max_lag, parts.reasons, one.in_step) == (3, (), [])
 
 
 def test_epochs_that_are_left_out_are_not_planned_for(fit, monkeypatch):

@@ -55,7 +55,7 @@ class Place:
         settings = SimpleNamespace(hosts=host, validation=SimpleNamespace(on_change=on_change))
         found = kc.CallbackList([*callbacks, self.history], model=self.model)  # in Keras's order
         request = SimpleNamespace(model=self.model, settings=settings)
-        suite = SimpleNamespace(in_step=in_step, live_sets=lambda epoch: [])
+        suite = SimpleNamespace(reasons=in_step or [], live_sets=lambda epoch: [])
         return deliver_together(request, self.state, found, suite, Checks())
 
     def snapshot(self, epoch=0):
@@ -92,9 +92,9 @@ def test_one_host_has_the_plain_ones(places):
 
 
 def test_a_validation_in_step_is_for_one_host(places):
-    places[0].together(SingleHost(), in_step="it draws")
+    places[0].together(SingleHost(), in_step=["it draws"])
     with pytest.raises(ValueError, match="it draws; that is for one host"):
-        places[0].together(ThreadHost(0, [None, None], None), in_step="it draws")
+        places[0].together(ThreadHost(0, [None, None], None), in_step=["it draws"])
 
 
 def test_a_follower_has_none_of_the_users_callbacks(places):

@@ -66,5 +66,5 @@ def test_a_training_runs_ahead_or_says_why_not(data, tmp_path):
             one.builder._callbacks.callbacks[:] = [] if callback is None else [callback]
             parts = one.builder.build(kept)
             found[name] = parts.deliveries.backlog.max_lag > 0
-            assert found[name] is (parts.in_step is None)
+            assert found[name] is (not parts.reasons)
     assert found == {name: ahead[list(DATA).index(data)] for name, (_, *ahead) in VERDICTS.items()}

@@ -104,7 +104,7 @@ def test_two_values_of_one_name_are_refused():
         ({"function": EvaluationFunction(mean_output)}, TypeError, "got an EvaluationFunction"),
         ({"freq": 0}, ValueError, "freq must be at least 1"),
         ({"freq": "often"}, TypeError, "freq"),
-        ({"backend": "fork"}, ValueError, "backend must be one of 'thread', 'process'"),
+        ({"backend": "process"}, TypeError, "EvaluationFunction has no argument 'backend'"),
         ({"clone": 3}, TypeError, "clone must be"),
     ],
 )

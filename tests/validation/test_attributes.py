@@ -83,16 +83,6 @@ def test_what_has_been_set_is_named():
     assert watched(own, looked_at=False)() is None
 
 
-def test_another_process_gets_what_can_be_pickled():
-    own, copy = model(), model()
-    own.threshold = 4.0
-    content, left = Attributes.of(own).portable()
-    assert left == ["Sequential.lock"]
-    sent = Attributes.sent(content)
-    sent.give(copy, None)
-    assert (copy.threshold, sent.kinds) == (4.0, ("Sequential", "InputLayer", "Dense", "Scaled"))
-
-
 class Sets(keras.callbacks.Callback):
     """Sets attributes of each kind in one of its hooks."""
 

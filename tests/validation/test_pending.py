@@ -60,17 +60,15 @@ def test_a_wait_that_is_too_long_says_how_far_it_came_and_what_to_do():
         epoch.wait(0.001, lambda: None)
 
 
-def with_functions(**preparing):
+def with_functions(*names):
     """Returns an epoch that waits for functions, and their futures by name."""
-    futures = {name: Future() for name in preparing}
-    validations = [
-        PendingValidation(4, n, [futures[n]], is_preparing) for n, is_preparing in preparing.items()
-    ]
+    futures = {name: Future() for name in names}
+    validations = [PendingValidation(4, name, [futures[name]], is_function=True) for name in names]
     return PendingEpoch(Snapshot(4, 9, NOTHING), {}, validations), futures
 
 
 def test_a_function_that_does_not_return_is_named():
-    epoch, futures = with_functions(bleu=lambda: False, length=lambda: False)
+    epoch, futures = with_functions("bleu", "length")
     with pytest.raises(ValidationTimeoutError, match="of evaluation function 'bleu' and 'length'"):
         epoch.wait(0.001, lambda: None)
     futures["bleu"].set_result(outcome(0))
@@ -79,25 +77,11 @@ def test_a_function_that_does_not_return_is_named():
 
 
 def test_data_and_a_function_that_are_both_late_are_told():
-    epoch, _ = with_functions(bleu=lambda: False)
+    epoch, _ = with_functions("bleu")
     epoch.validations = [*epoch.validations, PendingValidation(4, "", [Future()])]
     told = r"2 of 2 parts were not done, that of evaluation function 'bleu' among them; check whether"
     with pytest.raises(ValidationTimeoutError, match=told):
         epoch.wait(0.001, lambda: None)
-
-
-def test_a_time_out_begins_when_the_function_can_be_called():
-    checks = []
-
-    def is_preparing():
-        return len(checks) < 20
-
-    epoch, futures = with_functions(bleu=is_preparing)
-    with pytest.raises(ValidationTimeoutError, match="no value yet"):
-        epoch.wait(0.001, lambda: checks.append(1))
-    assert len(checks) >= 20
-    futures["bleu"].set_result(outcome(0))
-    epoch.wait(0.001, lambda: pytest.fail("it is there"))
 
 
 def test_the_check_may_end_the_wait():

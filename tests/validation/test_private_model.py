@@ -5,8 +5,10 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train import EvaluationFunction
+from overlap_train._validation.private_model import CopyRefusedError, _require_same_computation
 from tests import networks
 from tests.networks import (
     CLASSES,
@@ -156,6 +158,27 @@ def test_a_model_without_a_faithful_copy_is_evaluated_in_step_and_says_why(build
     np.testing.assert_allclose(
         trainer.model.history.history["val_mean"], expected_values(build, mean_output), **ROUNDING
     )
+
+
+OUTSIDE = tf.Variable(2.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: x * 2.0, "its copy computes something else"),
+        (lambda x: x * OUTSIDE, "reads variables outside the model"),
+        (lambda x: tf.py_function(lambda y: y, [x], tf.float32), "its call"),
+        (lambda x: tf.reshape(x, (5, 7, 1000))[:, :, 3:2:0], "calling it on a batch fails"),
+    ],
+    ids=["constant", "outside", "python", "failing"],
+)
+def test_what_a_model_computes_is_compared_with_its_copy(function, reason):
+    models = [keras.Sequential([keras.Input((3,)), kl.Dense(2)]) for _ in range(2)]
+    _require_same_computation(*models, tf.TensorSpec([None, 3]))
+    models[0].call = lambda x, training=False, mask=None: function(models[0].layers[0](x))
+    with pytest.raises(CopyRefusedError, match=reason):
+        _require_same_computation(*models, tf.TensorSpec([None, 3]))
 
 
 def test_clone_makes_the_copy_of_such_a_model():

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from overlap_train import ValidationPolicy, ValidationSet
 from overlap_train._snapshot import ModelState
+from overlap_train._support.reasons import Reason
 from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.runner import ValidationRunner
@@ -83,21 +84,21 @@ def test_sets_of_the_same_kind_share_a_trace():
 @pytest.mark.parametrize(
     ("kind", "options", "within", "reason"),
     [
-        (OwnTestFunction, {}, False, "OwnTestFunction makes its test function itself"),
-        (OwnEvaluate, {}, False, "OwnEvaluate has an evaluate of its own, which validates"),
+        (OwnTestFunction, {}, False, "model-evaluates"),
+        (OwnEvaluate, {}, False, "model-evaluates"),
         (OwnEvaluate, {}, True, None),
         (
             keras.Sequential,
             {"run_eagerly": True},
             False,
-            "the model runs eagerly (run_eagerly=True); compile it without run_eagerly=True",
+            "model-eager",
         ),
     ],
 )
 def test_models_that_validate_by_themselves_are_live(kind, options, within, reason):
     request = request_of(small(kind, **options), within_evaluate=within)
     (prepared,) = prepared_of(request, of_data((X, Y)))
-    assert prepared.live == reason
+    assert (prepared.live and prepared.live.identifier) == reason
     with contextlib.ExitStack() as resources:
         suite, _ = suite_of(request, of_data((X, Y)), resources)
         runner = suite._sets[""].runner
@@ -106,13 +107,13 @@ def test_models_that_validate_by_themselves_are_live(kind, options, within, reas
         else:
             assert type(runner) is LiveRunner
             assert type(runner._validate) is KerasEvaluation
-            assert suite.in_step == reason
+            assert suite.reasons == [prepared.live]
 
 
 def test_what_acts_between_batches_makes_it_live():
     request = request_of(sequential(), acts="SetsWeights")
     (prepared,) = prepared_of(request, of_data((X, Y)))
-    assert prepared.live == "SetsWeights acts between the batches of a validation"
+    assert prepared.live == Reason.of("callback-validates", "SetsWeights between its batches")
 
 
 def test_a_pipeline_that_reads_a_variable_as_it_stands_makes_it_live():
@@ -120,9 +121,8 @@ def test_a_pipeline_that_reads_a_variable_as_it_stands_makes_it_live():
     rows = dataset().map(lambda x, y: (x * scale, y))
     request = request_of(sequential(), policy=ValidationPolicy(workers=3, keep_bytes=0))
     (prepared,) = prepared_of(request, of_data(rows))
-    assert prepared.live == (
-        "the pipeline of the validation data reads what no pass holds (scale), as it stands then"
-    )
+    assert prepared.live.identifier == "data-follows"
+    assert "what no pass holds (scale)" in prepared.live.sentence
 
 
 def test_steps_are_whole_groups_where_keras_groups_them():

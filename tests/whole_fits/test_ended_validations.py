@@ -136,4 +136,4 @@ def test_data_that_is_drawn_anew_is_drawn_once_where_weights_are_swapped_for_it(
     expected = trained(models[0].fit, kind(), validation_steps=2, **data())
     trainer = Trainer(models[1], validation=AHEAD)
     assert_same_history(trained(trainer.fit, kind(), validation_steps=2, **data()), expected)
-    assert any(f"{kind.__name__}.on_test_begin may set the model" in text for text in trainer.messages)
+    assert any(f"inside the validation: {kind.__name__}.on_test_begin;" in text for text in trainer.messages)

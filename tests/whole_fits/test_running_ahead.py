@@ -114,9 +114,11 @@ def test_early_stopping_ends_where_it_would_have_ended(restore):
 def test_what_may_change_the_training_keeps_it_in_step_and_is_named():
     trainer, explained = fit(generator, [Halves()])
     assert not explained.overlaps
-    assert "Halves may change the training" in explained.in_step
-    assert "Halves.overlap_safe = True" in explained.in_step
-    assert any("cannot be rewound" in message for message in trainer.messages)
+    (reason,) = explained.reasons
+    assert reason.identifier == "data-once"
+    assert "Halves may change what Python makes the training data from" in reason.sentence
+    assert "overlap_safe = True" in reason.remedy
+    assert any(str(reason) in message for message in trainer.messages)
 
 
 def test_a_validation_generator_runs_ahead_likewise():

@@ -1,0 +1,154 @@
+"""Why a training waits for its validations: a few kinds of reasons, each with an identifier to search for.
+
+`docs/troubleshooting.md` has a section for each, made from this table by `python -m tests.docs.reasons`; its
+anchor is the identifier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["KINDS", "Kind", "Reason"]
+
+
+class Kind(NamedTuple):
+    """A kind of reasons: what a message says, what to do, and what the page explains besides."""
+
+    sentence: str
+    remedy: str
+    means: str
+
+
+_CONTINUE = 'pass ValidationPolicy(on_change="continue")'
+_SAFE = "set overlap_safe = True on the callback if it only watches"
+
+KINDS = {
+    "callback-acts": Kind(
+        "{} must not run for an epoch that may be undone",
+        "move its work to on_epoch_end, wrap the callback in overlap_train.EpochOnly to leave out its batch "
+        f"hooks, {_SAFE}, or {_CONTINUE}",
+        "A callback's hook inside epochs does more than note its arguments, so it has to be called between "
+        "two steps. After a rollback it would run a second time for the same epoch.",
+    ),
+    "callback-validates": Kind(
+        "a callback acts inside the validation: {}",
+        f"move its work to on_test_end, validate on arrays or kept batches, or {_SAFE}",
+        "Its `on_test_begin` or a hook of a validation batch does more than log. On arrays and on datasets "
+        "that are kept in memory an `on_test_begin` does no harm.",
+    ),
+    "data-follows": Kind(
+        "the data depends on the training: {}",
+        f"read it in the model or in preprocess, give the data a copy of its own, or {_CONTINUE}",
+        "The pipeline, or Python code in it, reads or writes what the training or a callback changes: a "
+        "variable, the model (as for adversarial examples), the history. So it has to see the state at its "
+        "own turn. Draw for augmentation with a layer that the model does not use as well.",
+    ),
+    "data-once": Kind(
+        "the data could not be read again after a rollback: {}",
+        "pass arrays or a tf.data pipeline without Python, raise ValidationPolicy(keep_bytes=...), set "
+        f"overlap_safe = True on the callback if it changes nothing, or {_CONTINUE}",
+        "A callback may change the training, which is then trained again from the end of that epoch. "
+        "Generators and `PyDataset`s cannot be read again, so their batches are kept. That does not help if "
+        "`keep_bytes=0`, if the pipeline reads a variable, or if a callback may change what Python makes.",
+    ),
+    "data-shared": Kind(
+        "it matters who draws first: {}",
+        "give the training and the validation data each its own (a shuffle with "
+        f"reshuffle_each_iteration=False, a cache file, a random generator, an iterator), or {_CONTINUE}",
+        "Both data sets, or a callback, use one shuffle, generator, iterator, counter or cache file. "
+        "Split before you shuffle or cache, and make a random generator for each, such as "
+        "`numpy.random.default_rng(seed)`. Objects with hundreds of thousands of parts are not searched: "
+        "keep annotations in arrays. `overlap_safe = True` says that a callback draws nothing.",
+    ),
+    "function-model": Kind(
+        "an evaluation function needs the model itself: {}",
+        "pass EvaluationFunction(..., clone=...) with a function that makes the model anew",
+        "The model cannot be copied from its configuration, or the copy would compute something else. See "
+        "[which model a function gets](custom_evaluation.md#which-model-does-it-get).",
+    ),
+    "lag-zero": Kind(
+        "ValidationPolicy(max_lag=0) asks for it",
+        "leave max_lag at 1",
+        "Training waits because you asked for it.",
+    ),
+    "metric-python": Kind(
+        "Python's state decides what the metrics are: {}",
+        "keep a constant in a tensor (keras.ops.convert_to_tensor), a count in a variable (add_weight), and "
+        "compute with keras.ops",
+        "`result`, `reset_state` or the `metrics` of the model read an object that may answer differently "
+        "each time, an attribute that a method or a callback sets, or NumPy. Any plain attribute counts on "
+        "replicas or several hosts, and with validations inside epochs. So it does if Python makes the "
+        "validation batches, or if a callback acts around the validation. Override `reset_state` of a "
+        "metric, not `reset_metrics` of the model.",
+    ),
+    "metric-state": Kind(
+        "metrics go on from one validation to the next: {}",
+        "set all of their state back in reset_state, and return [*super().metrics, ...] from metrics",
+        "The next validation would begin with state of the last one. If the model overrides `metrics` "
+        "without Keras's loss tracker, nothing resets that tracker.",
+    ),
+    "model-eager": Kind(
+        "the model runs eagerly (run_eagerly=True)",
+        "compile it without run_eagerly=True",
+        "Nothing is traced, so it is not known what a step does, and nothing of it can be undone.",
+    ),
+    "model-evaluates": Kind(
+        "the model validates in its own way: {}",
+        "override test_step instead, or compute_loss on several replicas",
+        "The model, a library or a mock replaces `evaluate` or `make_test_function`; or a custom `test_step` "
+        "runs on several replicas, each with its own rows, as in Keras.",
+    ),
+    "overlap-slow": Kind(
+        "running ahead has not paid: {}",
+        'leave it, or pass ValidationPolicy(overlap="always") or devices of its own for the validation',
+        "The trainer has measured that the training slows down by what a validation takes, that it leaves "
+        "less than half a core idle, or that most epochs are rolled back. See "
+        "[when it helps](start/when_it_helps.md).",
+    ),
+    "step-stateful": Kind(
+        "no snapshot holds what a step does: {}",
+        "keep its state in variables of the model (add_weight), or move it to a callback",
+        "A step or `preprocess` does something that is in no variable, so it can be neither undone nor made "
+        "on a copy. The message names the operation and the line.",
+    ),
+    "validation-writes": Kind(
+        "the validation changes variables that are no metric of the model ({})",
+        "make them part of a metric, or draw seeds only on arrays or kept data, for one set, not inside "
+        "epochs",
+        "A seed generator from which the validation draws, or a variable that it sets. Drawing seeds "
+        "overlaps within these limits if no callback listens to validation batches or overrides "
+        "`on_test_begin`.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Say why the training waits for a validation; `Explanation.reasons` holds them.
+
+    Attributes:
+        identifier: of its kind, such as "callback-acts"; the anchor of its section in
+            `docs/troubleshooting.md`.
+        sentence: what is so, with the name of what causes it.
+        remedy: what would make it overlap.
+    """
+
+    identifier: str
+    sentence: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.sentence}; {self.remedy} [{self.identifier}]"
+
+    @classmethod
+    def of(cls, identifier: str, cause: str = "", remedy: str | None = None) -> Reason:
+        """Return a reason of a kind.
+
+        Args:
+            identifier: a key of `KINDS`.
+            cause: what the sentence names.
+            remedy: one that is better for this cause than that of the kind.
+        """
+        kind = KINDS[identifier]
+        return cls(identifier, kind.sentence.format(cause), remedy or kind.remedy)

@@ -1,0 +1,155 @@
+"""Why a training waits: reasons of a few kinds, and a fit that fails rather than wait."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from overlap_train import Trainer, ValidationPolicy
+from overlap_train._fit.lag import LagControl
+from overlap_train._support.reasons import KINDS, Reason
+from overlap_train.errors import OverlapError
+from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
+from tests.rooms import ROOT
+
+X, Y = arrays()
+VALIDATION = arrays(40, 1)
+REQUIRE = ValidationPolicy(overlap="require", workers=1)
+
+
+class Acts(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.called = []
+
+    def on_train_begin(self, logs=None):
+        self.called.append("on_train_begin")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.called.append("on_train_batch_end")
+        self.model.optimizer.iterations.assign_add(0)
+
+
+def identifiers(raised):
+    return [reason.identifier for reason in raised.value.reasons]
+
+
+def test_each_kind_is_a_reason_somewhere():
+    sources = "".join(path.read_text() for path in ROOT.rglob("*.py"))
+    assert set(re.findall(r'Reason\.of\(\s*"([\w-]+)"', sources)) == set(KINDS)
+
+
+def test_a_reason_names_its_cause_its_remedy_and_its_kind():
+    reason = Reason.of("callback-acts", "Halves.on_train_batch_end")
+    assert str(reason) == f"{reason.sentence}; {KINDS['callback-acts'].remedy} [callback-acts]"
+    assert reason.sentence.startswith("Halves.on_train_batch_end must not run")
+    assert Reason.of("step-stateful", "it prints", "print elsewhere").remedy == "print elsewhere"
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_all_reasons_are_raised_before_anything_is_called_or_drawn(resumes, tmp_path):
+    drawn, acts = [], Acts()
+
+    def rows():
+        for row in zip(X, Y, strict=True):
+            drawn.append(1)
+            yield row
+
+    specs = tf.TensorSpec(X.shape[1:], X.dtype), tf.TensorSpec(Y.shape[1:], Y.dtype)
+    data = tf.data.Dataset.from_generator(rows, output_signature=specs).batch(32)
+    model = sequential(run_eagerly=True)
+    before = model.get_weights()
+    trainer, resume = Trainer(model, validation=REQUIRE), tmp_path if resumes else None
+    with pytest.raises(OverlapError, match=r"(?s)undone; .*\[callback-acts\].*; .*\[data-once\]") as raised:
+        trainer.fit(data, validation_data=VALIDATION, callbacks=[acts], verbose=0, resume=resume)
+    assert identifiers(raised) == ["model-eager", "callback-acts", "data-once"]
+    assert (acts.called, drawn) == ([], [])
+    assert all(map(np.array_equal, before, model.get_weights()))
+    assert pickle.loads(pickle.dumps(raised.value)).reasons == raised.value.reasons
+
+
+def test_those_that_explain_names():
+    shuffled = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X))
+    given = {"x": shuffled.skip(40).batch(8), "validation_data": shuffled.take(40).batch(8)}
+    explained = Trainer(sequential()).explain(**given, callbacks=[Acts()])
+    trainer = Trainer(sequential(), validation=REQUIRE)
+    assert trainer.explain(**given, callbacks=[Acts()]).reasons == explained.reasons
+    with pytest.raises(OverlapError) as raised:
+        trainer.fit(**given, callbacks=[Acts()])
+    assert raised.value.reasons == explained.reasons
+    assert [r.identifier for r in explained.reasons] == ["callback-acts", "data-shared"]
+    assert all(str(reason) in str(explained) for reason in explained.reasons)
+
+
+class Scaled(keras.layers.Layer):
+    scale = 1.0
+
+    def call(self, x):
+        return x * self.scale
+
+
+class SetsFirst(keras.callbacks.Callback):
+    """Sets, before the first epoch, seeds of the data and what the steps are traced with."""
+
+    overlap_safe = True
+
+    def on_train_begin(self, logs=None):
+        keras.utils.set_random_seed(9)
+        self.model.layers[-1].scale = 3.0
+
+
+@pytest.mark.parametrize("kind", ["arrays", "shuffled", "PyDataset"])
+def test_a_fit_that_overlaps_is_not_changed(kind):
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return X[index::4], Y[index::4]
+
+    def fitted(fit_of):
+        keras.utils.set_random_seed(5)
+        model = keras.Sequential([*sequential().layers, Scaled()])
+        model.compile(keras.optimizers.Adam(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        data = {
+            "arrays": lambda: {"x": X, "y": Y},
+            "shuffled": lambda: {"x": tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(50).batch(16)},
+            "PyDataset": lambda: {"x": Batches()},
+        }[kind]()
+        call = {"validation_data": VALIDATION, "callbacks": [SetsFirst()], "epochs": 3, "verbose": 0}
+        return model, fit_of(model)(**data, **call).history
+
+    expected, history = fitted(lambda model: model.fit)
+    model, ours = fitted(lambda model: Trainer(model, validation=REQUIRE).fit)
+    assert_same_history(ours, history)
+    assert_same_weights(model, expected)
+
+
+def test_what_only_shows_during_the_training_is_raised_then():
+    rng = np.random.default_rng(3)
+
+    def batches(count):
+        for _ in range(count):
+            noise = rng.normal(size=(8, X.shape[1]))
+            yield X[:8] + noise.astype(X.dtype), Y[:8]
+
+    trainer = Trainer(sequential(), validation=REQUIRE)
+    with pytest.raises(OverlapError) as raised:
+        trainer.fit(batches(9), validation_data=batches(9), steps_per_epoch=3, validation_steps=3, epochs=3)
+    assert identifiers(raised) == ["data-shared"]
+    assert trainer.ended == "failed"
+
+
+def test_rollbacks_that_have_become_the_rule_are_a_reason():
+    backlog = SimpleNamespace(max_lag=1)
+    lag = LagControl(backlog, print, None, streamed=False, judges_overlap=False, required=True)
+    lag.delivered(rolled_back=True)
+    lag.delivered(rolled_back=True)
+    with pytest.raises(OverlapError, match=r"3 of the last 3 epochs were rolled back.*\[overlap-slow\]"):
+        lag.delivered(rolled_back=True)
