@@ -14,6 +14,7 @@ Use all of it on the training thread, and restore after `on_train_begin`, which 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,11 +25,12 @@ from overlap_train._copies.restoring import Restorer
 from overlap_train._copies.values import (
     SPOKEN,
     Copier,
-    ModelVariables,
+    Foreign,
     NotPlainError,
     ObjectValue,
     is_code,
     keeps,
+    model_variables,
     parts_of,
     places,
     speaks,
@@ -64,8 +66,9 @@ def _captured(callback: keras.callbacks.Callback, copier: Copier) -> ObjectValue
         ) from error
 
 
-def _foreign(callbacks: Iterable[keras.callbacks.Callback]) -> ModelVariables:
-    return ModelVariables(next((each.model for each in callbacks if each.model is not None), None))
+def _foreign(callbacks: Iterable[keras.callbacks.Callback]) -> Foreign:
+    model = next((each.model for each in callbacks if each.model is not None), None)
+    return functools.partial(model_variables, model)
 
 
 def restore_all(

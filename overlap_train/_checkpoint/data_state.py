@@ -22,7 +22,7 @@ import numpy.typing as npt
 from overlap_train._copies.generators import GeneratorValue
 from overlap_train._copies.packing import pack
 from overlap_train._copies.restoring import Restorer
-from overlap_train._copies.values import Copier, ModelVariables, NotPlainError, parts_of, spoken_by
+from overlap_train._copies.values import Copier, Foreign, NotPlainError, model_variables, parts_of, spoken_by
 from overlap_train._inspection.lookup import variables_of
 from overlap_train._keras.generator_states import require_numpy_state, require_python_state
 from overlap_train._keras.randomness import numpy_state, set_numpy_state
@@ -40,12 +40,12 @@ class DataState:
         left_out: the names of attributes, and of what they hold, that cannot be taken and may change.
     """
 
-    def __init__(self, source: Any, foreign: Collection[int] = (), *, of_all: bool = True) -> None:
+    def __init__(self, source: Any, foreign: Foreign = frozenset, *, of_all: bool = True) -> None:
         """Notes how the source stands as the training begins.
 
         Args:
             source: an object of the user's, or None for what has no state but that of global generators.
-            foreign: the `id` of each variable that somebody else restores.
+            foreign: returns the `id` of each variable that somebody else restores.
             of_all: whether global generators belong to it.
         """
         self._source = source
@@ -143,7 +143,7 @@ class DataState:
 
 def beside(model: keras.Model, *, of_all: bool = True) -> Callable[[Any], DataState]:
     """Returns what notes the state of sources that may hold the model, which is restored otherwise."""
-    return functools.partial(DataState, foreign=ModelVariables(model), of_all=of_all)
+    return functools.partial(DataState, foreign=functools.partial(model_variables, model), of_all=of_all)
 
 
 def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

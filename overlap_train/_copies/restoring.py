@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from overlap_train._copies.values import (
     SIMPLE,
     SPOKEN,
     Copier,
+    Foreign,
     NotPlainError,
     ObjectValue,
     Parts,
@@ -45,7 +46,7 @@ class Restorer:
     """Puts copies back; each can be put back any number of times, with a new restorer.
 
     Args:
-        foreign: the `id` of each variable that somebody else restores.
+        foreign: returns the `id` of each variable that somebody else restores.
         parts: returns what an object is made of by name, or None.
         apart: objects that are put back by themselves.
 
@@ -54,7 +55,7 @@ class Restorer:
     """
 
     def __init__(
-        self, foreign: Collection[int] = (), *, parts: Parts = parts_of, apart: Iterable[Any] = ()
+        self, foreign: Foreign = frozenset, *, parts: Parts = parts_of, apart: Iterable[Any] = ()
     ) -> None:
         self.stay: list[str] = []
         self._parts = parts

@@ -33,9 +33,9 @@ from overlap_train._inspection.lookup import variables_of
 from overlap_train._inspection.origins import Origin, origin_of
 
 __all__ = [
-    *("DEEPEST", "SIMPLE", "SPOKEN", "Copier", "ModelVariables", "NotPlainError", "ObjectValue", "Parts"),
+    *("DEEPEST", "SIMPLE", "SPOKEN", "Copier", "NotPlainError", "ObjectValue", "Parts"),
     *("VariableValue", "base_of", "content_of", "is_code", "is_variable", "keeps", "parts_of"),
-    *("places", "speaks", "spoken_by", "tf_variable"),
+    *("Foreign", "model_variables", "places", "speaks", "spoken_by", "tf_variable"),
 ]
 
 SIMPLE = frozenset(
@@ -49,13 +49,12 @@ SPOKEN = "get_state()"
 DEEPEST = 60
 """Containers in each other: to copy, pack and put back more could exhaust the stack."""
 
+Foreign = Callable[[], Collection[int]]
 Parts = Callable[[Any], Mapping[str, Any] | None]
 
 _BASES: tuple[type, ...] = (collections.OrderedDict, dict, list, set, collections.deque)
 # Classes without memory of their own, whose objects are their attributes and what they hold as a container.
-_OPEN = (
-    *(object, types.SimpleNamespace, collections.defaultdict, collections.Counter, *_BASES),
-)
+_OPEN = (*(object, types.SimpleNamespace, collections.defaultdict, collections.Counter, *_BASES),)
 _ABSTRACT = ("abc", "collections", "collections.abc", "typing")
 _HEAP_TYPE = 1 << 9
 _STATEFUL = (keras.Layer, keras.metrics.Metric, keras.optimizers.Optimizer, tf.Module)
@@ -112,7 +111,7 @@ class Copier:
     """Copies values; what several of them hold has one copy.
 
     Args:
-        foreign: the `id` of each variable that somebody else restores.
+        foreign: returns the `id` of each variable that somebody else restores.
         parts: returns what an object is made of by name, or None.
         copy_arrays: whether whoever holds an array may write into it.
         alone: whether the copy has to be enough to make the value anew: it holds no objects, and a tensor for
@@ -122,7 +121,7 @@ class Copier:
 
     def __init__(
         self,
-        foreign: Collection[int] = (),
+        foreign: Foreign = frozenset,
         *,
         parts: Parts | None = None,
         copy_arrays: bool = True,
@@ -131,10 +130,14 @@ class Copier:
     ) -> None:
         self.copy_arrays = copy_arrays
         self._apart = frozenset(map(id, apart))
-        self._foreign, self._parts, self._alone = foreign, parts or parts_of, alone
+        self._list_foreign, self._parts, self._alone = foreign, parts or parts_of, alone
         self._copies: dict[int, tuple[Any, Any, int]] = {}  # with the value, so that its `id` stays its own
         self._above: set[int] = set()
         self._deepest = 0  # containers around what has been copied last
+
+    @functools.cached_property
+    def _foreign(self) -> Collection[int]:
+        return self._list_foreign()
 
     def object(self, value: Any, parts: Mapping[str, Any]) -> ObjectValue:
         """Returns what an object holds of the named parts; those that are not plain are left out.
@@ -389,38 +392,8 @@ def _copied_tensor(value: Any) -> Any:
     return value
 
 
-class ModelVariables(Collection[int]):
-    """The `id` of each variable of a model and of what it is compiled with, listed when first asked.
-
-    A snapshot restores these, whoever else holds them.
-    """
-
-    def __init__(self, model: keras.Model | None) -> None:
-        self._model = model
-        self._ids: frozenset[int] | None = None
-
-    def __contains__(self, identity: object) -> bool:
-        return identity in self._listed()
-
-    def __iter__(self) -> Any:
-        return iter(self._listed())
-
-    def __len__(self) -> int:
-        return len(self._listed())
-
-    def _listed(self) -> frozenset[int]:
-        if self._ids is not None:
-            return self._ids
-        ids = frozenset(id(variable) for variable in self._variables())
-        model, optimizer = self._model, getattr(self._model, "optimizer", None)
-        if model is None or (model.built and getattr(optimizer, "built", True)):
-            self._ids = ids  # or more will come
-        return ids
-
-    def _variables(self) -> list[Any]:
-        if self._model is None:
-            return []
-        optimizer = getattr(self._model, "optimizer", None)
-        metrics = getattr(self._model, "metrics_variables", ())
-        found = [*self._model.variables, *metrics, *(optimizer.variables if optimizer is not None else ())]
-        return [*found, *(v.value for v in found)]
+def model_variables(model: keras.Model | None) -> frozenset[int]:
+    """Returns the `id` of each variable of a model and of what it is compiled with; a snapshot has them."""
+    optimizer, metrics = getattr(model, "optimizer", None), getattr(model, "metrics_variables", ())
+    found = [*getattr(model, "variables", ()), *metrics, *getattr(optimizer, "variables", ())]
+    return frozenset(map(id, [*found, *(variable.value for variable in found)]))

@@ -20,10 +20,10 @@ from hypothesis import given, settings
 
 from overlap_train._copies.values import (
     Copier,
-    ModelVariables,
     NotPlainError,
     ObjectValue,
     VariableValue,
+    model_variables,
     places,
 )
 from tests.copies.strategies import VALUES
@@ -204,7 +204,7 @@ def test_of_keras_and_tensorflow_the_variables_are_taken_but_not_the_model_s(mak
     variables = list(getattr(value, "variables", ())) or [value.state]
     assert len(copied(value).attributes) == len(variables)
     with pytest.raises(NotPlainError, match="a part of the model") as caught:
-        copied(value, foreign={id(variable) for variable in variables})
+        copied(value, foreign=lambda: {id(variable) for variable in variables})
     assert caught.value.constant
 
 
@@ -221,9 +221,9 @@ def test_what_has_to_be_there_is_counted_by_what_holds_it():
 
 def test_a_model_s_variables_are_known_by_keras_s_object_and_by_tensorflow_s(model):
     model.optimizer.build(model.trainable_variables)
-    known = ModelVariables(model)
+    known = model_variables(model)
     for variable in (model.layers[0].kernel, model.optimizer.iterations, model.metrics[0].variables[0]):
         assert id(variable) in known
         assert id(variable.value) in known
     assert id(tf.Variable(0.0)) not in known
-    assert len(ModelVariables(None)) == 0
+    assert not model_variables(None)
