@@ -69,7 +69,7 @@ ROOMS = {
         "several networks at once, layer by layer", "_keras _support errors records zero_copy"
     ),
     "_copies": _room(
-        "copies of the state of Python objects: taken, restored in place, packed for a file",
+        "plain values of Python objects: copied, put back in their places, packed for a file",
         "_inspection _keras _support errors",
     ),
     "_snapshot": _room(

@@ -7,8 +7,6 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.state import capture, restore
-from overlap_train._copies.kept import KeptState
 from overlap_train._support.arguments import require_instance
 
 __all__ = ["EpochOnly"]
@@ -22,11 +20,8 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
     `keras.Model.fit`. All methods are called on the thread that called `fit`.
 
     Attributes:
-        callback: the wrapped callback.
-        takes_copies: True: `set_state` takes copies, as `capture` makes them.
+        callback: the wrapped callback. A checkpoint holds what it remembers.
     """
-
-    takes_copies = True
 
     def __init__(self, callback: keras.callbacks.Callback) -> None:
         """Wrap a callback.
@@ -55,18 +50,6 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         """Pass the numbers of epochs and steps to the callback."""
         super().set_params(params)
         self.callback.set_params(params)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the callback, for checkpoints."""
-        return dict(capture(self.callback).values)
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `get_state` returned.
-
-        Raises:
-            CheckpointMismatchError: a variable of the callback has changed its shape.
-        """
-        restore(self.callback, KeptState(type(self.callback).__name__, dict(state)))
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Call the callback's `on_train_begin`."""

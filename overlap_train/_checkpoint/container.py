@@ -45,7 +45,7 @@ from overlap_train.errors import CheckpointCorruptError, CheckpointError
 __all__ = ["encode", "read"]
 
 _MAGIC = b"OTCKPT"
-_VERSION = 2
+_VERSION = 3
 _PREAMBLE = struct.Struct("<6sHQ32s")
 _LARGEST_MANIFEST_BYTES = 1 << 26  # parsed, it takes some twenty times as much
 _MOST_DIMENSIONS = 64  # of NumPy

@@ -18,9 +18,10 @@ from overlap_train._checkpoint.values import (
     plain_logs,
     specs_of,
     undelivered,
+    unpack_dict,
 )
-from overlap_train._copies.kept import KeptState
 from overlap_train._copies.packing import pack, unpack
+from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import CursorState, check_remembered
 from overlap_train._keras.randomness import check_random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
@@ -64,11 +65,11 @@ class Found:
     state: CheckpointState
     meta: TrainingMeta
     files: tuple[FileMark, ...]
-    callbacks: tuple[KeptState, ...]
+    callbacks: tuple[ObjectValue, ...]
     data: dict[str, Any]
     undelivered: tuple[Undelivered, ...]
     inside: InsideEpochs
-    random: Mapping[str, Any] | None
+    random: Mapping[str, Any]
     attributes: Mapping[str, Any]
 
     @property
@@ -107,7 +108,7 @@ class Captured:
         plan: how the steps are computed.
     """
 
-    callbacks: tuple[KeptState, ...]
+    callbacks: tuple[ObjectValue, ...]
     files: tuple[FileMark, ...]
     random: Mapping[str, Any]
     in_turn: bool
@@ -133,11 +134,10 @@ def as_checkpoint(
         told: what may differ when the training goes on.
         fingerprint: whom the checkpoint belongs to.
     """
-    arrays, described = pack(captured.callbacks)
-    data_arrays, data = pack([KeptState("data", point.position.data)], prefix="data")
+    arrays, described = pack(list(captured.callbacks), "callbacks")
+    data_arrays, data = pack(dict(point.position.data), "data")
     waiting_arrays, waiting = pack_undelivered(point.undelivered)
-    generators = KeptState("random", captured.random)
-    random_arrays, random = pack([generators], prefix="random", sharing=False)
+    random_arrays, random = pack(dict(captured.random), "random")
     inside_arrays, inside = pack_inside_epochs(captured.inside.until(point.step))
     arrays |= data_arrays | waiting_arrays | random_arrays | inside_arrays | pack_values(values)
     meta = TrainingMeta(
@@ -181,30 +181,31 @@ def understood(
     meta = TrainingMeta.of(state, extent)
     check_values(state.arrays, specs_of(variables))
     waiting = undelivered(state.arrays, meta.undelivered, variables)
-    data = [dict(part.values) for part in unpack(state.arrays, meta.data)]
+    data = unpack_dict(state.arrays, meta.data)
     try:
-        check_data(CursorState(**meta.cursor, data=data[0] if data else {}))
+        check_data(CursorState(**meta.cursor, data=data))
         for waits in waiting:
             check_remembered(waits.snapshot.position)
     except ValueError as error:
         raise CheckpointCorruptError(f"its position in the data is invalid: {error}") from error
-    files, callbacks = read_marks(meta.files), unpack(state.arrays, meta.callbacks)
+    files, callbacks = read_marks(meta.files), tuple(unpack(state.arrays, meta.callbacks))
+    if not all(isinstance(each, ObjectValue) for each in callbacks):
+        raise CheckpointCorruptError("a state of a callback in it is none")
     inside = unpack_inside_epochs(state, meta.inside, variables)
     random = _random_states(state, meta)
-    parts = (data[0] if data else {}, waiting, inside, random, meta.attributes)
+    parts = (data, waiting, inside, random, meta.attributes)
     return Found(state, meta, files, callbacks, *parts)
 
 
-def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, Any] | None:
-    """Returns the states of everybody's random generators; None where a checkpoint holds none.
+def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, Any]:
+    """Returns the states of everybody's random generators.
 
     Raises:
         CheckpointCorruptError: they are invalid.
     """
-    for part in unpack(state.arrays, meta.random, sharing=False):
-        try:
-            check_random_states(part.values)
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise CheckpointCorruptError(f"its random states are invalid ({told(error):.160})") from error
-        return part.values
-    return None
+    states = unpack_dict(state.arrays, meta.random, sharing=False)
+    try:
+        check_random_states(states)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointCorruptError(f"its random states are invalid ({told(error):.160})") from error
+    return states

@@ -7,12 +7,11 @@ thread; taken while nobody draws.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import NoneType
 from typing import Any
 
@@ -20,14 +19,10 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._copies import objects
 from overlap_train._copies.generators import GeneratorValue
-from overlap_train._copies.kept import KeptState, kept
-from overlap_train._copies.model_variables import ModelVariables
-from overlap_train._copies.objects import NotPutBackError
 from overlap_train._copies.packing import pack
-from overlap_train._copies.placing import Placing, members_of
-from overlap_train._copies.values import Copies, Resource, copied, standing_in
+from overlap_train._copies.restoring import Restorer
+from overlap_train._copies.values import Copier, Foreign, NotPlainError, model_variables, parts_of, spoken_by
 from overlap_train._inspection.lookup import variables_of
 from overlap_train._keras.generator_states import require_numpy_state, require_python_state
 from overlap_train._keras.randomness import numpy_state, set_numpy_state
@@ -45,21 +40,20 @@ class DataState:
         left_out: the names of attributes, and of what they hold, that cannot be taken and may change.
     """
 
-    def __init__(self, source: Any, foreign: Collection[int] = (), *, of_all: bool = True) -> None:
+    def __init__(self, source: Any, foreign: Foreign = frozenset, *, of_all: bool = True) -> None:
         """Notes how the source stands as the training begins.
 
         Args:
             source: an object of the user's, or None for what has no state but that of global generators.
-            foreign: the `id` of each variable that somebody else restores.
+            foreign: returns the `id` of each variable that somebody else restores.
             of_all: whether global generators belong to it.
         """
         self._source = source
         self._of_all = of_all
         self._foreign = foreign
         self._methods = _speaking_methods(source)
-        state = self._kept(copy_arrays=False)
-        self._began = _digests(state.values)
-        self.left_out = list(state.lost)
+        values, self.left_out = self._attributes()
+        self._began = _digests(values)
 
     def take(self) -> dict[str, Any]:
         """Returns the present state, in values that a checkpoint can hold; nothing of it is shared.
@@ -73,7 +67,7 @@ class DataState:
         if self._methods:
             state["spoken"] = self._spoken(self._methods[0])
         elif self._source is not None:
-            values = self._kept(copy_arrays=False).values
+            values, _ = self._attributes()
             digests = _digests(values)
             # A generator that has not been drawn from stands elsewhere in a process that has given no seed.
             changed = [
@@ -81,7 +75,7 @@ class DataState:
                 for name, digest in digests.items()
                 if digest != self._began.get(name) or isinstance(values[name], GeneratorValue)
             ]
-            state["attributes"] = dict(self._kept(changed, copy_arrays=True).values)
+            state["attributes"] = self._attributes(changed, copy_arrays=True)[0]
             state["unchanged"] = {name: digest for name, digest in digests.items() if name not in changed}
         return state
 
@@ -91,15 +85,10 @@ class DataState:
         Raises:
             ValueError: it is none.
         """
-        classes, seen = objects.class_for(self._source), set[int]()
-        members = members_of(classes)
         for part in (state, state.get("position")):
             if not isinstance(part, (dict, NoneType)):
                 raise ValueError(f"a position of type {type(part).__name__}")
             _require_states(part or {})
-            for value in [*(part or {}).get("attributes", {}).values(), (part or {}).get("spoken")]:
-                objects.check_objects(value, classes, seen)
-                members.check(value)
 
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
         """Puts a state of another process back.
@@ -112,86 +101,49 @@ class DataState:
             ValueError: no source of this kind has kept such a state.
         """
         _require_states(state)
-        placing, values, stay = self._settled(state.get("attributes", {}))
-        told = self.told(state) if "spoken" in state and self._methods else None
         if self._of_all:
             random.setstate(state["python"])
             set_numpy_state(state["numpy"])
-        objects.set_attributes(self._source, {name: placing.put(value) for name, value in values.items()})
+        restorer = Restorer(self._foreign, parts=self._parts)
+        restorer.attributes(self._source, state.get("attributes", {}), "")
         if "spoken" in state and self._methods:
-            getattr(self._source, self._methods[1])(told)
+            getattr(self._source, self._methods[1])(self.told(state))
         unchanged = state.get("unchanged", {})
-        return [*stay, *(name for name, digest in unchanged.items() if digest != self._began.get(name))]
+        return [
+            *restorer.stay,
+            *(name for name, digest in unchanged.items() if digest != self._began.get(name)),
+        ]
 
     def told(self, state: Mapping[str, Any]) -> Any:
-        """Returns what the source itself told as a state was taken, made again.
+        """Returns what the source itself told as a state was taken, made again."""
+        return Restorer().put(None, state["spoken"])
 
-        Raises:
-            ValueError: it holds an object that cannot be made.
-        """
-        placing = Placing()
-        placing.turn_to(objects.class_for(self._source))
-        placing.settle()
-        try:
-            placing.require(state["spoken"], variables=False)
-        except NotPutBackError as error:
-            raise ValueError(str(error)) from error
-        return placing.put(state["spoken"])
+    def _parts(self, value: Any) -> Mapping[str, Any] | None:
+        return variables_of(value) if value is self._source else parts_of(value)
 
-    def _names(self) -> list[str]:
-        return [] if self._methods or self._source is None else list(variables_of(self._source))
-
-    def _kept(self, names: Iterable[str] | None = None, *, copy_arrays: bool) -> KeptState:
-        return kept(
-            self._source,
-            self._names() if names is None else names,
-            Copies(),
-            look_into=objects.attributes_of,
-            foreign=self._foreign,
-            copy_arrays=copy_arrays,
-        )
+    def _attributes(
+        self, names: Collection[str] | None = None, *, copy_arrays: bool = False
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Copies attributes of the source, all by default; returns also the names of what is not plain."""
+        found = {} if self._methods or self._source is None else variables_of(self._source)
+        parts = {name: part for name, part in found.items() if names is None or name in names}
+        copy = Copier(self._foreign, copy_arrays=copy_arrays).object(self._source, parts)
+        return dict(copy.attributes), list(copy.lost)
 
     def _spoken(self, method: str) -> Any:
         """Returns a copy of what the source's own method returns."""
-        own = getattr(self._source, method)()
-        with contextlib.suppress(Resource):
-            done = copied([own], look_into=objects.attributes_of)[0]
-            if standing_in(done) is None:
-                return done
-        raise TypeError(
-            f"{type(self._source).__name__}.{method} must return numbers, text, arrays and "
-            f"lists, tuples and dicts of these; got {type(own).__name__}"
-        )
-
-    def _settled(self, attributes: Mapping[str, Any]) -> tuple[Placing, dict[str, Any], list[str]]:
-        """Decides where attributes go; returns also those that can be put back, and what stays as it is."""
-        placing, classes = Placing(), objects.class_for(self._source)
-        live, now = variables_of(self._source), self._kept(copy_arrays=False).values
-        values = {
-            name: _of_earlier_releases(value, now.get(name))
-            for name, value in attributes.items()
-            if name in now or name not in live
-        }
-        placing.turn_to(classes)
-        seen, members = set[int](), members_of(classes)
-        for name, value in values.items():
-            if not objects.keeps(type(self._source), name):
-                raise ValueError(f"{name!r:.80} is no attribute of a {type(self._source).__name__}")
-            objects.check_objects(value, classes, seen)
-            members.check(value)
-            placing.offer(live.get(name), value)
-        placing.settle()
-        for name in list(values):
-            try:
-                placing.require(values[name])
-            except NotPutBackError:
-                del values[name]
-        return placing, values, [name for name in attributes if name not in values]
+        try:
+            return spoken_by(self._source, method)
+        except NotPlainError as error:
+            raise TypeError(
+                f"{type(self._source).__name__}.{method} must return numbers, text, arrays and "
+                f"lists, tuples and dicts of these; it returned a {error}"
+            ) from error
 
 
 def beside(model: keras.Model, *, of_all: bool = True) -> Callable[[Any], DataState]:
     """Returns what notes the state of sources that may hold the model, which is restored otherwise."""
-    return functools.partial(DataState, foreign=ModelVariables(model), of_all=of_all)
+    return functools.partial(DataState, foreign=functools.partial(model_variables, model), of_all=of_all)
 
 
 def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -227,13 +179,6 @@ def _require_states(state: Mapping[str, Any]) -> None:
         raise ValueError("an attribute without a name")
 
 
-def _of_earlier_releases(value: Any, now: Any) -> Any:
-    """Returns a value; where it is only the state of the generator that there is now, with its kind."""
-    if not isinstance(now, GeneratorValue) or isinstance(value, GeneratorValue):
-        return value
-    return GeneratorValue(now.kind, {"bits": value, "seeds": None} if now.kind == "Generator" else value)
-
-
 def _speaking_methods(source: Any) -> tuple[str, str] | None:
     """Returns the names of the methods by which a source tells and takes its state, if it has both."""
     for pair in _METHODS:
@@ -248,7 +193,7 @@ def _digests(values: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _digest(value: Any) -> bytes:
-    arrays, described = pack([KeptState("", {"": value})], sorts_sets=True)
+    arrays, described = pack(value, "")
     digest = hashlib.blake2b(json.dumps(described).encode(), digest_size=16)
     for array in arrays.values():
         digest.update(f"{array.shape} {array.dtype}".encode())

@@ -13,9 +13,9 @@ from overlap_train._checkpoint.values import (
     pack_values,
     specs_of,
     stored_values,
+    unpack_dict,
 )
-from overlap_train._copies.kept import KeptState
-from overlap_train._copies.packing import pack, unpack
+from overlap_train._copies.packing import pack
 from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot
 from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
@@ -26,7 +26,7 @@ __all__ = ["pack_inside_epochs", "unpack_inside_epochs"]
 _HERE = "inside_epochs"
 
 
-def pack_inside_epochs(stood: InsideEpochs) -> tuple[Arrays, list[Any]]:
+def pack_inside_epochs(stood: InsideEpochs) -> tuple[Arrays, Any]:
     """Splits the validations inside epochs into arrays and JSON."""
     values: dict[str, Any] = {
         name: [[each.epoch, each.step, dict(each.metrics)] for each in getattr(stood, name)]
@@ -35,24 +35,22 @@ def pack_inside_epochs(stood: InsideEpochs) -> tuple[Arrays, list[Any]]:
     pending = stood.pending
     if pending is not None:
         values["pending"] = [pending.epoch, pending.step, dict(stood.live)]
-    parts = [KeptState("inside epochs", values)]
-    arrays, described = pack(parts, prefix=f"{_HERE}/parts", sharing=False)
+    arrays, described = pack(values, f"{_HERE}/parts")
     return arrays | (pack_values(pending.values, _HERE) if pending is not None else {}), described
 
 
-def unpack_inside_epochs(state: CheckpointState, described: list[Any], variables: ModelState) -> InsideEpochs:
+def unpack_inside_epochs(state: CheckpointState, described: Any, variables: ModelState) -> InsideEpochs:
     """Puts them together again.
 
     Args:
         state: the checkpoint.
-        described: as `pack_inside_epochs` has described them; empty where a checkpoint does not say.
+        described: as `pack_inside_epochs` has described them.
         variables: of the training.
 
     Raises:
         CheckpointCorruptError: they are invalid.
     """
-    parts = [part.values for part in unpack(state.arrays, described, sharing=False)]
-    values = parts[0] if parts else {"delivered": [], "finished": []}
+    values = unpack_dict(state.arrays, described, sharing=False)
     done = _results(values, "delivered", state), _results(values, "finished", state)
     if "pending" not in values:
         return InsideEpochs(*done)

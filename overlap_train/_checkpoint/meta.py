@@ -26,8 +26,8 @@ _LONGER = 1024
 _CONFIGURED = ("fit.steps_per_epoch", "compile.steps_per_execution")
 _LARGEST_NUMBER = 1 << 64  # in a log; what prints it takes it for a float
 
-# What a cursor's state is made of, and what it is in checkpoints that do not say.
-_CURSOR = {"drawn": 0, "seen": 0, "open": False, "epochs": 0, "within": False, "steps": 0}
+# What a cursor's state is made of.
+_CURSOR = ("drawn", "seen", "open", "epochs", "within", "steps")
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ class TrainingMeta:
     """Where and how a training goes on.
 
     Attributes:
-        callbacks: their states, as `callbacks.packing.pack` describes them.
+        callbacks: their states, as `packing.pack` describes them.
         cursor: the position in the data: `drawn`, `seen`, `open`, `epochs`, `within`, `steps`.
         stopped: whether a callback had stopped the training.
         logs: of the last delivered epoch.
         max_lag: how far the training ran ahead.
         files: the logs that the training had written, as `callbacks.rewind` describes them.
-        data: what the training data has to be told, as `callbacks.packing.pack` describes it.
+        data: what the training data has to be told, as `packing.pack` describes it.
         undelivered: the epochs that wait for their delivery, as `values.pack_undelivered` describes them.
         settings: what may change when the training goes on, but is to be told, by name.
         configuration: of the model, its optimizer and its compilation as `fit` began, by name.
         inside: the validations inside epochs, as `inside_epochs.pack_inside_epochs` describes them.
-        random: the states of everybody's random generators, as `callbacks.packing.pack` describes them.
+        random: the states of everybody's random generators, as `packing.pack` describes them.
         in_turn: whether these states are those of all that has drawn until then, and of nothing else.
         attributes: plain ones that the training has set on the model, by name.
         plan: how the steps were computed, as `Loop.plan` says.
@@ -87,12 +87,12 @@ class TrainingMeta:
     logs: Mapping[str, Any]
     max_lag: int
     files: list[Any] = field(default_factory=list)
-    data: list[Any] = field(default_factory=list)
+    data: Mapping[str, Any] = field(default_factory=lambda: {"dict": []})
     undelivered: list[Any] = field(default_factory=list)
     settings: Mapping[str, str] = field(default_factory=dict)
     configuration: Mapping[str, str] = field(default_factory=dict)
-    inside: list[Any] = field(default_factory=list)
-    random: list[Any] = field(default_factory=list)
+    inside: Mapping[str, Any] = field(default_factory=lambda: {"dict": []})
+    random: Mapping[str, Any] = field(default_factory=lambda: {"dict": []})
     in_turn: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict)
     plan: str = ""
@@ -130,32 +130,32 @@ class TrainingMeta:
             logs=logs,
             max_lag=int(meta["max_lag"]),
             files=_of_type(meta, "files", list),
-            data=_of_type({"data": [], **meta}, "data", list),
+            data=_of_type(meta, "data", dict),
             undelivered=_undelivered(state, extent),
             settings=_texts(meta, "settings"),
-            configuration=_texts({"configuration": {}, **meta}, "configuration"),
-            inside=_of_type({"inside": [], **meta}, "inside", list),
-            random=_of_type({"random": [], **meta}, "random", list),
-            in_turn=_of_type({"in_turn": False, **meta}, "in_turn", bool),
-            attributes=_of_type({"attributes": {}, **meta}, "attributes", dict),
-            plan=_of_type({"plan": "", **meta}, "plan", str),
+            configuration=_texts(meta, "configuration"),
+            inside=_of_type(meta, "inside", dict),
+            random=_of_type(meta, "random", dict),
+            in_turn=_of_type(meta, "in_turn", bool),
+            attributes=_of_type(meta, "attributes", dict),
+            plan=_of_type(meta, "plan", str),
             callback_settings=_settings(meta),
         )
 
 
 def _place(cursor: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: cursor.get(name, default) for name, default in _CURSOR.items()}
+    return {name: cursor[name] for name in _CURSOR}
 
 
 def _undelivered(state: CheckpointState, extent: Extent) -> list[dict[str, Any]]:
     """Returns the epochs that wait: they lie right before the present one."""
-    entries = _of_type({"undelivered": [], **state.meta}, "undelivered", list)
+    entries = _of_type(state.meta, "undelivered", list)
     first, checked = state.epoch - len(entries), []
     for number, entry in enumerate(entries):
         where = f"meta['undelivered'][{number}]"
         fits = isinstance(entry, dict) and entry.get("epoch") == first + number >= 0
         _require(fits and is_count(entry.get("step"), state.step), where, entry, f"epoch {first + number}")
-        cursor, parts = _of_type(entry, "cursor", dict), _of_type(entry, "parts", list)
+        cursor, parts = _of_type(entry, "cursor", dict), _of_type(entry, "parts", dict)
         end = CheckpointState(first + number + 1, entry["step"], meta=state.meta)
         _check_cursor(cursor, end, extent)
         _require(not cursor.get("within"), where, entry, "the end of an epoch")
@@ -166,7 +166,7 @@ def _undelivered(state: CheckpointState, extent: Extent) -> list[dict[str, Any]]
 
 def _check_cursor(cursor: Mapping[str, Any], state: CheckpointState, extent: Extent) -> None:
     where = "meta['cursor']"
-    drawn, seen, is_open = (cursor.get(name) for name in ("drawn", "seen", "open"))
+    drawn, seen, is_open, epochs, within, steps = map(cursor.get, _CURSOR)
     _require(isinstance(is_open, bool), where, cursor, "whether a pass is open")
     # What has been drawn and used is drawn again, one after another: more would take for ever.
     begun = state.epoch + (cursor.get("within") is True)
@@ -181,7 +181,6 @@ def _check_cursor(cursor: Mapping[str, Any], state: CheckpointState, extent: Ext
     most_seen = state.step if length is None else min(state.step, length)
     _require(is_count(seen, most_seen), where, cursor, f"at most {most_seen} batches of a pass")
     _require(drawn > 0 or not is_open, where, cursor, "a pass that is open")  # type: ignore[operator]
-    epochs, within, steps = (cursor.get(name, _CURSOR[name]) for name in ("epochs", "within", "steps"))
     _require(is_count(epochs, state.epoch), where, cursor, f"at most {state.epoch} epochs")
     _require(isinstance(within, bool), where, cursor, "whether an epoch has begun")
     made = is_count(steps, state.step) and ((within and is_open) or not steps)

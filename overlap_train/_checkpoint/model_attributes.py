@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._copies.objects import keeps
+from overlap_train._copies.values import keeps
 from overlap_train._inspection.code import Unclear
 from overlap_train._inspection.lookup import variables_of
 from overlap_train._inspection.origins import Origin, origin_of

@@ -15,7 +15,7 @@ import keras
 
 from overlap_train._callbacks.rewind import append_to_files, files_of, rewind_files
 from overlap_train._callbacks.settings import Settings
-from overlap_train._callbacks.state import check_all, restore_all
+from overlap_train._callbacks.state import capture_all, check_all, restore_all
 from overlap_train._checkpoint.configuration import differences, told_differences
 from overlap_train._checkpoint.content import Found, StartPoint, Told, understood
 from overlap_train._checkpoint.meta import Extent
@@ -23,7 +23,7 @@ from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._checkpoint.values import stored_values
 from overlap_train._checkpoint.writing import ALL_VARIABLES, VALIDATED, CheckpointWriter
-from overlap_train._copies.kept import KeptState
+from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import Cursor, CursorState, check_remembered
 from overlap_train._keras.randomness import set_random_states
 from overlap_train._snapshot import ModelState
@@ -132,6 +132,7 @@ class Resumer(CheckpointWriter):
         listed, self._function = list(callbacks), self._trained_by()
         self._accept()
         found, self._found = self._found, None
+        self._unstored.begin(listed, capture_all(listed))
         if found is None:
             self._captured(listed)
             return None
@@ -166,13 +167,13 @@ class Resumer(CheckpointWriter):
         """Returns the number of each callback in a checkpoint, None of one that is new."""
         return self._settings.known([state.kind for state in found.callbacks], found.meta.callback_settings)
 
-    def _known(self, found: Found) -> list[tuple[keras.callbacks.Callback, KeptState]]:
+    def _known(self, found: Found) -> list[tuple[keras.callbacks.Callback, ObjectValue]]:
         """Returns the callbacks that a checkpoint knows, and what they remembered."""
         both = zip(self._settings.callbacks, self._numbers(found), strict=True)
         return [(callback, found.callbacks[number]) for callback, number in both if number is not None]
 
     def _put_callbacks_back(self, found: Found) -> None:
-        self._say_lost(found.callbacks)
+        self._say_unstored(found.callbacks)
         known = self._known(found)
         stay = restore_all([callback for callback, _ in known], [state for _, state in known])
         if stay:
@@ -213,7 +214,7 @@ class Resumer(CheckpointWriter):
             state: of whose variables the values are restored already.
             again: whether data has put back the states that it had drawn from.
         """
-        if found.random is None or (again and not (found.meta.in_turn and not found.data.get("begun"))):
+        if again and not (found.meta.in_turn and not found.data.get("begun")):
             return
         known = {id(handle) for variable in state.variables for handle in variable.handles}
         try:

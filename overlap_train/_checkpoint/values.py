@@ -11,7 +11,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from overlap_train._checkpoint.meta import is_log
-from overlap_train._copies.kept import KeptState
 from overlap_train._copies.packing import pack, unpack
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import CapturedVariable
@@ -31,6 +30,7 @@ __all__ = [
     "specs_of",
     "stored_values",
     "undelivered",
+    "unpack_dict",
 ]
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -106,8 +106,8 @@ def pack_undelivered(epochs: Iterable[Undelivered]) -> tuple[Arrays, list[Any]]:
     described = []
     for number, waiting in enumerate(epochs):
         snapshot, prefix = waiting.snapshot, f"undelivered/{number}"
-        parts = KeptState("epoch", {"logs": dict(waiting.logs), "data": snapshot.position.data})
-        packed, texts = pack([parts], prefix=f"{prefix}/parts", sharing=False)
+        parts = {"logs": dict(waiting.logs), "data": snapshot.position.data}
+        packed, texts = pack(parts, f"{prefix}/parts")
         arrays |= packed | pack_values(snapshot.values, prefix)
         place = snapshot.position.place()
         described.append({"epoch": snapshot.epoch, "step": snapshot.step, "cursor": place, "parts": texts})
@@ -131,14 +131,22 @@ def undelivered(
     for number, entry in enumerate(described):
         prefix = f"undelivered/{number}"
         check_values(arrays, specs, prefix)
-        values = [part.values for part in unpack(arrays, entry["parts"], sharing=False)]
-        logs, data = (values[0].get(name) if values else None for name in ("logs", "data"))
-        if not isinstance(logs, dict) or not are_logs(logs) or not isinstance(data, dict):
+        parts = unpack_dict(arrays, entry["parts"], sharing=False)
+        logs, data = parts.get("logs", {}), parts.get("data")
+        if not are_logs(logs) or not isinstance(data, dict):
             raise CheckpointCorruptError(f"its epoch {entry['epoch']} that waits has no logs")
         position = CursorState(**entry["cursor"], data=data)
         stored = stored_values(state, arrays, prefix)
         epochs.append(Undelivered(Snapshot(entry["epoch"], entry["step"], stored, position), logs))
     return tuple(epochs)
+
+
+def unpack_dict(arrays: Mapping[str, Any], described: Any, *, sharing: bool = True) -> dict[str, Any]:
+    """Returns what `pack` has made of a dict by names; see `unpack`."""
+    parts = unpack(arrays, described, sharing=sharing)
+    if type(parts) is not dict or not all(isinstance(name, str) for name in parts):
+        raise CheckpointCorruptError("one of its states is no dict by name")
+    return parts
 
 
 def are_logs(logs: Any, depth: int = 0) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +20,12 @@ import keras
 
 from overlap_train._callbacks.rewind import mark_files, sync_files
 from overlap_train._callbacks.settings import Settings
-from overlap_train._callbacks.state import capture_all
+from overlap_train._callbacks.state import Unstored, capture_all
 from overlap_train._checkpoint.content import Captured, StartPoint, Told, as_checkpoint
 from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._checkpoint.values import specs_of
-from overlap_train._copies.kept import KeptState
+from overlap_train._copies.values import ObjectValue
 from overlap_train._keras.randomness import random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
 from overlap_train._support.closing import Closing
@@ -100,7 +100,7 @@ class CheckpointWriter(Closing):
         self._lags: tuple[int, ...] = ()
         self._files: dict[int, str] = {}
         self._settings = Settings(())
-        self._said_lost: set[str] = set()
+        self._unstored = Unstored()
         self._deliveries = 0
         self._written_s, self._written_step = time.monotonic(), 0
         self._ceased = False
@@ -218,20 +218,22 @@ class CheckpointWriter(Closing):
             )
         return self._ceased
 
-    def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[KeptState, ...]:
-        """Returns what callbacks remember; says of what no checkpoint will hold, once."""
-        states = capture_all(callbacks)
-        self._say_lost(states)
+    def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[ObjectValue, ...]:
+        """Returns what callbacks remember; says once of each attribute that no checkpoint holds it."""
+        listed = list(callbacks)
+        states = capture_all(listed)
+        self._say_unstored(states, listed)
         return states
 
-    def _say_lost(self, states: Iterable[KeptState]) -> None:
-        names = dict.fromkeys(f"{state.kind}.{name}" for state in states for name in state.lost)
-        new = [name for name in names if name not in self._said_lost]
-        self._said_lost.update(new)
-        if new:
+    def _say_unstored(
+        self, states: Sequence[ObjectValue], callbacks: Iterable[keras.callbacks.Callback] = ()
+    ) -> None:
+        names = self._unstored.names(states, callbacks)
+        if names:
             self._say(
-                f"a resumed fit takes these attributes of its callbacks as they then are: {', '.join(new)}; "
-                "what they hold cannot be stored (get_state and set_state would say what can)"
+                "a resumed fit takes these attributes of its callbacks as they then are: "
+                f"{', '.join(names)}; what they hold cannot be stored (get_state and set_state would say "
+                "what can)"
             )
 
     def wait(self) -> None:

@@ -1,1 +1,1 @@
-"""Copies of what objects of Python's hold: taken, put back where it was, and packed for a file."""
+"""What a checkpoint can hold of Python: plain values, copied, put back where they were, packed for a file."""

@@ -6,9 +6,7 @@ goes on with it, too.
 
 from __future__ import annotations
 
-import itertools
 import random
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,10 +26,6 @@ __all__ = [
 ]
 
 _BITS: Mapping[str, Any] = {name: getattr(np.random, name) for name in BIT_GENERATORS}
-_NUMBER = r"(-?[\d.e+-]+)"
-_COUNT = re.compile(r"count\(" + _NUMBER + "(?:, " + _NUMBER + r")?\)")
-# Of a counter, which tells where it stands as a text of at most 4300 digits.
-_LONGEST_BITS = 1 << 13
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +43,7 @@ class GeneratorValue:
 
 def is_generator(value: Any) -> bool:
     """Whether a value is a generator whose state is known, and not of a subclass that may hold more."""
-    kinds = (random.Random, np.random.Generator, np.random.RandomState, np.random.SeedSequence)
-    if type(value) is itertools.count:
-        return _COUNT.fullmatch(repr(value)) is not None
-    if type(value) is np.random.SeedSequence:
-        return _is_short(value)
+    kinds = (random.Random, np.random.Generator, np.random.RandomState)
     return type(value) in kinds or type(value) in _BITS.values()
 
 
@@ -64,12 +54,6 @@ def copied_generator(value: Any) -> GeneratorValue:
         return GeneratorValue("Random", value.getstate())
     if kind is np.random.RandomState:
         return GeneratorValue("RandomState", _copied_state(value.get_state(legacy=False)))
-    if kind is np.random.SeedSequence:
-        return GeneratorValue("SeedSequence", _sequence(value))
-    if kind is itertools.count:
-        found = _COUNT.fullmatch(repr(value))
-        numbers = () if found is None else found.groups()
-        return GeneratorValue("count", tuple(_number(text) for text in numbers if text))
     bits = value.bit_generator if kind is np.random.Generator else value
     seeds = getattr(bits, "seed_seq", None)
     known = type(seeds) is np.random.SeedSequence and _is_short(seeds)
@@ -89,10 +73,6 @@ def made_generator(value: GeneratorValue) -> Any:
         made = random.Random()
         made.setstate(state)
         return made
-    if kind == "count":
-        return itertools.count(*state)
-    if kind == "SeedSequence":
-        return np.random.SeedSequence(**state)
     if kind == "RandomState":
         legacy = np.random.RandomState(_BITS[state["bit_generator"]]())
         legacy.set_state(_copied_state(state))
@@ -112,11 +92,6 @@ def require_state(value: GeneratorValue) -> None:
     kind, state = value.kind, value.state
     if kind == "Random":
         require_python_state(state)
-    elif kind == "count":
-        if type(state) is not tuple or not 1 <= len(state) <= 2 or not all(map(_is_number, state)):
-            raise TypeError("a counter that stands at no number")
-    elif kind == "SeedSequence":
-        require_seeds(state)
     elif kind == "RandomState":
         require_numpy_state(state, legacy=True)
     elif type(state) is not dict or state.keys() != {"bits", "seeds"}:
@@ -127,10 +102,6 @@ def require_state(value: GeneratorValue) -> None:
             raise ValueError(f"another generator with the state of a {name}")
         if state["seeds"] is not None:
             require_seeds(state["seeds"])
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and value.bit_length() <= _LONGEST_BITS)
 
 
 def _is_short(seeds: np.random.SeedSequence) -> bool:
@@ -147,7 +118,7 @@ def takes_state(live: Any, value: GeneratorValue) -> bool:
     if not is_generator(live):
         return False
     now = copied_generator(live)
-    if now.kind != value.kind or value.kind in ("count", "SeedSequence"):
+    if now.kind != value.kind:
         return False
     if value.kind == "Random":
         return True
@@ -199,7 +170,3 @@ def _copied_state(state: Any) -> Any:
     if isinstance(state, dict):
         return {name: _copied_state(part) for name, part in state.items()}
     return int(state) if isinstance(state, np.integer) else state
-
-
-def _number(text: str) -> int | float:
-    return float(text) if re.search(r"[.e]", text) else int(text)

@@ -1,46 +1,78 @@
-"""Values that objects hold, copied so that what happens later does not reach the copy.
+"""What a checkpoint can hold of what Python objects hold: which values are plain, and their copies.
 
-Copied are None, numbers, text, bytes, containers of such, values of Python's standard library (`standard`),
-NumPy scalars and arrays, eager tensors, variables by value, random generators by their state, and objects by
-their attributes (`objects`). Anything else is a resource (a file, a writer, a thread) that stays with the
-live object. What two names hold in common has one copy, so that they hold it in common again.
+Plain are None, numbers, text, bytes, paths, dates, arrays and tensors, and lists, tuples, dicts, sets and
+deques of plain values. Variables are copied by value, random generators by their state. An object is copied
+by what its `get_state` returns, by its variables if it is one of Keras's or TensorFlow's, and else by its
+attributes if the user has written its class. Everything else is not plain, and stays with the live object.
+What two names hold in common has one copy.
 """
 
 from __future__ import annotations
 
-import array
-from collections import deque
+import collections
+import datetime
+import enum
+import functools
+import inspect
+import logging
+import pathlib
+import re
+import threading
+import types
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._copies import objects
-from overlap_train._copies.generators import GeneratorValue, copied_generator, is_generator
-from overlap_train._copies.objects import ObjectValue
-from overlap_train._copies.standard import is_standard
+from overlap_train._copies.generators import copied_generator, is_generator
+from overlap_train._inspection.lookup import variables_of
+from overlap_train._inspection.origins import Origin, origin_of
 
 __all__ = [
-    *("DEEPEST", "Copies", "LookInto", "Resource", "VariableValue", "copied", "is_shareable", "is_variable"),
-    *("standing_in", "tf_variable"),
+    *("DEEPEST", "SIMPLE", "SPOKEN", "Copier", "NotPlainError", "ObjectValue", "Parts"),
+    *("VariableValue", "base_of", "content_of", "is_code", "is_variable", "keeps", "parts_of"),
+    *("Foreign", "model_variables", "places", "speaks", "spoken_by", "tf_variable"),
 ]
 
-_IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
-_SEQUENCES = (list, tuple, set, frozenset)
-# Containers in each other: to copy, pack and put back more could exhaust the stack. `packing` reads as many.
+SIMPLE = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, type(pathlib.Path()), datetime.timedelta}
+)
+"""The types of values that nothing can change, and that need no copy."""
+
+SPOKEN = "get_state()"
+"""The name under which a copy has what an object's own `get_state` returned."""
+
 DEEPEST = 60
-_LONGEST_NAME = 80  # of an attribute of an attribute, as messages call it
-_CONTAINERS = (*_SEQUENCES, dict, deque)
-_BUFFERS = (bytearray, array.array)
+"""Containers in each other: to copy, pack and put back more could exhaust the stack."""
 
-LookInto = Callable[[Any], Mapping[str, Any] | None]
+Foreign = Callable[[], Collection[int]]
+Parts = Callable[[Any], Mapping[str, Any] | None]
+
+_BASES: tuple[type, ...] = (collections.OrderedDict, dict, list, set, collections.deque)
+# Classes without memory of their own, whose objects are their attributes and what they hold as a container.
+_OPEN = (*(object, types.SimpleNamespace, collections.defaultdict, collections.Counter, *_BASES),)
+_ABSTRACT = ("abc", "collections", "collections.abc", "typing")
+_HEAP_TYPE = 1 << 9
+_STATEFUL = (keras.Layer, keras.metrics.Metric, keras.optimizers.Optimizer, tf.Module)
+_CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, type)
+# What a training does not change: code, settings and tools. Nothing is lost if no checkpoint holds it.
+_CONSTANT: tuple[Any, ...] = (
+    *(*_CODE, types.MethodWrapperType, types.ModuleType, logging.Logger, logging.Handler, re.Pattern),
+    *(type(threading.Lock()), type(threading.RLock()), tf.data.Dataset, tf.TensorSpec, tf.DType, range),
+    *(tf.TensorShape, keras.losses.Loss, keras.optimizers.schedules.LearningRateSchedule),
+    *(keras.KerasTensor, keras.initializers.Initializer, keras.regularizers.Regularizer),
+    *(tf.types.experimental.GenericFunction, weakref.ref, types.GenericAlias),
+)
+# What of a class computes an attribute or is code, whatever an object has under its name.
+_NO_ATTRIBUTES = (property, staticmethod, classmethod, types.GetSetDescriptorType)
 
 
-class Resource(Exception):
-    """A value, or something in it, cannot be copied.
+class NotPlainError(Exception):
+    """A value, or something in it, is not plain.
 
     Attributes:
         constant: whether nothing is lost by that.
@@ -51,240 +83,284 @@ class Resource(Exception):
         self.constant = constant
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VariableValue:
     """The value of a Keras or TensorFlow variable; it shares the variable's buffer."""
 
     tensor: tf.Tensor
 
 
-class Copies:
-    """The copies of what several may hold; each object has one."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, tuple[Any, Any, int]] = {}  # with the object, so that its `id` stays its own
-        self._partial: dict[int, Any] = {}
-        self.deepest = 0  # containers around what has been copied last, as far as it goes down
-
-    def of(self, value: Any) -> tuple[Any, int] | None:
-        """Returns the copy of an object, and how many containers it has in each other; None for none."""
-        known = self._of.get(id(value))
-        return None if known is None else known[1:]
-
-    def add(self, value: Any, copy: Any, height: int) -> None:
-        """Keeps the copy of an object."""
-        self._of[id(value)] = value, copy, height
-
-    def add_partial(self, copy: Any) -> None:
-        """Notes that a copy is not all that there is: it can be put back, and not be made anew."""
-        self._partial[id(copy)] = copy
-
-    def is_partial(self, copy: Any) -> bool:
-        """Whether a copy is not all that there is."""
-        return id(copy) in self._partial
-
-
-def copied(
-    value: Any,
-    *,
-    copy_arrays: bool = True,
-    foreign: Collection[int] = (),
-    look_into: LookInto = lambda value: None,
-    copies: Copies | None = None,
-    holder: Any = None,
-) -> Any:
-    """Returns a copy of a value; immutable parts are shared.
-
-    Args:
-        value: what somebody holds.
-        copy_arrays: whether it may write into its arrays.
-        foreign: the `id` of each variable that somebody else restores.
-        look_into: returns the attributes that an object is made of, or None.
-        copies: of what has been copied already, and may be held here too.
-        holder: who keeps it: what refers to that in turn is put back where it is.
-
-    Raises:
-        Resource: a part of it cannot be copied.
-    """
-    above = () if holder is None else (id(holder),)
-    return _Copier(copy_arrays, foreign, look_into, copies or Copies(), above).copy(value)
-
-
-def is_shareable(copy: Any) -> bool:
-    """Whether it shows if two names hold one of these: what can be changed, and what tells itself apart."""
-    return type(copy) in _SHAREABLE
-
-
-_SHAREABLE = frozenset(
-    (*(list, dict, set, deque, *_BUFFERS, np.ndarray), *(VariableValue, ObjectValue, GeneratorValue))
-)
-
-
-@dataclass(frozen=True)
-class _Copier:
-    """Copies one value and all that it holds.
+@dataclass(frozen=True, eq=False)
+class ObjectValue:
+    """What an object held at one moment. It is put back into an object of its class that is in its place.
 
     Attributes:
-        copy_arrays: whether who holds it may write into its arrays.
-        foreign: the `id` of each variable that somebody else restores.
-        look_into: returns the attributes that an object is made of, or None.
-        copies: what has been copied.
-        above: the `id` of what holds the value.
-        alone: whether objects alone hold the value, so that it is put back where it is.
+        kind: the name of its class.
+        attributes: those that are plain, or its variables by number.
+        items: what it holds as a container, or the name of a member of an enumeration.
+        lost: the names of attributes, and of what they hold, that are not plain and may change.
     """
 
-    copy_arrays: bool
-    foreign: Collection[int]
-    look_into: LookInto
-    copies: Copies
-    above: tuple[int, ...] = ()
-    alone: bool = True
+    kind: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    items: Any = None
+    lost: tuple[str, ...] = ()
+
+
+class Copier:
+    """Copies values; what several of them hold has one copy.
+
+    Args:
+        foreign: returns the `id` of each variable that somebody else restores.
+        parts: returns what an object is made of by name, or None.
+        copy_arrays: whether whoever holds an array may write into it.
+        alone: whether the copy has to be enough to make the value anew: it holds no objects, and a tensor for
+            each variable.
+        apart: objects that are copied by themselves, such as the other callbacks.
+    """
+
+    def __init__(
+        self,
+        foreign: Foreign = frozenset,
+        *,
+        parts: Parts | None = None,
+        copy_arrays: bool = True,
+        alone: bool = False,
+        apart: Iterable[Any] = (),
+    ) -> None:
+        self.copy_arrays = copy_arrays
+        self._apart = frozenset(map(id, apart))
+        self._list_foreign, self._parts, self._alone = foreign, parts or parts_of, alone
+        self._copies: dict[int, tuple[Any, Any, int]] = {}  # with the value, so that its `id` stays its own
+        self._above: set[int] = set()
+        self._deepest = 0  # containers around what has been copied last
+
+    @functools.cached_property
+    def _foreign(self) -> Collection[int]:
+        return self._list_foreign()
+
+    def object(self, value: Any, parts: Mapping[str, Any]) -> ObjectValue:
+        """Returns what an object holds of the named parts; those that are not plain are left out.
+
+        Raises:
+            NotPlainError: what it says itself that it remembers is not plain.
+        """
+        self._above.add(id(value))
+        attributes: dict[str, Any] = {}
+        lost: list[str] = []
+        for name, part in parts.items():
+            if name == SPOKEN:
+                attributes[name] = spoken_by(value)
+                continue
+            try:
+                attributes[name] = self._attribute(type(value), name, part)
+            except NotPlainError as error:
+                lost += [] if error.constant else [name]
+            else:
+                lost += [f"{name}.{inner}" for inner in getattr(attributes[name], "lost", ())]
+        self._above.discard(id(value))
+        base = base_of(type(value))
+        items = None if base is object else self.copy(content_of(value))
+        return ObjectValue(type(value).__name__, attributes, items, tuple(lost))
+
+    def _attribute(self, kind: type, name: str, part: Any) -> Any:
+        if not keeps(kind, name):
+            raise NotPlainError(f"what hides {name!r} of its class", constant=is_code(part))
+        return self.copy(part)
 
     def copy(self, value: Any) -> Any:
-        """Returns the copy of a value."""
-        if type(value) in _IMMUTABLE or is_standard(value):
-            return value
-        depth, outside, known = len(self.above), self.copies.deepest, self.copies.of(value)
-        if known is not None:
-            return self._again(value, *known)
-        self.copies.deepest = depth
-        try:
-            done = self._copied(value)
-        except (MemoryError, Resource):
-            raise
-        except Exception as error:  # of a proxy whose object has gone, say: it tells nothing of itself
-            raise Resource(f"{type(value).__name__} that raises {type(error).__name__}") from error
-        if done is not value and is_shareable(done):
-            self.copies.add(value, done, self.copies.deepest - depth)
-        self.copies.deepest = max(outside, self.copies.deepest)
-        return done
+        """Returns the copy of a value.
 
-    def _again(self, value: Any, known: Any, height: int) -> Any:
-        """Returns the copy that there is, if it may stand here too."""
-        deepest = len(self.above) + height
-        if deepest > DEEPEST:
-            raise Resource(f"a container in more than {DEEPEST} others")
-        if not self.alone and self.copies.is_partial(known):
-            raise Resource(f"a {type(value).__name__} that cannot be made anew")
-        self.copies.deepest = max(self.copies.deepest, deepest)
+        Raises:
+            NotPlainError: it is not plain.
+        """
+        if type(value) in SIMPLE:
+            return value
+        if id(value) in self._apart:
+            raise NotPlainError("what is copied by itself", constant=True)
+        depth, outside = len(self._above), self._deepest
+        _, known, height = self._copies.get(id(value), (None, None, 0))
+        if depth + height >= DEEPEST:
+            raise NotPlainError(f"a container in more than {DEEPEST} others")
+        if known is None:
+            if id(value) in self._above:  # an object that refers to one above it finds it there again
+                raise NotPlainError("a container that holds itself", constant=type(value) not in _BASES)
+            self._deepest = depth
+            known = self._tried(value)
+            height = self._deepest - depth
+            self._copies[id(value)] = value, known, height
+        self._deepest = max(outside, depth + height)
         return known
 
-    def _copied(self, value: Any) -> Any:
-        kind = type(value)
-        if kind in _SEQUENCES and _IMMUTABLE.issuperset(map(type, value)):
+    def _tried(self, value: Any) -> Any:
+        self._above.add(id(value))
+        try:
+            return self._copied(value, type(value))
+        except (MemoryError, NotPlainError):
+            raise
+        except Exception as error:  # of a proxy whose object has gone, say
+            raise NotPlainError(f"{type(value).__name__} that raises {type(error).__name__}") from error
+        finally:
+            self._above.discard(id(value))
+
+    def _copied(self, value: Any, kind: type) -> Any:
+        self._deepest = max(self._deepest, len(self._above))
+        if kind in (list, tuple, set, frozenset) and SIMPLE.issuperset(map(type, value)):
             return kind(value)  # a history is long, and has nothing to look into
         if isinstance(value, (np.ndarray, np.generic)):
             return _copied_array(value, self.copy_arrays)
         if is_variable(value):
-            if id(value) in self.foreign:
-                raise Resource("a variable of the model", constant=True)
-            return VariableValue(tf_variable(value).read_value())
-        if isinstance(value, (VariableValue, ObjectValue, GeneratorValue)):
-            return value
-        if tf.is_tensor(value) and hasattr(value, "numpy") and hasattr(value, "dtype"):
+            return self._variable(value)
+        if tf.is_tensor(value) and hasattr(value, "numpy"):
             return _copied_tensor(value)
-        if kind in _BUFFERS:
-            return value[:]
         if is_generator(value):
             return copied_generator(value)
-        return self._holder(value, kind)
-
-    def _holder(self, value: Any, kind: type) -> Any:
-        if id(value) in self.above:
-            # An object that refers to one above it is put back where both are.
-            raise Resource("a container that holds itself", constant=kind not in _CONTAINERS)
-        if len(self.above) >= DEEPEST:
-            raise Resource(f"a container in more than {DEEPEST} others")
-        inside = replace(self, above=(*self.above, id(value)), alone=self.alone and kind not in _CONTAINERS)
-        self.copies.deepest = max(self.copies.deepest, len(inside.above))
-        if kind in _SEQUENCES:
-            return kind(inside.parts(value))
-        if kind is deque:
-            return deque(inside.parts(value), value.maxlen)
+        if kind is datetime.datetime and type(value.tzinfo) in (type(None), datetime.timezone):
+            return value
+        if kind in (list, tuple):
+            return kind(self._items(value))
+        if kind is collections.deque:
+            return collections.deque(self._items(value), value.maxlen)
+        if kind in (set, frozenset):
+            return kind(map(self._key, value))
         if kind is dict:
-            return dict(zip(inside.parts(value), inside.parts(value.values()), strict=True))
-        return inside.taken_apart(value)
+            return dict(zip(map(self._key, value), self._items(value.values()), strict=True))
+        return self._object(value)
 
-    def parts(self, items: Iterable[Any]) -> list[Any]:
-        """Copies items; what cannot be copied loses nothing if there is nothing else."""
+    def _variable(self, value: Any) -> Any:
+        if id(value) in self._foreign:
+            raise NotPlainError("a variable of the model", constant=True)
+        content = tf_variable(value).read_value()
+        return content if self._alone else VariableValue(content)
+
+    def _items(self, items: Iterable[Any]) -> list[Any]:
+        """Copies items; if all of them are constants, nothing is lost."""
         done, constants = [], []
         for item in items:
             try:
                 done.append(self.copy(item))
-            except Resource as error:
+            except NotPlainError as error:
                 if not error.constant:
                     raise
                 constants.append(error)
         if constants:
-            raise Resource(str(constants[0]), constant=not done)
+            raise NotPlainError(str(constants[0]), constant=not done)
         return done
 
-    def taken_apart(self, value: Any) -> ObjectValue:
-        """Takes an object apart; one that is not alone has to be complete, as it may have to be made."""
-        member = objects.member(value)
-        if member is not None:
-            return member
-        name, variables = objects.class_name(type(value)), objects.state_variables(value)
-        if variables is not None:
-            kept = [None if id(v) in self.foreign else self.copy(v) for v in variables]
-            if not any(kept):
-                raise Resource("a part of the model", constant=True)
-            return ObjectValue(name, kept, partial=True)
-        attributes = self.look_into(value)
-        if attributes is None:
-            raise Resource(type(value).__name__, constant=objects.is_constant(value))
-        taken, lost = self._attributes(value, attributes)
-        partial = len(taken) < len(attributes) or isinstance(value, keras.callbacks.Callback)
-        done = ObjectValue(name, self._items(value), taken, partial=partial, lost=lost)
-        if len(taken) < len(attributes) or any(map(self.copies.is_partial, taken.values())):
-            self.copies.add_partial(done)
+    def _key(self, key: Any) -> Any:
+        copy = self.copy(key)
+        if isinstance(copy, ObjectValue):
+            raise NotPlainError(f"a key of type {type(key).__name__}")
+        return copy
+
+    def _object(self, value: Any) -> ObjectValue:
+        constant = isinstance(value, _CONSTANT)
+        if self._alone or constant:
+            raise NotPlainError(type(value).__name__, constant=constant)
+        if isinstance(value, enum.Enum):
+            return ObjectValue(type(value).__name__, items=value.name)
+        parts = self._parts(value)
+        if parts is None:
+            raise NotPlainError(type(value).__name__)
+        done = self.object(value, parts)
+        if parts and not done.attributes and not done.lost and done.items is None:
+            raise NotPlainError("a part of the model", constant=True)
         return done
 
-    def _attributes(
-        self, value: Any, attributes: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Copies the attributes of an object; returns also the names of those that are lost by it."""
-        taken: dict[str, Any] = {}
-        lost: list[str] = []
-        for name, part in attributes.items():
-            try:
-                taken[name] = self._attribute(type(value), name, part)
-            except Resource as error:
-                if not self.alone:
-                    raise Resource(f"a {type(value).__name__} with {error}") from error
-                lost += [] if error.constant else [name]
-                continue
-            lost += [f"{name}.{inner}"[:_LONGEST_NAME] for inner in getattr(taken[name], "lost", ())]
-        return taken, tuple(lost)
 
-    def _attribute(self, kind: type, name: str, part: Any) -> Any:
-        if not objects.keeps(kind, name):
-            raise Resource(f"what hides {name!r} of its class")
-        return self.copy(part)
+def parts_of(value: Any) -> Mapping[str, Any] | None:
+    """Returns what an object is made of by name; None if that is not all it is.
 
-    def _items(self, value: Any) -> Any:
-        """Returns what an object holds besides its attributes, as the class of Python's that holds it."""
-        base, content = objects.content_of(value)
-        return content if base is object else replace(self, alone=False).copy(content)
+    An object of a class with memory of its own, written in C, is more than that; so is one of a library's,
+    which may hold what belongs to the process.
+    """
+    if speaks(value):
+        return {SPOKEN: None}
+    if isinstance(value, (keras.random.SeedGenerator, tf.random.Generator)):
+        return {"0": value.state}
+    if isinstance(value, _STATEFUL):
+        return {str(number): variable for number, variable in enumerate(value.variables)}
+    if not _is_open(type(value)):
+        return None
+    # What `Box[int]()` notes says nothing of the object.
+    return {name: part for name, part in variables_of(value).items() if name != "__orig_class__"}
 
 
-def _copied_array(value: Any, copy_arrays: bool) -> Any:
-    if isinstance(value, (np.str_, np.bytes_)):
-        return value  # whose item has no size where the text is empty
-    raw = value.dtype.kind == "V" and value.dtype.isbuiltin != 2  # which those of ml_dtypes are
-    if raw or value.dtype.kind in "OT" or value.dtype.fields is not None or value.dtype.itemsize == 0:
-        raise Resource(f"array of dtype {value.dtype}")
-    if isinstance(value, np.generic):
-        return value
-    if type(value) is not np.ndarray:
-        raise Resource(type(value).__name__)
-    return value.copy() if copy_arrays else value
+def speaks(value: Any) -> bool:
+    """Whether an object says what it remembers, and takes it back."""
+    return all(callable(getattr(value, name, None)) for name in ("get_state", "set_state"))
 
 
-def _copied_tensor(value: Any) -> Any:
-    if not isinstance(value, tf.Tensor) or not value.dtype.is_numpy_compatible or value.dtype == tf.string:
-        raise Resource(f"tensor of {value.dtype}")
-    return value
+def spoken_by(value: Any, method: str = "get_state") -> Any:
+    """Returns a copy of what an object says that it remembers, from which that can be made anew.
+
+    Raises:
+        NotPlainError: it is not plain.
+    """
+    return Copier(alone=True).copy(getattr(value, method)())
+
+
+def _is_open(kind: Any) -> bool:
+    """Whether objects of a class are their attributes, and what they hold as a container."""
+    frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+    bases = [base for base in kind.__mro__ if base not in _OPEN]
+    return kind is not object and not frozen and all(map(_adds_attributes, bases))
+
+
+def _adds_attributes(kind: type) -> bool:
+    written = origin_of(kind) is Origin.USER or kind.__module__ in _ABSTRACT
+    return written and bool(kind.__flags__ & _HEAP_TYPE)
+
+
+def keeps(kind: Any, name: str) -> bool:
+    """Whether objects of a class may have a value under a name: it is not that of a method or a property."""
+    found = inspect.getattr_static(kind, name, None)
+    if isinstance(found, types.MemberDescriptorType):
+        return True
+    if name.startswith("__") or isinstance(found, _NO_ATTRIBUTES):
+        return False
+    return bool(kind.__dictoffset__) and not (callable(found) and hasattr(type(found), "__get__"))
+
+
+def base_of(kind: type) -> Any:
+    """Returns the class of Python's that says what a class holds besides attributes: `object` for nothing."""
+    return next((base for base in kind.__mro__ if base in _BASES), object)
+
+
+def content_of(value: Any) -> Any:
+    """Returns what an object holds as a container, without calling methods of its class."""
+    base = base_of(type(value))
+    if base is collections.deque:
+        return collections.deque(base.__iter__(value), value.maxlen)
+    return dict(base.items(value)) if issubclass(base, dict) else base(base.__iter__(value))
+
+
+def places(value: Any, label: str) -> collections.Counter[str]:
+    """Counts the variables and objects in a copy, by what holds them and their class.
+
+    They come back only where there are as many in the resumed process.
+    """
+    found: collections.Counter[str] = collections.Counter()
+    left, seen = [(label, value)], set()
+    while left:
+        label, value = left.pop()
+        if type(value) in SIMPLE or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, VariableValue):
+            found[label] += 1
+        elif isinstance(value, ObjectValue):
+            found[label] += value.items is not None or bool(value.attributes)
+            left += [(f"{label}.{name}", part) for name, part in value.attributes.items()]
+            left.append((label, value.items))
+        elif isinstance(value, (list, tuple, collections.deque, dict)):
+            left += [(label, part) for part in (value.values() if isinstance(value, dict) else value)]
+    return found
+
+
+def is_code(value: Any) -> bool:
+    """Whether a value is a function or the like."""
+    return isinstance(value, _CODE)
 
 
 def is_variable(value: Any) -> bool:
@@ -297,20 +373,27 @@ def tf_variable(variable: Any) -> Any:
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-def standing_in(copy: Any) -> ObjectValue | None:
-    """Returns an object in a copy that has to be there when it is put back, such as a metric, or None."""
-    left, seen = [copy], set()
-    while left:
-        copy = left.pop()
-        if id(copy) in seen:
-            continue
-        seen.add(id(copy))
-        if isinstance(copy, ObjectValue):
-            if copy.partial:
-                return copy
-            left += [copy.items, *copy.attributes.values()]
-        elif isinstance(copy, dict):
-            left += [*copy.keys(), *copy.values()]
-        elif isinstance(copy, _CONTAINERS):
-            left += copy
-    return None
+def _copied_array(value: Any, copy_arrays: bool) -> Any:
+    if isinstance(value, (np.str_, np.bytes_)):
+        return value  # whose item has no size where the text is empty
+    raw = value.dtype.kind == "V" and value.dtype.isbuiltin != 2  # which those of ml_dtypes are
+    if raw or value.dtype.kind in "OT" or value.dtype.fields is not None or value.dtype.itemsize == 0:
+        raise NotPlainError(f"array of dtype {value.dtype}")
+    if isinstance(value, np.generic):
+        return value
+    if type(value) is not np.ndarray:
+        raise NotPlainError(type(value).__name__, constant=not value.flags.writeable)  # such as a memmap
+    return value.copy() if copy_arrays else value
+
+
+def _copied_tensor(value: Any) -> Any:
+    if not isinstance(value, tf.Tensor) or not value.dtype.is_numpy_compatible or value.dtype == tf.string:
+        raise NotPlainError(f"tensor of {value.dtype}")
+    return value
+
+
+def model_variables(model: keras.Model | None) -> frozenset[int]:
+    """Returns the `id` of each variable of a model and of what it is compiled with; a snapshot has them."""
+    optimizer, metrics = getattr(model, "optimizer", None), getattr(model, "metrics_variables", ())
+    found = [*getattr(model, "variables", ()), *metrics, *getattr(optimizer, "variables", ())]
+    return frozenset(map(id, [*found, *(variable.value for variable in found)]))

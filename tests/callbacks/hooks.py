@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from overlap_train._callbacks.state import (
-    capture,
-)
+from overlap_train._callbacks.state import capture_all, restore_all
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._copies.packing import pack, unpack
@@ -14,9 +12,20 @@ from overlap_train._copies.packing import pack, unpack
 LOSSES = [5.0, 4.0, 4.5, 3.0, 3.5, 3.6, 3.7, 3.8, 3.9, 4.0]
 
 
+def capture(callback):
+    """Returns what a callback remembers."""
+    (state,) = capture_all([callback])
+    return state
+
+
+def restore(callback, state):
+    """Puts back what a callback remembered; returns what stays as it is."""
+    return restore_all([callback], [state])
+
+
 def through_disk(states, path: Path):
     """Sends states through a checkpoint file."""
-    arrays, described = pack(states)
+    arrays, described = pack(states, "callbacks")
     path.write_bytes(b"".join(container.encode(CheckpointState(0, 0, arrays, {"callbacks": described}))))
     loaded = container.read(path)
     return unpack(loaded.arrays, loaded.meta["callbacks"])
@@ -44,4 +53,4 @@ def run(callback, model, first: int, last: int, **logs) -> int:
 
 
 def remembered(callback):
-    return repr(sorted(capture(callback).values.items()))
+    return repr(sorted(capture(callback).attributes.items()))

@@ -8,7 +8,7 @@ import pytest
 import overlap_train
 from overlap_train import EpochOnly
 from overlap_train._callbacks.hooks import hook_that_waits, may_change_training, wants_train_batches
-from overlap_train._callbacks.state import capture, restore
+from tests.callbacks.hooks import capture, restore
 from tests.networks import arrays, sequential
 
 

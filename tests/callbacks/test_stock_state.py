@@ -6,12 +6,8 @@ import keras
 import pytest
 
 from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files
-from overlap_train._callbacks.state import (
-    capture,
-    check_all,
-    restore,
-)
-from tests.callbacks.hooks import LOSSES, begin, remembered, run, through_disk
+from overlap_train._callbacks.state import check_all
+from tests.callbacks.hooks import LOSSES, begin, capture, remembered, restore, run, through_disk
 
 # Keras's own callbacks, killed after some epochs and resumed in a new object.
 
@@ -96,7 +92,7 @@ def test_nothing_of_a_stock_callback_is_lost_silently(tmp_path, model, name):
     begin(callback, model)
     if name != "remote":
         run(callback, model, 0, 3)
-    assert capture(callback).left_out == ()
+    assert capture(callback).lost == ()
     if isinstance(callback, keras.callbacks.CSVLogger):
         callback.on_train_end()
 
@@ -106,7 +102,7 @@ def test_tensorboard_keeps_counters_and_leaves_writers(tmp_path, model):
     begin(callback, model)
     callback.on_train_batch_begin(0)
     state = capture(callback)
-    assert state.values == {
+    assert state.attributes == {
         "_global_train_batch": 1,
         "_global_test_batch": 0,
         "_should_write_train_graph": False,
@@ -142,4 +138,4 @@ def test_best_weights_are_shared_and_not_copied(model):
     callback = keras.callbacks.EarlyStopping(restore_best_weights=True)
     begin(callback, model)
     run(callback, model, 0, 1)
-    assert capture(callback).values["best_weights"][0] is callback.best_weights[0]
+    assert capture(callback).attributes["best_weights"][0] is callback.best_weights[0]

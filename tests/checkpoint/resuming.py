@@ -46,7 +46,7 @@ class Mark:
     """What a callback keeps an object of."""
 
     def __init__(self) -> None:
-        self.count, self.seen = 1, [Phase.MAIN]
+        self.count, self.seen, self.phase = 1, [2], Phase.MAIN
 
 
 class Phase(enum.Enum):
@@ -63,10 +63,10 @@ class Remembering(keras.callbacks.Callback):
         self.array, self.scalar = np.arange(4.0), np.float32(2)
         self.average = keras.Variable(np.zeros(3, "float32"))
         self.text, self.bits, self.point = "text", b"\x00\xff", 1 + 2j
-        self.mark, self.random, self.day = Mark(), np.random.default_rng(1), datetime.date(2026, 1, 2)
+        self.mark, self.random, self.day = Mark(), np.random.default_rng(1), datetime.datetime(2026, 1, 2)
         self.bits_of_random = np.random.Philox(2)
         self.bits_of_random.random_raw()
-        self.common = {"mark": self.mark, Phase.MAIN: [self.array, self.seen]}
+        self.common = {"mark": self.mark, 1: [self.array, self.seen]}
 
     def get_config(self):
         return {}

@@ -11,11 +11,7 @@ import tensorflow as tf
 
 from overlap_train._checkpoint import data_state
 from overlap_train._checkpoint.data_state import DataState, beside
-from overlap_train._copies.kept import KeptState
-from overlap_train._copies.objects import ObjectValue
 from tests.callbacks.hooks import through_disk
-
-UNHASHABLE = ObjectValue("collections:UserString")  # as it has no `data`, of which that is the hash
 
 
 class Source:
@@ -81,9 +77,7 @@ def test_what_is_another_from_the_start_is_named():
     assert second.files == ["other.png"]
 
 
-@pytest.mark.parametrize(
-    "change", [{"attributes": {"turn": 3}}, {"attributes": {"__class__": int}}, {"python": 3}, {"numpy": ()}]
-)
+@pytest.mark.parametrize("change", [{"python": 3}, {"numpy": ()}, {"attributes": [1]}])
 def test_a_state_that_makes_no_sense_is_an_error(change):
     state = DataState(Source()).take()
     with pytest.raises((TypeError, ValueError, LookupError)):
@@ -95,11 +89,8 @@ def test_a_state_that_makes_no_sense_is_an_error(change):
     [
         *({"python": value} for value in (3, range(3), (3, (1,) * 625, "a"))),
         *({"numpy": value} for value in (3, range(3), {"bit_generator": "os"})),
-        *(
-            {"attributes": value}
-            for value in ([1], {1: 2}, {"turn": {ObjectValue("collections:UserString")}})
-        ),
-        *({"spoken": [{ObjectValue("collections:UserString")}]}, {"begun": np.zeros(3)}, {"unchanged": [1]}),
+        *({"attributes": value} for value in ([1], {1: 2})),
+        *({"begun": np.zeros(3)}, {"unchanged": [1]}),
         *({"position": 3}, {"position": {"numpy": 3}}),
     ],
     ids=lambda change: f"{change}"[:60],
@@ -109,6 +100,16 @@ def test_a_state_that_no_source_tells_is_found_before_it_is_put_back(change):
     DataState(Source()).check(state)
     with pytest.raises(ValueError, match=r"\w"):
         DataState(Source()).check({**state, **change})
+
+
+def test_an_attribute_that_a_source_cannot_have_is_left_alone():
+    source = Source()
+    stay = DataState(source).put_back(
+        {**DataState(Source()).take(), "attributes": {"turn": 3, "__class__": 4}}
+    )
+    assert stay == ["turn (it is no attribute)", "__class__ (it is no attribute)"]
+    assert type(source) is Source
+    assert callable(source.turn)
 
 
 @pytest.mark.parametrize("pos", [-1, 625, 400_000_000])
@@ -185,7 +186,7 @@ def test_the_objects_of_a_source_go_through_a_file_with_what_they_share(tmp_path
     assert kept.left_out == []
     for _ in range(3):
         first.turn()
-    state = dict(through_disk([KeptState("data", kept.take())], tmp_path / "file")[0].values)
+    (state,) = through_disk([kept.take()], tmp_path / "file")
     expected = [first.turn() for _ in range(3)], first.augmenters[1].draws
     augmenters, flips = second.augmenters, second.flips
     assert taker.put_back(state) == []
@@ -226,7 +227,7 @@ def test_an_object_that_is_another_is_named_and_stays():
     first.extra, second.extra = Path(), object()
     kept = DataState(first)
     first.extra.parts.append(2)
-    assert DataState(second).put_back(kept.take()) == ["extra"]
+    assert DataState(second).put_back(kept.take()) == ["extra (its place holds a value of type object)"]
     assert type(second.extra) is object
 
 
@@ -247,18 +248,3 @@ def test_what_a_source_tells_may_hold_generators_and_be_put_back_twice():
     for _ in range(2):
         DataState(second).put_back(state)
         assert second.rng.random() == expected
-
-
-def test_the_bare_states_of_generators_in_earlier_files_are_taken():
-    first, second = Source(), Source()
-    first.turn()
-    bare = {
-        "rng": first.rng.bit_generator.state,
-        "old": first.old.get_state(legacy=False),
-        "python": first.python.getstate(),
-    }
-    rng = second.rng
-    assert DataState(second).put_back({**DataState(first).take(), "attributes": bare, "unchanged": {}}) == []
-    drawn = [(each.rng.random(), each.old.uniform(), each.python.random()) for each in (first, second)]
-    assert drawn[0] == drawn[1]
-    assert second.rng is rng

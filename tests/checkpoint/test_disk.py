@@ -261,7 +261,7 @@ def test_sizes_are_checked_before_memory_is_taken(tmp_path, monkeypatch, text, s
 
 def test_a_manifest_without_end_is_not_read(tmp_path):
     path = tmp_path / "f"
-    path.write_bytes(struct.pack("<6sHQ32s", b"OTCKPT", 2, 1 << 40, b""))
+    path.write_bytes(struct.pack("<6sHQ32s", b"OTCKPT", 3, 1 << 40, b""))
     os.truncate(path, 1 << 41)
     with pytest.raises(CheckpointCorruptError, match=r"manifest has \d+ bytes, and \d+ is the most"):
         container.read(path)

@@ -42,7 +42,7 @@ def rewritten(path: Path, **changes) -> None:
     path.write_bytes(b"".join(container.encode(state)))
 
 
-CURSOR = {"drawn": 1, "seen": 3, "open": False}
+CURSOR = {"drawn": 1, "seen": 3, "open": False, "epochs": 0, "within": False, "steps": 0}
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,13 @@ CURSOR = {"drawn": 1, "seen": 3, "open": False}
         {"files": [{}]},
         {"settings": {"a": 1}},
         {"data": {}},
+        {"data": []},
+        {"random": {"dict": []}},
         {"undelivered": {}},
         {"undelivered": [1]},
-        {"undelivered": [{"epoch": 1, "step": 3, "cursor": CURSOR, "parts": []}]},
-        {"undelivered": [{"epoch": 0, "step": 4, "cursor": CURSOR, "parts": []}]},
-        {"undelivered": [{"epoch": 0, "step": 3, "cursor": CURSOR, "parts": []}]},
+        {"undelivered": [{"epoch": 1, "step": 3, "cursor": CURSOR, "parts": {"dict": []}}]},
+        {"undelivered": [{"epoch": 0, "step": 4, "cursor": CURSOR, "parts": {"dict": []}}]},
+        {"undelivered": [{"epoch": 0, "step": 3, "cursor": CURSOR, "parts": {"dict": []}}]},
     ],
     ids=repr,
 )
@@ -107,8 +109,8 @@ def test_variables_that_are_not_those_of_the_model_are_passed_over(training, new
 def test_values_of_callbacks_that_are_not_theirs_are_passed_over(training, newest):
     meta = dict(container.read(newest).meta)
     for callback in meta["callbacks"]:
-        if callback["kind"] == "EarlyStopping":
-            callback["values"]["wait"] = "three"
+        if callback["object"][0] == "EarlyStopping":
+            callback["object"][1]["wait"] = "three"
     rewritten(newest, meta=meta)
     with pytest.warns(RuntimeWarning, match=r"000002.*EarlyStopping.wait is of type str"):
         assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)

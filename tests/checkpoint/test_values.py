@@ -21,7 +21,7 @@ from overlap_train._checkpoint.values import (
     stored_values,
     undelivered,
 )
-from overlap_train._copies.objects import ObjectValue
+from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._snapshot import ModelState, Snapshot, StateVariable
@@ -132,7 +132,7 @@ def test_epochs_that_wait_come_back_with_logs_and_position(state):
 def test_parts_of_an_epoch_that_do_not_fit_together_are_refused(state):
     arrays, described = pack_undelivered([waiting(state, 3, loss=0.5)])
     with pytest.raises(CheckpointCorruptError, match="its epoch 3 that waits has no logs"):
-        undelivered(arrays, [{**described[0], "parts": []}], state)
+        undelivered(arrays, [{**described[0], "parts": {"dict": []}}], state)
     with pytest.raises(CheckpointCorruptError, match="its variable 0 is missing"):
         undelivered({}, described, state)
 
@@ -151,7 +151,7 @@ def test_parts_of_an_epoch_that_do_not_fit_together_are_refused(state):
         ({"loss": {1}}, False),
         ({"loss": b"a"}, False),
         ({"loss": np.array("a")}, False),
-        ({"loss": ObjectValue("collections:UserString")}, False),
+        ({"loss": ObjectValue("Mark")}, False),
         ({"loss": [[[[[[[[[1]]]]]]]]]}, False),
         ([1], False),
         (None, False),
@@ -167,7 +167,7 @@ def test_logs_that_wait_are_numbers_by_name(state, logs, are):
 )
 def test_an_epoch_that_waits_with_other_logs_is_refused(state, logs):
     arrays, described = pack_undelivered([waiting(state, 3, loss=0.5)])
-    described[0]["parts"][0]["values"]["logs"] = logs
+    described[0]["parts"]["dict"][0] = ["logs", logs]
     with pytest.raises(CheckpointCorruptError, match="its epoch 3 that waits has no logs"):
         undelivered(arrays, described, state)
 

@@ -1,17 +1,27 @@
-"""Values that callbacks may keep, for the tests of this folder."""
+"""Values that callbacks may keep, and their way through a checkpoint, for the tests of this folder."""
 
 from __future__ import annotations
 
 import collections
+import json
 
 from hypothesis import strategies as st
 
+from overlap_train._copies.packing import pack, unpack
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
-    | st.complex_numbers(allow_nan=False) | st.sets(st.integers()) | st.frozensets(st.text()),
+    | st.complex_numbers(allow_nan=False) | st.sets(st.integers()) | st.frozensets(st.text())
+    | st.datetimes() | st.timedeltas(),
     lambda inner: st.lists(inner)
     | st.lists(inner).map(tuple)
     | st.dictionaries(st.text() | st.integers() | st.tuples(st.integers(), st.text()), inner)
     | st.lists(inner).map(collections.deque),
     max_leaves=8,
 )  # fmt: skip
+
+
+def packed_and_unpacked(copy):
+    """Returns a copy as a checkpoint gives it back."""
+    arrays, described = pack(copy, "here")
+    return unpack(arrays, json.loads(json.dumps(described)))

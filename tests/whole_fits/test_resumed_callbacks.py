@@ -44,9 +44,16 @@ class Phase(enum.Enum):
     MAIN = 2
 
 
-class Stage:
-    def __init__(self, name):
-        self.name, self.losses = name, []
+class Tracker:
+    """What a callback has beside its own attributes."""
+
+    def __init__(self):
+        self.calls, self.phase, self.rng = 0, Phase.WARM, np.random.default_rng(3)
+
+    def turn(self):
+        self.calls += 1
+        self.phase = Phase.MAIN
+        return self.rng.uniform(0.5, 1.0)
 
 
 class Stages(keras.callbacks.Callback):
@@ -57,21 +64,23 @@ class Stages(keras.callbacks.Callback):
     def __init__(self, board):
         super().__init__()
         self.current, self.turns, self.board = None, 0, board
-        self.stages = [Stage("a"), Stage("b"), Stage("c")]
-        self.by_name = {stage.name: stage for stage in self.stages}
-        self.means = {phase: keras.metrics.Mean() for phase in Phase}
+        self.stages = [{"name": name, "losses": []} for name in "abc"]
+        self.by_name = {stage["name"]: stage for stage in self.stages}
+        self.means = {"even": keras.metrics.Mean(), "odd": keras.metrics.Mean()}
+        self.tracker = Tracker()
 
     def on_train_begin(self, logs=None):
         self.current = self.stages[0]
 
     def on_epoch_end(self, epoch, logs=None):
         self.turns += 1
-        self.current.losses.append(logs["loss"])
-        self.means[Phase.MAIN if epoch % 2 else Phase.WARM].update_state(logs["loss"])
+        self.current["losses"].append(logs["loss"])
+        self.means["odd" if epoch % 2 else "even"].update_state(logs["loss"])
         self.current = self.stages[(self.stages.index(self.current) + 1) % 3]
-        self.board["turns"].append(len(self.by_name["b"].losses))
+        self.board["turns"].append(len(self.by_name["b"]["losses"]))
         self.model.turns = self.turns
-        self.model.optimizer.learning_rate = 0.01 / (1 + len(self.stages[1].losses) + len(self.board["seen"]))
+        rate = 0.01 / (1 + len(self.stages[1]["losses"]) + len(self.board["seen"]))
+        self.model.optimizer.learning_rate = rate * self.tracker.turn()
 
 
 class Watches(keras.callbacks.Callback):
@@ -112,8 +121,9 @@ def fit(train, model, last=None):
 
 def shown(stages, watches, listed, board):
     return {
-        "stages": [(stage.name, [round(loss, 4) for loss in stage.losses]) for stage in stages.stages],
-        "current": stages.current.name,
+        "stages": [(stage["name"], [round(loss, 4) for loss in stage["losses"]]) for stage in stages.stages],
+        "current": stages.current["name"],
+        "tracker": (stages.tracker.calls, stages.tracker.phase),
         "means": {phase: round(float(mean.result()), 4) for phase, mean in stages.means.items()},
         "turns": stages.turns,
         "board": board,
@@ -121,8 +131,8 @@ def shown(stages, watches, listed, board):
         "ends": listed.ends,
         "on model": stages.model.turns,
         "common": [
-            stages.current in stages.stages,
-            all(stages.by_name[stage.name] is stage for stage in stages.stages),
+            any(stages.current is stage for stage in stages.stages),
+            all(stages.by_name[stage["name"]] is stage for stage in stages.stages),
             watches.turns is watches.board["turns"] is stages.board["turns"] is board["turns"],
             [each is watches.first for each in board["seen"]],
         ],

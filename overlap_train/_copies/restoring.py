@@ -1,0 +1,188 @@
+"""Copies put back where they were.
+
+Lists, dicts, sets, deques, arrays, variables, generators and objects that are still in their places are
+changed themselves, so that whoever shares them sees it. Where none is, a new one is made, except for
+variables and objects: the file does not say how. What several names hold in common stays in common.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from overlap_train._copies.generators import GeneratorValue, made_generator, set_generator, takes_state
+from overlap_train._copies.values import (
+    SIMPLE,
+    SPOKEN,
+    Copier,
+    Foreign,
+    NotPlainError,
+    ObjectValue,
+    Parts,
+    VariableValue,
+    base_of,
+    content_of,
+    is_variable,
+    keeps,
+    parts_of,
+    speaks,
+    tf_variable,
+)
+
+__all__ = ["NotPutBackError", "Restorer"]
+
+_CONTAINERS = (list, dict, set, collections.deque)
+
+
+class NotPutBackError(Exception):
+    """A value has nowhere to go, and what is there stays as it is; the text says why."""
+
+
+class Restorer:
+    """Puts copies back; each can be put back any number of times, with a new restorer.
+
+    Args:
+        foreign: returns the `id` of each variable that somebody else restores.
+        parts: returns what an object is made of by name, or None.
+        apart: objects that are put back by themselves.
+
+    Attributes:
+        stay: the attributes that could not be put back and stay as they are, with the reasons.
+    """
+
+    def __init__(
+        self, foreign: Foreign = frozenset, *, parts: Parts = parts_of, apart: Iterable[Any] = ()
+    ) -> None:
+        self.stay: list[str] = []
+        self._parts = parts
+        self._copier = Copier(foreign, parts=parts, copy_arrays=False, apart=apart)
+        self._new: dict[int, Any] = {}
+        self._taken: dict[int, Any] = {}
+
+    def attributes(self, live: Any, values: Mapping[str, Any], label: str) -> None:
+        """Puts the parts of an object back."""
+        parts = self._parts(live) or {}
+        for name, value in values.items():
+            if name == SPOKEN:
+                if speaks(live):
+                    live.set_state(self.put(None, value))
+                continue
+            there, where = parts.get(name), f"{label}.{name}" if label else name
+            try:
+                if name in parts and not self._is_plain(there):
+                    if value is None:  # what has been opened since
+                        continue
+                    raise NotPutBackError(f"its place holds a value of type {type(there).__name__}")
+                new = self.put(there, value, where)
+                if new is not there and not keeps(type(live), name):
+                    raise NotPutBackError("it is no attribute")
+            except NotPutBackError as error:
+                self.stay.append(f"{where} ({error})")
+                continue
+            if new is not there:
+                object.__setattr__(live, name, new)
+
+    def put(self, live: Any, value: Any, label: str = "") -> Any:
+        """Returns what a copy becomes, which is the live object if that can be changed to it.
+
+        Raises:
+            NotPutBackError: it cannot be put back.
+        """
+        if type(value) in SIMPLE:
+            return value
+        if id(value) not in self._new:
+            free = live if id(live) not in self._taken else None
+            done = self._new[id(value)] = self._put(free, value, label)
+            self._taken[id(done)] = done
+        return self._new[id(value)]
+
+    def _put(self, live: Any, value: Any, label: str) -> Any:
+        if isinstance(value, VariableValue):
+            return _assigned(live, value)
+        if isinstance(value, GeneratorValue):
+            if not takes_state(live, value):
+                return made_generator(value)
+            set_generator(live, value)
+            return live
+        if isinstance(value, ObjectValue):
+            return self._object(live, value, label)
+        if isinstance(value, np.ndarray):
+            return _written(live, value)
+        if isinstance(value, dict):
+            there = live if isinstance(live, dict) else {}
+            return _filled(live, {k: self.put(dict.get(there, k), each, label) for k, each in value.items()})
+        if isinstance(value, (list, tuple, collections.deque)):
+            held = [*live] if type(live) is type(value) else []
+            held += [None] * (len(value) - len(held))
+            items = [self.put(there, each, label) for there, each in zip(held, value, strict=False)]
+            if isinstance(value, collections.deque):
+                return _filled(live, collections.deque(items, value.maxlen))
+            return _filled(live, type(value)(items))
+        return _filled(live, set(value)) if isinstance(value, set) else value
+
+    def _object(self, live: Any, value: ObjectValue, label: str) -> Any:
+        if type(live).__name__ != value.kind:
+            raise NotPutBackError(f"there is no {value.kind} in its place")
+        if isinstance(live, enum.Enum):
+            if value.items not in type(live).__members__:
+                raise NotPutBackError(f"a {value.kind} has no such member")
+            return type(live)[value.items]
+        self.attributes(live, value.attributes, label)
+        base = base_of(type(live))
+        if value.items is not None and issubclass(base, type(value.items)):
+            _fill(base, live, self.put(content_of(live), value.items, label))
+        return live
+
+    def _is_plain(self, live: Any) -> bool:
+        try:
+            self._copier.copy(live)
+        except NotPlainError:
+            return False
+        return True
+
+
+def _assigned(live: Any, value: VariableValue) -> Any:
+    if not is_variable(live):
+        raise NotPutBackError("there is no variable in its place")
+    target, content = tf_variable(live), value.tensor
+    if target.dtype != content.dtype or not target.shape.is_compatible_with(content.shape):
+        raise NotPutBackError(
+            f"it was a variable of {content.shape} {content.dtype.name}, and now it is one of "
+            f"{target.shape} {target.dtype.name}"
+        )
+    target.assign(content)
+    return live
+
+
+def _written(live: Any, value: Any) -> Any:
+    fits = type(live) is np.ndarray and (live.shape, live.dtype) == (value.shape, value.dtype)
+    if not fits or not live.flags.writeable:
+        return value.copy()
+    live[...] = value
+    return live
+
+
+def _filled(live: Any, new: Any) -> Any:
+    """Returns the live container with a new content, or the new one if the live one is of another kind."""
+    if type(live) is not type(new) or type(new) not in _CONTAINERS:
+        return new
+    if isinstance(new, collections.deque) and live.maxlen != new.maxlen:
+        return new
+    _fill(type(new), live, new)
+    return live
+
+
+def _fill(base: Any, live: Any, content: Any) -> None:
+    """Gives a container a new content, by the methods of the class of Python's that it is based on."""
+    base.clear(live)
+    if base in (list, collections.deque):
+        base.extend(live, content)
+    elif base is set:
+        base.update(live, content)
+    else:
+        for key, item in content.items():
+            base.__setitem__(live, key, item)
