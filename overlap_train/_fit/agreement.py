@@ -39,9 +39,9 @@ def agree_to_start(
         feed.share_seeds(replicas.hosts.from_chief)
         if feed.unseeded:
             raise ValueError(
-                f"the training data draws without a seed ({', '.join(dict.fromkeys(feed.unseeded))}): each host "
-                "would train on other batches; give it one, or call keras.utils.set_random_seed before the "
-                "data is made"
+                f"the training data draws without a seed ({', '.join(dict.fromkeys(feed.unseeded))}): each "
+                "host would train on other batches; give it one, or call keras.utils.set_random_seed before "
+                "the data is made"
             )
         described = {
             "batch size": feed.full_batch,

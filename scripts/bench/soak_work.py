@@ -202,12 +202,6 @@ def _function(rng: random.Random, folder: Path) -> None:
     assert "val_f_mean" in history.history, list(history.history)
 
 
-def _function_in_a_process(rng: random.Random, folder: Path) -> None:
-    policy = _policy(rng, functions={"f": EvaluationFunction(_mean_output, backend="process")})
-    history = _fit(rng, Trainer(_model(), validation=policy))
-    assert "val_f_mean" in history.history, list(history.history)
-
-
 def _routed(rng: random.Random, folder: Path) -> None:
     model = _model()
     with routed(validation=_policy(rng)):
@@ -251,7 +245,6 @@ KINDS: Mapping[str, Kind] = {
     "stopped": _stopped,
     "resumed": _resumed,
     "function": _function,
-    "function in a process": _function_in_a_process,
     "routed": _routed,
     "generator": _generator,
     "shared memory": _shared_memory,
