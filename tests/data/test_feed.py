@@ -89,8 +89,10 @@ def test_what_a_feed_does_not_say_is_what_changes_nothing():
     assert (feed.most_steps(opened), feed.left_out, feed.recall(1, {})) == (None, (), ())
     assert feed.remembered(begun=True, seen=2) == {}
     feed.check({"anything": 1}, begun=True)
-    for tells in (feed.prepare, feed.look_only, feed.mark, feed.begin_epoch, feed.end_epoch):
+    for tells in (feed.prepare, feed.mark, feed.begin_epoch, feed.end_epoch):
         assert tells() is None
+    with feed.looked_at():
+        assert feed.drawn == 0
 
 
 @pytest.mark.parametrize("rewindable", [True, False])
