@@ -37,6 +37,7 @@ _NOT_SHOWN = (
     ("_data/array_feed.py", "rows in batches of"),
     ("_data/array_feed.py", " digest "),
     ("_data/iterator_feed.py", " batches of "),
+    ("_fit/run.py", "Collective ops is aborted"),
     ("_fit/checkpointing.py", "validation_step"),
     ("_fit/checkpointing.py", ": freq"),
     ("_fit/checkpointing.py", ", prepared by a function"),

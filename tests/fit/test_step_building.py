@@ -157,12 +157,10 @@ def test_the_loop_has_the_plan_and_the_steps_of_the_run(searched, executed):
 
 
 @pytest.mark.parametrize(
-    ("hosts", "drops", "steps_per_call"), [(1, False, "auto"), (2, True, "auto"), (2, False, 1)]
+    ("hosts", "drops", "steps_per_call"), [(1, False, "auto"), (2, True, "auto"), (2, False, "auto")]
 )
 @pytest.mark.default_options
-def test_several_hosts_make_single_steps_where_a_batch_may_be_smaller(
-    searched, executed, hosts, drops, steps_per_call
-):
+def test_dense_gradients_are_sent_in_calls_of_many_steps(searched, executed, hosts, drops, steps_per_call):
     with STRATEGY.scope():
         model = plain()
     data = tf.data.Dataset.from_tensor_slices(arrays()).batch(20, drop_remainder=drops)
