@@ -100,15 +100,15 @@ def _soak(folder: Path, options: argparse.Namespace) -> None:
     from scripts.bench import soak_samples, soak_work
 
     rng, process, kinds = random.Random(options.seed), psutil.Process(), Counter[str]()
-    weights, traces = dict(zip(soak_work.KINDS, soak_work.WEIGHTS, strict=True)), soak_samples.count_traces()
+    traces, chosen = soak_samples.count_traces(), list(soak_work.KINDS)
     if options.models == "kept":
         soak_work.keep_models()
-        weights = {kind: weight for kind, weight in weights.items() if kind not in soak_work.TRACING}
+        chosen = [kind for kind in chosen if kind not in soak_work.TRACING]
     before = {path.name for path in Path("/dev/shm").glob("*")}
     samples: list[Sample] = []
     began_s = time.monotonic()
     while (now_s := time.monotonic()) - began_s < options.seconds:
-        (kind,) = rng.choices([*weights], [*weights.values()])
+        kind = rng.choice(chosen)
         with tempfile.TemporaryDirectory(dir=folder) as own:
             soak_work.KINDS[kind](rng, Path(own))
         kinds[kind] += 1

@@ -31,7 +31,7 @@ from overlap_train import (
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.scheduling import MultiModelScheduler
 
-__all__ = ["KINDS", "TRACING", "WEIGHTS", "Kind", "keep_models"]
+__all__ = ["KINDS", "TRACING", "Kind", "keep_models"]
 
 Kind = Callable[[random.Random, Path], None]
 _FEATURES, _CLASSES, _ROWS = 12, 4, 64
@@ -250,8 +250,6 @@ KINDS: Mapping[str, Kind] = {
     "shared memory": _shared_memory,
     "scheduled": _scheduled,
 }
-TRACING = frozenset({"function", "function in a process", "routed", "generator", "scheduled"})
+TRACING = frozenset({"function", "routed", "generator", "scheduled"})
 """Kinds that trace something in each use whatever is kept: Keras for a generator's dataset, a function's
 model for its `predict`, a scheduler for its parts."""
-# A process takes seconds to start; it should not take the others' time.
-WEIGHTS = tuple(0.05 if name == "function in a process" else 1.0 for name in KINDS)
