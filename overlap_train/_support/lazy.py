@@ -47,4 +47,4 @@ def _imported(name: str) -> types.ModuleType:
         backend = configured_backend()
         if backend == "tensorflow":
             raise
-        raise ImportError(f"{other_backend(backend)} ({error})") from error
+        raise ImportError(other_backend(backend)) from error
