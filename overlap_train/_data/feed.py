@@ -35,7 +35,6 @@ class Feed(abc.ABC):
         captured: variables that the functions of a pipeline read whenever it runs ahead.
         drawn_variables: those of them to which the functions write, such as the seeds of an augmentation.
         reads: the names of these, and of tables.
-        acts_at_epochs: whether the user's data does something when an epoch begins or ends.
     """
 
     num_batches: int | None
@@ -47,7 +46,6 @@ class Feed(abc.ABC):
     captured: Sequence[CapturedVariable] = ()
     drawn_variables: Sequence[CapturedVariable] = ()
     reads: Sequence[str] = ()
-    acts_at_epochs = False
 
     def __init__(self) -> None:
         self.drawn = 0

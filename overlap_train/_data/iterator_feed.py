@@ -68,7 +68,6 @@ class IteratorFeed(Feed):
         self.reads = read_by(self._dataset)
         self.shuffles = shuffles_of(self._dataset)
         self.files = cache_files(self._dataset)
-        self.acts_at_epochs = pipeline.acts_at_epochs
         self._first: Any = None
         self._origin: Future[tf.Tensor | None] | None = None
         self._kept: KeptBatches | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 from overlap_train._data.drawing import end_iterators, next_batch
 from overlap_train._data.fetching_ahead import is_asked_for_its_end
 from overlap_train._data.hugging_face import is_lookup
+from overlap_train._data.memory import size_bytes
 from overlap_train._data.pipeline import (
     caches_draws,
     calls_python,
@@ -49,6 +51,7 @@ class StreamedBatches:
         is_dataset: whether the user gave a dataset, from whose iterator several may draw at once.
         reads: the names of variables and tables that the pipeline's functions read when it runs.
         written: the variables to which they write.
+        in_order: whether a validation's batches are all drawn before the training goes on.
         draws: whether each pass over a dataset moves what the next one draws from: seeds, variables, a queue.
         redraws: whether it does so as it is read, so that it has to be read to get there again.
         last_count: batches that the last validation had.
@@ -74,6 +77,7 @@ class StreamedBatches:
         self.runs_python = pipeline.by_python or calls_python(dataset)
         self.draws = self.is_dataset and (bool(self.written) or reorders(dataset) or is_hidden(dataset))
         self.redraws = self.draws and _draws_as_read(dataset)
+        self.in_order = False
         self._made = 0
         self._seeds: PassSeeds | None = None
         self._passes: list[tuple[int, bool]] = []
@@ -115,6 +119,7 @@ class StreamedBatches:
             under_way = self._under_way
         if under_way is not None:
             self._end_pass(under_way)
+            under_way.give_up()
 
     def reopen(self) -> None:
         """Lets passes begin again."""
@@ -267,6 +272,7 @@ class BatchStream:
         self._lock = threading.Lock()
         self._turn = threading.Condition(self._lock)
         self._drawing = 0
+        self._ahead: _Ahead | None = None
         self.drawn = 0
         self.ended = False
 
@@ -274,8 +280,31 @@ class BatchStream:
         """Says, until it is begun, that there are so many batches at most."""
         self._left = most if self._left is None else min(self._left, most)
 
+    def keep_ahead(self, limit_bytes: int) -> None:
+        """Leaves the drawing to `draw_ahead`, which keeps batches up to a size, and at least one."""
+        self._ahead = _Ahead(limit_bytes)
+
+    def draw_ahead(self) -> None:
+        """Draws all batches, which `draw` gives to the workers; returns when the last one has been drawn."""
+        assert self._ahead is not None
+        try:
+            while (batch := self._draw()) is not None and self._ahead.put(batch):
+                pass
+        except BaseException as error:  # raised to the workers, who know which part it fails
+            self._ahead.end(error)
+        else:
+            self._ahead.end()
+
+    def give_up(self) -> None:
+        """Gives nobody any more batches; does not wait for the one that is being drawn."""
+        if self._ahead is not None:
+            self._ahead.end()
+
     def draw(self) -> Any | None:
         """Returns the next batch, or None when there is no more. May be called from any thread."""
+        return self._draw() if self._ahead is None else self._ahead.take()
+
+    def _draw(self) -> Any | None:
         with self._lock:
             if self._batches is None:
                 self._batches = self._begin(self)
@@ -340,6 +369,53 @@ class BatchStream:
         with self._lock:
             self._left = 0
             self._end(self)
+
+
+class _Ahead:
+    """Batches that have been drawn and that no worker has asked for yet. Thread-safe."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._size_bytes = 0
+        self._batches: deque[tuple[Any, int]] = deque()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def put(self, batch: Any) -> bool:
+        """Adds a batch once there is room; returns False if nobody wants it any more."""
+        leaves = tf.nest.flatten(batch, expand_composites=True)
+        size = sum(size_bytes(leaf) for leaf in leaves if tf.is_tensor(leaf))
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._ended or not self._batches or self._size_bytes + size <= self._limit_bytes
+            )
+            if self._ended:
+                return False
+            self._batches.append((batch, size))
+            self._size_bytes += size
+            self._changed.notify_all()
+        return True
+
+    def take(self) -> Any | None:
+        """Returns the oldest batch, or None behind the last; raises what drawing the next one has raised."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._batches or self._ended)
+            if self._batches:
+                batch, size = self._batches.popleft()
+                self._size_bytes -= size
+                self._changed.notify_all()
+                return batch
+            if self._error is not None:
+                raise self._error
+        return None
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Says that no more will be put. The first call counts."""
+        with self._changed:
+            if not self._ended:
+                self._ended, self._error = True, error
+            self._changed.notify_all()
 
 
 def _draws_as_read(dataset: tf.data.Dataset) -> bool:

@@ -30,7 +30,6 @@ from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import LagControl, reasons_to_wait
 from overlap_train._fit.request import FitRequest
-from overlap_train._fit.shared_state import SharedState
 from overlap_train._fit.step_building import StepBuilder
 from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._inspection.traces import Traces
@@ -141,7 +140,6 @@ class FitBuilder:
         self._resumption: AnyStart | None = None
         self._told: Reason | None = None
         self._looks_only = looks_only
-        self._shared: SharedState | None = None
         self._traced_with: TracedWith | None = None
         course = Course(request.epochs, request.initial_epoch)
         self.ledger = Ledger(request.settings.recorder, Accounts(), course)
@@ -227,7 +225,7 @@ class FitBuilder:
             self._resources.callback(self._given.reopen)
             step = self._step_builder().build_step()
             self._reasons(step, self._build_validation(step)[1])
-        self._resources, self._shared, self._traced_with = kept, None, None
+        self._resources, self._traced_with = kept, None
 
     def _reasons(self, step: Step, suite: ValidationSuite) -> tuple[Reason, ...]:
         """Returns why the training has to wait for its validations, and tells it.
@@ -248,9 +246,7 @@ class FitBuilder:
             suite,
             listeners(found),
             waiting_hook=self._waiting_hook(suite),
-            sets=[each.data for each in self._request.sets.values()],
             model=self._request.model,
-            shared=self._shared_state(),
         )
         every = self._looks_only or policy.overlap == "require"
         reasons = tuple(dict.fromkeys(waits if every else itertools.islice(waits, 1)))
@@ -348,7 +344,6 @@ class FitBuilder:
             self._idle if suite.shares_cores else None,
             streamed=request.streamed,
             judges_overlap=request.judges_overlap,
-            shared=self._shared_state(),
             required=settings.validation.overlap == "require",
         )
         return Deliveries(
@@ -367,15 +362,6 @@ class FitBuilder:
             timeout_s=settings.validation.timeout_s,
             check_interrupted=self._check_interrupted,
         )
-
-    def _shared_state(self) -> SharedState | None:
-        """Returns what finds out whether the validation draws from what the training may draw from."""
-        if self._settings.validation.on_change != "rollback" or self._settings.hosts.count > 1:
-            return None
-        if self._shared is None:  # before the first epoch, whatever is built again later
-            sets = {name: each.data for name, each in self._request.sets.items()}
-            self._shared = SharedState(self._request.feed, sets)
-        return self._shared
 
     def _step_validations(self, suite: ValidationSuite, callbacks: Any) -> StepValidations | None:
         """Returns what validates inside epochs, if the policy asks for it and there is something to do."""

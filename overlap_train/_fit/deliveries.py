@@ -87,10 +87,14 @@ class Deliveries:
             stops: whether the training was told to stop inside it.
         """
         last = stops or snapshot.epoch + 1 >= self._course.epochs
-        if self.suite.due(snapshot.epoch):
-            self.lag.first_begins()
         self.suite.hold()  # until the training is under way again, or waits
-        return self.backlog.push(snapshot, logs, stops=stops, last=last)
+        pending = self.backlog.push(snapshot, logs, stops=stops, last=last)
+        self._wait_until_drawn()
+        return pending
+
+    def draws_in_order(self, epoch: int) -> bool:
+        """Whether the batches of an epoch's validation are drawn behind all that came before."""
+        return self.backlog.blocks and self.suite.draws_in_order and self.suite.due(epoch)
 
     def ready(self) -> bool:
         """Whether the oldest epoch can be delivered without waiting, on all hosts."""
@@ -198,6 +202,7 @@ class Deliveries:
         else:
             self.hooks.release(pending.epoch + 1)
             self.backlog.begin_next()
+            self._wait_until_drawn()
         self.release_step_validations()
         return outcome.rolled_back
 
@@ -213,8 +218,6 @@ class Deliveries:
         except ValidationWorkerError:
             self.delivery.go_back(pending.snapshot)  # where it began, as under Keras
             raise
-        if results:
-            self.lag.first_validated()
         accounts = self.ledger.accounts
         accounts.validated(pending.epoch, spans)
         self.backlog.pop()
@@ -335,6 +338,13 @@ class Deliveries:
         """Whether an epoch will be trained, as far as is known, after those that are being validated."""
         due = next_epoch < self._course.epochs and not self.stops
         return due and any(pending.is_validated for pending in self.backlog)
+
+    def _wait_until_drawn(self) -> None:
+        """Waits for validation batches that are drawn in the order of Keras."""
+        if self.suite.draws_in_order and len(self.backlog):
+            start_s = time.monotonic()
+            self.suite.wait_until_drawn(self.timeout_s, self.check_interrupted)
+            self.ledger.charge("wait", start_s, self.backlog.oldest.epoch, "waited_s")
 
     def _wait(self, pending: PendingEpoch, timeout_s: float | None) -> float | None:
         """Returns the processor seconds of the wait, or None if they are not all that a validation takes."""

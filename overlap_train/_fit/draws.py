@@ -1,9 +1,9 @@
-"""Whether the training, the validation and callbacks draw from the same source of chance.
+"""Who draws and reads first: the training, its validation or a callback; under Keras they come in turn.
 
-A shuffle of `tf.data` draws a new order whenever an iterator is made, and a random generator of Python's
-whenever it is asked. Who draws first gets the first number. Under Keras the training of an epoch, its
-validation, its callbacks and the next epoch draw in this order; a training that runs ahead would draw before
-the validation and the callbacks.
+A shuffle of `tf.data` draws a new order whenever an iterator is made, a random generator of Python's whenever
+it is asked, and what Python makes batches from may change with each of them. Under Keras the training of an
+epoch, its validation, its callbacks and the next epoch come in this order. So where it could be noticed a
+validation's batches are drawn before the training goes on, and evaluated beside it.
 """
 
 from __future__ import annotations
@@ -12,51 +12,95 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from overlap_train._callbacks.hooks import acts_on_model_only, is_declared_safe
 from overlap_train._data.feed import Feed
-from overlap_train._data.pipeline import UNKNOWN, captured_by, shuffles_of
-from overlap_train._fit.shared_state import python_in
+from overlap_train._data.pipeline import (
+    UNKNOWN,
+    cache_files,
+    calls_python,
+    captured_by,
+    python_functions,
+    shuffles_of,
+)
+from overlap_train._inspection.code import Unclear
 from overlap_train._inspection.reach import reached, reaches
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._keras import randomness as keras_randomness
-from overlap_train._snapshot import StateVariable
 from overlap_train._support.reasons import Reason
 
-__all__ = ["draw_in_turn", "handles_of", "read_the_training", "settable", "shared_shuffles"]
+__all__ = ["TOO_MUCH", "follow_others", "is_drawn_in_order", "shared_shuffles"]
 
-# In which code finds the variables that a pipeline reads, if it can get hold of them at all.
+# In which code finds the variables that a pipeline writes to, if it can get hold of them at all.
 _HOLDERS = (
-    *(tf.Variable, keras.Variable, keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer),
-    *(keras.random.SeedGenerator, tf.random.Generator, tf.data.Dataset),
+    *(tf.Variable, keras.Variable, keras.layers.Layer, keras.random.SeedGenerator, tf.random.Generator),
+    tf.data.Dataset,
+)
+TOO_MUCH = Reason.of(
+    "data-shared",
+    "the Python of the data, or a callback, can get hold of more objects than are looked through",
 )
 
 
-def draw_in_turn(
-    feed: Feed, sets: Iterable[Any], callbacks: Sequence[keras.callbacks.Callback]
-) -> Iterator[Reason]:
-    """Yields which shuffle others draw from as well, so that a validation has to be waited for.
+def is_drawn_in_order(
+    feed: Feed, data: Any, model: keras.Model, written: Iterable[CapturedVariable] = ()
+) -> bool:
+    """Whether the batches of a validation have to be drawn before the training goes on.
 
     Args:
         feed: the training data.
-        sets: the validation sets as the user gave them.
-        callbacks: the user's.
+        data: of the validation, as the user gave it.
+        model: that is trained.
+        written: the variables to which the training step may write.
     """
-    drawn, validated = _shuffles_of_both(feed, sets)
-    if drawn & validated == {UNKNOWN}:
-        cause = "the training and the validation data may draw from one iterator or queue, or one dataset"
-        yield Reason.of("data-shared", f"{cause} that is not found")
-    elif drawn & validated:
-        yield Reason.of("data-shared", "the training and the validation data come from one shuffle")
-    shuffles = drawn | validated
-    for callback in callbacks if shuffles else ():
-        if is_declared_safe(callback) or type(callback) is keras.callbacks.History:
-            continue
-        datasets = reached([callback], tf.data.Dataset)
-        if any(shuffles_of(dataset) & shuffles for dataset in datasets):
-            cause = f"{type(callback).__name__} may look at data that the fit shuffles, too"
-            yield Reason.of("data-shared", cause)
+    if feed.runs_python or feed.files & cache_files(keras.utils.unpack_x_y_sample_weight(data)[0]):
+        return True
+    try:
+        if feed.shuffles & _shuffles_in(data):
+            return True
+        return _reached_of(_python_in(data), model, [], written) is not None
+    except Unclear:
+        return True
+
+
+def follow_others(
+    feed: Feed,
+    model: keras.Model,
+    callbacks: Sequence[keras.callbacks.Callback],
+    written: Iterable[CapturedVariable] = (),
+) -> Iterator[Reason]:
+    """Yields what the training data is made from and others change or draw from, which has to be waited for.
+
+    Such as adversarial examples, which the model makes, or a curriculum that follows the validation.
+
+    Args:
+        feed: the training data.
+        model: that is trained.
+        callbacks: of the fit.
+        written: the variables to which the training step may write.
+    """
+    own = [callback for callback in callbacks if not acts_on_model_only(callback)]
+    try:
+        names = _settable(feed, own) if own else []
+        if names:
+            cause = "the pipeline of the training data uses what a callback may set"
+            yield Reason.of("data-follows", f"{cause} ({', '.join(names[:3])})")
+        if feed.runs_python:
+            found = _reached_of(feed.python_sources, model, callbacks, written)
+            if found is not None:
+                kind = type(found).__name__
+                yield Reason.of("data-follows", f"the Python of the training data can get hold of the {kind}")
+        shuffles = feed.shuffles | _shuffles_of_python(feed.python_sources)
+        for callback in callbacks if shuffles else ():
+            if is_declared_safe(callback) or type(callback) is keras.callbacks.History:
+                continue
+            if any(shuffles_of(dataset) & shuffles for dataset in reached([callback], tf.data.Dataset)):
+                cause = f"{type(callback).__name__} may look at data that the training shuffles, too"
+                yield Reason.of("data-shared", cause)
+    except Unclear:
+        yield TOO_MUCH
 
 
 def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
@@ -69,91 +113,55 @@ def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
     Raises:
         Unclear: there is too much to look through.
     """
-    drawn, validated = _shuffles_of_both(feed, sets)
-    return bool(drawn & validated - {UNKNOWN})
+    drawn = feed.shuffles | _shuffles_of_python(feed.python_sources)
+    return any(drawn & _shuffles_in(data) - {UNKNOWN} for data in sets)
 
 
-def _shuffles_of_both(feed: Feed, sets: Iterable[Any]) -> tuple[frozenset[int], frozenset[int]]:
-    validated: frozenset[int] = frozenset().union(*map(_shuffles_in, sets))
-    return feed.shuffles | _shuffles_of_python(feed.python_sources), validated
-
-
-def settable(feed: Feed, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
-    """Returns the names of what the training data's pipeline reads and code of the user's may set.
-
-    Args:
-        feed: the training data.
-        model: which callbacks can get hold of.
-        callbacks: the user's.
-
-    Raises:
-        Unclear: there is too much to look through.
-    """
-    own = [callback for callback in callbacks if not acts_on_model_only(callback)]
-    if not own or not feed.reads:
-        return []
-    found = [holder for callback in own for holder in reached([callback], *_HOLDERS)]
+def _settable(feed: Feed, callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
+    """Returns what callbacks may set and nobody compares: variables that the pipeline writes to, tables."""
+    tables = list(feed.reads[len(feed.captured) :])
+    if not feed.drawn_variables:
+        return tables
     # From the global generators any function of a library may draw that a callback calls.
-    found += [model, model.optimizer, *keras_randomness.global_variables()]
-    handles = {id(handle) for holder in found for handle in handles_of(holder)}
-    variables = [variable.name for variable in feed.captured if id(variable.handle) in handles]
-    return [*variables, *feed.reads[len(feed.captured) :]]  # behind the variables: tables
+    held = [*reached(callbacks, *_HOLDERS), *keras_randomness.global_variables()]
+    handles = {id(handle) for holder in held for handle in _handles_of(holder)}
+    return [*(each.name for each in feed.drawn_variables if id(each.handle) in handles), *tables]
 
 
-def handles_of(holder: Any) -> list[Any]:
+def _handles_of(holder: Any) -> list[Any]:
     """Returns the handles of the variables that something holds, or is."""
     if isinstance(holder, tf.data.Dataset):
         return [variable.handle for variable in captured_by(holder)]
     if isinstance(holder, (keras.random.SeedGenerator, tf.random.Generator)):
         holder = holder.state
-    variables = getattr(holder, "variables", [holder])
-    known = [StateVariable.of_keras(each) for each in variables if isinstance(each, keras.Variable)]
-    values = [value for each in variables for value in getattr(each, "values", [each])]
-    others = [each.handle for each in values if isinstance(each, tf.Variable)]
-    return [*others, *(handle for each in known for handle in each.handles)]
+    variables = [
+        each.value if isinstance(each, keras.Variable) else each
+        for each in getattr(holder, "variables", [holder])
+    ]
+    return [each.handle for each in variables if isinstance(each, tf.Variable)]
 
 
-def read_the_training(
-    feed: Feed,
-    sets: Iterable[Any],
+def _reached_of(
+    sources: Sequence[Any],
     model: keras.Model,
     callbacks: Sequence[keras.callbacks.Callback],
-    written: Iterable[CapturedVariable] = (),
-) -> Iterator[Reason]:
-    """Yields which Python makes batches from what a training changes.
-
-    Such as adversarial examples, which a model makes, or a curriculum that follows the validation.
-
-    Args:
-        feed: the training data.
-        sets: the validation sets as the user gave them.
-        model: that is trained.
-        callbacks: of the fit.
-        written: the variables to which the training step may write.
-    """
-    handles = {id(variable.handle) for variable in written}
+    written: Iterable[CapturedVariable],
+) -> Any | None:
+    """Returns the first of what a training changes that code can get hold of, or None."""
+    if not sources:
+        return None
     layers = [layer for layer in model._flatten_layers() if layer.variables]
     changed = [*layers, *model.variables, model, model.optimizer, getattr(model, "history", None), *callbacks]
     if model.optimizer is not None:
         changed += model.optimizer.variables
-    targets = [each for each in changed if each is not None]
-    validated = [source for data in sets for source in python_in(data)]
-    training = feed.python_sources if feed.runs_python else ()
-    for role, sources in (("validation", validated), ("training", training)):
-        found = reaches(sources, targets) if sources else None
-        if found is None and sources:
-            found = _variable_in(sources, handles)
-        if found is not None:
-            kind = type(found).__name__
-            yield Reason.of("data-follows", f"the Python of the {role} data can get hold of the {kind}")
-
-
-def _variable_in(sources: Sequence[Any], handles: set[int]) -> Any | None:
-    """Returns the first variable that code can get hold of and whose handle is one of some, or None."""
-    for found in reached(sources, tf.Variable, keras.Variable):
-        variable = found.value if isinstance(found, keras.Variable) else found
-        if id(getattr(variable, "handle", None)) in handles:
-            return found
+    found = reaches(sources, [each for each in changed if each is not None])
+    if found is not None:
+        return found
+    handles = {id(variable.handle) for variable in written}
+    for variable in reached(sources, tf.Variable, keras.Variable) if handles else ():
+        plain = variable.value if isinstance(variable, keras.Variable) else variable
+        if id(getattr(plain, "handle", None)) in handles:
+            return variable
     return None
 
 
@@ -161,9 +169,20 @@ def _shuffles_in(data: Any) -> frozenset[int]:
     """Returns the shuffles of validation data, and of the datasets that its Python can get hold of."""
     if isinstance(data, tuple) and len(data) == 1:
         (data,) = data
-    return shuffles_of(data) | _shuffles_of_python(python_in(data))
+    return shuffles_of(data) | _shuffles_of_python(_python_in(data))
 
 
 def _shuffles_of_python(sources: Sequence[Any]) -> frozenset[int]:
     datasets = reached(sources, tf.data.Dataset) if sources else ()
     return frozenset().union(*map(shuffles_of, datasets))
+
+
+def _python_in(data: Any) -> list[Any]:
+    """Returns what of validation data, as the user gave it, is Python that makes batches."""
+    if isinstance(data, tuple) and len(data) == 1:
+        (data,) = data
+    if isinstance(data, tf.data.Dataset):
+        return python_functions(data) if calls_python(data) else []
+    arrays = (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor, list, tuple, dict, type(None))
+    dense = isinstance(data, arrays) or hasattr(data, "__array__") or hasattr(data, "iloc")
+    return [] if dense else [data]

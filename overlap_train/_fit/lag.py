@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import keras
 
 from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training
 from overlap_train._data.feed import Feed
-from overlap_train._data.pipeline import cache_files
-from overlap_train._fit.draws import draw_in_turn, read_the_training, settable
+from overlap_train._fit.draws import follow_others
 from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.overlap_gain import OverlapJudge
-from overlap_train._fit.shared_state import TOO_MUCH, SharedState
-from overlap_train._inspection.code import Unclear
-from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import StateVariable
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import Step
@@ -47,9 +42,7 @@ def reasons_to_wait(
     callbacks: Sequence[keras.callbacks.Callback],
     *,
     waiting_hook: Callable[[keras.callbacks.Callback], str | None] = lambda callback: None,
-    sets: Sequence[Any] = (),
     model: keras.Model | None = None,
-    shared: SharedState | None = None,
 ) -> Iterator[Reason]:
     """Yields why the training has to wait for each validation where the policy would let it run ahead.
 
@@ -62,46 +55,21 @@ def reasons_to_wait(
         suite: what is validated.
         callbacks: the user's, and the history.
         waiting_hook: returns which hook of one of them must not be called for an epoch that may be undone.
-        sets: the validation sets as the user gave them.
         model: that is trained; None where its data is known not to look at it.
-        shared: by the Python of the data of both.
     """
     yield from suite.reasons
-    yield from _cached_by_both(feed, sets)
     if policy.on_change != "rollback":
         return
     yield from _kept_nowhere(feed, step)
     yield from _drawn_by_both(feed, step, model)
-    read = _settable(feed, model, callbacks)
-    if read:
-        cause = "the pipeline of the training data reads what a callback may set"
-        yield Reason.of("data-follows", f"{cause} ({', '.join(read[:3])})")
     for callback in callbacks:
         hook = waiting_hook(callback)
         if hook is not None:
             yield Reason.of("callback-acts", f"{type(callback).__name__}.{hook}")
     yield from _lost(policy, feed, suite, callbacks)
-    if feed.acts_at_epochs and any(map(keras_data.acts_at_epochs, sets)):
-        cause = "the training and the validation data both do something at the end of an epoch"
-        yield Reason.of("data-shared", f"{cause} (PyDataset.on_epoch_end)")
-    if shared is not None and shared.reason is not None:
-        yield shared.reason
-    try:
-        if model is not None:
-            written = step.traced.written if step.traced is not None else ()
-            yield from read_the_training(feed, sets, model, callbacks, written)
-        yield from draw_in_turn(feed, sets, callbacks)
-    except Unclear:
-        yield TOO_MUCH
-
-
-def _cached_by_both(feed: Feed, sets: Sequence[Any]) -> Iterator[Reason]:
-    """Yields which file either a training or a validation writes as a cache of both."""
-    given = [keras.utils.unpack_x_y_sample_weight(data)[0] for data in sets]
-    files = sorted(feed.files & frozenset().union(*map(cache_files, given)))
-    if files:
-        cause = f"the training and the validation data are cached in one file ({files[0]})"
-        yield Reason.of("data-shared", cause)
+    if model is not None:
+        written = step.traced.written if step.traced is not None else ()
+        yield from follow_others(feed, model, callbacks, written)
 
 
 def _kept_nowhere(feed: Feed, step: Step) -> Iterator[Reason]:
@@ -124,16 +92,6 @@ def _drawn_by_both(feed: Feed, step: Step, model: keras.Model | None) -> Iterato
     if names:
         cause = "the pipeline of the training data writes to variables of the model"
         yield Reason.of("data-follows", f"{cause} ({', '.join(names[:3])})")
-
-
-def _settable(
-    feed: Feed, model: keras.Model | None, callbacks: Sequence[keras.callbacks.Callback]
-) -> Sequence[str]:
-    """Returns what the pipeline of the training data reads and a callback may set, as far as is known."""
-    try:
-        return settable(feed, model, callbacks) if model is not None else ()
-    except Unclear:
-        return feed.reads
 
 
 def _lost(
@@ -169,7 +127,6 @@ class LagControl:
         streamed: whether a pipeline prepares the batches meanwhile.
         judges_overlap: whether a validation beside the training has to cost less than one alone; rollbacks
             that have become the rule always count.
-        shared: by the Python of the data of both; None where it does not matter who comes first.
         required: whether the fit is to fail rather than wait.
     """
 
@@ -181,12 +138,10 @@ class LagControl:
         *,
         streamed: bool,
         judges_overlap: bool,
-        shared: SharedState | None = None,
         required: bool = False,
     ) -> None:
         self._backlog = backlog
         self._required = required
-        self._shared = shared
         self._idle = idle
         self._streamed = streamed
         self._say = say
@@ -206,8 +161,6 @@ class LagControl:
             epoch: that epoch.
             splits: parts of a batch that the training runs side by side.
         """
-        if self._backlog.max_lag and self._shared is not None and self._shared.open:
-            return True
         if self._judge is None or not self._backlog.max_lag:
             return False
         left = None if self._idle is None else self._idle.left
@@ -219,17 +172,6 @@ class LagControl:
             few = Reason.of("overlap-slow", f"the training leaves {left:.2f} of a core idle")
             self._say(f"{_IN_STEP} from epoch {epoch + 1} on while that is below {_LEAST_CORES:g}: {few}")
         return True
-
-    def first_begins(self) -> None:
-        """Takes in that a validation is about to begin; in the first one it sees what Python draws."""
-        if self._shared is not None and self._backlog.max_lag:
-            self._shared.begin()
-
-    def first_validated(self) -> None:
-        """Takes in that a validation has ended, and that nobody has been called since."""
-        if self._shared is not None and self._shared.end() and self._backlog.max_lag:
-            cause = "the Python of the training or of the validation data changes something that both use"
-            self._end(Reason.of("data-shared", cause))
 
     def trained(self, span: Span, steps: int) -> None:
         """Takes in a training call that traced nothing."""

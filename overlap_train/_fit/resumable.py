@@ -16,10 +16,11 @@ from overlap_train._data.pipeline import (
     shuffles_of,
 )
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._fit.draws import handles_of, shared_shuffles
+from overlap_train._fit.draws import shared_shuffles
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.code import Unclear
 from overlap_train._inspection.traced import CapturedVariable
+from overlap_train._snapshot import StateVariable
 
 __all__ = ["not_to_be_found"]
 
@@ -85,7 +86,8 @@ def _in_turn(
     feed = request.feed
     of_training = _Sources.of(feed.captured, feed.shuffles)
     goes_on = request.steps_per_epoch not in (None, feed.num_batches) or _validates_inside(request)
-    of_model = {id(handle) for handle in handles_of(request.model)}
+    known = [StateVariable.of_keras(each) for each in request.model.variables]
+    of_model = {id(handle) for variable in known for handle in variable.handles}
     hidden = [name for name, each in data.items() if keeps_more_than_variables(each)]
     if len(hidden) > 1:
         return (

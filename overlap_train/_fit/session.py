@@ -173,8 +173,10 @@ class FitSession:
                 break
             if self._deliveries.checkpoint_due() and training.cursor.remaining() != 0:
                 self._deliveries.checkpoint(training.take_snapshot(epoch))
-        if self._parts.given.waits_for(epoch) and self._deliveries.deliver_all():
-            return  # before the validation is built anew
+        # Before the validation is built anew, or its batches are drawn.
+        behind_all = self._parts.given.waits_for(epoch) or self._deliveries.draws_in_order(epoch)
+        if behind_all and self._deliveries.deliver_all():
+            return
         self._end_epoch(epoch)
         self._course.next_epoch = epoch + 1
 

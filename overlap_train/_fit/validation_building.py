@@ -15,6 +15,7 @@ from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.callback_list import listened_to
+from overlap_train._fit.draws import is_drawn_in_order
 from overlap_train._fit.evaluator_host import connect_suite
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._inspection.traced import CapturedVariable, union
@@ -106,7 +107,14 @@ class SuiteBuilder:
         settings = self._settings
         captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
         if settings.replicas is None or settings.replicas.evaluator is None:
-            return self.build(captured, drawn=feed.drawn_variables)
+            written = step.traced.written if step.traced is not None else ()
+            beside = settings.validation.max_lag > 0 and not self._once
+
+            def is_in_order(chosen: ValidationSet) -> bool:
+                waits = beside and not chosen.concurrent
+                return waits and is_drawn_in_order(feed, chosen.data, settings.model, written)
+
+            return self.build(captured, drawn=feed.drawn_variables, is_in_order=is_in_order)
         state = ModelState(settings.model, captured, drawn=feed.drawn_variables)
         listened = listened_to(self._callbacks)
         return state, connect_suite(settings, state, self._sets, self._resources, batch_by_batch=listened)
@@ -117,6 +125,7 @@ class SuiteBuilder:
         *,
         drawn: Iterable[CapturedVariable] = (),
         within_evaluate: bool = False,
+        is_in_order: Callable[[ValidationSet], bool] = lambda chosen: False,
     ) -> tuple[ModelState, ValidationSuite]:
         """Traces the validation, lists all variables, and starts the workers.
 
@@ -125,9 +134,13 @@ class SuiteBuilder:
             drawn: those of them to which the pipeline of its data writes; that of a validation set may do so
                 as well, in step with the training.
             within_evaluate: whether this is a call of `evaluate`.
+            is_in_order: whether the batches of a set are drawn before the training goes on.
         """
         request = self._request(within_evaluate=within_evaluate)
         prepared = prepare_sets(request, self._sets)
+        for each in prepared:
+            if isinstance(each.batches, StreamedBatches):
+                each.batches.in_order = is_in_order(each.chosen)
         used = [variable for each in prepared if each.step is not None for variable in each.step.variables]
         model, trains = self._settings.model, not within_evaluate
         written = [variable for each in prepared for variable in _written(each)]

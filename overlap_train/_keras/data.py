@@ -34,7 +34,6 @@ __all__ = [
     "OUT_OF_DATA",
     "Arrays",
     "Pipeline",
-    "acts_at_epochs",
     "hugging_face_kind",
     "is_made_by_python",
     "recognize",
@@ -106,11 +105,6 @@ class Pipeline:
         """Batches of a pass, or None if they cannot be counted; asked each time, as data may grow."""
         count: int | None = self.adapter.num_batches
         return count
-
-    @property
-    def acts_at_epochs(self) -> bool:
-        """Whether the user's data does something when an epoch begins or ends, such as shuffling."""
-        return acts_at_epochs(getattr(self.adapter, "py_dataset", None))
 
     def begin_epoch(self) -> None:
         """Tells the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
@@ -184,16 +178,6 @@ def row_shuffling() -> Literal["random", "fixed", "counted"]:
     first = next(iter(passes)).numpy()
     adapter.on_epoch_end()
     return "fixed" if (next(iter(passes)).numpy() == first).all() else "counted"
-
-
-def acts_at_epochs(data: Any) -> bool:
-    """Whether a `PyDataset`, or one in a tuple, does something when an epoch begins or ends."""
-    if isinstance(data, (tuple, list)):
-        return any(map(acts_at_epochs, data))
-    if not isinstance(data, keras.utils.PyDataset):
-        return False
-    hooks = ("on_epoch_begin", "on_epoch_end")
-    return any(getattr(type(data), hook) is not getattr(keras.utils.PyDataset, hook) for hook in hooks)
 
 
 def is_made_by_python(x: Any, y: Any = None, sample_weight: Any = None) -> bool:

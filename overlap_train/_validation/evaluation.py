@@ -95,7 +95,7 @@ class SnapshotEvaluator:
         self._step = step
         self._batches = batches
         self._batch_by_batch = batch_by_batch
-        self._draws = isinstance(batches, StreamedBatches) and batches.is_dataset
+        self._draws = isinstance(batches, StreamedBatches) and batches.is_dataset and not batches.in_order
         self._draws = self._draws and not batch_by_batch and not by_device
         self._group = keras_training.steps_per_execution(model)
         self._carries_logs = step.own_logs or batch_by_batch

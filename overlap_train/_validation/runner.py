@@ -14,7 +14,7 @@ import tensorflow as tf
 from overlap_train._data.array_batches import ArrayBatches
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.shards import Shard, split_batches, warn_if_short
-from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import Batches
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support.reasons import Reason
@@ -50,8 +50,11 @@ class ValidationRunner:
         devices: Sequence[str] = (),
         hosts: Hosts | None = None,
         least: int | None = None,
+        keep_bytes: int = 0,
     ) -> None:
         self._least = least
+        self._keep_bytes = keep_bytes
+        self._drawn_ahead: BatchStream | None = None
         self.evaluator = evaluator
         self._batches = batches
         self._pool = pool
@@ -75,6 +78,9 @@ class ValidationRunner:
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
         stream = self._batches.begin() if isinstance(self._batches, StreamedBatches) else None
+        if stream is not None and self.draws_in_order:
+            stream.keep_ahead(self._keep_bytes)
+            self._drawn_ahead = stream
         if isinstance(self._batches, ArrayBatches):
             _ = self._batches.held  # read by now, on this thread, while nobody changes them
         values, failures = snapshot.values, self._failures()
@@ -113,6 +119,7 @@ class ValidationRunner:
                 )
             return self.evaluator.merge([self._evaluate_first(values, most)], values)
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
+        self.draw_ahead()
         outcomes = [future.result() for future in futures]
         results = [outcome.result for outcome in outcomes]
         return merged_by_worker(outcomes) or self.merge(results, values)
@@ -126,6 +133,16 @@ class ValidationRunner:
     def runs_python(self) -> bool:
         """Whether the batches are drawn anew for each validation, perhaps by the user's code."""
         return isinstance(self._batches, StreamedBatches)
+
+    @property
+    def draws_in_order(self) -> bool:
+        """Whether all batches are drawn before the training goes on, by `draw_ahead`."""
+        return isinstance(self._batches, StreamedBatches) and self._batches.in_order
+
+    def draw_ahead(self) -> None:
+        """Draws the batches of the validation that has been started, if they are drawn in order."""
+        if self._drawn_ahead is not None:
+            self._drawn_ahead.draw_ahead()
 
     def close(self) -> None:
         """Ends what the data began; the pool is closed by its owner."""

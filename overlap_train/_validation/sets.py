@@ -94,6 +94,7 @@ def build_suite(
                 devices=request.devices,
                 hosts=request.hosts,
                 least=request.given.least(each.name),
+                keep_bytes=request.policy.keep_bytes,
             )
         else:
             runner = _runner_of_its_own(request, each, state, on_span)

@@ -141,6 +141,7 @@ class StepValidations:
         self._live = live
         self.suite.hold()
         self._pending = PendingEpoch(snapshot, {}, self.suite.start_all(snapshot))
+        self.suite.wait_until_drawn(None, lambda: None)
 
     def _finish(self) -> None:
         assert self._pending is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 
 import keras
 import tensorflow as tf
@@ -11,12 +13,13 @@ import tensorflow as tf
 from overlap_train._inspection.metric_constants import Constants
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.reasons import Reason
+from overlap_train._support.threads import in_background
 from overlap_train._validation.live import LiveRunner, live_failure
 from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
-from overlap_train.errors import ValidationWorkerError
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
@@ -55,6 +58,7 @@ class ValidationSuite:
         self._on_error = on_error
         self._pool = pool
         self._function_pools: list[WorkerPool] = []
+        self._drawing: Future[None] | None = None
 
     def add_function(self, named: NamedRunner, pool: WorkerPool | None) -> None:
         """Adds an evaluation function after the sets.
@@ -99,6 +103,12 @@ class ValidationSuite:
     def runs_python(self) -> bool:
         """Whether a validation runs code of the user's, which may see what callbacks keep."""
         return any(named.runner.runs_python for named in self._sets.values())
+
+    @property
+    def draws_in_order(self) -> bool:
+        """Whether batches are drawn before the training goes on, and behind all that came before."""
+        runners = [named.runner for named in self._sets.values()]
+        return any(isinstance(runner, ValidationRunner) and runner.draws_in_order for runner in runners)
 
     @property
     def rewindable_names(self) -> list[str]:
@@ -191,11 +201,48 @@ class ValidationSuite:
 
     def start(self, snapshot: Snapshot) -> list[PendingValidation]:
         """Begins to evaluate a snapshot on the sets whose turn it is."""
-        return [named.start(snapshot) for named in self._sets.values() if named.validates(snapshot.epoch)]
+        due = [named for named in self._sets.values() if named.validates(snapshot.epoch)]
+        return self._start(due, snapshot)
 
     def start_all(self, snapshot: Snapshot) -> list[PendingValidation]:
         """Begins to evaluate a snapshot on every set."""
-        return [named.start(snapshot) for named in self._sets.values()]
+        return self._start(list(self._sets.values()), snapshot)
+
+    def wait_until_drawn(self, timeout_s: float | None, check: Callable[[], None]) -> None:
+        """Waits until the batches that are to be drawn before the training goes on have been.
+
+        Args:
+            timeout_s: how long; None waits for ever.
+            check: called some ten times a second; may raise to end the wait.
+
+        Raises:
+            ValidationTimeoutError: they have not been drawn in time.
+        """
+        start_s = time.monotonic()
+        while self._drawing is not None and not self._drawing.done():
+            check()
+            left = 0.1 if timeout_s is None else min(0.1, start_s + timeout_s - time.monotonic())
+            if left <= 0:
+                raise ValidationTimeoutError(
+                    f"drawing the validation data did not end within timeout_s={timeout_s:g}: check whether "
+                    "it ends, or raise ValidationPolicy(timeout_s=...)"
+                )
+            wait([self._drawing], timeout=left)
+        self._drawing = None
+
+    def _start(self, chosen: Sequence[NamedRunner], snapshot: Snapshot) -> list[PendingValidation]:
+        begun = [named.start(snapshot) for named in chosen]
+        runners = [named.runner for named in chosen if isinstance(named.runner, ValidationRunner)]
+        drawn = [runner for runner in runners if runner.draws_in_order]
+        if drawn:
+
+            def draw() -> None:
+                for runner in drawn:
+                    runner.draw_ahead()
+
+            # On a thread of its own, because data that never comes cannot be ended from outside.
+            self._drawing = in_background(draw, "draws-validation-data", daemon=True)
+        return begun
 
     def collect(self, pending: PendingEpoch) -> tuple[dict[str, ValidationResult], list[Span]]:
         """Merges the parts of an epoch's validations.

@@ -139,6 +139,9 @@ class ValidationSet:
         freq: like `validation_freq`, for this set: every how many epochs, or a list of epochs from 1.
         steps: like `validation_steps`, for this set: the number of batches; None means all.
         batch_size: like `validation_batch_size`, for this set: rows in a batch.
+        concurrent: its batches may be drawn while the training goes on, whoever draws from the same source.
+            By default those that the training could notice are all drawn first, as by Keras, and evaluated
+            beside the training.
 
     Raises:
         TypeError: a value has the wrong type.
@@ -150,6 +153,7 @@ class ValidationSet:
     freq: int | Sequence[int] = 1
     steps: int | None = None
     batch_size: int | None = None
+    concurrent: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.data, (str, bytes, bool, int, float, complex)):
@@ -163,6 +167,7 @@ class ValidationSet:
             freq=self.freq if isinstance(self.freq, Sequence) else int(self.freq),
             steps=_count_or_none("steps", self.steps),
             batch_size=_count_or_none("batch_size", self.batch_size),
+            concurrent=require_flag("concurrent", self.concurrent),
         )
 
 

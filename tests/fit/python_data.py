@@ -28,18 +28,19 @@ class Batches(keras.utils.PyDataset):
         return np.asarray(self._change(X[rows]), "float32"), Y[rows]
 
 
-def fit_both(arguments, *, rtol=1e-5):
+def fit_both(arguments, *, rtol=1e-5, validation=AHEAD):
     """Fits with Keras and with us, and compares; returns the trainer.
 
     Args:
         arguments: of a model: those of `fit`, made anew for each.
         rtol: of the histories.
+        validation: the policy of ours.
     """
     found = []
     for ours in (False, True):
         keras.utils.set_random_seed(5)
         model = sequential("sgd")
-        trainer = Trainer(model, validation=AHEAD)
+        trainer = Trainer(model, validation=validation)
         fit = trainer.fit if ours else model.fit
         found.append(fit(**{"epochs": 4, "verbose": 0} | arguments(model)).history)
     assert_same_history(*reversed(found), rtol=rtol)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -11,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer
+from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.iterator_feed import IteratorFeed
-from overlap_train._data.pipeline import shuffles_of
-from overlap_train._fit.draws import draw_in_turn, read_the_training, settable
+from overlap_train._fit.draws import follow_others, is_drawn_in_order
 from overlap_train._keras.data import recognize
 from tests.fit.python_data import AHEAD, Batches, X, Y, fit_both
 from tests.networks import assert_same_history
@@ -123,7 +122,7 @@ def both(make, *, callbacks=lambda data: [], epochs=4, raises=None):
 @pytest.mark.by_default("by_batches")
 def test_two_pipelines_of_one_shuffle(make):
     trainer = both(lambda: make(shuffled()))
-    assert any("[data-shared]" in message for message in trainer.messages)
+    assert not any("in step" in message for message in trainer.messages)
 
 
 def test_a_shuffle_that_draws_once_for_all_passes_is_run_ahead_of():
@@ -145,20 +144,15 @@ def test_a_callback_that_looks_at_the_training_data(hook):
 
 def test_a_callback_that_looks_at_the_validation_data():
     trainer = both(apart, callbacks=lambda data: [Looks(data[1])])
-    assert any("Looks may look at data that the fit shuffles" in message for message in trainer.messages)
+    assert not any("in step" in message for message in trainer.messages)
 
 
 def test_a_callback_that_says_that_it_does_not_or_holds_other_data_is_run_ahead_of():
-    train, validation = apart()
-    feed = SimpleNamespace(shuffles=shuffles_of(train), python_sources=[])
-    safe = Looks(train)
+    feed, model = IteratorFeed(recognize(apart()[0])), sequential()
+    safe = Looks(feed.made_of)
     safe.overlap_safe = True
-    none = SimpleNamespace(shuffles=frozenset(), python_sources=[])
-    assert not list(
-        draw_in_turn(feed, [validation], [safe, Looks(ROWS.shuffle(9)), keras.callbacks.History()])
-    )
-    assert list(draw_in_turn(feed, [(X, Y)], [keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: train)]))
-    assert not list(draw_in_turn(none, [(X, Y)], [Looks(train)]))
+    assert list(follow_others(feed, model, [Looks(feed.made_of)]))
+    assert not list(follow_others(feed, model, [safe, Looks(ROWS.shuffle(9)), keras.callbacks.History()]))
 
 
 @pytest.mark.parametrize("error", [None, KeyError("mine")])
@@ -177,17 +171,11 @@ def test_a_rollback_takes_no_pass_of_a_shuffled_validation():
 
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.by_default("2")
-def test_a_validation_that_draws_from_the_generator_of_the_training_is_waited_for(every):
+def test_a_validation_that_draws_from_the_generator_of_the_training(every):
     trainer = fit_both(
         lambda _: {"x": Draws(3), "epochs": 6, "validation_data": Draws(2), "validation_freq": every}
     )
-    assert any("[data-shared]" in message for message in trainer.messages)
-
-
-def test_a_validation_that_draws_from_nothing_is_run_ahead_of():
-    trainer = Trainer(sequential("sgd"), validation=AHEAD)
-    trainer.fit(Draws(3), epochs=6, validation_data=Draws(2, None), validation_freq=2, verbose=0)
-    assert not any("[data-shared]" in message for message in trainer.messages)
+    assert not any("in step" in message for message in trainer.messages)
 
 
 class FollowsLoss(keras.callbacks.Callback):
@@ -267,8 +255,7 @@ def test_python_that_makes_batches_from_what_the_training_changes(ask, role):
         return data | {"callbacks": [slows, follows]}
 
     messages = fit_both(arguments, rtol=1e-4).messages
-    reason = f"the Python of the {role} data can get hold of" if role == "validation" else "in step"
-    assert any(reason in message for message in messages)
+    assert any("in step" in message for message in messages) == (role == "training")
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
@@ -279,12 +266,12 @@ def test_a_pipeline_that_python_makes_from_the_model():
     fit_both(arguments, rtol=1e-4)
 
 
-def test_python_that_asks_another_model_is_run_ahead_of():
+def test_python_that_asks_another_model_is_drawn_beside_the_training():
     model, teacher = sequential("sgd"), sequential("sgd")
-    feed = SimpleNamespace(runs_python=False, python_sources=[])
-    data = Batches(3, adversarial(teacher, None))
-    assert not list(read_the_training(feed, [data], model, [keras.callbacks.History()]))
-    assert not list(read_the_training(feed, [(X, Y)], model, []))
+    feed = ArrayFeed(recognize(X, Y))
+    assert is_drawn_in_order(feed, Batches(3, adversarial(model, None)), model)
+    assert not is_drawn_in_order(feed, Batches(3, adversarial(teacher, None)), model)
+    assert not is_drawn_in_order(feed, (X, Y), model)
 
 
 def through_a_function(base):
@@ -301,7 +288,7 @@ def in_a_tuple(base):
 @pytest.mark.by_default("in_a_tuple")
 def test_one_shuffle_behind_a_function_or_in_a_tuple(make):
     trainer = both(lambda: make(shuffled()))
-    assert any("[data-shared]" in message for message in trainer.messages)
+    assert not any("in step" in message for message in trainer.messages)
 
 
 def test_one_shuffle_that_python_iterates_over():
@@ -363,44 +350,42 @@ def reset(epoch, *_):
     return 0.1
 
 
-def found_in_a_table():
+SETTING = {
+    "named": (scaled, SetsGlobally),
+    "held": (scaled, lambda: Sets([{"of": (SCALE,)}], lambda epoch, logs=None: SCALE.assign_add(1.0))),
+    "by a schedule": (drawn, lambda: keras.callbacks.LearningRateScheduler(reset)),
+    "a seed": (
+        noisy,
+        lambda: Sets(NOISE, lambda epoch, logs=None: NOISE.seed_generator.state.assign([1, epoch])),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SETTING)
+@pytest.mark.by_default("named", "a seed")
+def test_a_callback_that_sets_what_the_pipeline_reads(case):
+    data, make = SETTING[case]
+
+    def arguments(_):
+        SCALE.assign(2.0)
+        GENERATOR.reset_from_seed(3)
+        NOISE.seed_generator.state.assign([3, 0])
+        return {"x": data(), "validation_data": (X, Y), "callbacks": [make()]}
+
+    messages = fit_both(arguments).messages
+    assert any("in step" in message for message in messages) == (data is not scaled)  # what it writes to
+
+
+def test_a_callback_that_cannot_get_hold_of_what_the_pipeline_writes_to_is_run_ahead_of():
+    model, feed = sequential(), IteratorFeed(recognize(noisy()))
+    assert not list(follow_others(feed, model, [Sets(SCALE)]))
+    for held in (NOISE, NOISE.seed_generator, NOISE.seed_generator.state, keras.Sequential([NOISE])):
+        assert list(follow_others(feed, model, [Sets([held])]))
+    assert list(follow_others(feed, model, [Sets(noisy())]))
+
+
+def test_a_table_that_a_callback_may_change_is_waited_for():
     table = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0)
-    return ROWS.map(lambda x, y: (x, table.lookup(tf.cast(y, tf.int32)))).batch(8)
-
-
-@pytest.mark.parametrize(
-    ("data", "callback", "may"),
-    [
-        (scaled, lambda data: Sets(), False),
-        (scaled, lambda data: Sets(SCALE), True),
-        (scaled, lambda data: Sets([{"of": (SCALE,)}]), True),
-        (scaled, lambda data: Sets(hook=lambda epoch, logs=None: SCALE.assign(1.0)), True),
-        (scaled, lambda data: SetsGlobally(), True),
-        (scaled, lambda data: keras.callbacks.EarlyStopping(), False),
-        (drawn, lambda data: keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None), False),
-        (drawn, lambda data: keras.callbacks.LambdaCallback(on_epoch_end=reset), True),
-        (drawn, lambda data: keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2), False),
-        (drawn, lambda data: keras.callbacks.LearningRateScheduler(reset), True),
-        (noisy, lambda data: Sets(SCALE), False),
-        (noisy, lambda data: Sets(NOISE), True),
-        (noisy, lambda data: Sets(NOISE.seed_generator), True),
-        (noisy, lambda data: Sets(NOISE.seed_generator.state), True),
-        (noisy, lambda data: Sets(keras.Sequential([NOISE])), True),
-        (noisy, lambda data: Sets(data), True),
-        (drawn, lambda data: Sets(GENERATOR), True),
-        (drawn, lambda data: Sets(NOISE), False),
-        (found_in_a_table, lambda data: Sets(), True),
-    ],
-)
-def test_what_a_pipeline_reads_is_settable_by_who_can_get_hold_of_it(data, callback, may):
-    dataset = data()
-    feed = IteratorFeed(recognize(dataset))
-    assert bool(settable(feed, sequential(), [callback(dataset)])) is may
-
-
-def test_the_model_is_at_hand_for_every_callback():
-    model = sequential()
-    rate = model.optimizer.variables[1].value
-    data = ROWS.map(lambda x, y: (x * rate, y)).batch(8)
-    assert settable(IteratorFeed(recognize(data)), model, [Sets()]) == [rate.name.split(":")[0]]
-    assert settable(IteratorFeed(recognize(data)), model, []) == []
+    feed = IteratorFeed(recognize(ROWS.map(lambda x, y: (x, table.lookup(tf.cast(y, tf.int32)))).batch(8)))
+    assert list(follow_others(feed, sequential(), [Sets()]))
+    assert not list(follow_others(feed, sequential(), [keras.callbacks.EarlyStopping()]))
