@@ -21,7 +21,7 @@ from overlap_train._inspection.lookup import variables_of
 from overlap_train._inspection.origins import Origin, is_simple, origin_of
 from overlap_train._inspection.reads import named_in
 
-__all__ = ["named", "names_in", "reached", "reaches"]
+__all__ = ["names_in", "reached", "reaches"]
 
 # Who gets hold of more cannot be told to reach nothing else.
 _MOST_OBJECTS = 1_000_000
@@ -58,17 +58,6 @@ def reaches(roots: Iterable[Any], targets: Iterable[Any]) -> Any | None:
     wanted = {id(target): target for target in targets}
     kinds = tuple({type(target) for target in wanted.values()})
     return next((thing for thing in _walk(roots, kinds) if id(thing) in wanted), None)
-
-
-def named(functions: Iterable[types.FunctionType]) -> dict[tuple[int, str], tuple[dict[str, Any], str]]:
-    """Returns the global names that functions of the user's have in their code, those of modules of his too.
-
-    Returns:
-        The namespace and the name of each, by what tells them apart.
-    """
-    own = (function for function in functions if origin_of(function) is Origin.USER)
-    places = (place for function in own for place in named_in(function))
-    return {(id(place.owner), place.name): (place.owner, place.name) for place in places}
 
 
 def names_in(functions: Iterable[types.FunctionType]) -> frozenset[str]:

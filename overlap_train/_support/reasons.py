@@ -54,12 +54,11 @@ KINDS = {
     ),
     "data-shared": Kind(
         "it matters who draws first: {}",
-        "give the training and the validation data each its own (a shuffle with "
-        f"reshuffle_each_iteration=False, a cache file, a random generator, an iterator), or {_CONTINUE}",
-        "Both data sets, or a callback, use one shuffle, generator, iterator, counter or cache file. "
-        "Split before you shuffle or cache, and make a random generator for each, such as "
-        "`numpy.random.default_rng(seed)`. Objects with hundreds of thousands of parts are not searched: "
-        "keep annotations in arrays. `overlap_safe = True` says that a callback draws nothing.",
+        "give the callback a dataset of its own, set overlap_safe = True if it draws nothing, "
+        f"or {_CONTINUE}",
+        "A callback holds a dataset whose shuffle the training draws from. Give it one that it shuffles "
+        "itself, or `shuffle(..., reshuffle_each_iteration=False)`. Objects with hundreds of thousands of "
+        "parts are not searched: keep annotations in arrays.",
     ),
     "function-model": Kind(
         "an evaluation function needs the model itself: {}",

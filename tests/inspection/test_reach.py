@@ -217,16 +217,3 @@ def test_what_is_held_weakly_is_reached(make):
     reference = make(held)
     del held
     assert reached([Holder(reference)], random.Random) == []
-
-
-NUMBER = 3
-
-
-def test_names_of_globals_are_those_in_the_code_of_the_users_functions():
-    def reads():
-        return NUMBER + LATER.generator.random()
-
-    found = {name: space for space, name in reach.named([reads]).values()}
-    assert {"NUMBER", "LATER"} <= found.keys()
-    assert found["NUMBER"] is globals()
-    assert reach.named([np.mean]) == {}
