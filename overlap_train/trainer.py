@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train import _fit
-from overlap_train._fit.outcome import FitOutcome
+from overlap_train._fit.course import FitOutcome
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes, tracebacks
@@ -220,9 +220,27 @@ class Trainer:
             KeyboardInterrupt: a second signal came before the fit had ended after the first.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
-        given = {name: value for name, value in locals().items() if name not in ("self", "resume")}
         with refusals.Refusing(self):
-            request = _fit.make_request(self._settings(), _fit.FitArguments(**given), resume)
+            request = _fit.make_request(
+                self._settings(),
+                x,
+                y,
+                sample_weight=sample_weight,
+                batch_size=batch_size,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                validation_split=validation_split,
+                validation_data=validation_data,
+                shuffle=shuffle,
+                class_weight=class_weight,
+                initial_epoch=initial_epoch,
+                steps_per_epoch=steps_per_epoch,
+                validation_steps=validation_steps,
+                validation_batch_size=validation_batch_size,
+                validation_freq=validation_freq,
+                resume=resume,
+            )
         self._outcome = FitOutcome()
         _fit.run_fit(request, self._outcome)
         return self.model.history
@@ -251,9 +269,8 @@ class Trainer:
         except TypeError as error:
             raise TypeError(f"explain takes the arguments of fit: {error}") from None
         bound.apply_defaults()
-        given = {name: value for name, value in bound.arguments.items() if name not in ("self", "resume")}
-        request = _fit.make_request(self._settings(), _fit.FitArguments(**given), bound.arguments["resume"])
-        return _fit.explain_fit(request)
+        given = {name: value for name, value in bound.arguments.items() if name != "self"}
+        return _fit.explain_fit(_fit.make_request(self._settings(), **given))
 
     def _evaluate_by_model(self, *args: Any, **kwargs: Any) -> Any:
         """Call an `evaluate` of the model's own; what it passes on to that of Keras comes back here."""

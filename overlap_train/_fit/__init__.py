@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from overlap_train._fit.callback_list import require_callbacks
     from overlap_train._fit.explain import explain_fit
     from overlap_train._fit.own_methods import OwnMethod, asked_of_evaluate, asked_of_fit
-    from overlap_train._fit.request import FitArguments, make_request, require_data, require_heeded
+    from overlap_train._fit.request import (
+        TrainerSettings,
+        make_request,
+        require_data,
+        require_heeded,
+    )
     from overlap_train._fit.run import run_evaluate, run_fit
-    from overlap_train._fit.settings import TrainerSettings
 
 __all__ = [
-    "FitArguments",
     "OwnMethod",
     "TrainerSettings",
     "asked_of_evaluate",
@@ -33,9 +36,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FitArguments": "request",
     "OwnMethod": "own_methods",
-    "TrainerSettings": "settings",
+    "TrainerSettings": "request",
     "asked_of_evaluate": "own_methods",
     "asked_of_fit": "own_methods",
     "explain_fit": "explain",

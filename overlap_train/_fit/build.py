@@ -19,16 +19,14 @@ from overlap_train._callbacks.listeners import listeners, own_hooks, remembering
 from overlap_train._callbacks.outcomes import Checks
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
-from overlap_train._fit.agreement import agree_to_start
 from overlap_train._fit.checkpointing import build_resumer, share_start
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.first_validation import FirstValidation
-from overlap_train._fit.followers import AnyDelivery, AnyStart, deliver_together
-from overlap_train._fit.idle_cores import IdleCores
+from overlap_train._fit.first_hooks import FirstValidation
+from overlap_train._fit.followers import AnyDelivery, AnyStart, agree_to_start, deliver_together
 from overlap_train._fit.interrupts import Interrupted, Interrupts
-from overlap_train._fit.lag import LagControl, reasons_to_wait
+from overlap_train._fit.lag import IdleCores, LagControl, reasons_to_wait
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import StepBuilder
 from overlap_train._fit.validation_building import SuiteBuilder, give_sets

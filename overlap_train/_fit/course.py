@@ -10,9 +10,9 @@ from typing import Any
 
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.recorder import SpanRecorder
-from overlap_train.records import Span
+from overlap_train.records import EpochAccount, Span, StepValidation
 
-__all__ = ["Course", "Ledger"]
+__all__ = ["Course", "FitOutcome", "Ledger"]
 
 
 @dataclass
@@ -60,3 +60,22 @@ class Ledger:
     def charge(self, name: str, start_s: float, epoch: int, account: str) -> None:
         """Records what has just ended, and counts it to an epoch."""
         self.accounts.add(epoch, account, self.span(name, start_s, epoch).duration_s)
+
+
+@dataclass
+class FitOutcome:
+    """What one `fit` has to tell; its lists are filled while it runs.
+
+    Attributes:
+        ended: "completed", "stopped" by a callback, "interrupted by" a signal, or "failed"; None before.
+        accounts: where the time of each epoch went.
+        epoch_logs: of each delivered epoch.
+        step_validations: the results of validations inside epochs.
+        messages: what was said beside the progress.
+    """
+
+    ended: str | None = "failed"
+    accounts: list[EpochAccount] = field(default_factory=list)
+    epoch_logs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    step_validations: list[StepValidation] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)

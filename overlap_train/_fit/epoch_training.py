@@ -16,9 +16,8 @@ from overlap_train._callbacks.listeners import listeners
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
-from overlap_train._fit.idle_cores import IdleCores
 from overlap_train._fit.interrupts import Interrupted, Interrupts
-from overlap_train._fit.lag import LagControl
+from overlap_train._fit.lag import IdleCores, LagControl
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from overlap_train._checkpoint.fingerprints import describe_variables
 from overlap_train._fit.interrupts import Interrupts
-from overlap_train._fit.settings import TrainerSettings
+from overlap_train._fit.request import TrainerSettings
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Values

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import keras
 
 from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training
 from overlap_train._data.feed import Feed
 from overlap_train._fit.draws import follow_others
-from overlap_train._fit.idle_cores import IdleCores
-from overlap_train._fit.overlap_gain import OverlapJudge
 from overlap_train._snapshot import StateVariable
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import Step
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import OverlapError
+from overlap_train.monitoring.recorder import overlap_s
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.records import Span
 
-__all__ = ["LagControl", "reasons_to_wait"]
+__all__ = ["IdleCores", "LagControl", "OverlapGain", "OverlapJudge", "reasons_to_wait"]
 
 # So many rollbacks among so many deliveries, and running ahead has stopped to pay.
 _ROLLBACKS, _DELIVERIES = 3, 5
@@ -228,3 +230,137 @@ class LagControl:
             raise OverlapError([reason])
         self._backlog.max_lag = 0
         self._untold = reason
+
+
+_LEAST_S = 0.01  # shorter calls are added up: the clock of CPU seconds is coarse
+_RECENT = 5
+
+
+class IdleCores:
+    """Learns from training calls beside which nothing else ran. On the training thread.
+
+    More workers at once than there are idle cores would take turns with the training, and each other, on the
+    others: the training slows down and the validation is no sooner done.
+
+    Args:
+        cores: that this process may use.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._busy: deque[float] = deque(maxlen=_RECENT)
+        self._wall_s = self._cpu_s = 0.0
+
+    def observe(self, wall_s: float, cpu_s: float) -> None:
+        """Takes in a call: how long it took, and the CPU seconds of the whole process meanwhile."""
+        self._wall_s += wall_s
+        self._cpu_s += cpu_s
+        if self._wall_s >= _LEAST_S:
+            self._busy.append(self._cpu_s / self._wall_s)
+            self._wall_s = self._cpu_s = 0.0
+
+    @property
+    def left(self) -> float | None:
+        """What the training leaves, in cores, at least 0; None as long as nothing is known."""
+        return max(0.0, self._cores - statistics.median(self._busy)) if self._busy else None
+
+    @property
+    def count(self) -> int:
+        """Idle cores, at least 1; half of all as long as nothing is known."""
+        left = self.left
+        return max(1, round(self._cores / 2 if left is None else left))
+
+
+# Seconds by which a training is slower for each processor second taken from it: the threads of an operation
+# wait for the slowest of them, and share the caches.
+_MOST_PAID = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapGain:
+    """What overlapping is worth, per validation.
+
+    Attributes:
+        alone_s: seconds that a validation takes while the training waits for it.
+        paid_s: seconds by which the training is slower for a validation beside it.
+    """
+
+    alone_s: float
+    paid_s: float
+
+    @property
+    def saved_s(self) -> float:
+        """Seconds gained for each validation; negative if overlapping costs."""
+        return self.alone_s - self.paid_s
+
+
+class OverlapJudge:
+    """Compares epochs validated beside the training with epochs validated alone. On the training thread.
+
+    Args:
+        epochs: epochs validated beside the training to look at before judging.
+        least_share: the smallest part of a validation alone that has to be saved, as a lag has its price.
+    """
+
+    def __init__(self, *, epochs: int = 2, least_share: float = 0.03) -> None:
+        self._epochs = epochs
+        self._least_share = least_share
+        self._disturbed: list[list[tuple[float, int]]] = []
+        self._undisturbed: list[float] = []
+        self._alone: list[float] = []
+        self._cpu: list[float] = []
+
+    @property
+    def wants_alone(self) -> bool:
+        """Whether enough was seen beside the training, and one validation alone would allow to judge."""
+        return len(self._disturbed) >= self._epochs and not self._alone and len(self._undisturbed) > 1
+
+    def observe_beside(self, trained: Sequence[tuple[Span, int]], validated: Sequence[Span]) -> None:
+        """Takes in an epoch that was validated while the next one trained.
+
+        Args:
+            trained: the training calls from the beginning of that validation to the end of the next epoch,
+                with their numbers of steps; calls that traced something are to be left out.
+            validated: the spans of all workers.
+        """
+        disturbed = []
+        for span, steps in trained:
+            if steps == 0 or span.duration_s <= 0:
+                continue
+            if overlap_s([span], validated) > 0:
+                disturbed.append((span.duration_s, steps))
+            else:
+                self._undisturbed.append(span.duration_s / steps)
+        if disturbed:
+            self._disturbed.append(disturbed)
+
+    def observe_alone(self, seconds: float, cpu_s: float | None = None) -> None:
+        """Takes in how long a validation took while the training waited for it.
+
+        Args:
+            seconds: by the clock.
+            cpu_s: the processor seconds of the whole process meanwhile; None if the validation computes
+                elsewhere too.
+        """
+        self._alone.append(seconds)
+        if cpu_s is not None:
+            self._cpu.append(cpu_s)
+
+    def gain(self) -> OverlapGain | None:
+        """Returns what overlapping is worth, or None while there is nothing to compare."""
+        if not self._alone or not self._disturbed or len(self._undisturbed) < 2:
+            return None
+        step_s = statistics.median(self._undisturbed)
+        paid = [sum(duration_s - steps * step_s for duration_s, steps in calls) for calls in self._disturbed]
+        paid_s = statistics.median(paid)
+        if self._cpu:
+            # What hardly computes cannot slow the training: then somebody else did.
+            paid_s = min(paid_s, _MOST_PAID * statistics.median(self._cpu))
+        return OverlapGain(statistics.median(self._alone), paid_s)
+
+    def pays(self) -> bool | None:
+        """Whether to go on overlapping; None as long as too little has been seen to say."""
+        gain = self.gain()
+        if gain is None or len(self._disturbed) < self._epochs:
+            return None
+        return gain.saved_s >= self._least_share * gain.alone_s

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from overlap_train._fit.settings import TrainerSettings
+from overlap_train._fit.request import TrainerSettings
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import routes
 from overlap_train._keras.updates import Updates

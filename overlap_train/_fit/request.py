@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,64 +13,30 @@ import keras
 
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.feed import Feed
+from overlap_train._data.preprocessing import Preprocess
 from overlap_train._data.training_data import make_feed
 from overlap_train._fit.callback_list import require_callbacks
-from overlap_train._fit.settings import TrainerSettings
+from overlap_train._inspection.traces import Same, function_key
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import forks, routes
+from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._support import fit_arguments
+from overlap_train._training.replicas.step import SingleReplicaStep
+from overlap_train._training.replicas.strategy import Replicas
+from overlap_train._training.step import StepFunction
 from overlap_train._validation.named_sets import is_set, named_sets
+from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
+from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.functions import EvaluationFunction, split_functions
-from overlap_train.options.validation import ValidationSet
+from overlap_train.options.validation import ValidationPolicy, ValidationSet
+from overlap_train.parallel.hosts import Hosts, SingleHost
 
-__all__ = ["FitArguments", "FitRequest", "make_request", "require_data", "require_heeded"]
-
-
-@dataclass(frozen=True)
-class FitArguments:
-    """The arguments of `keras.Model.fit`, as they were given."""
-
-    x: Any
-    y: Any
-    batch_size: int | None
-    epochs: int
-    verbose: fit_arguments.Verbosity
-    callbacks: Any
-    validation_split: float
-    validation_data: Any
-    shuffle: bool | str
-    class_weight: dict[int, float] | None
-    sample_weight: Any
-    initial_epoch: int
-    steps_per_epoch: int | None
-    validation_steps: int | None
-    validation_batch_size: int | None
-    validation_freq: int | list[int]
-
-    def checked(self, functions: Collection[Any] = ()) -> FitArguments:
-        """Returns the arguments with numbers of Python; the data itself is not looked at.
-
-        Args:
-            functions: what validates besides the data.
-
-        Raises:
-            TypeError: for a value of the wrong type.
-            ValueError: for a value out of range.
-        """
-        unchecked = {"x", "y", "sample_weight", "callbacks", "validation_data", "class_weight"}
-        unchecked.add("validation_freq")
-        given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in unchecked}
-        fit_arguments.check_class_weight(self.class_weight)
-        require_callbacks(self.callbacks)
-        numbers = fit_arguments.check_fit(**given)
-        if functions or self.validation_data is not None or numbers["validation_split"]:
-            fit_arguments.check_frequency(self.validation_freq)
-        return dataclasses.replace(self, **numbers)
+__all__ = ["FitRequest", "TrainerSettings", "make_request", "require_data", "require_heeded"]
 
 
 @dataclass(frozen=True)
@@ -133,15 +100,26 @@ class FitRequest:
 
 def make_request(
     settings: TrainerSettings,
-    given: FitArguments,
+    x: Any,
+    y: Any,
+    *,
+    sample_weight: Any,
+    batch_size: int | None,
+    epochs: int,
+    verbose: fit_arguments.Verbosity,
+    callbacks: Any,
+    validation_split: float,
+    validation_data: Any,
+    shuffle: bool | str,
+    class_weight: dict[int, float] | None,
+    initial_epoch: int,
+    steps_per_epoch: int | None,
+    validation_steps: int | None,
+    validation_batch_size: int | None,
+    validation_freq: int | list[int],
     resume: str | os.PathLike[str] | CheckpointPolicy | None,
 ) -> FitRequest:
-    """Returns what a call of `fit` asks for. On the training thread.
-
-    Args:
-        settings: what the trainer was given.
-        given: what `fit` was given.
-        resume: likewise.
+    """Checks the arguments of a call of `Trainer.fit` and returns what it asks for. On the training thread.
 
     Raises:
         TypeError: for an argument of the wrong type.
@@ -149,42 +127,88 @@ def make_request(
         RuntimeError: in a fork in which TensorFlow cannot run.
     """
     forks.require_runtime()
-    given = given.checked(settings.validation.functions or ())
+    model, policy = settings.model, settings.validation
+    fit_arguments.check_class_weight(class_weight)
+    require_callbacks(callbacks)
+    numbers = fit_arguments.check_fit(
+        epochs=epochs,
+        initial_epoch=initial_epoch,
+        batch_size=batch_size,
+        validation_batch_size=validation_batch_size,
+        steps_per_epoch=steps_per_epoch,
+        validation_steps=validation_steps,
+        validation_split=validation_split,
+        verbose=verbose,
+        shuffle=shuffle,
+    )
+    if policy.functions or validation_data is not None or numbers.validation_split:
+        fit_arguments.check_frequency(validation_freq)
     checkpoints = checkpoint_policy(resume)
-    model = settings.model
     keras_models.require_compiled(model)
     keras_training.require_stock_function(model)
-    validation_data, functions = split_functions(given.validation_data, settings.validation.functions, is_set)
-    data = given.x, given.y, given.sample_weight
-    if given.validation_split and validation_data is None:
-        data, validation_data = keras_data.split_validation(data, given.validation_split)
-    sets = {} if validation_data is None else named_sets(validation_data, _default_set(given))
-    if sets:
-        require_heeded(settings)
-    _check_replicas(settings, functions)
-    require_data(model, sets.values())
-    recognized = keras_data.recognize(
-        *data,
-        batch_size=given.batch_size,
-        steps=(steps_per_epoch := keras_training.capped_steps(given.steps_per_epoch)),
-        shuffle=given.shuffle,
-        class_weight=given.class_weight,
-        looked_at=looks_beforehand(model),
+    validation_data, functions = split_functions(validation_data, policy.functions, is_set)
+    if numbers.validation_split and validation_data is None:
+        (x, y, sample_weight), validation_data = keras_data.split_validation(
+            (x, y, sample_weight), numbers.validation_split
+        )
+    default = ValidationSet(
+        data=None,
+        freq=validation_freq,
+        steps=numbers.validation_steps,
+        batch_size=numbers.validation_batch_size or numbers.batch_size,
     )
+    sets = {} if validation_data is None else named_sets(validation_data, default)
+    _require_possible(settings, sets, functions)
     return FitRequest(
         settings=settings,
-        feed=make_feed(recognized, settings.holds_in_memory, settings.preprocess),
-        steps_per_epoch=steps_per_epoch,
+        feed=_feed(settings, x, y, sample_weight, numbers, class_weight),
+        steps_per_epoch=keras_training.capped_steps(numbers.steps_per_epoch),
         sets=sets,
         functions=functions,
-        validation_freq=given.validation_freq,
-        callbacks=given.callbacks,
-        initial_epoch=given.initial_epoch,
-        epochs=keras_training.capped_epochs(given.epochs),
-        verbose=given.verbose if settings.hosts.is_chief else 0,
+        validation_freq=validation_freq,
+        callbacks=callbacks,
+        initial_epoch=numbers.initial_epoch,
+        epochs=keras_training.capped_epochs(numbers.epochs),
+        verbose=numbers.verbose if settings.hosts.is_chief else 0,
         checkpoints=checkpoints,
         routed=routes.is_routed(model, "fit"),
     )
+
+
+def _feed(
+    settings: TrainerSettings,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    numbers: fit_arguments.FitNumbers,
+    class_weight: dict[int, float] | None,
+) -> Feed:
+    recognized = keras_data.recognize(
+        x,
+        y,
+        sample_weight,
+        batch_size=numbers.batch_size,
+        steps=keras_training.capped_steps(numbers.steps_per_epoch),
+        shuffle=numbers.shuffle,
+        class_weight=class_weight,
+        looked_at=looks_beforehand(settings.model),
+    )
+    return make_feed(recognized, settings.holds_in_memory, settings.preprocess)
+
+
+def _require_possible(
+    settings: TrainerSettings, sets: Mapping[str, ValidationSet], functions: Mapping[str, EvaluationFunction]
+) -> None:
+    """Refuses validations that this trainer, or these replicas, cannot make."""
+    if sets:
+        require_heeded(settings)
+    if settings.replicas is not None:
+        settings.replicas.check_model(settings.model)
+        if functions and not settings.validates_alone:
+            raise ValueError(
+                "evaluation functions are for one host; leave them out on several, or with an evaluator"
+            )
+    require_data(settings.model, sets.values())
 
 
 def require_heeded(settings: TrainerSettings, *, within_evaluate: bool = False) -> None:
@@ -226,21 +250,92 @@ def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
         keras_data.require_usable(*keras.utils.unpack_x_y_sample_weight(each.data), role="validation")
 
 
-def _default_set(given: FitArguments) -> ValidationSet:
-    """Returns how validation data is validated that does not say it itself."""
-    return ValidationSet(
-        data=None,
-        freq=given.validation_freq,
-        steps=given.validation_steps,
-        batch_size=given.validation_batch_size or given.batch_size,
-    )
+@dataclass(frozen=True)
+class TrainerSettings:
+    """What a trainer was given.
 
+    Attributes:
+        model: compiled.
+        train_step: the trainer's.
+        validation_step: the trainer's.
+        validation: how the validation runs.
+        execution: how the steps are executed.
+        recorder: keeps the spans of all threads.
+        replicas: that share each batch, or None.
+        preprocess: prepares a batch, or None.
+        in_memory_bytes: arrays up to this size are held as tensors.
+        stock: whether `train_step` is the model's own.
+        stock_validation: whether `validation_step` is the model's own `test_step`.
+    """
 
-def _check_replicas(settings: TrainerSettings, functions: Mapping[str, EvaluationFunction]) -> None:
-    if settings.replicas is None:
-        return
-    settings.replicas.check_model(settings.model)
-    if functions and not settings.validates_alone:
-        raise ValueError(
-            "evaluation functions are for one host; leave them out on several, or with an evaluator"
-        )
+    model: keras.Model
+    train_step: StepFunction
+    validation_step: StepFunction
+    validation: ValidationPolicy
+    execution: ExecutionPlan
+    recorder: SpanRecorder
+    replicas: Replicas | None
+    preprocess: Preprocess | None
+    in_memory_bytes: int
+    stock: bool
+    stock_validation: bool
+
+    @property
+    def hosts(self) -> Hosts:
+        """The hosts that train together."""
+        return self.replicas.hosts if self.replicas is not None else SingleHost()
+
+    @property
+    def shared(self) -> bool:
+        """Whether several replicas share each batch."""
+        return self.replicas is not None and self.replicas.count > 1
+
+    @property
+    def serves(self) -> bool:
+        """Whether this host is the evaluator of others that train."""
+        return self.replicas is not None and self.replicas.serves is not None
+
+    @property
+    def validates_alone(self) -> bool:
+        """Whether this host alone trains and validates, so that the two compete for it."""
+        return self.hosts.count == 1 and (self.replicas is None or self.replicas.evaluator is None)
+
+    @property
+    def stock_step(self) -> bool:
+        """Whether a training step is Keras's own from the trainer to the model."""
+        return self.stock and keras_methods.is_stock_method(self.model.train_step)
+
+    @property
+    def train_identity(self) -> Hashable:
+        """What tells the training step from others: the model's own is the same for every trainer."""
+        return self._identity(self.train_step, stock=self.stock)
+
+    @property
+    def validation_identity(self) -> Hashable:
+        """What tells the validation step from others."""
+        return self._identity(self.validation_step, stock=self.stock_validation)
+
+    @property
+    def validation_function(self) -> StepFunction:
+        """The validation step; the model's own where the trainer's is that: traces outlive the trainer."""
+        own: StepFunction = self.model.test_step
+        return own if self.stock_validation else self.validation_step
+
+    def _identity(self, function: StepFunction, *, stock: bool) -> Hashable:
+        strategy = None if self.replicas is None else Same(self.replicas.strategy)
+        return strategy, "stock" if stock else function_key(function)
+
+    def around(self) -> Callable[[StepFunction], StepFunction]:
+        """Returns what runs a step under a strategy of one replica, if there is one."""
+        if self.replicas is None or self.shared:
+            return lambda function: function
+        return functools.partial(SingleReplicaStep, self.replicas)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Returns the scope in which variables of the optimizer may be set."""
+        return nullcontext() if self.replicas is None else self.replicas.scope()
+
+    def holds_in_memory(self, size_bytes: int) -> bool:
+        """Whether arrays are to be held as tensors that need so many bytes."""
+        loop = self.execution.loop
+        return loop == "in_memory" or (loop != "iterator" and size_bytes <= self.in_memory_bytes)

@@ -14,13 +14,11 @@ from overlap_train._checkpoint.data_state import beside
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list
+from overlap_train._fit.course import FitOutcome
 from overlap_train._fit.evaluator_host import describe, serve
-from overlap_train._fit.first_hooks import open_fit
-from overlap_train._fit.first_validation import FirstValidation
-from overlap_train._fit.outcome import FitOutcome
-from overlap_train._fit.request import FitRequest
+from overlap_train._fit.first_hooks import FirstValidation, open_fit
+from overlap_train._fit.request import FitRequest, TrainerSettings
 from overlap_train._fit.session import FitSession
-from overlap_train._fit.settings import TrainerSettings
 from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import data_mistakes, forks

@@ -15,13 +15,13 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.listeners import listeners, remembering
-from overlap_train._fit.agreement import check_without_batches
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.first_hooks import Opening
+from overlap_train._fit.followers import check_without_batches
 from overlap_train._fit.interrupts import Interrupted
-from overlap_train._fit.settings import TrainerSettings
+from overlap_train._fit.request import TrainerSettings
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import StepsDone

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._data.feed import Feed
-from overlap_train._fit.settings import TrainerSettings
+from overlap_train._fit.request import TrainerSettings
 from overlap_train._inspection.graph import sends_any_shape
 from overlap_train._inspection.metric_constants import constants_of
 from overlap_train._inspection.traces import Same, Traces

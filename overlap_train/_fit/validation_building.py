@@ -17,7 +17,7 @@ from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.draws import is_drawn_in_order
 from overlap_train._fit.evaluator_host import connect_suite
-from overlap_train._fit.settings import TrainerSettings
+from overlap_train._fit.request import TrainerSettings
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._keras import methods as keras_methods
 from overlap_train._snapshot import ModelState

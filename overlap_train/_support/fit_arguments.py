@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ Preprocess: TypeAlias = Callable[..., Any]
 Verbosity = Literal["auto", 0, 1, 2]
 
 __all__ = [
+    "FitNumbers",
     "Preprocess",
     "Verbosity",
     "check_class_weight",
@@ -26,6 +27,20 @@ __all__ = [
     "epoch_selector",
     "require_verbosity",
 ]
+
+
+class FitNumbers(NamedTuple):
+    """Arguments of `keras.Model.fit` as Python has them: what counts with them takes no tensors."""
+
+    epochs: int
+    initial_epoch: int
+    batch_size: int | None
+    validation_batch_size: int | None
+    steps_per_epoch: int | None
+    validation_steps: int | None
+    validation_split: float
+    verbose: Verbosity
+    shuffle: bool | str
 
 
 def check_fit(
@@ -39,25 +54,22 @@ def check_fit(
     validation_split: Any = 0.0,
     verbose: Any = "auto",
     shuffle: Any = True,
-) -> dict[str, Any]:
+) -> FitNumbers:
     """Refuses values that cannot be meant, with the names of `keras.Model.fit`.
 
     `epochs=0` is taken: as in Keras, nothing is trained.
-
-    Returns:
-        The values by name, as numbers of Python: what is counted with them later takes no arrays or tensors.
     """
-    return {
-        "epochs": require_count("epochs", epochs, minimum=0),
-        "initial_epoch": require_count("initial_epoch", initial_epoch, minimum=0),
-        "batch_size": _rows("batch_size", batch_size),
-        "validation_batch_size": _rows("validation_batch_size", validation_batch_size),
-        "steps_per_epoch": _count_or_none("steps_per_epoch", steps_per_epoch),
-        "validation_steps": _count_or_none("validation_steps", validation_steps),
-        "validation_split": _fraction(validation_split),
-        "verbose": require_verbosity(verbose),
-        "shuffle": _shuffle(shuffle),
-    }
+    return FitNumbers(
+        epochs=require_count("epochs", epochs, minimum=0),
+        initial_epoch=require_count("initial_epoch", initial_epoch, minimum=0),
+        batch_size=_rows("batch_size", batch_size),
+        validation_batch_size=_rows("validation_batch_size", validation_batch_size),
+        steps_per_epoch=_count_or_none("steps_per_epoch", steps_per_epoch),
+        validation_steps=_count_or_none("validation_steps", validation_steps),
+        validation_split=_fraction(validation_split),
+        verbose=require_verbosity(verbose),
+        shuffle=_shuffle(shuffle),
+    )
 
 
 def _count_or_none(name: str, value: Any) -> int | None:

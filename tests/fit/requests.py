@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from overlap_train import Trainer
-from overlap_train._fit.request import FitArguments, FitRequest, make_request
+from overlap_train._fit.request import FitRequest, make_request
 from tests.networks import arrays
 
 # Those that `fit` has by default, with data.
@@ -19,4 +19,4 @@ ARGUMENTS["x"], ARGUMENTS["y"] = arrays()
 
 def request_of(trainer: Trainer, resume=None, **given) -> FitRequest:
     """Returns what a call of `fit` asks for."""
-    return make_request(trainer._settings(), FitArguments(**{**ARGUMENTS, **given}), resume)
+    return make_request(trainer._settings(), **{**ARGUMENTS, **given}, resume=resume)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from overlap_train._fit.agreement import agree_to_start, check_without_batches
+from overlap_train._fit.followers import agree_to_start, check_without_batches
 from overlap_train.errors import HostMismatchError
 from tests.fit.requests import request_of
 from tests.networks import arrays, sequential

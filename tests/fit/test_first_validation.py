@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from overlap_train._fit.first_validation import FirstValidation
+from overlap_train._fit.first_hooks import FirstValidation
 
 
 class Found:

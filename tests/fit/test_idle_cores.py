@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlap_train._fit.idle_cores import IdleCores
+from overlap_train._fit.lag import IdleCores
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ import pytest
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.deliveries import Deliveries
-from overlap_train._fit.idle_cores import IdleCores
-from overlap_train._fit.lag import LagControl
-from overlap_train._fit.overlap_gain import OverlapJudge
+from overlap_train._fit.lag import IdleCores, LagControl, OverlapJudge
 from overlap_train._support.reasons import Reason
 from tests.networks import arrays
 from tests.pools import sequential

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlap_train._fit.overlap_gain import OverlapGain, OverlapJudge
+from overlap_train._fit.lag import OverlapGain, OverlapJudge
 from overlap_train.records import Span
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer
 from overlap_train._fit import run as module
-from overlap_train._fit.outcome import FitOutcome
+from overlap_train._fit.course import FitOutcome
 from overlap_train._fit.run import run_fit
 from overlap_train.errors import HostLostError
 from overlap_train.monitoring import format_epoch_table

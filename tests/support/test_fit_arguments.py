@@ -48,7 +48,7 @@ def test_what_raises_at_every_question_is_refused_by_name():
 
 
 def test_no_part_to_split_off_is_none_as_under_keras():
-    assert fit_arguments.check_fit(validation_split=None)["validation_split"] == 0.0
+    assert fit_arguments.check_fit(validation_split=None).validation_split == 0.0
     x, y = arrays(8)
     sequential().fit(x, y, validation_split=None, verbose=0)
 
@@ -87,14 +87,14 @@ COUNTS = (
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("form", [np.array, np.uint8, tf.constant, lambda n: tf.constant(n, tf.int64)])
 def test_a_count_comes_back_as_an_integer_of_python(name, form):
-    value = fit_arguments.check_fit(**{name: form(3)})[name]
+    value = getattr(fit_arguments.check_fit(**{name: form(3)}), name)
     assert (type(value), value) == (int, 3)
 
 
 @pytest.mark.parametrize("form", [lambda n: tf.constant(float(n)), tf.Variable])
 def test_the_rows_of_a_batch_may_be_whatever_tensorflow_counts_with(form):
     for name in ("batch_size", "validation_batch_size"):
-        assert fit_arguments.check_fit(**{name: form(8)})[name] == 8
+        assert getattr(fit_arguments.check_fit(**{name: form(8)}), name) == 8
     assert fit_arguments.check_evaluate(batch_size=form(8), steps=None, verbose=0)["batch_size"] == 8
 
 
@@ -109,7 +109,7 @@ def test_what_is_no_count_is_refused_by_name(name, value):
 
 @pytest.mark.parametrize("form", [np.array, np.float16, tf.constant, float])
 def test_a_fraction_comes_back_as_a_float_of_python(form):
-    split = fit_arguments.check_fit(validation_split=form(0.25))["validation_split"]
+    split = fit_arguments.check_fit(validation_split=form(0.25)).validation_split
     assert (type(split), split) == (float, 0.25)
     with pytest.raises(ValueError, match="validation_split must be at least 0 and below 1"):
         fit_arguments.check_fit(validation_split=form(1.5))
@@ -117,7 +117,7 @@ def test_a_fraction_comes_back_as_a_float_of_python(form):
 
 @pytest.mark.parametrize("form", [int, float, np.array, tf.constant, keras.Variable])
 def test_how_much_is_shown_may_be_said_in_any_number(form):
-    verbose = fit_arguments.check_fit(verbose=form(2))["verbose"]
+    verbose = fit_arguments.check_fit(verbose=form(2)).verbose
     assert (type(verbose), verbose) == (int, 2)
     with pytest.raises(ValueError, match="verbose must be 'auto', 0, 1 or 2"):
         fit_arguments.check_fit(verbose=form(3))

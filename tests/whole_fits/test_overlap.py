@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.deliveries import Deliveries
-from overlap_train._fit.idle_cores import IdleCores
+from overlap_train._fit.lag import IdleCores
 from overlap_train._fit.session import FitSession
 from overlap_train._validation import suite as suite_module
 from overlap_train._validation.runner import ValidationRunner
