@@ -58,19 +58,9 @@ __all__ = ["FitBuilder", "FitParts"]
 class FitParts:
     """What one `fit` consists of.
 
-    Attributes:
-        state: the variables of the model, and those that its steps use besides.
-        training: trains epochs.
-        deliveries: validates and delivers them.
-        callbacks: a Keras `CallbackList`, or one that several hosts share.
-        interrupts: the signals that have come.
-        grounds: for how the callbacks are called.
-        given: the validation data, each set of which is read when its first validation is due.
-        resumption: puts all where a checkpoint has it; None if the fit keeps none.
-        traced_with: what the validation was traced with, where Keras would not have traced it before its
-            first validation.
-        reasons: why the training waits for each validation although the policy would let it run ahead: the
-            first, or all if the fit is only looked at.
+    `resumption` puts all where a checkpoint has it, `traced_with` is what the validation was traced with
+    where Keras would not have traced it yet, and `reasons` are why the training waits: the first, or all if
+    the fit is only looked at.
     """
 
     state: ModelState
@@ -92,17 +82,8 @@ class FitParts:
 class FitBuilder:
     """Builds the parts of one `fit`. On the training thread.
 
-    Args:
-        request: what the fit is to do.
-        cursor: the position in its data.
-        callbacks: the user's, and the history.
-        progress: told what is decided.
-        resources: closes what is opened here.
-        inside: takes the results of validations inside epochs.
-        looks_only: whether nothing is to be run, so that Python's validation data is read to be told about.
-
-    Attributes:
-        ledger: where the time of the fit is written down.
+    `inside` takes the results of validations inside epochs. With `looks_only` nothing will be run, and
+    Python's validation data is read to be told about.
     """
 
     def __init__(
@@ -145,8 +126,7 @@ class FitBuilder:
     def build(self, kept: EpochTraining | None = None) -> FitParts:
         """Builds everything and traces it; what the fit keeps all along is built the first time.
 
-        Args:
-            kept: what trains and goes on as it is, where only the validation is built anew.
+        `kept` trains and goes on as it is, where only the validation is built anew.
         """
         settings, request = self._settings, self._request
         step, loop, pace = self._build_training() if kept is None else (kept.step, kept.loop, kept.pace)
@@ -213,8 +193,7 @@ class FitBuilder:
 
         All is traced for that, and forgotten: the first hooks may set what the fit is to be traced with.
 
-        Raises:
-            OverlapError: it has to wait, as far as is known before the validation data of Python is read.
+        Raises an OverlapError if it has to wait, as far as is known before Python's validation data is read.
         """
         model, kept = self._request.model, self._resources
         with contextlib.ExitStack() as self._resources, self._request.feed.looked_at():
@@ -226,11 +205,7 @@ class FitBuilder:
         self._resources, self._traced_with = kept, None
 
     def _reasons(self, step: Step, suite: ValidationSuite) -> tuple[Reason, ...]:
-        """Returns why the training has to wait for its validations, and tells it.
-
-        Raises:
-            OverlapError: it has to, and is not to.
-        """
+        """Returns why the training has to wait for its validations, and tells it."""
         settings, feed, found = self._settings, self._request.feed, self._callbacks
         policy = settings.validation
         if policy.max_lag == 0 or not suite:

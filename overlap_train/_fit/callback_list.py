@@ -15,11 +15,7 @@ __all__ = ["ResultLine", "listened_to", "make_callback_list", "require_callbacks
 
 
 def require_callbacks(callbacks: Any) -> None:
-    """Raises TypeError for what Keras could not call as a callback.
-
-    Args:
-        callbacks: as for `fit` or `evaluate`.
-    """
+    """Raises TypeError for what Keras could not call as a callback."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return
     try:
@@ -50,14 +46,7 @@ def make_callback_list(
 ) -> keras.callbacks.CallbackList:
     """Returns the user's callbacks as Keras would call them; a list of the user's own as it is.
 
-    Args:
-        model: that they see.
-        callbacks: as for `fit` or `evaluate`.
-        verbose: told to them, as are the next two.
-        epochs: of the call.
-        steps: of an epoch, or of an evaluation, if they are known.
-        history: whether to add a History.
-        bar: whether to add a ProgbarLogger, which listens to batches.
+    A ProgbarLogger (`bar`) would listen to batches.
     """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
@@ -80,9 +69,7 @@ def listened_to(callbacks: keras.callbacks.CallbackList) -> bool:
 class ResultLine:
     """What `keras.Model.evaluate` has printed when it ends, without a call for each batch.
 
-    Args:
-        callbacks: as for `evaluate`; one that shows a bar itself, or a `CallbackList`, leaves no line.
-        verbose: as for `evaluate`.
+    One of the callbacks that shows a bar itself, or a `CallbackList`, leaves no line.
     """
 
     def __init__(self, callbacks: Any, verbose: int | str) -> None:
@@ -94,13 +81,7 @@ class ResultLine:
             self._bar.on_test_begin()  # from when on it counts the time
 
     def show(self, logs: Mapping[str, Any], steps: int | None, seen: int) -> None:
-        """Prints the result.
-
-        Args:
-            logs: of the evaluation.
-            steps: batches that it was to have, or None if that was not known.
-            seen: batches that it has had.
-        """
+        """Prints the result."""
         if self._bar is None:
             return
         self._bar.target, self._bar.seen = steps, seen

@@ -56,18 +56,6 @@ def build_resumer(
     """Returns what writes the checkpoints of a `fit` and reads the newest, if it is to have any.
 
     They belong to the chief: on other hosts there is none.
-
-    Args:
-        request: of the fit.
-        state: the variables that are stored.
-        step: the training step.
-        drawing: the validation batches that are drawn anew each time, by the set's name; none has been yet.
-        say: told what differs from the checkpoint.
-        resources: closes it.
-
-    Raises:
-        ValueError: the position in the data cannot be found again, or a variable cannot be stored.
-        CheckpointError: see `Resumer`.
     """
     policy, feed, settings = request.checkpoints, request.feed, request.settings
     if policy is None:
@@ -183,12 +171,7 @@ def _made(
 
 
 def share_start(request: FitRequest, resumer: Resumer | None) -> AnyStart | None:
-    """Returns what starts a `fit` from the newest checkpoint, on all of its hosts; None if it keeps none.
-
-    Args:
-        request: of the fit.
-        resumer: as `build_resumer` returns it.
-    """
+    """Returns what starts a `fit` from the newest checkpoint, on all of its hosts; None if it keeps none."""
     hosts = request.settings.hosts
     if request.checkpoints is None or hosts.count == 1:
         return resumer
@@ -232,12 +215,7 @@ _ALIKE = "shuffle(…, reshuffle_each_iteration=False) and arrays are the same i
 
 
 def not_to_be_found(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> str | None:
-    """Returns what the data draws that a resumed fit would draw otherwise, and what would not be; or None.
-
-    Args:
-        request: of the fit.
-        drawing: the batches, by the set's name, of which each pass moves what the next one draws from.
-    """
+    """Returns what the data draws that a resumed fit would draw otherwise, and what would not be; or None."""
     feed = request.feed
     if feed.made_of is not None and caches_draws(feed.made_of):
         return (
@@ -328,10 +306,7 @@ def _validates_inside(request: FitRequest) -> bool:
 class _Sources:
     """What a pipeline draws from.
 
-    Attributes:
-        variables: by the `id` of their handles, and whether it writes to them.
-        names: of these.
-        shuffles: see `shuffles_of`.
+    Variables by the `id` of their handles, and whether the pipeline writes to them.
     """
 
     variables: Mapping[int, bool]

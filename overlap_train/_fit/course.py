@@ -19,13 +19,7 @@ __all__ = ["Course", "FitOutcome", "Ledger"]
 class Course:
     """Where a fit stands.
 
-    Attributes:
-        epochs: where it ends.
-        next_epoch: the next one to be trained.
-        first_epoch: the first that this call of `fit` has trained.
-        step: training steps made so far.
-        stopped: whether a callback has stopped the training.
-        logs: of each delivered epoch.
+    `first_epoch` is the first that this call of `fit` trains; `step` counts training steps.
     """
 
     epochs: int
@@ -38,13 +32,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Writes down what the training thread did when, and to which epoch it counts.
-
-    Attributes:
-        recorder: keeps the spans of all threads.
-        accounts: of the epochs.
-        course: whose step the spans carry.
-    """
+    """Writes down what the training thread did when, and to which epoch it counts."""
 
     recorder: SpanRecorder
     accounts: Accounts

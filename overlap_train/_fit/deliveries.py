@@ -36,21 +36,8 @@ __all__ = ["Deliveries"]
 class Deliveries:
     """Delivers epochs in their order. On the training thread.
 
-    Attributes:
-        callbacks: a Keras `CallbackList`, or one that several hosts share.
-        hooks: keeps those inside the epochs that follow.
-        suite: makes the validations.
-        backlog: the epochs that wait for theirs.
-        delivery: calls the callbacks of an epoch's end.
-        stepwise: validates inside epochs, or None.
-        lag: learns what running ahead is worth.
-        resumer: writes checkpoints; None where there are none to write.
-        cursor: the position in the data.
-        ledger: where the time is written down.
-        progress: shown to the user.
-        hosts: that train together.
-        timeout_s: of a validation, in seconds, or None.
-        check_interrupted: raises `Interrupted` where this host alone has been asked to stop.
+    `timeout_s` is for one validation. `check_interrupted` raises `Interrupted` where this host alone has been
+    asked to stop.
     """
 
     callbacks: Any
@@ -79,13 +66,7 @@ class Deliveries:
         return len(self.backlog)
 
     def begin(self, snapshot: Snapshot, logs: Mapping[str, Any], *, stops: bool) -> PendingEpoch:
-        """Begins the validation of an epoch.
-
-        Args:
-            snapshot: its end.
-            logs: its training metrics.
-            stops: whether the training was told to stop inside it.
-        """
+        """Begins the validation of an epoch."""
         last = stops or snapshot.epoch + 1 >= self._course.epochs
         self.suite.hold()  # until the training is under way again, or waits
         pending = self.backlog.push(snapshot, logs, stops=stops, last=last)
@@ -119,11 +100,8 @@ class Deliveries:
 
         Under Keras they have been delivered by then, and whoever ended the training has prevented the error.
 
-        Returns:
-            Whether one of them ended the training or rolled it back, so that the error never was.
-
-        Raises:
-            Exception: what their validation or a callback raises, which comes before the error.
+        Returns whether one of them ended the training or rolled it back, so that the error never was. What
+        their validation or a callback raises comes before the error.
         """
         raised_by_delivery = error is self._failure or isinstance(error, Interrupted)
         if raised_by_delivery or self.hosts.count > 1 or not len(self.backlog):
@@ -138,8 +116,7 @@ class Deliveries:
     def make_room(self) -> bool:
         """Lets go of batches that nobody will replay, and waits if too many are kept.
 
-        Returns:
-            Whether a delivery rolled the training back.
+        Returns whether a delivery rolled the training back.
         """
         while self.cursor.feed.full and len(self.backlog):
             if not self._said_full:
@@ -160,12 +137,7 @@ class Deliveries:
         return self._course.stopped or any(pending.stops for pending in self.backlog)
 
     def deliver_before(self, next_epoch: int, splits: int) -> None:
-        """Delivers what is ready, and waits for what has to be delivered before an epoch may begin.
-
-        Args:
-            next_epoch: that epoch.
-            splits: parts of a batch that the training runs side by side.
-        """
+        """Delivers what is ready, and waits for what has to be delivered before an epoch may begin."""
         alone = self._follows(next_epoch) and self.lag.wants_alone(next_epoch - 1, splits)
         while len(self.backlog) and (alone or self.backlog.must_wait(next_epoch) or self.ready()):
             if self._follows(next_epoch):
@@ -176,8 +148,7 @@ class Deliveries:
     def deliver_oldest(self, timeout_s: float | None = None) -> bool:
         """Waits for the oldest epoch and delivers it; returns whether that rolled the training back.
 
-        Args:
-            timeout_s: how long to wait without looking for signals; None means as long as it may take.
+        With a time-out it does not look for signals.
         """
         try:
             return self._deliver_next(timeout_s)
@@ -207,12 +178,7 @@ class Deliveries:
         return outcome.rolled_back
 
     def _deliver(self, pending: PendingEpoch, cpu_s: float | None) -> Outcome:
-        """Calls the callbacks of an epoch whose validations are done.
-
-        Args:
-            pending: the oldest one.
-            cpu_s: processor seconds of the wait for them.
-        """
+        """Calls the callbacks of an epoch whose validations are done."""
         try:
             results, spans = self.suite.collect(pending)
         except ValidationWorkerError:
@@ -260,8 +226,7 @@ class Deliveries:
     def _begin_next(self, aside: Values) -> Begun:
         """Calls the `on_epoch_begin` of the epoch behind the one that is being delivered.
 
-        Args:
-            aside: the variables of the training, which may be an epoch further.
+        `aside` is the variables of the training, which may be an epoch further.
         """
         return self.hooks.begin_late(self.backlog.oldest.snapshot.values if len(self.backlog) else aside)
 
@@ -306,11 +271,7 @@ class Deliveries:
         return due and self.may_checkpoint()
 
     def checkpoint(self, snapshot: Snapshot) -> None:
-        """Writes a checkpoint of where the training stands; see `may_checkpoint`.
-
-        Args:
-            snapshot: of that.
-        """
+        """Writes a checkpoint of where the training stands; see `may_checkpoint`."""
         assert self.resumer is not None
         epoch, course, lag = snapshot.epoch, self._course, self.backlog.max_lag
         waiting = tuple(Undelivered(pending.snapshot, pending.train_logs) for pending in self.backlog)

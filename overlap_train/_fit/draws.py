@@ -47,14 +47,7 @@ TOO_MUCH = Reason.of(
 def is_drawn_in_order(
     feed: Feed, data: Any, model: keras.Model, written: Iterable[CapturedVariable] = ()
 ) -> bool:
-    """Whether the batches of a validation have to be drawn before the training goes on.
-
-    Args:
-        feed: the training data.
-        data: of the validation, as the user gave it.
-        model: that is trained.
-        written: the variables to which the training step may write.
-    """
+    """Whether the batches of a validation have to be drawn before the training goes on."""
     if feed.runs_python or feed.files & cache_files(keras.utils.unpack_x_y_sample_weight(data)[0]):
         return True
     try:
@@ -74,12 +67,6 @@ def follow_others(
     """Yields what the training data is made from and others change or draw from, which has to be waited for.
 
     Such as adversarial examples, which the model makes, or a curriculum that follows the validation.
-
-    Args:
-        feed: the training data.
-        model: that is trained.
-        callbacks: of the fit.
-        written: the variables to which the training step may write.
     """
     own = [callback for callback in callbacks if not acts_on_model_only(callback)]
     try:
@@ -106,12 +93,7 @@ def follow_others(
 def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
     """Whether the training and the validation data come from one shuffle that draws a new order each time.
 
-    Args:
-        feed: the training data.
-        sets: the validation sets as the user gave them.
-
-    Raises:
-        Unclear: there is too much to look through.
+    Raises `Unclear` if there is too much to look through.
     """
     drawn = feed.shuffles | _shuffles_of_python(feed.python_sources)
     return any(drawn & _shuffles_in(data) - {UNKNOWN} for data in sets)

@@ -38,25 +38,7 @@ __all__ = ["EpochTraining"]
 class EpochTraining:
     """Trains epochs call by call. On the training thread.
 
-    Attributes:
-        model: the model.
-        callbacks: a Keras `CallbackList`, or one that several hosts share.
-        hooks: calls those inside epochs.
-        step: the training step.
-        loop: makes many of them in a call.
-        pace: says how many.
-        cursor: the position in the data.
-        suite: whose workers run beside the calls.
-        stepwise: validates inside epochs, or None.
-        resumer: writes checkpoints; None where there are none to write.
-        lag: learns what the calls cost beside the workers.
-        idle: learns which cores the calls leave.
-        ledger: where the time is written down.
-        progress: shown to the user.
-        hosts: that train together.
-        interrupts: the signals that have come to this host.
-        take_snapshot: of an epoch, as the model stands.
-        warm: whether a call has been made, which traces the loop.
+    `warm` says whether a call has been made, which traces the loop.
     """
 
     model: keras.Model
@@ -100,8 +82,7 @@ class EpochTraining:
     def agree_on_steps(self) -> int:
         """Returns how many steps the next call is to have: on several hosts, as many as the chief wants.
 
-        Raises:
-            Interrupted: if any of them has been asked to stop.
+        Raises `Interrupted` if any of them has been asked to stop.
         """
         grouped = self._batch_hooks or self.model.stop_training
         steps = self._group if grouped else self.pace.steps()
@@ -118,8 +99,7 @@ class EpochTraining:
     def begin_call(self, epoch: int, *, begun: bool) -> bool:
         """Calls the hook of a batch's beginning, where somebody listens and it has not been called.
 
-        Returns:
-            Whether the epoch goes on.
+        Returns whether the epoch goes on.
         """
         if not self._batch_hooks or begun:
             return True
@@ -166,8 +146,7 @@ class EpochTraining:
     def logs(self, last: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the logs of the epoch that has been trained.
 
-        Args:
-            last: those of its last step, which are the epoch's where the step makes logs of its own.
+        Those of its last step are the epoch's where the step makes logs of its own.
         """
         if not self._course.step:
             return {}  # Keras has no logs before the first step, and its metrics do not count

@@ -26,15 +26,7 @@ __all__ = ["explain_fit"]
 
 
 def explain_fit(request: FitRequest) -> Explanation:
-    """Builds a fit as it would be run, traces it, and takes it apart again. On the calling thread.
-
-    Args:
-        request: what the fit is to do; its checkpoints are left alone.
-
-    Raises:
-        ValueError: if the fit would raise it before it starts.
-        TypeError: likewise.
-    """
+    """Builds a fit as it would be run, traces it, and takes it apart again. On the calling thread."""
     request = dataclasses.replace(request, checkpoints=None, verbose=0)
     start_s = time.monotonic()
     with contextlib.ExitStack() as resources:

@@ -25,11 +25,8 @@ __all__ = ["BuildSuite", "FirstValidation", "Opening", "open_fit"]
 class Opening:
     """Where a fit stands before its first step.
 
-    Attributes:
-        epoch: the first epoch, unless a checkpoint says otherwise.
-        begun: whether that epoch's first hooks have been called.
-        train_function: the model's, as Keras makes it; a callback that compiles the model takes it away.
-        cut: whether the hook of the first batch has said that there is no data.
+    `begun` and `cut` say whether the first epoch's hooks have been called, and whether the first batch's has
+    said that there is no data. A callback that compiles the model takes its train function away.
     """
 
     epoch: int
@@ -49,16 +46,8 @@ def open_fit(
 ) -> Opening:
     """Calls `on_train_begin`, and the hooks of the first epoch and batch if nothing has been traced yet.
 
-    Args:
-        model: compiled.
-        callbacks: a Keras `CallbackList`, or one that several hosts share.
-        initial_epoch: as for `fit`; BackupAndRestore may know better.
-        epochs: as for `fit`.
-        traced: whether the steps had to be traced before, as for a training that may be resumed.
-        begin_pass: makes the iterator of the first pass, which a batch's hook finds made.
-
-    Raises:
-        ValueError: a callback has given the model a train function of its own.
+    `traced` says that the steps had to be traced before, as for a training that may be resumed; `begin_pass`
+    makes the iterator that a batch's hook finds made. BackupAndRestore may know the first epoch better.
     """
     model.stop_training = False
     function = keras_training.begin_training(model)
@@ -82,13 +71,7 @@ BuildSuite: TypeAlias = Callable[[contextlib.ExitStack], tuple[ModelState, Valid
 
 
 class FirstValidation:
-    """Makes the first validation again where its trace was made too early. On the training thread.
-
-    Args:
-        traced_with: what the trace holds; None if Keras would have traced before, too.
-        build: traces the validation.
-        say: told what was set.
-    """
+    """Makes the first validation again where its trace was made too early. On the training thread."""
 
     def __init__(self, traced_with: TracedWith | None, build: BuildSuite, say: Callable[[str], None]) -> None:
         self._traced_with = traced_with
@@ -98,9 +81,7 @@ class FirstValidation:
     def __call__(self, name: str, most: int | None = None) -> ValidationResult | None:
         """Returns the result of a set for the model as it is, or None if what has been traced will do.
 
-        Args:
-            name: of the set, whose `on_test_begin` has been called.
-            most: batches that it is to have; None for all.
+        The set's `on_test_begin` has been called.
         """
         traced_with = self._traced_with
         changed = None if traced_with is None or traced_with.validated else traced_with.changed()

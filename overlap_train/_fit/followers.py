@@ -56,18 +56,7 @@ def deliver_together(
     suite: ValidationSuite,
     checks: Checks,
 ) -> tuple[Any, AnyDelivery]:
-    """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones.
-
-    Args:
-        request: what the fit is to do.
-        state: the variables of the model, and those that its steps use besides.
-        callbacks: the user's, and the history.
-        suite: makes validations.
-        checks: asked at each delivery, on one host.
-
-    Raises:
-        ValueError: for a validation in step on several hosts.
-    """
+    """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones."""
     model, hosts = request.model, request.settings.hosts
     on_change = request.settings.validation.on_change
     if hosts.count == 1:
@@ -127,11 +116,7 @@ class _Changes:
         self._state = state
 
     def share(self, before: Values, after: Values, *, stop: bool, more: Any = None) -> tuple[list[int], Any]:
-        """Sends what differs between two readings of the chief's variables, and sets it on the others.
-
-        Returns:
-            Where variables were changed, and the chief's `more`.
-        """
+        """Sends what differs between two readings of the chief's variables, and sets it on the others."""
         indices = self._state.differing(before, after) if self._hosts.is_chief else []
         indices, stop, more = self._hosts.from_chief([indices, stop, more])
         values = after.flat()
@@ -259,10 +244,7 @@ def _refuse_to_begin(epoch: int, *, ahead: bool) -> None:
 class SharedStart:
     """Starts all hosts from the checkpoint that the chief has found.
 
-    Args:
-        hosts: that train together.
-        model: the model.
-        resumer: of the chief; None on the other hosts.
+    Only the chief has a resumer.
     """
 
     def __init__(self, hosts: Hosts, model: keras.Model, resumer: Resumer | None) -> None:
@@ -317,17 +299,7 @@ AnyStart: TypeAlias = Resumer | SharedStart
 def agree_to_start(
     request: FitRequest, replicas: Replicas, callbacks: Iterable[keras.callbacks.Callback]
 ) -> None:
-    """Checks that all replicas and hosts are about to do the same, and makes the model's variables.
-
-    Args:
-        request: what the fit is to do.
-        replicas: that share each batch.
-        callbacks: as the user passed them.
-
-    Raises:
-        ValueError: if something is asked for that is not possible.
-        HostMismatchError: if a host differs from the chief.
-    """
+    """Checks that all replicas and hosts are about to do the same, and makes the model's variables."""
     model, feed, policy = request.model, request.feed, request.settings.validation
     replicas.check_batch(feed.full_batch)
     if replicas.hosts.count > 1:
@@ -375,11 +347,7 @@ def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbac
 
 
 def check_without_batches(callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Refuses callbacks that would have to be called around each step.
-
-    Raises:
-        ValueError: naming such a callback.
-    """
+    """Refuses callbacks that would have to be called around each step."""
     for callback in callbacks:
         if wants_train_batches(callback):
             raise ValueError(

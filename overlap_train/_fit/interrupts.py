@@ -50,12 +50,8 @@ class Interrupted(Exception):
 class Interrupts:
     """Notes the first signal; a second one raises KeyboardInterrupt where the main thread stands.
 
-    Args:
-        passes_on: whether the first one does to the fit in the end what it would do to one of Keras's.
-        insists: whether the first one must act in time; not where other processes decide when it does.
-
-    Attributes:
-        received: the name of the signal that asked to stop, such as "SIGINT", or None.
+    With `passes_on` the first one does to the fit in the end what it would do to one of Keras's. With
+    `insists` it must act in time, which is not for hosts, whose processes decide together.
     """
 
     def __init__(self, *, passes_on: bool = False, insists: bool = True) -> None:
@@ -116,8 +112,7 @@ class Interrupts:
     def pass_on(self) -> None:
         """Raises what the first signal would have raised in a fit of Keras's, if that is wanted.
 
-        Raises:
-            KeyboardInterrupt: it came, and no handler of the user's has raised anything else.
+        Raises KeyboardInterrupt if no handler of the user's has raised anything else.
         """
         if not self._passes_on or self.received is None:
             return
@@ -182,8 +177,7 @@ class Interrupts:
     def _listen(self, signals: bytes) -> float | None:
         """Hears signals, and insists on them when it is time; on the listener's thread.
 
-        Returns:
-            In how many seconds it is, or None.
+        Returns in how many seconds it is, or None.
         """
         now_s = time.monotonic()
         for number in signals:

@@ -48,16 +48,8 @@ def reasons_to_wait(
 ) -> Iterator[Reason]:
     """Yields why the training has to wait for each validation where the policy would let it run ahead.
 
-    The first ones are the cheapest to find, and whoever takes the first only pays for no other.
-
-    Args:
-        policy: what the user allows.
-        feed: the training data.
-        step: the training step.
-        suite: what is validated.
-        callbacks: the user's, and the history.
-        waiting_hook: returns which hook of one of them must not be called for an epoch that may be undone.
-        model: that is trained; None where its data is known not to look at it.
+    The first ones are the cheapest to find, and whoever takes the first only pays for no other. Without a
+    model its data is known not to look at it.
     """
     yield from suite.reasons
     if policy.on_change != "rollback":
@@ -122,14 +114,8 @@ def _lost(
 class LagControl:
     """Ends running ahead during a fit where it does not pay. On the training thread.
 
-    Args:
-        backlog: whose `max_lag` is set to 0.
-        say: told the reason.
-        idle: what the training leaves of the cores; None if the validation has devices of its own.
-        streamed: whether a pipeline prepares the batches meanwhile.
-        judges_overlap: whether a validation beside the training has to cost less than one alone; rollbacks
-            that have become the rule always count.
-        required: whether the fit is to fail rather than wait.
+    `idle` is None if the validation has devices of its own. `judges_overlap` says that a validation beside
+    the training has to cost less than one alone; rollbacks that have become the rule always count.
     """
 
     def __init__(
@@ -158,10 +144,6 @@ class LagControl:
 
         So it should once to be compared with, and as long as the training leaves hardly any core idle. This
         is known before the first validation begins, and may change: a first epoch often fills a cache.
-
-        Args:
-            epoch: that epoch.
-            splits: parts of a batch that the training runs side by side.
         """
         if self._judge is None or not self._backlog.max_lag:
             return False
@@ -182,10 +164,7 @@ class LagControl:
     def validated(self, spans: Sequence[Span], *, alone: bool, cpu_s: float | None = None) -> None:
         """Takes in the workers' spans of an epoch, and whether the training waited for them.
 
-        Args:
-            spans: of its validation.
-            alone: whether nothing was trained meanwhile.
-            cpu_s: the processor seconds of that wait, or None if they do not tell what a validation takes.
+        `cpu_s` is None if the processor seconds of the wait do not tell what a validation takes.
         """
         if self._judge is None or not spans:
             return
@@ -280,9 +259,8 @@ _MOST_PAID = 1.5
 class OverlapGain:
     """What overlapping is worth, per validation.
 
-    Attributes:
-        alone_s: seconds that a validation takes while the training waits for it.
-        paid_s: seconds by which the training is slower for a validation beside it.
+    In seconds: what a validation takes while the training waits for it, and by how much the training is
+    slower for one beside it.
     """
 
     alone_s: float
@@ -297,9 +275,7 @@ class OverlapGain:
 class OverlapJudge:
     """Compares epochs validated beside the training with epochs validated alone. On the training thread.
 
-    Args:
-        epochs: epochs validated beside the training to look at before judging.
-        least_share: the smallest part of a validation alone that has to be saved, as a lag has its price.
+    `least_share` is the smallest part of a validation alone that has to be saved, as a lag has its price.
     """
 
     def __init__(self, *, epochs: int = 2, least_share: float = 0.03) -> None:
@@ -318,10 +294,8 @@ class OverlapJudge:
     def observe_beside(self, trained: Sequence[tuple[Span, int]], validated: Sequence[Span]) -> None:
         """Takes in an epoch that was validated while the next one trained.
 
-        Args:
-            trained: the training calls from the beginning of that validation to the end of the next epoch,
-                with their numbers of steps; calls that traced something are to be left out.
-            validated: the spans of all workers.
+        `trained` holds the calls from the beginning of that validation to the end of the next epoch, with
+        their numbers of steps; calls that traced something are left out.
         """
         disturbed = []
         for span, steps in trained:
@@ -337,10 +311,7 @@ class OverlapJudge:
     def observe_alone(self, seconds: float, cpu_s: float | None = None) -> None:
         """Takes in how long a validation took while the training waited for it.
 
-        Args:
-            seconds: by the clock.
-            cpu_s: the processor seconds of the whole process meanwhile; None if the validation computes
-                elsewhere too.
+        `cpu_s` is None if the validation computes elsewhere too.
         """
         self._alone.append(seconds)
         if cpu_s is not None:

@@ -38,12 +38,8 @@ def asked_of_fit(
 ) -> list[str]:
     """Returns what a call of `fit` asks for that Keras cannot do, in the words of the user's code.
 
-    Args:
-        settings: what the trainer was given.
-        arguments: the names of those of its arguments, besides the model and the policies, that were given.
-        resume: as for `fit`.
-        args: of the model's own `fit`, which may have other parameters than Keras's.
-        kwargs: of the model's own `fit`.
+    `arguments` are those that the trainer was given besides the model and the policies. `args` and `kwargs`
+    are of the model's own `fit`, which may have other parameters than Keras's.
     """
     found = [] if resume is None else ["resume"]
     if _has_sets(settings.model, args, kwargs):
@@ -113,11 +109,7 @@ class OwnMethod:
         self._known: dict[int, tf.Tensor] = {}
 
     def call(self, ours: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls the method; what it passes on to Keras's goes to `ours`.
-
-        Raises:
-            ValueError: the method did not pass on what was asked for; the model is as it was.
-        """
+        """Calls the method; what it passes on to Keras's goes to `ours`."""
 
         def reached(*args: Any, **kwargs: Any) -> Any:
             if self.used and "resume" in self._asked:

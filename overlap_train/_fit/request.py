@@ -43,19 +43,7 @@ __all__ = ["FitRequest", "TrainerSettings", "make_request", "require_data", "req
 class FitRequest:
     """What one `fit` is to do.
 
-    Attributes:
-        settings: what the trainer was given.
-        feed: the training data.
-        steps_per_epoch: as for `fit`.
-        sets: the validation sets by name.
-        functions: the evaluation functions by name.
-        validation_freq: as for `fit`, for functions that do not say.
-        callbacks: as for `fit`.
-        initial_epoch: where the training begins if it is not resumed.
-        epochs: where it ends.
-        verbose: as for `fit`; 0 on hosts other than the chief.
-        checkpoints: where, when and how many, or None.
-        routed: whether the call was one of `keras.Model.fit`.
+    `verbose` is 0 on hosts other than the chief; `routed` says that `keras.Model.fit` was called.
     """
 
     settings: TrainerSettings
@@ -214,12 +202,7 @@ def _require_possible(
 def require_heeded(settings: TrainerSettings, *, within_evaluate: bool = False) -> None:
     """Refuses what code of the model's own, or of a library's, that validates would not heed.
 
-    Args:
-        settings: what the trainer was given.
-        within_evaluate: whether this is a call of `evaluate`, which the model's own has passed on.
-
-    Raises:
-        ValueError: there is such code, and something that changes the numbers was asked for.
+    Within an `evaluate` the model's own has passed the call on.
     """
     own = keras_evaluation.validates_itself(settings.model)
     if within_evaluate and not keras_evaluation.has_own_test_function(settings.model):
@@ -237,12 +220,7 @@ def require_heeded(settings: TrainerSettings, *, within_evaluate: bool = False) 
 def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
     """Refuses validation data of which it can be told before anything begins that it is of no use.
 
-    Args:
-        model: that evaluates it; if by code of its own, any data is taken.
-        sets: the validation sets.
-
-    Raises:
-        ValueError: for data of no rows or batches, or of several replicas.
+    A model that evaluates by code of its own takes any data.
     """
     if keras_evaluation.validates_itself(model) is not None:
         return
@@ -254,18 +232,8 @@ def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
 class TrainerSettings:
     """What a trainer was given.
 
-    Attributes:
-        model: compiled.
-        train_step: the trainer's.
-        validation_step: the trainer's.
-        validation: how the validation runs.
-        execution: how the steps are executed.
-        recorder: keeps the spans of all threads.
-        replicas: that share each batch, or None.
-        preprocess: prepares a batch, or None.
-        in_memory_bytes: arrays up to this size are held as tensors.
-        stock: whether `train_step` is the model's own.
-        stock_validation: whether `validation_step` is the model's own `test_step`.
+    `stock` and `stock_validation` say that the trainer's steps are the model's own. `in_memory_bytes` bounds
+    the arrays that are held as tensors.
     """
 
     model: keras.Model

@@ -39,9 +39,7 @@ __all__ = ["run_evaluate", "run_fit"]
 def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
     """Trains a model, or is the evaluator of those that do. On the thread that called `fit`.
 
-    Args:
-        request: what to do.
-        outcome: filled while the fit runs, and however it ends.
+    The outcome is filled while the fit runs, and however it ends.
     """
     if request.settings.serves:
         outcome.ended = _serve(request)
@@ -77,17 +75,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
 def run_evaluate(
     settings: TrainerSettings, data: ValidationSet, callbacks: Any, verbose: int | str = 0
 ) -> dict[str, Any]:
-    """Evaluates the model as it is; returns its metrics by name. On the thread that called `evaluate`.
-
-    Args:
-        settings: what the trainer was given.
-        data: what it is evaluated on.
-        callbacks: as for `evaluate`.
-        verbose: as for `evaluate`.
-
-    Raises:
-        RuntimeError: in a fork in which TensorFlow cannot run.
-    """
+    """Evaluates the model as it is; returns its metrics by name. On the thread that called `evaluate`."""
     forks.require_runtime()
     model, sets = settings.model, {"": data}
     given = give_sets(settings, sets)

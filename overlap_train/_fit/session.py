@@ -35,15 +35,9 @@ _GRACE_S = 5.0
 class FitSession:
     """Runs the epochs of one `fit` whose first hooks have been called.
 
-    Args:
-        settings: what the trainer was given.
-        parts: what has been built.
-        opening: what has been called.
-        renew: builds the parts anew after a callback has compiled the model or its train function, or around
-            what trains, which goes on, when the validation data has been read.
-
-    Attributes:
-        ended: how it ended: "completed", "stopped" by a callback, or "interrupted by" a signal.
+    `renew` builds the parts anew after a callback has compiled the model or its train function, or around
+    what trains, which goes on, when the validation data has been read. `ended` is "completed", "stopped" by a
+    callback or "interrupted by" a signal.
     """
 
     def __init__(
@@ -200,8 +194,7 @@ class FitSession:
     def _halt(self, done: StepsDone) -> bool:
         """Shows TerminateOnNaN the step whose loss was not finite, once all earlier epochs are delivered.
 
-        Returns:
-            Whether one of those deliveries rolled this epoch back.
+        Returns whether one of those deliveries rolled this epoch back.
         """
         if self._deliveries.deliver_all():
             return True
@@ -234,11 +227,7 @@ class FitSession:
         training.progress.epoch_trained(epoch, train_logs, trained_s, validation_follows=pending.is_validated)
 
     def _renew_if_compiled(self) -> None:
-        """Has the parts built anew if a callback has had the train function made anew.
-
-        Raises:
-            TypeError: the model was compiled, and nothing has made its train function since.
-        """
+        """Has the parts built anew if a callback has had the train function made anew."""
         function = keras_training.train_function(self._model)
         if function is self._train_function:
             return
@@ -253,8 +242,7 @@ class FitSession:
     def _renew_if_unsettled(self) -> bool:
         """Has the parts built anew if callbacks are to be called otherwise than when that was decided.
 
-        Returns:
-            Whether what had to be delivered first rolled this epoch back.
+        Returns whether what had to be delivered first rolled this epoch back.
         """
         hosts = self._settings.hosts
         if hosts.count > 1:
@@ -269,11 +257,7 @@ class FitSession:
         return False
 
     def _require_settled(self) -> None:
-        """Makes sure that the callbacks of several hosts, which build nothing anew, are what they have been.
-
-        Raises:
-            ValueError: they are not, and it would be noticed.
-        """
+        """Makes sure that the callbacks of several hosts, which build nothing anew, are as they were."""
         changed = self._parts.grounds.changed()
         if changed is None:
             return
@@ -323,10 +307,8 @@ class FitSession:
     ) -> None:
         """Has the parts built anew, once all that is under way has been delivered.
 
-        Args:
-            reason: told, if it is not None.
-            kept: what trains, if that is not to be built anew.
-            validates: whether a validation follows at once, which uses what is traced now.
+        `kept` trains and is not built anew. With `validates` a validation follows at once, which uses what is
+        traced now.
         """
         deliveries = self._deliveries
         while len(deliveries):

@@ -33,11 +33,7 @@ __all__ = ["StepBuilder"]
 class StepBuilder:
     """Builds the step and the loop of one `fit`. On the training thread.
 
-    Args:
-        settings: what the trainer was given.
-        feed: the training data.
-        callbacks: the user's; some need to know of each step.
-        checkpoints: of the fit, which hold every variable that a step uses; None if there are none.
+    Checkpoints hold every variable that a step uses.
     """
 
     def __init__(
@@ -55,11 +51,7 @@ class StepBuilder:
         self._free = self._kept_free_kernels()
 
     def build_step(self) -> Step:
-        """Returns the step; its trace is that of the model, if there is one already.
-
-        Raises:
-            ValueError: checkpoints are to be written, and the variables of an eager step cannot be found.
-        """
+        """Returns the step; its trace is that of the model, if there is one already."""
         model, feed = self._model, self._feed
         step = self._make_step()
         if keras_models.runs_eagerly(model):
@@ -78,13 +70,7 @@ class StepBuilder:
     def build_loop(
         self, step: Step, total_steps: int | None, say: Callable[[str], None]
     ) -> tuple[Loop, Pace]:
-        """Returns the loop that the plan asks for, and the pace of its calls.
-
-        Args:
-            step: traced.
-            total_steps: training steps of the whole run, or None if nobody knows.
-            say: told the plan.
-        """
+        """Returns the loop that the plan asks for, and the pace of its calls."""
         settings = self._settings
         task = Task(
             self._model,

@@ -43,13 +43,9 @@ def give_sets(
 ) -> GivenSets:
     """Returns the data of validation sets.
 
-    Args:
-        settings: what the trainer was given.
-        sets: by name.
-        now: whether all of it is read when it is first asked for, and not when a validation is due.
-        python_now: the same for what Python makes.
-        written: the files in which the training data is cached.
-        timeout_s: how long the reading of a set may take, in seconds; None for any time.
+    `now` reads all of it when it is first asked for, and `python_now` what Python makes; else it is read when
+    a validation is due. `written` are the files in which the training data is cached. `timeout_s` bounds the
+    reading.
     """
     device = "CPU:0" if _devices(settings) else None  # each of them gets its own copy
     return GivenSets(
@@ -71,13 +67,8 @@ def _devices(settings: TrainerSettings) -> Sequence[str]:
 class SuiteBuilder:
     """Builds the validation of one `fit` or `evaluate`. On the training thread.
 
-    Args:
-        settings: what the trainer was given.
-        sets: the validation sets by name.
-        callbacks: may listen to the batches.
-        resources: closes what is opened here.
-        given: the data of the sets; None reads it now.
-        once: whether there is one validation, beside which nothing is trained.
+    Without `given` the data is read now. With `once` there is one validation, beside which nothing is
+    trained.
     """
 
     def __init__(
@@ -98,12 +89,7 @@ class SuiteBuilder:
         self._once = once
 
     def build_beside(self, feed: Feed, step: Step) -> tuple[ModelState, ValidationSuite]:
-        """Returns the variables of a training and its suite: of this host, or of the cluster's evaluator.
-
-        Args:
-            feed: the training data.
-            step: the training step, traced, or inspected if it is to be.
-        """
+        """Returns the variables of a training and its suite: of this host, or of the cluster's evaluator."""
         settings = self._settings
         captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
         if settings.replicas is None or settings.replicas.evaluator is None:
@@ -129,12 +115,8 @@ class SuiteBuilder:
     ) -> tuple[ModelState, ValidationSuite]:
         """Traces the validation, lists all variables, and starts the workers.
 
-        Args:
-            captured: what the training uses.
-            drawn: those of them to which the pipeline of its data writes; that of a validation set may do so
-                as well, in step with the training.
-            within_evaluate: whether this is a call of `evaluate`.
-            is_in_order: whether the batches of a set are drawn before the training goes on.
+        To `drawn` the pipeline of the training data writes; that of a validation set may do so as well, in
+        step with the training.
         """
         request = self._request(within_evaluate=within_evaluate)
         prepared = prepare_sets(request, self._sets)

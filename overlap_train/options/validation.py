@@ -141,7 +141,7 @@ class ValidationSet:
         batch_size: like `validation_batch_size`, for this set: rows in a batch.
         concurrent: its batches may be drawn while the training goes on, whoever draws from the same source.
             By default those that the training could notice are all drawn first, as by Keras, and evaluated
-            beside the training.
+            while it continues.
 
     Raises:
         TypeError: a value has the wrong type.

@@ -127,7 +127,7 @@ def test_how_much_is_shown_may_be_said_in_any_number(form):
     ("value", "shuffled"), [("batch", "batch"), (0.0, False), (np.array(1), True), (np.float32(1), True)]
 )
 def test_whether_rows_are_shuffled_is_a_flag_or_a_word(value, shuffled):
-    assert fit_arguments.check_fit(shuffle=value)["shuffle"] is shuffled
+    assert fit_arguments.check_fit(shuffle=value).shuffle is shuffled
 
 
 @pytest.mark.parametrize("value", [2, 0.5, "rows", None, np.array([1])])
