@@ -36,7 +36,7 @@ class Fit:
             options.pop("model", None) or pools.sequential(), validation=ValidationPolicy(**policy)
         )
         options = {"validation_data": arrays(40, 1), "batch_size": 32, **options}
-        self.request = request_of(self.trainer, resume, **options)
+        self.request = request_of(self.trainer, resume=resume, **options)
         found = keras.callbacks.CallbackList(
             list(callbacks), add_history=True, model=self.trainer.model, epochs=self.request.epochs
         )
