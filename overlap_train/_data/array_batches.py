@@ -19,12 +19,7 @@ __all__ = ["ArrayBatches"]
 
 @dataclass(frozen=True)
 class ArrayFold(Fold):
-    """Through slices of arrays.
-
-    Attributes:
-        num_samples: rows.
-        batch_size: rows of a full batch.
-    """
+    """Through slices of arrays."""
 
     num_samples: int
     batch_size: int
@@ -41,15 +36,7 @@ class ArrayFold(Fold):
 
 
 class ArrayBatches:
-    """Validation arrays held as tensors; a batch is a slice of rows, prepared by the user's function.
-
-    Attributes:
-        num_batches: batches to evaluate, the last one possibly smaller.
-        raw_spec: nested specs of a slice.
-        preparation: makes a batch of a slice; None if it is one.
-        element_spec: nested specs of a batch.
-        is_joined: whether a batch is several of those of the arrays.
-    """
+    """Validation arrays held as tensors; a batch is a slice of rows, prepared by the user's function."""
 
     def __init__(
         self,
@@ -59,14 +46,6 @@ class ArrayBatches:
         steps: int | None,
         preprocess: Preprocess | None = None,
     ) -> None:
-        """Takes the arrays by their layout.
-
-        Args:
-            given: dense arrays.
-            batch_size: rows of a batch, which may be several of those of the arrays.
-            steps: batches to evaluate; all if None.
-            preprocess: prepares a batch.
-        """
         assert given.layout is not None
         self._given, self._specs = given, given.layout.specs
         self.is_joined = batch_size != given.layout.batch_size

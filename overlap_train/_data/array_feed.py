@@ -32,13 +32,6 @@ class ArrayFeed(Feed):
     may be larger than memory. Others are, as by Keras: who changes them during the training changes nothing.
 
     A pass is the order of the rows, int64[num_samples].
-
-    Attributes:
-        tensors: nested tensors, the rows along axis 0.
-        num_samples: rows.
-        batch_size: rows of a full batch.
-        preprocess: the user's function that makes a batch of gathered rows; None if they are one.
-        preparation: the same, traced.
     """
 
     rewindable = True
@@ -63,14 +56,7 @@ class ArrayFeed(Feed):
         return self.batch_size
 
     def batch(self, order: tf.Tensor, index: tf.Tensor, tensors: Any = None, *, full: bool = False) -> Any:
-        """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples], and prepared.
-
-        Args:
-            order: the pass.
-            index: which batch, int64[].
-            tensors: stand in for `self.tensors` while a loop is traced that takes them as arguments.
-            full: whether the batch is known not to be a smaller last one, and may have a static size.
-        """
+        """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples], and prepared."""
         size: Any = self.batch_size
         if self.num_samples % self.batch_size and not full:
             total = self.num_samples if tensors is None else tf.shape(order, tf.int64)[0]

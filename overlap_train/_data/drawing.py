@@ -18,12 +18,6 @@ def next_batch(iterator: Iterator[Any]) -> Any | None:
 
     TensorFlow keeps three quarters of a kilobyte for good of each error that comes out of an eager operation.
     The end of an iterator is one, and is asked for here instead.
-
-    Args:
-        iterator: of a dataset, or any other.
-
-    Raises:
-        Exception: what making the batch raises.
     """
     if not isinstance(iterator, tf.data.Iterator):
         return next(iterator, None)

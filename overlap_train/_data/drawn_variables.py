@@ -19,11 +19,7 @@ __all__ = ["DrawnVariables"]
 
 
 class DrawnVariables:
-    """Their values, by the number of the pass that began with them. Belongs to the training thread.
-
-    Args:
-        variables: to which nobody else writes.
-    """
+    """Their values, by the number of the pass that began with them. Belongs to the training thread."""
 
     def __init__(self, variables: Sequence[CapturedVariable]) -> None:
         self._variables = variables
@@ -41,30 +37,18 @@ class DrawnVariables:
         return [np.array(value.numpy()) for value in self._values[number]]
 
     def take(self, number: int, stored: Any) -> None:
-        """Takes what another process has noted of a pass.
-
-        Raises:
-            ValueError: it is not of these variables.
-        """
+        """Takes what another process has noted of a pass."""
         self.check(stored)
         self._values[number] = [tf.constant(array) for array in stored]
 
     def check(self, stored: Any) -> None:
-        """Makes sure that values may be these variables'.
-
-        Raises:
-            ValueError: they are not.
-        """
+        """Makes sure that values may be these variables'."""
         arrays = stored if isinstance(stored, list) else []
         if len(arrays) != len(self._variables) or not all(map(_fits, self._variables, arrays)):
             raise ValueError("the variables of its pipeline are invalid")
 
     def put_back(self, number: int) -> None:
-        """Has the variables stand as a pass was made; nobody may draw.
-
-        Raises:
-            ValueError: that has not been noted.
-        """
+        """Has the variables stand as a pass was made; nobody may draw."""
         if number not in self._values:
             raise ValueError("it does not say where the variables of its pipeline stood as the pass began")
         for variable, value in zip(self._variables, self._values[number], strict=True):

@@ -26,16 +26,7 @@ class Fold(abc.ABC):
         step: BatchStep,
         shapes: list[tf.TensorShape],
     ) -> list[tf.Tensor]:
-        """Does `step` with one batch after another and returns the last tensors.
-
-        Args:
-            held: the data.
-            first: the number of the first batch, int64[].
-            stop: the number behind that of the last.
-            start: the tensors to return if there is none.
-            step: what to do.
-            shapes: of these tensors, as far as they are the same for all batches.
-        """
+        """Does `step` with the batches from `first` to before `stop`, and returns the last tensors."""
         _, carried = tf.while_loop(
             lambda index, _: index < stop,
             lambda index, _: (index + 1, step(self.batch(held, index))),

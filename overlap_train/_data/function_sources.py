@@ -30,12 +30,7 @@ _SEEN = re.compile(
 def own_stages(
     dataset: Any, sources: Callable[[Any], Iterable[Any]] = lambda stage: stage._inputs()
 ) -> Iterator[tf.data.Dataset]:
-    """Yields a dataset and all that it is made from, without what functions have captured.
-
-    Args:
-        dataset: whatever else than a dataset has no stages.
-        sources: returns what a stage is made from.
-    """
+    """Yields a dataset and all that it is made from, without what functions have captured."""
     left, seen = [dataset], set()
     while left:
         stage = left.pop()

@@ -22,13 +22,7 @@ __all__ = ["ArrayLayout", "GivenData"]
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """What dense arrays are, without their rows.
-
-    Attributes:
-        specs: nested specs of the arrays, all rows along axis 0.
-        num_samples: rows.
-        batch_size: rows of a full batch.
-    """
+    """What dense arrays are, without their rows."""
 
     specs: Any
     num_samples: int
@@ -36,14 +30,7 @@ class ArrayLayout:
 
 
 class GivenData:
-    """One validation set. On the training thread, but for what has been read.
-
-    Attributes:
-        layout: of dense arrays; None for other data.
-        keeps: whether its batches may be kept, which draws the first one before it is due.
-        kept: what draws its batches, once it has been made: another one would begin a generator anew.
-        left_to_keras: whether Keras reads the arrays itself when it validates.
-    """
+    """One validation set. On the training thread, but for what has been read."""
 
     def __init__(
         self,
@@ -54,23 +41,16 @@ class GivenData:
         device: str | None = None,
         keeps: bool = True,
     ) -> None:
-        """Finds out what the data is, if that neither reads a row nor runs Python, or if it is to be read.
-
-        Args:
-            recognize: returns what the data is; of what Python makes it draws the first batches.
-            by_python: whether Python makes the batches.
-            now: whether to read it.
-            device: where arrays are held; None leaves it to TensorFlow.
-            keeps: whether batches may be kept.
-        """
-        self.keeps = keeps
+        self.keeps = keeps  # whether its batches may be kept, which draws the first one before it is due
         self._recognize = recognize
         self._device = device
         self._tensors: Any = None
         self._pipeline: Pipeline | None = None
-        self.layout: ArrayLayout | None = None
+        self.layout: ArrayLayout | None = None  # of dense arrays; None for other data
+        # what draws its batches, once it has been made: another one would begin a generator anew
+        # What draws its batches, once it has been made: another one would begin a generator anew.
         self.kept: Any = None
-        self.left_to_keras = False
+        self.left_to_keras = False  # whether Keras reads the arrays itself when it validates
         self.is_read = False
         if now:
             self._take(recognize())
@@ -90,21 +70,13 @@ class GivenData:
 
     @property
     def tensors(self) -> Any:
-        """The arrays as they are when this is first asked for, nested.
-
-        Raises:
-            ValueError: they have become others than those that were traced for.
-        """
+        """The arrays as they are when this is first asked for, nested."""
         if not self.read():
             raise ValueError("the validation arrays have other shapes or types than when fit began")
         return self._tensors
 
     def read(self) -> bool:
-        """Reads the data if that has not been done; returns whether it is what was known of it.
-
-        Raises:
-            Exception: what Keras raises for such data, or the user's Python.
-        """
+        """Reads the data if that has not been done; returns whether it is what was known of it."""
         if self.is_read:
             return True
         known = self.layout

@@ -371,12 +371,7 @@ class IteratorFeed(Feed):
 
 
 def _save_iterator(iterator: Any, *, known_python: bool) -> tf.Tensor | None:
-    """Returns the state of a `tf.data` iterator, variant[n], or None if Python takes part in it.
-
-    Args:
-        iterator: before its first element.
-        known_python: whether the Python in it keeps no state.
-    """
+    """Returns the state of a `tf.data` iterator, variant[n], or None if Python takes part in it."""
     resource = iterator._iterator_resource
     refuse, ignore = 2, 1
     try:

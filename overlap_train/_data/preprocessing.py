@@ -54,18 +54,7 @@ def _require_room(preprocess: Preprocess, parts: tuple[Any, ...]) -> None:
 
 
 def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> tuple[TracedFunction | None, Any]:
-    """Traces a user's function for batches of rows as arrays hold them.
-
-    Args:
-        preprocess: the function, or None.
-        raw_spec: nested specs of such a batch.
-
-    Returns:
-        The traced function, None if there is none, and the nested specs of a prepared batch.
-
-    Raises:
-        TypeError: if the function does not return a batch.
-    """
+    """Traces a user's function, if any, and returns it with the nested specs of a prepared batch."""
     if preprocess is None:
         return None, raw_spec
     traced = TracedFunction(lambda batch: prepare(preprocess, batch), raw_spec)

@@ -34,13 +34,6 @@ class RowOrders:
 
     The global seed counts that is set when this is made, as with Keras's pipeline, or that a training had
     which goes on here.
-
-    Args:
-        arrays: whose rows they are; not kept.
-
-    Attributes:
-        seed: the global one under which they are drawn; None without one.
-        own_seed: from which they are drawn where there is none; None where there is.
     """
 
     def __init__(self, arrays: Arrays) -> None:
@@ -116,11 +109,7 @@ def _first(passes: tf.data.Dataset) -> tf.Tensor:
 
 
 def _global_seed() -> int | None:
-    """Returns the global seed by which random operations in functions traced now are seeded.
-
-    Raises:
-        RuntimeError: there is none, and TensorFlow's operations are to be deterministic.
-    """
+    """Returns the global seed by which random operations in functions traced now are seeded."""
     # In a graph, because asking outside of one would advance what eager operations draw from.
     with tf.__internal__.FuncGraph("seed").as_default():
         seed = tf.compat.v1.get_seed(None)[0]

@@ -16,18 +16,10 @@ class SourceState(Protocol):
         """The names of what cannot be taken and may change."""
 
     def take(self) -> dict[str, Any]:
-        """Returns the present state, in values that a checkpoint can hold.
-
-        Raises:
-            TypeError: it cannot be held by one.
-        """
+        """Returns the present state, in values that a checkpoint can hold."""
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Makes sure that a state of a file is one, whether or not this source takes it; changes nothing.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Makes sure that a state of a file is one, whether or not this source takes it; changes nothing."""
 
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
         """Puts a state of another process back; returns what of it stays as it is."""
@@ -40,15 +32,9 @@ NotesState = Callable[[Any], SourceState]
 
 
 def state_at(iterator: Any, count: int, note: NotesState) -> dict[str, Any] | None:
-    """Returns the state of a source as its iterator stands, for `begun_at`.
+    """Returns the state of a source whose iterator has given `count` elements, for `begun_at`.
 
-    Args:
-        iterator: has `count` and `get_state`; None if there is none.
-        count: elements that have been used.
-        note: makes what takes its state.
-
-    Returns:
-        None if the iterator has drawn others ahead, or has a state that no checkpoint can hold.
+    None if the iterator has drawn others ahead, or has a state that no checkpoint can hold.
     """
     if iterator is None or iterator.count != count:
         return None
@@ -61,15 +47,8 @@ def state_at(iterator: Any, count: int, note: NotesState) -> dict[str, Any] | No
 def begun_at(source: Any, count: int, state: Mapping[str, Any], note: NotesState) -> Any:
     """Makes a source begin its next pass where another process stood.
 
-    Args:
-        source: has `begin_at`.
-        count: elements that had been used.
-        state: of `state_at`.
-        note: as there.
-
-    Returns:
-        The iterator of that pass, or None if the source does not take the state: its elements have to be
-        drawn.
+    Returns the iterator of that pass, or None if the source does not take the state: its elements have to be
+    drawn.
     """
     seeds = note(None)
     try:

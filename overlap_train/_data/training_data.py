@@ -19,16 +19,7 @@ __all__ = ["make_feed"]
 def make_feed(
     data: Arrays | Pipeline, hold_in_memory: Callable[[int], bool], preprocess: Preprocess | None = None
 ) -> Feed:
-    """Returns what the training draws its batches from.
-
-    Args:
-        data: what it is given.
-        hold_in_memory: says whether tensors may be made of arrays that need so many bytes for it.
-        preprocess: prepares a batch.
-
-    Returns:
-        An `ArrayFeed` for arrays that may be held and whose order is known, otherwise an `IteratorFeed`.
-    """
+    """Returns what the training draws its batches from."""
     if isinstance(data, Arrays):
         known = data.dense and not (data.shuffle and row_shuffling() == "counted")
         if known and hold_in_memory(sum(map(copied_bytes, keras.tree.flatten(data.inputs)))):

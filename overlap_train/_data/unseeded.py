@@ -61,23 +61,9 @@ def _seeds_of(stage: tf.data.Dataset) -> tuple[int, int] | None:
 
 
 class PassSeeds:
-    """The seeds of the shuffles in a pipeline that has no other random operations without one.
-
-    Args:
-        dataset: the pipeline.
-        states: of a new iterator of it.
-
-    Attributes:
-        seed: from which the seeds of all passes follow.
-    """
+    """The seeds of the shuffles in a pipeline that has no other random operations without one."""
 
     def __init__(self, dataset: tf.data.Dataset, states: tf.Tensor) -> None:
-        """Draws a seed.
-
-        Raises:
-            ValueError: a shuffle begins anew within a pass, or another one has a seed of its own.
-            tf.errors.OpError: iterators have other states than those that are known here.
-        """
         self._dataset = dataset
         self.seed = secrets.randbits(63)
         self._parts = [
@@ -101,21 +87,13 @@ class PassSeeds:
         return seeds
 
     def take(self, seed: Any) -> None:
-        """Takes the seed of another process.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Takes the seed of another process."""
         self.check(seed)
         self.seed = seed
 
     @staticmethod
     def check(seed: Any) -> None:
-        """Makes sure that a value of a file is a seed.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Makes sure that a value of a file is a seed."""
         if not is_count(seed, _LARGEST_SEED):
             raise ValueError("it does not say from which seed its shuffles draw")
 

@@ -36,19 +36,7 @@ def make_batches(
     preprocess: Preprocess | None = None,
     most_rows: Callable[[Any], int] | None = None,
 ) -> Batches:
-    """Returns the validation set as `keras.Model.evaluate` would batch it.
-
-    Args:
-        given: the data; not one that `waits`.
-        steps: batches to evaluate; all if None.
-        cache_bytes: prepared batches up to this size are kept between validations.
-        preprocess: prepares a batch.
-        most_rows: returns how many rows of nested arrays may be evaluated as one batch, where no number of
-            steps is given.
-
-    Raises:
-        ValueError: for endless data without `steps`.
-    """
+    """Returns the validation set as `keras.Model.evaluate` would batch it."""
     layout = given.layout
     if layout is not None:
         most = most_rows(layout.specs) if most_rows is not None and steps is None else 0

@@ -102,11 +102,6 @@ def content_of(cell: types.CellType) -> tuple[Any, ...]:
 
 
 def imported(name: str, package: Any) -> list[Any]:
-    """Returns the modules that an `import` inside a function may mean by a name.
-
-    Args:
-        name: in the function's code.
-        package: `__package__` of the function's module.
-    """
+    """Returns the modules that an `import` inside a function may mean by a name."""
     inner = f"{package}.{name}" if package else name
     return [sys.modules[each] for each in {name, inner} if each in sys.modules]

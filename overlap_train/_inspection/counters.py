@@ -17,12 +17,7 @@ __all__ = ["Counter", "counters_of"]
 
 
 class Counter:
-    """A variable of integers to which each call of a traced function adds the same.
-
-    Attributes:
-        variable: as it was captured.
-        step: what is added, as integers of Python's.
-    """
+    """A variable of integers to which each call of a traced function adds the same."""
 
     def __init__(self, variable: CapturedVariable, step: np.ndarray[Any, Any]) -> None:
         self.variable = variable

@@ -18,17 +18,10 @@ __all__ = ["KINDS", "Effect", "find_effects", "is_kept"]
 
 @dataclass(frozen=True)
 class Effect:
-    """Something that a step does besides computing from tensors and variables.
-
-    Attributes:
-        operation: the type of TensorFlow's operation.
-        where: the operation's name, whose first parts are those of the layers, and the line of the program.
-        what: what it does, to follow a subject.
-        remedy: what to do instead.
-    """
+    """Something that a step does besides computing from tensors and variables."""
 
     operation: str
-    where: str
+    where: str  # the operation's name, whose first parts are those of the layers, and the line of the program
     what: str
     remedy: str
 

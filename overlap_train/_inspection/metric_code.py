@@ -83,24 +83,14 @@ def read_of_python(owner: Any, method: Any) -> Place | None:
 
 
 class Read(NamedTuple):
-    """A place that Python may change, and the code that reads it.
-
-    Attributes:
-        place: without a name if the code cannot be read, or does not say which place it is.
-        function: whose code it is; None if it cannot be read.
-    """
+    """A place that Python may change, and the code that reads it."""
 
     place: Place
     function: types.FunctionType | None
 
 
 def reads_of(owner: Any, method: Any) -> Iterator[Read]:
-    """Yields what a method reads and Python may change, in the functions of the user's that it names, too.
-
-    Args:
-        owner: a metric or a model.
-        method: of it, bound or as its class has it.
-    """
+    """Yields what a method reads and Python may change, in the functions of the user's that it names, too."""
     if methods.is_stock_method(method):
         return
     function = getattr(method, "__func__", method)

@@ -46,11 +46,7 @@ _MAKING_OR_SHOWING |= {"__setattr__", "__delattr__", "__replace__", "__match_arg
 
 
 class Constants:
-    """What metrics compute with of Python, as it was when they were traced.
-
-    Args:
-        roots: the metrics, and the model's method that reads them; none if all are Keras's that read nothing.
-    """
+    """What metrics compute with of Python, as it was when they were traced."""
 
     def __init__(self, roots: Sequence[Any] = ()) -> None:
         self._roots = roots
@@ -83,11 +79,7 @@ class _NotHeldError(Exception):
 
 
 def constants_of(model: keras.Model) -> tuple[Constants, str | None]:
-    """Returns what the metrics of a model are set back and read with of Python.
-
-    Returns:
-        It, and None; or nothing, and what Python makes or reads besides plain values, in words.
-    """
+    """Returns what the metrics of a model are set back and read with of Python."""
     named = function_of(look_up(model, "metrics"))
     if not methods.is_stock_method(model.reset_metrics) or reads_python(model, named):
         return NO_CONSTANTS, metrics_by_python(model)
@@ -124,11 +116,7 @@ def _require_plain(owner: Any, method: Any) -> None:
 
 
 def _reads_inside(place: Place, function: types.FunctionType) -> Iterator[Read]:
-    """Yields what code finds in an object of a class of the user's, such as a configuration.
-
-    Raises:
-        _NotHeldError: it is no such object, or what it has is not known without asking it.
-    """
+    """Yields what code finds in an object of a class of the user's, such as a configuration."""
     thing = place.found
     kind = thing if isinstance(thing, type) else type(thing)
     is_container = isinstance(thing, (dict, list, tuple, set, frozenset))

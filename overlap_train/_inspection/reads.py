@@ -52,19 +52,12 @@ _BEFORE = frozenset({"__init__", "__init_subclass__", "__new__", "__post_init__"
 
 
 class Place(NamedTuple):
-    """Where code finds a value.
+    """Where code finds a value."""
 
-    Attributes:
-        owner: an object, a class, the variables of a module, or a cell of a closure.
-        name: of the attribute or the variable; empty for all that a container or an array holds.
-        found: the value, or the state of what the owner holds.
-        within: what stands before the name in words.
-    """
-
-    owner: Any
-    name: str
-    found: Any
-    within: str = ""
+    owner: Any  # an object, a class, the variables of a module, or a cell of a closure
+    name: str  # of the attribute or the variable; empty for all that a container or an array holds
+    found: Any  # the value, or the state of what the owner holds
+    within: str = ""  # what stands before the name in words
 
     @property
     def label(self) -> str:
@@ -95,11 +88,9 @@ def closed_over(function: types.FunctionType) -> Iterator[Place]:
 
 
 def named_in(function: types.FunctionType, *, imports: bool = False) -> Iterator[Place]:
-    """Yields the global names in a function's code, and the names in it of the user's modules that it names.
+    """Yields the global names in a function's code, and those in the user's modules that the code names.
 
-    Args:
-        function: whose code it is.
-        imports: whether modules count that the function may import itself.
+    With `imports`, modules count that the function may import itself.
     """
     names, spaces, seen = names_in(function.__code__), [function.__globals__], set()
     for name in names if imports else ():
@@ -118,13 +109,7 @@ def named_in(function: types.FunctionType, *, imports: bool = False) -> Iterator
 
 
 class _Holder(NamedTuple):
-    """What has attributes, of which those count that code names.
-
-    Attributes:
-        owner: an object, a class, or the variables of a module.
-        variables: its attributes by name.
-        within: what stands before a name in words.
-    """
+    """What has attributes, of which those count that code names."""
 
     owner: Any
     variables: Mapping[str, Any]
@@ -132,24 +117,14 @@ class _Holder(NamedTuple):
 
 
 class Reading:
-    """Where a validation finds values that runs the user's code on some objects; each thing is met once.
-
-    Args:
-        roots: the model, the parts of it that Keras calls, and functions.
-
-    Attributes:
-        places: by what tells them apart. What has been found is kept alive.
-        parts: the layers, losses and metrics by their `id`, with the plain attributes of each.
-        names: all names in that code, and the texts in it that may be names.
-
-    Raises:
-        Unclear: there is too much to look through.
-    """
+    """Where a validation finds values that runs the user's code on some objects; each thing is met once."""
 
     def __init__(self, roots: Iterable[Any]) -> None:
+        # by what tells them apart. What has been found is kept alive
         self.places: dict[tuple[int, str], Place] = {}
+        # the layers, losses and metrics by their `id`, with the plain attributes of each
         self.parts: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self.names: set[str] = set()
+        self.names: set[str] = set()  # all names in that code, and the texts in it that may be names
         self._new_names: set[str] = set()
         self._seen: dict[int, Any] = {}
         self._classes: set[tuple[type, bool]] = set()
@@ -253,12 +228,7 @@ class Reading:
             self._take(holder, variables.keys())
 
     def _read_class(self, kind: type, *, made: bool) -> None:
-        """Notes the members of a class of the user's that code names, or that are called without a name.
-
-        Args:
-            kind: the class.
-            made: whether code may make objects of it.
-        """
+        """Notes the members of a class of the user's that code names, or that are called without a name."""
         if (kind, made) in self._classes:
             return
         self._classes.add((kind, made))

@@ -23,33 +23,18 @@ __all__ = ["CapturedVariable", "TracedFunction", "captured_variables", "private_
 
 @dataclass(frozen=True, eq=False)
 class CapturedVariable:
-    """A variable that a trace captured.
+    """A variable that a trace captured."""
 
-    Attributes:
-        handle: its resource handle; the same object wherever this variable is captured.
-        dtype: of its value.
-        shape: of its value.
-        name: for people.
-        written: whether the traced function may write to it.
-        only_set: whether it is surely set, and never read or added to.
-    """
-
-    handle: Any
+    handle: Any  # its resource handle; the same object wherever this variable is captured
     dtype: tf.DType
     shape: tf.TensorShape
     name: str
-    written: bool
-    only_set: bool = False
+    written: bool  # whether the traced function may write to it
+    only_set: bool = False  # whether it is surely set, and never read or added to
 
 
 class TracedFunction:
-    """A function traced for one signature. Call it from any thread; the variables are whose they are.
-
-    Attributes:
-        variables: every variable that it captured.
-        effects: what it does that is kept in no variable, in the order of its operations.
-        outputs: nested specs of what it returns.
-    """
+    """A function traced for one signature. Call it from any thread; the variables are whose they are."""
 
     def __init__(
         self,
@@ -61,14 +46,6 @@ class TracedFunction:
 
         A function that makes variables is traced again, as by `tf.function`: it may compute otherwise once it
         has them.
-
-        Args:
-            function: of tensors.
-            specs: nested `tf.TensorSpec`s of its arguments.
-            harmless: returns, after the first trace, handles of variables whose making changes no trace.
-
-        Raises:
-            Exception: whatever the function raises while it is traced.
         """
         self._function = function  # holds what the trace refers to weakly
         making = _Making(function)
@@ -84,12 +61,7 @@ class TracedFunction:
         return self._concrete(*arguments)
 
     def on(self, handles: Mapping[int, Any], *arguments: Any) -> Any:
-        """Runs on other variables, inside another trace.
-
-        Args:
-            handles: the handle to take for each captured one, by the `id` of that.
-            arguments: as for `__call__`.
-        """
+        """Runs on other variables, inside another trace."""
         captured = [handles.get(id(tensor), tensor) for tensor in self._concrete.captured_inputs]
         return call_with(self._concrete, arguments, captured)
 
@@ -119,9 +91,6 @@ class _Making:
 
     A `tf.function` that creates variables makes their initial values part of its first trace. A value that is
     computed without the trace, as Keras gives it, need not be.
-
-    Attributes:
-        made: the `id` of the handle of each variable.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -169,10 +138,6 @@ def private_handles(
 
     Each call of the compiled function makes new ones, which end with it. They take over the buffers of the
     values, so that nothing is copied until one is written to.
-
-    Args:
-        variables: to stand in for.
-        values: of each, with which the private one begins.
     """
     handles: dict[int, tf.Tensor] = {}
     for variable, value in zip(variables, values, strict=True):

@@ -42,16 +42,11 @@ class _NotTaken(Exception):
 
 @dataclass(frozen=True)
 class Attributes:
-    """What the attributes of a model and its layers were.
-
-    Attributes:
-        kinds: the classes of the model and its layers, in their order.
-        values: the attributes of each, by name.
-        trainable: whether each of them, and each variable, is to be trained.
-    """
+    """What the attributes of a model and its layers were."""
 
     kinds: tuple[str, ...]
     values: tuple[Mapping[str, Any], ...]
+
     trainable: tuple[tuple[bool, ...], tuple[bool, ...]]
 
     @classmethod
@@ -63,12 +58,7 @@ class Attributes:
         return cls(kinds, values, keras_copies.trainable(model))
 
     def give(self, copy: keras.Model, given: Attributes | None) -> None:
-        """Sets them on a copy of the model; what has been deleted since is deleted.
-
-        Args:
-            copy: of layers of the same classes.
-            given: those that it was given before, or None.
-        """
+        """Sets them on a copy of the model; what has been deleted since is deleted."""
         for number, layer in enumerate(keras_models.flat_layers(copy)):
             live, values = vars(layer), self.values[number]
             before = given.values[number] if given is not None else {}
@@ -92,12 +82,7 @@ class Attributes:
 
 
 def watched(model: keras.Model, *, looked_at: bool) -> Callable[[], str | None]:
-    """Returns what says which attribute of a model has been set since this call, or None.
-
-    Args:
-        model: that callbacks are about to get.
-        looked_at: whether there are evaluation functions.
-    """
+    """Returns what says which attribute of a model has been set since this call, or None."""
     if not looked_at:
         return lambda: None
     before = Attributes.of(model)
@@ -119,12 +104,7 @@ def is_stock(layer: keras.Layer) -> bool:
 
 
 def _taken(layer: keras.Layer, *, whole: bool) -> Iterator[tuple[str, Any]]:
-    """Yields the attributes that may have been set since a layer was made.
-
-    Args:
-        layer: the model, or a layer in it.
-        whole: whether objects of the user's are among them, as they are of the model itself.
-    """
+    """Yields the attributes that may have been set since a layer was made."""
     stock, known = is_stock(layer), keras_copies.base_attributes() | _OF_A_RUN
     for name, value in list(vars(layer).items()):
         inner = name.startswith("_") and (stock or type(value) not in _PLAIN)
@@ -141,11 +121,7 @@ def _taken(layer: keras.Layer, *, whole: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _copied(value: Any) -> Any:
-    """Returns a copy of what can change, and other objects themselves.
-
-    Raises:
-        _NotTaken: a part of the model is in it.
-    """
+    """Returns a copy of what can change, and other objects themselves."""
     if isinstance(value, _OWN_STATE):
         raise _NotTaken
     if isinstance(value, np.ndarray):

@@ -15,11 +15,7 @@ __all__ = ["Backlog"]
 
 
 class Backlog:
-    """A queue of trained epochs. Belongs to the training thread.
-
-    Attributes:
-        max_lag: how many later epochs may begin before an epoch is delivered; `fit` may lower it to 0.
-    """
+    """A queue of trained epochs. Belongs to the training thread."""
 
     def __init__(self, policy: ValidationPolicy, suite: ValidationSuite, *, max_lag: int) -> None:
         self._policy = policy
@@ -45,14 +41,7 @@ class Backlog:
     def push(
         self, snapshot: Snapshot, train_logs: Mapping[str, float], *, stops: bool, last: bool
     ) -> PendingEpoch:
-        """Appends an epoch and begins its validation, unless the policy leaves it out.
-
-        Args:
-            snapshot: the epoch's end.
-            train_logs: its training metrics.
-            stops: whether the training was told to stop inside it.
-            last: whether no epoch follows, in which case it is validated whatever waits.
-        """
+        """Appends an epoch and begins its validation, unless the policy leaves it out."""
         due = self._suite.due(snapshot.epoch)
         if due and not last and self._policy.backlog == "latest":
             self._give_up_waiting()

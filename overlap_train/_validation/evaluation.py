@@ -37,12 +37,7 @@ _MOST_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Running:
-    """What a callback that listens to batches sees after one of them.
-
-    Attributes:
-        logs: the step's.
-        state: the metrics' variables.
-    """
+    """What a callback that listens to batches sees after one of them."""
 
     logs: Logs
     state: State
@@ -50,27 +45,17 @@ class Running:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What came of one part of the validation set.
+    """What came of one part of the validation set."""
 
-    Attributes:
-        state: the metrics' variables after this part, begun from their reset values.
-        logs: the last batch's logs, where they count.
-        batches: how many batches there were.
-        running: after each batch, or each `steps_per_execution` of them, if it was asked for.
-    """
-
-    state: State
-    logs: Logs
+    state: State  # the metrics' variables after this part, begun from their reset values
+    logs: Logs  # the last batch's logs, where they count
     batches: int
+    # after each batch, or each `steps_per_execution` of them, if it was asked for
     running: tuple[Running, ...] = ()
 
 
 class SnapshotEvaluator:
-    """Evaluates snapshots on a validation set, in parts.
-
-    Attributes:
-        indivisible: why the set must be evaluated by one worker, or None if it may be divided.
-    """
+    """Evaluates snapshots on a validation set, in parts."""
 
     def __init__(
         self,
@@ -82,16 +67,6 @@ class SnapshotEvaluator:
         batch_by_batch: bool = False,
         by_device: bool = False,
     ) -> None:
-        """Builds the compiled functions around the traced step.
-
-        Args:
-            model: built and compiled.
-            state: the variables of the training; among them all that the step reads.
-            step: the validation step; one that need not be live.
-            batches: the validation set.
-            batch_by_batch: report the metrics after each batch too.
-            by_device: whether parts are evaluated on devices of their own, where no iterator is.
-        """
         self._step = step
         self._batches = batches
         self._batch_by_batch = batch_by_batch
@@ -108,16 +83,7 @@ class SnapshotEvaluator:
         self._counters = [(i, steps[handle]) for i, handle in enumerate(handles) if handle in steps]
 
     def evaluate(self, values: Values, part: Shard | BatchStream, held: Any = None) -> ShardResult:
-        """Evaluates one part. May be called from any thread, also from several at once.
-
-        Args:
-            values: the snapshot's.
-            part: batches by number, or a stream to draw from.
-            held: the data in memory, if it is not to be that of the batches but a copy elsewhere.
-
-        Raises:
-            tensorflow.errors.OpError: as the data or the model raises it.
-        """
+        """Evaluates one part. May be called from any thread, also from several at once."""
         own = self._own(values)
         if self._functions.some is not None:
             assert isinstance(part, BatchStream)
@@ -145,9 +111,6 @@ class SnapshotEvaluator:
         """Runs on no batch what an evaluation will run: TensorFlow prepares a function when it first runs.
 
         May be called from any thread. The function that evaluates a single batch is left out: it needs one.
-
-        Args:
-            values: from where those of the snapshots will come, since functions are prepared for that too.
         """
         functions, own = self._functions, self._own(values)
         if functions.part is None:
@@ -175,11 +138,6 @@ class SnapshotEvaluator:
         """Returns what `keras.Model.evaluate` would return, from the parts in their order.
 
         Without any batch that is no value, with the metrics as they are reset.
-
-        Args:
-            results: of this host.
-            values: the snapshot's.
-            over_hosts: adds the states of all hosts.
         """
         counted = over_hosts((tf.constant(sum(result.batches for result in results), tf.int64),))
         if not int(counted[0]):

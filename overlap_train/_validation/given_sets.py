@@ -31,14 +31,7 @@ _R = TypeVar("_R")
 class GivenSets:
     """The validation sets, which are kept however often their evaluators are built. On the training thread.
 
-    Args:
-        model: compiled.
-        sets: by name.
-        now: whether each is read as soon as it is asked for.
-        python_now: whether each is that Python makes.
-        device: where arrays are held; None leaves it to TensorFlow.
-        written: the files that the training's first pass writes, which none may read before that has ended.
-        timeout_s: how long the reading of a set may take, in seconds; None for any time.
+    No file in `written` may be read before the training's first pass, which writes it, has ended.
     """
 
     def __init__(
@@ -74,11 +67,7 @@ class GivenSets:
         return self._steps[name]
 
     def of(self, name: str) -> GivenData:
-        """Returns a set's data.
-
-        Raises:
-            ValueError: for data that Keras does not know, empty data or mismatched lengths.
-        """
+        """Returns a set's data."""
         if name not in self._given:
             parts, chosen, steps = self._parts[name], self._sets[name], self.steps(name)
             by_python = keras_data.is_made_by_python(*parts)
@@ -107,11 +96,7 @@ class GivenSets:
         return given.pipeline.adapter, None, None
 
     def in_time(self, read: Callable[[], _R], name: str) -> _R:
-        """Draws the first batches of a set by a function; under a limit on a thread that may stay behind.
-
-        Raises:
-            ValidationTimeoutError: that takes longer than a validation may.
-        """
+        """Draws the first batches of a set by a function; under a limit on a thread that may stay behind."""
         if self._timeout_s is None:
             return read()
         opened = in_background(read, "opens-validation-data", daemon=True)
@@ -169,11 +154,7 @@ class GivenSets:
         return any(isinstance(each, int) and each in known for each in waiting)
 
     def read(self, epoch: int) -> bool:
-        """Reads what an epoch's validation needs; returns whether that is what was known of it.
-
-        Raises:
-            Exception: what Keras raises for such data, or the user's Python.
-        """
+        """Reads what an epoch's validation needs; returns whether that is what was known of it."""
         as_known = [given.read() for given in self._due(epoch)]
         return all(as_known)
 
@@ -200,11 +181,6 @@ class WaitingRunner:
     """Stands in for the runner of a set of which nothing is known yet.
 
     Before its first validation the set is read, and the suite built anew.
-
-    Attributes:
-        rewindable: whether a validation can be made again.
-        in_step: None: as far as is known.
-        runs_python: it may.
     """
 
     in_step: Reason | None = None

@@ -25,12 +25,7 @@ _MOST_ROWS, _MOST_PRODUCTS = 1024, 1e7
 
 
 def rows_together(model: keras.Model, arrays: Any) -> int:
-    """Returns how many rows of arrays may be evaluated as one batch; 0 says nothing is known to allow it.
-
-    Args:
-        model: built and compiled; its own `test_step` evaluates.
-        arrays: (x, y, sample_weight) or less, as the model gets them, but all rows.
-    """
+    """Returns how many rows of arrays may be evaluated as one batch; 0 says nothing is known to allow it."""
     methods = (model.test_step, model.compute_loss, model.compute_metrics)
     if keras_training.is_deterministic() or not all(map(keras_methods.is_stock_method, methods)):
         return 0

@@ -45,12 +45,7 @@ class Runner(Protocol):
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
 
     def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluates values now.
-
-        Args:
-            values: to be evaluated.
-            most: batches, the first ones; None for all.
-        """
+        """Evaluates values now."""
 
     def evaluate_one_batch(self, values: Values) -> None:
         """Evaluates the first batch, or raises what goes wrong with it."""
@@ -59,11 +54,7 @@ class Runner(Protocol):
         """Returns the metrics of the whole from those of the parts."""
 
     def warn(self, results: Sequence[Any] = ()) -> None:
-        """Warns of what was odd about a validation. On the training thread.
-
-        Args:
-            results: of its parts; it is the last one if there are none.
-        """
+        """Warns of what was odd about a validation. On the training thread."""
 
     def close(self) -> None:
         """Ends what the data began."""
@@ -71,19 +62,12 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class NamedRunner:
-    """A validation set.
+    """A validation set."""
 
-    Attributes:
-        name: prefix of its metrics, "" if there is only one set.
-        runner: evaluates it.
-        validates: whether an epoch, counted from 0, is validated on it.
-        is_function: whether it is an evaluation function beside the training.
-    """
-
-    name: str
+    name: str  # prefix of its metrics, "" if there is only one set
     runner: Runner
-    validates: Callable[[int], bool]
-    is_function: bool = False
+    validates: Callable[[int], bool]  # whether an epoch, counted from 0, is validated on it
+    is_function: bool = False  # whether it is an evaluation function beside the training
 
     def start(self, snapshot: Snapshot) -> PendingValidation:
         """Begins to evaluate a snapshot."""

@@ -19,14 +19,6 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
 
     A dict means several sets if each value could be a `validation_data` of its own: a tuple, a dataset, a
     generator or a `ValidationSet`. A dict of arrays is one set's inputs by name, as in Keras.
-
-    Args:
-        validation_data: as `fit` got it; None is no set at all.
-        default: frequency, steps and batch size where a set does not say.
-
-    Raises:
-        TypeError: if a set's name is not a string, a set is None, or a `ValidationSet` has no name.
-        ValueError: if a set's name is empty, or its frequency cannot be meant.
     """
     if validation_data is None:
         return {}

@@ -48,16 +48,7 @@ class _Job(Generic[T]):
 
 
 class WorkerPool(Closing):
-    """A fixed number of named threads. As a context manager it warns of those that do not end.
-
-    Args:
-        workers: how many, at least one.
-        name: prefix of the threads' names; `name-0`, `name-1`, …
-
-    Raises:
-        ValueError: `workers` is below 1.
-        RuntimeError: the system allows no more threads; none is left then.
-    """
+    """A fixed number of named threads. As a context manager it warns of those that do not end."""
 
     def __init__(self, workers: int, name: str = "validation") -> None:
         if workers < 1:
@@ -74,11 +65,7 @@ class WorkerPool(Closing):
         self._finalizer.atexit = False
 
     def _start(self) -> None:
-        """Starts all threads, or none.
-
-        Raises:
-            RuntimeError: the system allows no more threads.
-        """
+        """Starts all threads, or none."""
         for number, thread in enumerate(self._threads):
             try:
                 thread.start()
@@ -116,11 +103,7 @@ class WorkerPool(Closing):
         return len(self._threads)
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Appends a job; jobs are begun in this order.
-
-        Raises:
-            RuntimeError: if the pool is closed.
-        """
+        """Appends a job; jobs are begun in this order."""
         if self._closed:
             raise RuntimeError("this WorkerPool is closed")
         job = _Job(function, arguments)
@@ -134,12 +117,7 @@ class WorkerPool(Closing):
         return self._jobs.idle
 
     def admit(self, most: int | None, *, after_s: float = 0.0) -> None:
-        """Lets waiting jobs begin, up to `most` at once from now on; None for all workers.
-
-        Args:
-            most: at a time.
-            after_s: jobs that are held begin so many seconds later.
-        """
+        """Lets waiting jobs begin, up to `most` at once from now on; None for all workers."""
         self._jobs.admit(most, after_s=after_s)
 
     def hold(self, seconds: float) -> None:
@@ -147,14 +125,7 @@ class WorkerPool(Closing):
         self._jobs.hold(seconds)
 
     def close(self, timeout_s: float | None = _CLOSE_S) -> bool:
-        """Drops the jobs that have not begun, and waits for those that have. Idempotent.
-
-        Args:
-            timeout_s: how long to wait for all of them together; None waits for ever.
-
-        Returns:
-            Whether all threads have ended.
-        """
+        """Drops the jobs that have not begun, and waits for those that have. Idempotent."""
         if not self._closed:
             self._closed = True
             self._finalizer.detach()
@@ -173,10 +144,6 @@ class CallersThread:
     """Stands in for a pool where nothing goes on meanwhile: a job has been run when `submit` returns.
 
     To start a thread and to hand over to it takes longer than a small evaluation.
-
-    Attributes:
-        workers: 1.
-        idle: True: nothing waits.
     """
 
     workers = 1

@@ -33,22 +33,11 @@ class CopyRefusedError(Exception):
 
 
 class PrivateModel:
-    """A copy of a model whose variables take over a snapshot's values. One thread at a time.
-
-    Attributes:
-        model: the copy.
-    """
+    """A copy of a model whose variables take over a snapshot's values. One thread at a time."""
 
     def __init__(
         self, model: keras.Model, variables: list[tuple[keras.Variable, int]], given: Attributes | None = None
     ) -> None:
-        """Takes a copy.
-
-        Args:
-            model: the copy.
-            variables: its variables, each with its place in `Values.flat`.
-            given: the attributes that it has been given.
-        """
         self.model = model
         self._given = given
         self._variables = [(StateVariable.of_keras(variable), place) for variable, place in variables]
@@ -73,17 +62,7 @@ class PrivateModel:
 def make_private_model(
     model: keras.Model, state: ModelState, x_spec: Any, clone: Callable[[], keras.Model] | None = None
 ) -> PrivateModel:
-    """Copies a model. On the training thread; leaves random states and running names as they were.
-
-    Args:
-        model: built and compiled.
-        state: the variables of the training.
-        x_spec: nested `tf.TensorSpec` of the input of a batch.
-        clone: makes the copy; None makes it from the model's configuration.
-
-    Raises:
-        CopyRefusedError: there is no copy that is known to answer like the model.
-    """
+    """Copies a model. On the training thread; leaves random states and running names as they were."""
     with keras_copies.undisturbed(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         copy = _from_configuration(model) if clone is None else _cloned(clone, model)
@@ -105,11 +84,7 @@ def make_private_model(
 
 
 def _places_of(model: keras.Model, state: ModelState, variables: list[keras.Variable]) -> list[int]:
-    """Returns where the values of a model's variables are in `Values.flat`.
-
-    Raises:
-        CopyRefusedError: the training does not know one of them.
-    """
+    """Returns where the values of a model's variables are in `Values.flat`."""
     places = {id(handle): i for i, v in enumerate(state.variables) for handle in v.handles}
     try:
         return [places[id(keras_models.variable_handles(variable)[0])] for variable in variables]
@@ -140,12 +115,7 @@ def _from_configuration(model: keras.Model) -> keras.Model:
 
 
 def _cloned(clone: Callable[[], keras.Model], model: keras.Model) -> keras.Model:
-    """Returns what the user's function makes, which is to be another model than the trained one.
-
-    Raises:
-        TypeError: it is no model.
-        ValueError: it is the trained model.
-    """
+    """Returns what the user's function makes, which is to be another model than the trained one."""
     copy = clone()
     if not keras_models.is_trainer(copy):
         raise TypeError(f"clone must return a Keras model; it returned a {type(copy).__name__}")
@@ -155,11 +125,7 @@ def _cloned(clone: Callable[[], keras.Model], model: keras.Model) -> keras.Model
 
 
 def _custom_objects(model: keras.Model) -> dict[str, Any]:
-    """Returns the classes and functions of the user's that are found in a model, by name.
-
-    Raises:
-        CopyRefusedError: two of them have the same name.
-    """
+    """Returns the classes and functions of the user's that are found in a model, by name."""
     found: dict[str, Any] = {}
     for layer in keras_models.flat_layers(model):
         own = [type(layer), *(v for v in vars(layer).values() if isinstance(v, types.FunctionType))]
@@ -173,11 +139,7 @@ def _custom_objects(model: keras.Model) -> dict[str, Any]:
 
 
 def _build(copy: keras.Model, x_spec: Any) -> None:
-    """Makes the variables of a copy, if it has not.
-
-    Raises:
-        CopyRefusedError: it cannot be called on such a batch.
-    """
+    """Makes the variables of a copy, if it has not."""
     if copy.built and all(layer.built for layer in keras_models.flat_layers(copy)):
         return
     try:
@@ -207,11 +169,7 @@ def _require_same_layers(model: keras.Model, copy: keras.Model) -> None:
 
 
 def _require_same_computation(model: keras.Model, copy: keras.Model, x_spec: Any) -> None:
-    """Compares what two models compute of a batch, operation by operation.
-
-    Raises:
-        CopyRefusedError: it is not the same, or cannot be compared.
-    """
+    """Compares what two models compute of a batch, operation by operation."""
     ours, theirs = _traced(model, x_spec, "its call"), _traced(copy, x_spec, "the call of its copy")
     alike = len(ours.constants) == len(theirs.constants)
     if not alike or not all(map(np.array_equal, ours.constants, theirs.constants)):

@@ -28,12 +28,7 @@ __all__ = ["ValidationRunner"]
 
 
 class ValidationRunner:
-    """Evaluates snapshots on one validation set with a pool of workers. Belongs to the training thread.
-
-    Attributes:
-        parts: how many parts a validation has.
-        in_step: None: what must not run beside the training has a `LiveRunner`.
-    """
+    """Evaluates snapshots on one validation set with a pool of workers. Belongs to the training thread."""
 
     in_step: Reason | None = None
     live = False
@@ -104,12 +99,7 @@ class ValidationRunner:
         return [self._pool.submit(work, index) for index in range(self.parts)]
 
     def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluates values now, with all workers, and waits for the result; see `Runner.evaluate`.
-
-        Raises:
-            ValueError: only the first batches are asked for, and they have been joined.
-            Exception: whatever a worker raised.
-        """
+        """Evaluates values now, with all workers, and waits for the result; see `Runner.evaluate`."""
         self._pool.admit(None)
         if most is not None:
             if isinstance(self._batches, ArrayBatches) and self._batches.is_joined:
@@ -150,11 +140,7 @@ class ValidationRunner:
             self._batches.close()
 
     def warn(self, results: Sequence[ShardResult] = ()) -> None:
-        """Warns, as Keras does, if a validation had fewer batches than were asked for, or none.
-
-        Args:
-            results: of its parts; those of the last validation if there are none.
-        """
+        """Warns, as Keras does, if a validation had fewer batches than were asked for, or none."""
         count = self._batches.last_count
         if results and isinstance(self._batches, StreamedBatches):
             count = sum(result.batches for result in results)  # another one may have been made since

@@ -21,71 +21,45 @@ __all__ = ["PreparedSet", "SetRequest"]
 
 @dataclass(frozen=True)
 class SetRequest:
-    """What is asked of the validation, for all sets.
-
-    Attributes:
-        model: compiled.
-        given: the data of the sets.
-        function: the validation step.
-        identity: tells that step from others.
-        policy: how the validation runs.
-        listened: whether a callback is told of the batches of a validation.
-        within_evaluate: whether this is a call of `evaluate`, which has reached the model's own already.
-        once: whether there is one validation, beside which nothing is trained.
-        acts: the name of a callback that may do anything between these batches, or None.
-        sets_before: the name of one that may set the model before them, when they have been drawn; or None.
-        stock: whether the validation step is the model's own.
-        preprocess: prepares a batch, or None.
-        most_rows: returns how many rows of nested arrays may be evaluated as one batch; None leaves batches
-            alone.
-        counts_ahead: whether the training may be given the state that a validation will leave in counters.
-        holds_constants: whether it is noticed when a plain value is set that a metric computes with.
-        devices: that the workers take in turn; none leaves them where TensorFlow puts them.
-        hosts: that share each validation.
-        within: returns a function that does the same in the scope in which the model is to be traced.
-        shared: whether several replicas share each batch, of which the workers compute with one.
-    """
+    """What is asked of the validation, for all sets."""
 
     model: keras.Model
     given: GivenSets
     function: Callable[[Any], Mapping[str, Any]]
     identity: Hashable
     policy: ValidationPolicy
-    listened: bool = False
-    acts: str | None = None
+    listened: bool = False  # whether a callback is told of the batches of a validation
+    acts: str | None = None  # the name of a callback that may do anything between these batches, or None
+    # the name of one that may set the model before them, when they have been drawn; or None
     sets_before: str | None = None
     stock: bool = True
+    # whether this is a call of `evaluate`, which has reached the model's own already
     within_evaluate: bool = False
-    once: bool = False
+    once: bool = False  # whether there is one validation, beside which nothing is trained
     preprocess: Preprocess | None = None
+    # returns how many rows of nested arrays may be evaluated as one batch; None leaves batches alone
     most_rows: Callable[[Any], int] | None = None
+    # whether the training may be given the state that a validation will leave in counters
     counts_ahead: bool = False
+    # whether it is noticed when a plain value is set that a metric computes with
     holds_constants: bool = False
-    devices: Sequence[str] = ()
+    devices: Sequence[str] = ()  # that the workers take in turn; none leaves them where TensorFlow puts them
     hosts: Hosts | None = None
+
     within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
-    shared: bool = False
+    shared: bool = False  # whether several replicas share each batch, of which the workers compute with one
 
 
 @dataclass(frozen=True)
 class PreparedSet:
-    """A validation set whose step has been traced, before the variables of the training are known.
-
-    Attributes:
-        name: prefix of its metrics.
-        chosen: as the user asked for it.
-        batches: its data; None where the model's own `evaluate` takes it, or it waits.
-        step: the traced step; None where nothing is traced.
-        live: why it has to be validated live, or None.
-        waits: whether its data is still to be read.
-    """
+    """A validation set whose step has been traced, before the variables of the training are known."""
 
     name: str
     chosen: ValidationSet
-    batches: Batches | None
-    step: ValidationStep | None
-    live: Reason | None
-    waits: bool = False
+    batches: Batches | None  # its data; None where the model's own `evaluate` takes it, or it waits
+    step: ValidationStep | None  # the traced step; None where nothing is traced
+    live: Reason | None  # why it has to be validated live, or None
+    waits: bool = False  # whether its data is still to be read
 
     @property
     def counting(self) -> Reason | None:

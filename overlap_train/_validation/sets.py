@@ -47,12 +47,7 @@ _FEW_BATCHES, _FEW_VARIABLES = 4, 40
 
 
 def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
-    """Traces the validation step for each set, and finds out which have to be validated live.
-
-    Raises:
-        ValueError: if there is no such device, or for empty or endless data.
-        TypeError: if the step does not return a mapping.
-    """
+    """Traces the validation step for each set, and finds out which have to be validated live."""
     _require_devices(request.devices)
     prepared = [_prepared(request, name, chosen) for name, chosen in sets.items()]
     if sum(each.counting is not None for each in prepared) < 2:
@@ -68,15 +63,7 @@ def build_suite(
     on_span: Callable[[Span], None],
     resources: contextlib.ExitStack,
 ) -> ValidationSuite:
-    """Builds the evaluators of all sets and starts the workers, which `resources` will end.
-
-    Args:
-        request: what is asked of the validation.
-        prepared: the sets.
-        state: the variables of the training.
-        on_span: called, on the worker, with each span of work.
-        resources: closes what is opened here.
-    """
+    """Builds the evaluators of all sets and starts the workers, which `resources` will end."""
     evaluators = _evaluators(request, prepared, state)
     pool = _pool(request, prepared, evaluators, resources) if evaluators else None
     cold = request.devices or not all(evaluator.is_warm for evaluator in evaluators.values())

@@ -82,10 +82,6 @@ class ShardQueue(Generic[J]):
         """Lets waiting jobs begin, so that up to `most` are under way; None: as many as there are workers.
 
         Jobs under way are not stopped.
-
-        Args:
-            most: at a time.
-            after_s: jobs that are held begin so many seconds later, or when they would have anyway.
         """
         with self._changed:
             self._most = most

@@ -17,13 +17,7 @@ __all__ = ["StepSchedule", "StepValidations", "deliver_step_validation"]
 
 
 class StepSchedule:
-    """When a validation inside an epoch is due. Belongs to the training thread.
-
-    Args:
-        every_steps: so many training steps lie between two; None does not count them.
-        every_seconds: so much time lies between the beginnings of two; None does not look.
-        clock: returns the time in seconds.
-    """
+    """When a validation inside an epoch is due. Belongs to the training thread."""
 
     def __init__(
         self,
@@ -64,12 +58,6 @@ class StepValidations:
 
     One is under way at a time: if it is not finished when the next is due, training waits for it. A result
     is delivered once the training cannot go back behind it any more: when all earlier epochs have been.
-
-    Attributes:
-        suite: evaluates.
-        schedule: says when.
-        deliver: called with each result.
-        delivered: the results so far.
     """
 
     suite: ValidationSuite
@@ -85,13 +73,7 @@ class StepValidations:
         return self.schedule.steps_left(step)
 
     def after(self, before: int, step: int, take: Callable[[], Snapshot]) -> None:
-        """Begins a validation if one is due, and collects what is finished.
-
-        Args:
-            before: steps that had been made before the last call.
-            step: steps that have been made.
-            take: takes a snapshot.
-        """
+        """Begins a validation if one is due, and collects what is finished."""
         if self._pending is not None and self._pending.ready():
             self._finish()
         if self.schedule.due(before, step):
@@ -120,11 +102,7 @@ class StepValidations:
             self._finish()
 
     def release(self, oldest_epoch: int | None) -> None:
-        """Delivers the results that nothing can undo.
-
-        Args:
-            oldest_epoch: the oldest one that waits for its delivery; None if none does.
-        """
+        """Delivers the results that nothing can undo."""
         while self._finished and (oldest_epoch is None or self._finished[0].epoch <= oldest_epoch):
             result = self._finished.pop(0)
             self.delivered.append(result)

@@ -43,15 +43,6 @@ class ValidationSuite:
         pool: CallersThread | WorkerPool | None = None,
         constants: Sequence[Constants] = (),
     ) -> None:
-        """Of sets that are there already.
-
-        Args:
-            sets: with their runners.
-            on_error: as in `ValidationPolicy`.
-            hosts: that share each validation.
-            pool: of the runners, if they share the cores with the training.
-            constants: with which the metrics of snapshots are computed.
-        """
         self._constants = constants
         self._hosts = hosts if hosts is not None else SingleHost()
         self._sets = {named.name: named for named in sets}
@@ -61,12 +52,7 @@ class ValidationSuite:
         self._drawing: Future[None] | None = None
 
     def add_function(self, named: NamedRunner, pool: WorkerPool | None) -> None:
-        """Adds an evaluation function after the sets.
-
-        Args:
-            named: with its runner.
-            pool: of its only thread; None if it runs on the training thread.
-        """
+        """Adds an evaluation function after the sets."""
         self._sets[named.name] = named
         if pool is not None:
             self._function_pools.append(pool)
@@ -162,12 +148,7 @@ class ValidationSuite:
     def validate_live(
         self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
     ) -> ShardOutcome | None:
-        """Validates the model as it is on one set; None if it failed and `on_error` leaves it out.
-
-        Raises:
-            ValidationWorkerError: it failed and `on_error` does not say otherwise.
-            Exception: a callback raised it.
-        """
+        """Validates the model as it is on one set; None if it failed and `on_error` leaves it out."""
         runner = self._sets[name].runner
         assert isinstance(runner, LiveRunner)
         try:
@@ -209,15 +190,7 @@ class ValidationSuite:
         return self._start(list(self._sets.values()), snapshot)
 
     def wait_until_drawn(self, timeout_s: float | None, check: Callable[[], None]) -> None:
-        """Waits until the batches that are to be drawn before the training goes on have been.
-
-        Args:
-            timeout_s: how long; None waits for ever.
-            check: called some ten times a second; may raise to end the wait.
-
-        Raises:
-            ValidationTimeoutError: they have not been drawn in time.
-        """
+        """Waits until the batches that are to be drawn before the training goes on have been."""
         start_s = time.monotonic()
         while self._drawing is not None and not self._drawing.done():
             check()
@@ -248,12 +221,6 @@ class ValidationSuite:
         """Merges the parts of an epoch's validations.
 
         Live validations are left out: they are made at delivery (`live_runner`).
-
-        Returns:
-            The result of each set by its name, and the workers' spans.
-
-        Raises:
-            ValidationWorkerError: a worker failed and `on_error` does not say otherwise.
         """
         results: dict[str, ValidationResult] = {}
         spans: list[Span] = []

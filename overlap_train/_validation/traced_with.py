@@ -28,18 +28,10 @@ _SETTINGS: tuple[Callable[[], Any], ...] = (
 
 
 class TracedWith:
-    """What the user's code reads in a validation, and the attributes of the model's parts, as they are now.
-
-    Args:
-        model: compiled.
-        function: the validation step.
-
-    Attributes:
-        validated: whether a validation has begun since, with which Keras would have traced.
-    """
+    """What the user's code reads in a validation, and attributes of the model's parts, as they are now."""
 
     def __init__(self, model: keras.Model, function: Callable[..., Any]) -> None:
-        self.validated = False
+        self.validated = False  # whether a validation has begun since, with which Keras would have traced
         self._model = model
         self._function = function
         self._settings = _settings()

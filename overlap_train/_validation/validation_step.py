@@ -25,31 +25,22 @@ __all__ = ["ValidationStep", "trace_step", "trace_validation"]
 
 @dataclass(frozen=True, eq=False)
 class ValidationStep:
-    """One validation step of a model for batches of one kind, as traced functions.
-
-    Attributes:
-        step: the step itself; updates the metrics and returns logs.
-        reset: sets the metrics back, as before the first batch; None if Python does so.
-        result: computes the metrics; None if Python does so.
-        preparation: makes a batch of what the data holds; None if it is a batch already.
-        logs: the step's logs.
-        own_logs: whether these count, of the last batch, and not the metrics: Keras takes the metrics where
-            both have the same names.
-        live: why the step can only run on the model's own variables, in step with the training; or None.
-        metrics: those of the model, which all but the step itself depends on.
-        constants: what `reset` and `result` have computed with of Python, and hold until it is set.
-        counters: what the step does nothing to but add to, such as the states of seed generators.
-    """
+    """One validation step of a model for batches of one kind, as traced functions."""
 
     step: TracedFunction
-    reset: TracedFunction | None
-    result: TracedFunction | None
-    preparation: TracedFunction | None
+    reset: TracedFunction | None  # sets the metrics back, as before the first batch; None if Python does so
+    result: TracedFunction | None  # computes the metrics; None if Python does so
+    preparation: TracedFunction | None  # makes a batch of what the data holds; None if it is a batch already
     logs: CarriedLogs
+    # whether these count, of the last batch, and not the metrics: Keras takes the metrics where both have
+    # the same names
     own_logs: bool
+    # why the step can only run on the model's own variables, in step with the training; or None
     live: Reason | None
-    metrics: tuple[Same, ...] = ()
+    metrics: tuple[Same, ...] = ()  # those of the model, which all but the step itself depends on
+    # what `reset` and `result` have computed with of Python, and hold until it is set
     constants: Constants = NO_CONSTANTS
+    # what the step does nothing to but add to, such as the states of seed generators
     counters: tuple[Counter, ...] = ()
 
     @property
@@ -76,18 +67,7 @@ def trace_validation(
     *,
     within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
 ) -> ValidationStep:
-    """Traces the validation step of a compiled model, which builds what is not built yet.
-
-    Args:
-        model: compiled.
-        function: the step.
-        element_spec: nested `tf.TensorSpec` of a prepared batch.
-        preparation: as in `ValidationStep`.
-        within: returns a function that does the same in the scope in which the model is to be traced.
-
-    Raises:
-        TypeError: if the step does not return a mapping.
-    """
+    """Traces the validation step of a compiled model, which builds what is not built yet."""
     step = trace_step(model, function, element_spec, within)
     require_logs("validation_step", step.outputs)
     return _around(model, step, preparation, within, *constants_of(model))
@@ -104,11 +84,6 @@ def with_present_metrics(
     A metric may have been added, or given another value to compute with. Keras keeps the trace of
     `test_step`, which knows nothing of that, but asks the model each time for its metrics to set them back
     and to read them.
-
-    Args:
-        model: compiled.
-        step: traced for batches of the right kind.
-        within: as for `trace_validation`.
     """
     present = tuple(map(Same, model.metrics))
     place = step.constants.changed()
