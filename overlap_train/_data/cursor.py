@@ -29,7 +29,6 @@ class CursorState:
     epochs: int = 0
     within: bool = False
     steps: int = 0
-
     data: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def place(self) -> dict[str, int | bool]:

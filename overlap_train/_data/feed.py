@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.source_state import NotesState
+from overlap_train._data.pass_state import NotesState
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction
 
 __all__ = ["Feed"]

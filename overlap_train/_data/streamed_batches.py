@@ -9,21 +9,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.drawing import end_iterators, next_batch
-from overlap_train._data.fetching_ahead import is_asked_for_its_end
-from overlap_train._data.hugging_face import is_lookup
-from overlap_train._data.memory import size_bytes
+from overlap_train._data.batches import end_iterators, next_batch, size_bytes
+from overlap_train._data.pass_state import PassSeeds
 from overlap_train._data.pipeline import (
     caches_draws,
     calls_python,
     captured_by,
     draws_lazily,
+    is_asked_for_its_end,
     python_functions,
     read_by,
     reorders,
 )
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
-from overlap_train._data.unseeded import PassSeeds
+from overlap_train._data.pipeline_parts import is_lookup
 from overlap_train._keras.data import Pipeline, warn_out_of_data
 from overlap_train._keras.evaluation import Pass
 
@@ -52,13 +51,10 @@ class StreamedBatches:
         self.element_spec = self.raw_spec = self._dataset.element_spec
         # the names of variables and tables that the pipeline's functions read when it runs
         self.reads = read_by(self._dataset)
-
         self.written = [variable for variable in captured_by(self._dataset) if variable.written]
         # whether another `begin` gives the same batches again; of a generator, the first two
         self.rewindable = pipeline.restarts
-
         self.is_dataset = pipeline.is_dataset and isinstance(dataset, tf.data.Dataset)
-
         self.runs_python = pipeline.by_python or calls_python(dataset)
         # whether each pass over a dataset moves what the next one draws from: seeds, variables, a queue
         self.draws = self.is_dataset and (bool(self.written) or reorders(dataset) or is_hidden(dataset))

@@ -17,9 +17,8 @@ from overlap_train._checkpoint.resume import Resumer, Told
 from overlap_train._checkpoint.values import require_storable
 from overlap_train._data.cursor import check_remembered
 from overlap_train._data.feed import Feed
-from overlap_train._data.source_state import SourceState
+from overlap_train._data.pass_state import SourceState, seeds_of, unseeded_draws
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.unseeded import seeds_of, unseeded_draws
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.resumable import not_to_be_found

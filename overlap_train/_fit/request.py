@@ -12,7 +12,7 @@ import keras
 
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.feed import Feed
-from overlap_train._data.training_data import make_feed
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.callback_list import require_callbacks
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import data as keras_data

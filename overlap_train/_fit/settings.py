@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._data.preprocessing import Preprocess
+from overlap_train._data.batches import Preprocess
 from overlap_train._inspection.traces import Same, function_key
 from overlap_train._keras import methods as keras_methods
 from overlap_train._training.replicas.step import SingleReplicaStep

@@ -46,7 +46,6 @@ class Attributes:
 
     kinds: tuple[str, ...]
     values: tuple[Mapping[str, Any], ...]
-
     trainable: tuple[tuple[bool, ...], tuple[bool, ...]]
 
     @classmethod

@@ -14,9 +14,8 @@ import keras
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
-from overlap_train._data.shards import Shard
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
-from overlap_train._data.validation_data import Batches
+from overlap_train._data.validation_data import Batches, Shard
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import metrics as keras_metrics

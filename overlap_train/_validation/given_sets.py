@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import keras
 
-from overlap_train._data.given_data import GivenData
 from overlap_train._data.pipeline import cache_files
 from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.validation_data import GivenData
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand

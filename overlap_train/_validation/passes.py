@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from overlap_train._data.drawn_variables import DrawnVariables
-from overlap_train._data.source_state import SourceState
+from overlap_train._data.pass_state import DrawnVariables, SourceState
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._support.numbers import is_count
 

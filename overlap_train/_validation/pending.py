@@ -74,11 +74,9 @@ class PendingEpoch:
 
     snapshot: Snapshot
     train_logs: Mapping[str, float]  # the training metrics of the epoch, nested as the step returned them
-
     validations: Sequence[PendingValidation] = field(default_factory=tuple)
     stops: bool = False
     skipped: bool = False
-
     start: Callable[[], Sequence[PendingValidation]] | None = None
 
     @property

@@ -11,11 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.array_batches import ArrayBatches
 from overlap_train._data.cached_batches import CachedBatches
-from overlap_train._data.shards import Shard, split_batches, warn_if_short
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
-from overlap_train._data.validation_data import Batches
+from overlap_train._data.validation_data import ArrayBatches, Batches, Shard, split_batches, warn_if_short
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support.reasons import Reason
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._data.preprocessing import Preprocess
+from overlap_train._data.batches import Preprocess
 from overlap_train._data.validation_data import Batches
 from overlap_train._support.reasons import Reason
 from overlap_train._validation.given_sets import GivenSets
@@ -45,7 +45,6 @@ class SetRequest:
     holds_constants: bool = False
     devices: Sequence[str] = ()  # that the workers take in turn; none leaves them where TensorFlow puts them
     hosts: Hosts | None = None
-
     within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
     shared: bool = False  # whether several replicas share each batch, of which the workers compute with one
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.array_batches import ArrayBatches
-from overlap_train._data.preprocessing import prepare
+from overlap_train._data.batches import prepare
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.validation_data import Batches, make_batches
+from overlap_train._data.validation_data import ArrayBatches, Batches, make_batches
 from overlap_train._inspection.metric_code import metrics_by_python
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data

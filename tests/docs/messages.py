@@ -72,7 +72,7 @@ _NOT_SHOWN = (
     ("_fit/request.py", "validation_step of the trainer"),
     ("_keras/names.py", " _"),
     ("_keras/names.py", "executor_fn future_queue"),
-    ("_data/unseeded.py", "cannot be told apart"),  # which is caught
+    ("_data/pass_state.py", "cannot be told apart"),  # which is caught
     ("routing.py", "validations inside epochs"),
     ("conv/build.py", "python -m overlap_train.conv.build"),  # what its own --help says
     ("conv/build.py", "with the CUDA kernels"),
