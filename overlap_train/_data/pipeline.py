@@ -24,9 +24,8 @@ from overlap_train._data.pipeline_parts import (
     own_stages,
     without_autotune,
 )
-from overlap_train._inspection.effects import find_effects
+from overlap_train._inspection.effects import find_effects, find_tables
 from overlap_train._inspection.graph import python_function
-from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
 
 __all__ = [

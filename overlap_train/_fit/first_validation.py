@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train._validation.traced_with import TracedWith
+from overlap_train._validation.validation_step import TracedWith
 from overlap_train.records import ValidationResult
 
 __all__ = ["BuildSuite", "FirstValidation"]

@@ -16,9 +16,16 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._inspection import code
-from overlap_train._inspection.code import Unclear, content_of, function_of, stored_in
-from overlap_train._inspection.lookup import variables_of
-from overlap_train._inspection.origins import Origin, is_simple, origin_of
+from overlap_train._inspection.code import (
+    Origin,
+    Unclear,
+    content_of,
+    function_of,
+    is_simple,
+    origin_of,
+    stored_in,
+    variables_of,
+)
 from overlap_train._inspection.reads import named_in
 
 __all__ = ["names_in", "reached", "reaches"]

@@ -1,7 +1,8 @@
 """E: evaluating a snapshot with the model's own `test_step`, without touching the model.
 
-No threads here. Everything is traced beforehand on the training thread, because tracing goes through
-Python state that layers share; afterwards any thread may evaluate.
+No threads here. Everything is traced beforehand on the training thread, because tracing goes through Python
+state that layers share; afterwards any thread may evaluate. A set is evaluated in parts if the states of the
+metrics are sums over batches.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
@@ -18,16 +20,43 @@ from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import Batches, Shard
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Values
+from overlap_train._support.numbers import array_of
 from overlap_train._training.step import Logs
 from overlap_train._validation.compiled import EvaluationFunctions, State
-from overlap_train._validation.metrics import unmergeable_metrics
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.records import ValidationResult
 
-__all__ = ["Running", "ShardResult", "SnapshotEvaluator"]
+__all__ = ["Running", "ShardResult", "SnapshotEvaluator", "unmergeable_metrics"]
+
+
+def unmergeable_metrics(model: keras.Model) -> list[str]:
+    """Returns the names of the metrics whose states of two parts do not add up to the state of the whole.
+
+    A metric's state adds up if Keras's own `update_state` maintains it and it starts at zero; Keras's are
+    sums and counts (Mean, Sum, the confusion-matrix family, AUC, IoU, R2Score, FBetaScore). Of a metric
+    with an `update_state` of the user's own nothing is known, so it counts as not mergeable.
+    """
+    return [metric.name for metric in keras_metrics.metric_leaves(model) if not _is_sum(metric)]
+
+
+def _is_sum(metric: keras.metrics.Metric) -> bool:
+    if not keras_methods.is_stock_method(metric.update_state):
+        return False
+    if not keras_methods.is_stock_method(metric.reset_state):
+        return False
+    return not any(np.any(value) for value in _initial_values(metric))
+
+
+def _initial_values(metric: keras.metrics.Metric) -> list[np.ndarray]:
+    """Returns what `reset_state` sets, without touching the metric."""
+    with keras.StatelessScope() as scope:
+        metric.reset_state()
+    values = [scope.get_current_value(variable) for variable in metric.variables]
+    return [array_of(value) for value in values if value is not None]
 
 
 # Between two calls a worker can be told that its validation has been given up.

@@ -27,21 +27,20 @@ from overlap_train._keras.thread_settings import KerasSettings
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
-from overlap_train._validation.attributes import Attributes
 from overlap_train._validation.live import LiveRunner
-from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.private_model import (
+    Attributes,
     CopyRefusedError,
     PrivateModel,
     make_private_model,
     require_no_outside,
 )
-from overlap_train._validation.suite import ValidationSuite
+from overlap_train._validation.suite import NamedRunner, ValidationSuite
 from overlap_train.options.functions import EvaluationFunction, metric_values
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["FunctionRequest", "FunctionRunner", "LiveFunction", "add_functions"]
+__all__ = ["FunctionRequest", "add_functions"]
 
 
 @dataclass(frozen=True)

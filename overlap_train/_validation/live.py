@@ -26,7 +26,7 @@ from overlap_train._training.step import require_logs
 from overlap_train.errors import ValidationWorkerError, worker_error
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["KerasEvaluation", "LiveRunner", "Validates", "live_failure"]
+__all__ = ["KerasEvaluation", "LiveRunner", "live_failure"]
 
 
 _HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")

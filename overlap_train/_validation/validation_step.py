@@ -1,16 +1,29 @@
-"""The validation step and what surrounds it, traced once; and why it must not run beside the training."""
+"""The validation step and what surrounds it, traced once; and why it must not run beside the training.
+
+Tracing computes with numbers, texts and flags once and for all. Keras traces a validation when it first
+validates; whoever sets one of these after our trace and before that changes what Keras sees. `TracedWith`
+tells.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
-from overlap_train._inspection.counters import Counter, counters_of
-from overlap_train._inspection.metric_constants import NO_CONSTANTS, Constants, constants_of
-from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
+from overlap_train._inspection.metric_code import NO_CONSTANTS, Constants, constants_of
+from overlap_train._inspection.reads import Reading
+from overlap_train._inspection.traced import (
+    CapturedVariable,
+    Counter,
+    TracedFunction,
+    counters_of,
+    trace,
+    union,
+)
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import data_mistakes
@@ -20,7 +33,55 @@ from overlap_train._keras import models as keras_models
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import CarriedLogs, lists_joined, require_logs
 
-__all__ = ["ValidationStep", "trace_step", "trace_validation"]
+__all__ = ["TracedWith", "ValidationStep", "trace_validation"]
+
+
+_SETTINGS: tuple[Callable[[], Any], ...] = (
+    keras.config.dtype_policy,
+    keras.config.epsilon,
+    keras.config.floatx,
+    keras.config.image_data_format,
+)
+
+
+class TracedWith:
+    """What the user's code reads in a validation, and attributes of the model's parts, as they are now."""
+
+    def __init__(self, model: keras.Model, function: Callable[..., Any]) -> None:
+        self.validated = False  # whether a validation has begun since, with which Keras would have traced
+        self._model = model
+        self._function = function
+        self._settings = _settings()
+        self._reading = self._read()
+
+    def changed(self) -> str | None:
+        """Returns what has been set to another value since, such as "Scaled.scale"; None if nothing was."""
+        if keras_models.runs_eagerly(self._model):  # nothing is traced
+            return None
+        changed = [name for name, value in _settings().items() if value != self._settings[name]]
+        if changed:
+            return changed[0]
+        before, now = self._reading, self._read()
+        if before is None or now is None:
+            return "something that its code may read"
+        return now.change_since(before)
+
+    def forget_validation(self) -> None:
+        """Drops what has been traced for the validation of the model."""
+        Traces.of(self._model).forget("test")
+
+    def _read(self) -> Reading | None:
+        """Reads the code; returns None if that cannot be told."""
+        model = self._model
+        parts = [model, *keras_metrics.metric_leaves(model)]
+        # Reading asks objects of any class for attributes and lengths; what they raise is no reason to fail.
+        with contextlib.suppress(Exception):
+            return Reading([*parts, *keras.tree.flatten(model.loss), self._function])
+        return None
+
+
+def _settings() -> dict[str, str]:
+    return {f"keras.config.{setting.__name__}": repr(setting()) for setting in _SETTINGS}
 
 
 @dataclass(frozen=True, eq=False)
