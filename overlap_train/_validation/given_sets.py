@@ -1,4 +1,5 @@
 """The validation sets of a `fit` or an `evaluate` as given, by name; each is read when it is due."""
+
 from __future__ import annotations
 
 import functools
