@@ -20,8 +20,7 @@ import keras
 from overlap_train._callbacks.epoch_only import EpochOnly
 from overlap_train._callbacks.libraries import Known, knowledge_of, only_watches
 from overlap_train._callbacks.notes import only_computes, only_notes
-from overlap_train._inspection.lookup import variables_of
-from overlap_train._inspection.origins import Origin, origin_of
+from overlap_train._inspection.code import Origin, origin_of, variables_of
 from overlap_train._keras import methods as keras_methods
 
 __all__ = [

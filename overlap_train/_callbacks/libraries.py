@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from overlap_train._inspection.lookup import variables_of
+from overlap_train._inspection.code import variables_of
 from overlap_train._keras import training as keras_training
 
 __all__ = ["Known", "knowledge_of", "only_watches"]

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.kinds import is_keras
-from overlap_train._inspection.lookup import variables_of
+from overlap_train._inspection.code import variables_of
 from overlap_train._keras import methods as keras_methods
 
 __all__ = ["listeners", "own_hooks", "remembering"]

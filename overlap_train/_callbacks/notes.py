@@ -21,10 +21,15 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.plain import is_plain, is_plain_stream
-from overlap_train._inspection.code import cells_of, content_of, stored_in
-from overlap_train._inspection.lookup import variables_of
-from overlap_train._inspection.origins import Origin, origin_of
-from overlap_train._inspection.sources import definition_of
+from overlap_train._inspection.code import (
+    Origin,
+    cells_of,
+    content_of,
+    definition_of,
+    origin_of,
+    stored_in,
+    variables_of,
+)
 from overlap_train._keras import methods as keras_methods
 
 __all__ = ["only_computes", "only_notes"]

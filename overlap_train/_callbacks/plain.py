@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._inspection.lookup import variables_of
-from overlap_train._inspection.origins import Origin, is_simple, module_of, origin_of
+from overlap_train._inspection.code import Origin, is_simple, module_of, origin_of, variables_of
 
 __all__ = ["is_plain", "is_plain_stream"]
 

@@ -16,7 +16,7 @@ import keras
 
 from overlap_train._callbacks.kinds import is_number, settings_of
 from overlap_train._callbacks.state import without_bars
-from overlap_train._inspection.lookup import variables_of
+from overlap_train._inspection.code import variables_of
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["Noted", "Settings"]

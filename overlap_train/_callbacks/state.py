@@ -35,7 +35,7 @@ from overlap_train._copies.values import (
     places,
     speaks,
 )
-from overlap_train._inspection.lookup import variables_of
+from overlap_train._inspection.code import variables_of
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["Unstored", "capture_all", "check_all", "restore_all", "without_bars"]

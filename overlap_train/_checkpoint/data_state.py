@@ -23,7 +23,7 @@ from overlap_train._copies.generators import GeneratorValue
 from overlap_train._copies.packing import pack
 from overlap_train._copies.restoring import Restorer
 from overlap_train._copies.values import Copier, Foreign, NotPlainError, model_variables, parts_of, spoken_by
-from overlap_train._inspection.lookup import variables_of
+from overlap_train._inspection.code import variables_of
 from overlap_train._keras.generator_states import require_numpy_state, require_python_state
 from overlap_train._keras.randomness import numpy_state, set_numpy_state
 

@@ -14,9 +14,7 @@ from typing import Any
 import keras
 
 from overlap_train._copies.values import keeps
-from overlap_train._inspection.code import Unclear
-from overlap_train._inspection.lookup import variables_of
-from overlap_train._inspection.origins import Origin, origin_of
+from overlap_train._inspection.code import Origin, Unclear, origin_of, variables_of
 from overlap_train._inspection.reach import names_in, reached
 from overlap_train._keras.copies import base_attributes
 from overlap_train._keras.models import flat_layers

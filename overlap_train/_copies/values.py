@@ -29,8 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._copies.generators import copied_generator, is_generator
-from overlap_train._inspection.lookup import variables_of
-from overlap_train._inspection.origins import Origin, origin_of
+from overlap_train._inspection.code import Origin, origin_of, variables_of
 
 __all__ = [
     *("DEEPEST", "SIMPLE", "SPOKEN", "Copier", "NotPlainError", "ObjectValue", "Parts"),

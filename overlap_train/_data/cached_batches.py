@@ -1,28 +1,56 @@
-"""D: validation batches of a dataset, kept in memory and taken by number inside compiled loops."""
+"""D: validation batches in memory, taken by number in compiled loops; of a dataset, after a first pass."""
 
 from __future__ import annotations
 
+import abc
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.drawing import next_batch
-from overlap_train._data.fold import Fold
+from overlap_train._data.batches import next_batch
 from overlap_train._data.streamed_batches import BatchStream
 
-__all__ = ["CachedBatches"]
+__all__ = ["CachedBatches", "Fold"]
+
+
+BatchStep = Callable[[Any], list[tf.Tensor]]
+"""What is done with one batch, inside a compiled loop; returns the tensors that the loop carries."""
+
+
+class Fold(abc.ABC):
+    """Goes through batches in memory inside a compiled function. Holds no data; compares by what it does."""
+
+    def over(
+        self,
+        held: Any,
+        first: tf.Tensor,
+        stop: tf.Tensor,
+        start: list[tf.Tensor],
+        step: BatchStep,
+        shapes: list[tf.TensorShape],
+    ) -> list[tf.Tensor]:
+        """Does `step` with the batches from `first` to before `stop`, and returns the last tensors."""
+        _, carried = tf.while_loop(
+            lambda index, _: index < stop,
+            lambda index, _: (index + 1, step(self.batch(held, index))),
+            (first, start),
+            shape_invariants=(tf.TensorShape([]), shapes),
+            parallel_iterations=1,
+        )
+        return list(carried)
+
+    @abc.abstractmethod
+    def batch(self, held: Any, index: Any) -> Any:
+        """Returns one batch."""
+
 
 _ONE_BY_ONE = 64  # batches that Python draws, at some 0.1 ms each
 
 
 class CachedFold(Fold):
-    """Through lists of tensors, one list for each component of a batch.
-
-    Args:
-        element_spec: nested specs of a batch.
-    """
+    """Through lists of tensors, one list for each component of a batch."""
 
     def __init__(self, element_spec: Any) -> None:
         self._element_spec = element_spec
@@ -57,10 +85,6 @@ class CachedBatches:
     They are kept as lists of tensors that a compiled loop takes by number, and not as a cache of `tf.data`:
     a worker would walk through the batches before its own, and `Dataset.reduce` makes the workers wait for
     each other (docs/results/2026-11-23-full-cores.md).
-
-    Attributes:
-        num_batches: known after `fill`.
-        failures: passes that have ended with an error.
     """
 
     def __init__(self, dataset: tf.data.Dataset, steps: int | None) -> None:
@@ -116,11 +140,7 @@ class CachedBatches:
     def fill(self, failures: int | None = None) -> int:
         """Prepares every batch once, however many threads call it, and returns their number.
 
-        Args:
-            failures: those that the caller knows of: another one is its own. None draws again after any.
-
-        Raises:
-            Exception: that of the data.
+        `failures` are those that the caller knows of: another one is its own. None draws again after any.
         """
         with self._lock:
             if self.num_batches is not None:
@@ -161,11 +181,6 @@ def _draw_all(iterator: Any, first: Any, lists: tuple[tf.Tensor, ...]) -> tuple[
 
     Compiling what draws them takes as long as drawing some hundreds of them one by one, so it is left for
     those that are many.
-
-    Args:
-        iterator: behind the first batch.
-        first: None if there is none.
-        lists: empty ones.
     """
     batch, count = first, 0
     while batch is not None:
@@ -202,11 +217,6 @@ def _draw_the_rest(
     """Draws all further batches; returns the number of all, and the lists of their components.
 
     Traced once in a process for each kind of batch, which is all that the trace knows of the data.
-
-    Args:
-        iterator: behind those that have been drawn.
-        count: their number, int64[].
-        begun: a list for each component, with those of these batches in it.
     """
     with tf.device("CPU:0"):
 

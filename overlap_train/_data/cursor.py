@@ -21,21 +21,11 @@ __all__ = ["Cursor", "CursorState", "check_remembered"]
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
-    """Where a cursor stands, between two epochs or inside one.
-
-    Attributes:
-        drawn: passes made so far.
-        seen: batches used of the current pass.
-        open: whether the current pass goes on in the next epoch.
-        epochs: epochs that have ended.
-        within: whether an epoch has begun.
-        steps: made in that epoch.
-        data: what the feed has to be told in another process.
-    """
+    """Where a cursor stands, between two epochs or inside one."""
 
     drawn: int
-    seen: int
-    open: bool
+    seen: int  # batches used of the current pass
+    open: bool  # whether the current pass goes on in the next epoch
     epochs: int = 0
     within: bool = False
     steps: int = 0
@@ -47,23 +37,11 @@ class CursorState:
 
 
 class Cursor:
-    """Walks through a feed, epoch by epoch. Belongs to the training thread.
-
-    Attributes:
-        feed: the data.
-    """
+    """Walks through a feed, epoch by epoch. Belongs to the training thread."""
 
     def __init__(
         self, feed: Feed, steps_per_epoch: int | None, group: int = 1, *, tells: bool = True
     ) -> None:
-        """Begins before the first epoch.
-
-        Args:
-            feed: the data.
-            steps_per_epoch: as for `fit`.
-            group: `steps_per_execution`: an epoch has whole groups of steps, as long as the data lasts.
-            tells: whether the user's data is told that it begins.
-        """
         self.feed = feed
         self._asked = steps_per_epoch
         self._group = group
@@ -169,11 +147,7 @@ class Cursor:
         self._end_pass(counted + self._group)  # Keras counts those that found nothing, too
 
     def cut(self, steps: int) -> None:
-        """Ends the epoch, and the pass, because a hook of a batch says that the data has ended.
-
-        Args:
-            steps: of the next call, where its first hook said so; Keras counts them for the data's length.
-        """
+        """Ends the epoch, and the pass, because a hook of a batch says that the data has ended."""
         warn_out_of_data(asked=bool(self.steps_per_epoch))
         self._end_pass(self._seen + steps)
 
@@ -240,14 +214,7 @@ class Cursor:
         self.feed.close(opened)
 
     def resume(self, state: CursorState) -> Sequence[str]:
-        """Goes to a position of another process.
-
-        Returns:
-            The names of attributes of the user's data that are others than they were there.
-
-        Raises:
-            ValueError: the data cannot go on from there.
-        """
+        """Goes to a position of another process."""
         check_remembered(state, self.feed, asked=self._asked is not None)
         self._found = state.data.get("found")
         others = self.feed.recall(state.drawn, state.data)

@@ -15,37 +15,27 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.source_state import NotesState
+from overlap_train._data.pass_state import NotesState
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction
 
 __all__ = ["Feed"]
 
 
 class Feed(abc.ABC):
-    """Training batches, one pass after another.
-
-    Attributes:
-        num_batches: batches in one pass, or None if that is not known beforehand.
-        element_spec: nested `tf.TensorSpec` of one batch, the batch dimension None.
-        drawn: passes made so far.
-        draws_seeds: whether making a pass that is not read changes the ones after it.
-        shuffles: the stages of a pipeline that draw a new order for each pass; see `shuffles_of`.
-        files: in which a pipeline caches elements; see `cache_files`.
-        preparation: what makes a batch of rows inside the loop, if anything does.
-        captured: variables that the functions of a pipeline read whenever it runs ahead.
-        drawn_variables: those of them to which the functions write, such as the seeds of an augmentation.
-        reads: the names of these, and of tables.
-    """
+    """Training batches, one pass after another."""
 
     num_batches: int | None
-    element_spec: Any
-    draws_seeds = True
+    element_spec: Any  # nested `tf.TensorSpec` of one batch, the batch dimension None
+    draws_seeds = True  # whether making a pass that is not read changes the ones after it
+    # the stages of a pipeline that draw a new order for each pass; see `shuffles_of`
     shuffles: frozenset[int] = frozenset()
-    files: frozenset[str] = frozenset()
-    preparation: TracedFunction | None = None
+    files: frozenset[str] = frozenset()  # in which a pipeline caches elements; see `cache_files`
+    preparation: TracedFunction | None = None  # what makes a batch of rows inside the loop, if anything does
+    # variables that the functions of a pipeline read whenever it runs ahead
     captured: Sequence[CapturedVariable] = ()
+    # those of them to which the functions write, such as the seeds of an augmentation
     drawn_variables: Sequence[CapturedVariable] = ()
-    reads: Sequence[str] = ()
+    reads: Sequence[str] = ()  # the names of these, and of tables
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -105,8 +95,7 @@ class Feed(abc.ABC):
     def keep(self, limit_bytes: int) -> bool:
         """Keeps batches from now on for a rollback; returns whether this data allows it.
 
-        Args:
-            limit_bytes: up to this size; then `full` says that the training has to wait.
+        Behind `limit_bytes` of them `full` says that the training has to wait.
         """
         return False
 
@@ -128,13 +117,7 @@ class Feed(abc.ABC):
         """Takes note of batches of a pass that have been drawn, from number `first` on."""
 
     def failed(self, opened: Any, first: int, error: Exception) -> None:
-        """Takes note that a call has raised, for data whose pass cannot be made again.
-
-        Args:
-            opened: the pass.
-            first: the first batch of the call in it.
-            error: what it raised.
-        """
+        """Takes note that a call has raised, for data whose pass cannot be made again."""
 
     def most_steps(self, opened: Any) -> int | None:
         """Returns how many batches the next call may draw; None if any number."""
@@ -144,11 +127,7 @@ class Feed(abc.ABC):
         """Says that nobody will go back to before batch `seen` of pass number `drawn`."""
 
     def remember(self, note: NotesState) -> bool:
-        """Prepares to tell where it stands, for another process; returns whether this data allows it.
-
-        Args:
-            note: makes what takes the state of a source.
-        """
+        """Prepares to tell where it stands, for another process; returns whether this data allows it."""
         return self.rewindable
 
     @property
@@ -165,48 +144,24 @@ class Feed(abc.ABC):
         """Takes note that the first batch of the present pass is about to be drawn."""
 
     def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
-        """Returns what another process has to be told besides the position, in values for a checkpoint.
-
-        Args:
-            begun: whether the present pass has begun and goes on.
-            seen: batches used of it.
-        """
+        """Returns what another process has to be told besides the position, in values for a checkpoint."""
         return {}
 
     def share_seeds(self, from_chief: Callable[[Any], Any]) -> None:
-        """Draws what has no seed from the chief's; every host calls it once, before the first pass.
-
-        Args:
-            from_chief: returns on all hosts what the chief passes.
-        """
+        """Draws what has no seed from the chief's; every host calls it once, before the first pass."""
         from_chief(None)
 
     def tell_anew(self) -> None:
         """Has `remembered` tell anew how the data stands behind its passes so far; nothing is drawn of it."""
 
     def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
-        """Makes sure that this can be what another process remembered, and changes nothing.
-
-        Args:
-            remembered: by a file.
-            begun: whether a pass is to be opened again.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Makes sure that this can be what another process remembered, and changes nothing."""
 
     def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
-        """Takes what another process remembered; a `rewind` or `reopen` follows.
+        """Takes what another process remembered behind `drawn` passes; a `rewind` or `reopen` follows.
 
-        Args:
-            drawn: passes that it had made.
-            remembered: what it returned.
-
-        Returns:
-            The names of attributes of the data that are others than they were there.
-
-        Raises:
-            ValueError: this data cannot go on from there.
+        Returns the names of attributes of the data that differ from those there. A ValueError says that
+        this data cannot go on from there.
         """
         return ()
 
@@ -232,8 +187,4 @@ class Feed(abc.ABC):
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
 
     def close(self, opened: list[Any] | None = None) -> None:
-        """Ends what makes its batches. Idempotent.
-
-        Args:
-            opened: the last reference to the pass that is open, if one is; it is emptied.
-        """
+        """Ends what makes its batches; empties `opened`, the last reference to an open pass. Idempotent."""

@@ -1,4 +1,7 @@
-"""A: training data of any other kind, drawn by an iterator for each pass."""
+"""A: from what `fit` was given as training data to the feed of its steps.
+
+Arrays that may be held are an `ArrayFeed`; anything else is drawn by an iterator for each pass.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from overlap_train._data.drawing import end_iterators, next_batch
-from overlap_train._data.drawn_variables import DrawnVariables
+from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.batches import Preprocess, copied_bytes, end_iterators, next_batch
 from overlap_train._data.feed import Feed
-from overlap_train._data.fetching_ahead import is_asked_for_its_end, prepared_batches
 from overlap_train._data.kept_batches import KeptBatches, KeptPass
+from overlap_train._data.pass_state import (
+    DrawnVariables,
+    NotesState,
+    PassSeeds,
+    SourceState,
+    begun_at,
+    state_at,
+    unseeded_draws,
+)
 from overlap_train._data.pipeline import (
     cache_files,
     caches_draws,
@@ -21,21 +33,21 @@ from overlap_train._data.pipeline import (
     captured_by,
     draws_lazily,
     draws_orders,
+    is_asked_for_its_end,
     keeps_more_than_variables,
     looks_up_rows,
+    prepared_batches,
     python_draws_at_pass,
     python_functions,
     read_by,
     shuffles_of,
 )
-from overlap_train._data.preprocessing import Preprocess
-from overlap_train._data.source_state import NotesState, SourceState, begun_at, state_at
-from overlap_train._data.unseeded import PassSeeds, unseeded_draws
-from overlap_train._keras.data import Pipeline
+from overlap_train._keras.data import Arrays, Pipeline, row_shuffling
 from overlap_train._support.printing import told
 from overlap_train._support.threads import in_background
 
-__all__ = ["IteratorFeed"]
+__all__ = ["IteratorFeed", "make_feed"]
+
 
 # Passes that are made again only to leave the user's shuffles as they would: 50 us each, and all for little.
 _MOST_LEFT = 1 << 18
@@ -371,12 +383,7 @@ class IteratorFeed(Feed):
 
 
 def _save_iterator(iterator: Any, *, known_python: bool) -> tf.Tensor | None:
-    """Returns the state of a `tf.data` iterator, variant[n], or None if Python takes part in it.
-
-    Args:
-        iterator: before its first element.
-        known_python: whether the Python in it keeps no state.
-    """
+    """Returns the state of a `tf.data` iterator, variant[n], or None if Python takes part in it."""
     resource = iterator._iterator_resource
     refuse, ignore = 2, 1
     try:
@@ -389,3 +396,15 @@ def _save_iterator(iterator: Any, *, known_python: bool) -> tf.Tensor | None:
     except tf.errors.OpError:
         return None
     return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=ignore)
+
+
+def make_feed(
+    data: Arrays | Pipeline, hold_in_memory: Callable[[int], bool], preprocess: Preprocess | None = None
+) -> Feed:
+    """Returns what the training draws its batches from."""
+    if isinstance(data, Arrays):
+        known = data.dense and not (data.shuffle and row_shuffling() == "counted")
+        if known and hold_in_memory(sum(map(copied_bytes, keras.tree.flatten(data.inputs)))):
+            return ArrayFeed(data, preprocess)
+        data = data.pipeline
+    return IteratorFeed(data, preprocess)

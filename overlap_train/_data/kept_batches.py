@@ -23,13 +23,7 @@ _STRING_BYTES = 16  # of a string tensor's element, what it points to apart
 
 
 class KeptPass:
-    """One pass: what is replayed of it, and what goes on behind that.
-
-    Attributes:
-        number: of the pass, counted from 1.
-        left: batches that are still to be replayed.
-        error: with which drawing from what goes on has ended; such an iterator would now only say "end".
-    """
+    """One pass: what is replayed of it, and what goes on behind that."""
 
     def __init__(self, number: int, left: int, replay: Any, live: Any, error: Exception | None) -> None:
         self.number, self.left, self.error = number, left, error
@@ -37,11 +31,7 @@ class KeptPass:
 
     @property
     def iterator(self) -> Any:
-        """What the next batch is drawn from.
-
-        Raises:
-            Exception: the data's, where it was raised before.
-        """
+        """What the next batch is drawn from."""
         if self.left:
             return self._replay
         if self.error is not None:
@@ -50,20 +40,9 @@ class KeptPass:
 
 
 class KeptBatches:
-    """The passes over a dataset, and the batches drawn from them since somebody may go back.
-
-    Attributes:
-        limit_bytes: of the batches that may be kept.
-    """
+    """The passes over a dataset, and the batches drawn from them since somebody may go back."""
 
     def __init__(self, dataset: tf.data.Dataset, limit_bytes: int, *, copies: bool) -> None:
-        """Keeps nothing yet.
-
-        Args:
-            dataset: of batches; an iterator is made for each pass.
-            limit_bytes: of the batches that may be kept.
-            copies: whether to keep copies, as batches may share memory with the user's arrays.
-        """
         self.limit_bytes = limit_bytes
         self._spec = dataset.element_spec
         with tf.device("CPU:0"):
@@ -90,13 +69,7 @@ class KeptBatches:
         return KeptPass(number, left, replay, self._live[number], self._errors.get(number))
 
     def used(self, kept: KeptPass, first: int, steps: int) -> None:
-        """Takes note of batches that have been drawn.
-
-        Args:
-            kept: the pass.
-            first: the first of them in it.
-            steps: how many.
-        """
+        """Takes note of batches that have been drawn."""
         self._drawn_places.extend((kept.number, first + i) for i in range(steps))
         replayed = min(kept.left, steps)
         kept.left -= replayed
@@ -104,13 +77,7 @@ class KeptBatches:
             self._ahead_places.popleft()
 
     def failed(self, kept: KeptPass, first: int, error: Exception) -> None:
-        """Takes note of what a call had drawn before it raised.
-
-        Args:
-            kept: the pass.
-            first: the first batch of the call in it.
-            error: what it raised: in the data, or in a step behind the batch that this has drawn.
-        """
+        """Takes note of what a call had drawn before it raised."""
         self.used(kept, first, int(self._drawn.size()) - len(self._drawn_places))
         if _DRAWING in str(error):
             kept.error = self._errors[kept.number] = error

@@ -9,21 +9,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.drawing import end_iterators, next_batch
-from overlap_train._data.fetching_ahead import is_asked_for_its_end
-from overlap_train._data.hugging_face import is_lookup
-from overlap_train._data.memory import size_bytes
+from overlap_train._data.batches import end_iterators, next_batch, size_bytes
+from overlap_train._data.pass_state import PassSeeds
 from overlap_train._data.pipeline import (
     caches_draws,
     calls_python,
     captured_by,
     draws_lazily,
+    is_asked_for_its_end,
     python_functions,
     read_by,
     reorders,
 )
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
-from overlap_train._data.unseeded import PassSeeds
+from overlap_train._data.pipeline_parts import is_lookup
 from overlap_train._keras.data import Pipeline, warn_out_of_data
 from overlap_train._keras.evaluation import Pass
 
@@ -42,42 +41,26 @@ class StreamedBatches:
     A generator is drawn from by one iterator for good: another one would lose the batches that the first has
     fetched ahead, and how many those are is a matter of luck. As under Keras, each validation begins with the
     batches at which it looked beforehand; behind them the generator goes on where it stopped.
-
-    Attributes:
-        element_spec: nested specs of a batch.
-        raw_spec: the same; nothing is left to be prepared.
-        rewindable: whether another `begin` gives the same batches again; of a generator, the first two.
-        runs_python: whether code of the user's makes the batches.
-        is_dataset: whether the user gave a dataset, from whose iterator several may draw at once.
-        reads: the names of variables and tables that the pipeline's functions read when it runs.
-        written: the variables to which they write.
-        in_order: whether a validation's batches are all drawn before the training goes on.
-        draws: whether each pass over a dataset moves what the next one draws from: seeds, variables, a queue.
-        redraws: whether it does so as it is read, so that it has to be read to get there again.
-        last_count: batches that the last validation had.
     """
 
     num_batches = None
     preparation = None
 
     def __init__(self, pipeline: Pipeline, dataset: Any, steps: int | None) -> None:
-        """Begins before the first validation.
-
-        Args:
-            pipeline: what the user gave.
-            dataset: its batches, prepared.
-            steps: batches of a validation; all if None.
-        """
         self._pipeline, self._dataset = pipeline, dataset
         self.element_spec = self.raw_spec = self._dataset.element_spec
+        # the names of variables and tables that the pipeline's functions read when it runs
         self.reads = read_by(self._dataset)
         self.written = [variable for variable in captured_by(self._dataset) if variable.written]
+        # whether another `begin` gives the same batches again; of a generator, the first two
         self.rewindable = pipeline.restarts
         self.is_dataset = pipeline.is_dataset and isinstance(dataset, tf.data.Dataset)
         self.runs_python = pipeline.by_python or calls_python(dataset)
+        # whether each pass over a dataset moves what the next one draws from: seeds, variables, a queue
         self.draws = self.is_dataset and (bool(self.written) or reorders(dataset) or is_hidden(dataset))
+        # whether it does so as it is read, so that it has to be read to get there again
         self.redraws = self.draws and _draws_as_read(dataset)
-        self.in_order = False
+        self.in_order = False  # whether a validation's batches are all drawn before the training goes on
         self._made = 0
         self._seeds: PassSeeds | None = None
         self._passes: list[tuple[int, bool]] = []
@@ -98,11 +81,7 @@ class StreamedBatches:
         return min(counts, default=None)
 
     def begin(self, most: int | None = None) -> BatchStream:
-        """Prepares one validation; call it in epoch order. Nothing happens before the first draw.
-
-        Args:
-            most: batches, if it is to end before it has had all.
-        """
+        """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
         stream = BatchStream(self._begin_pass, self._steps, self._end_pass)
         if most is not None:
             stream.limit(most)
@@ -229,14 +208,7 @@ class StreamedBatches:
             self._passes.append((made.batches, made.ended))
 
     def go_on(self, stood: dict[str, Any]) -> None:
-        """Has the next pass be the one that followed in another process. Nobody draws.
-
-        Args:
-            stood: what it returned from `standing`.
-
-        Raises:
-            ValueError: the data has not got that far.
-        """
+        """Has the next pass be the one that followed in another process. Nobody draws."""
         for count, ended in stood["passes"] if self.redraws else ():
             stream = self.begin()
             drawn = [stream.draw() is not None for _ in range(count)]
@@ -252,12 +224,7 @@ class StreamedBatches:
 
 
 class BatchStream:
-    """The batches of one validation, each given to the first worker that asks.
-
-    Attributes:
-        drawn: batches given so far.
-        ended: whether the end of the data has been found behind them.
-    """
+    """The batches of one validation, each given to the first worker that asks."""
 
     def __init__(
         self,
@@ -323,14 +290,6 @@ class BatchStream:
 
         May be called from any thread; several draw at once. Who finds the end waits for the others, so that
         the next validation begins when this one's batches have been counted.
-
-        Args:
-            draw: draws up to a number of batches from an iterator, and returns how many there were, and
-                whether there may be more.
-            most: batches.
-
-        Raises:
-            Exception: what `draw` raises; nobody gets any more batches then.
         """
         with self._turn:
             if self._batches is None:

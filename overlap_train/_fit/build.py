@@ -38,13 +38,12 @@ from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop
 from overlap_train._training.pace import Pace
 from overlap_train._training.step import Step, require_optimizer
-from overlap_train._validation.attributes import Attributes, watched
-from overlap_train._validation.backlog import Backlog
+from overlap_train._validation.backlog import Backlog, StepSchedule, StepValidations, deliver_step_validation
 from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.given_sets import GivenSets
-from overlap_train._validation.stepwise import StepSchedule, StepValidations, deliver_step_validation
+from overlap_train._validation.private_model import Attributes, watched
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train._validation.traced_with import TracedWith
+from overlap_train._validation.validation_step import TracedWith
 from overlap_train.errors import OverlapError
 from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter

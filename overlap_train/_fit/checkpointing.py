@@ -18,6 +18,7 @@ from overlap_train._checkpoint.resume import Resumer, Told
 from overlap_train._checkpoint.values import require_storable
 from overlap_train._data.cursor import check_remembered
 from overlap_train._data.feed import Feed
+from overlap_train._data.pass_state import SourceState, seeds_of, unseeded_draws
 from overlap_train._data.pipeline import (
     caches_draws,
     captured_by,
@@ -25,9 +26,7 @@ from overlap_train._data.pipeline import (
     reorders,
     shuffles_of,
 )
-from overlap_train._data.source_state import SourceState
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.unseeded import seeds_of, unseeded_draws
 from overlap_train._fit.draws import shared_shuffles
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest

@@ -25,7 +25,7 @@ from overlap_train._snapshot import Snapshot
 from overlap_train._training.loops import Loop, StepsDone
 from overlap_train._training.pace import Pace
 from overlap_train._training.step import Step
-from overlap_train._validation.stepwise import StepValidations
+from overlap_train._validation.backlog import StepValidations
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.parallel.hosts import Hosts

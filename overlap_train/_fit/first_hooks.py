@@ -15,7 +15,7 @@ from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train._validation.traced_with import TracedWith
+from overlap_train._validation.validation_step import TracedWith
 from overlap_train.records import ValidationResult
 
 __all__ = ["BuildSuite", "FirstValidation", "Opening", "open_fit"]

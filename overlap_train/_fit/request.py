@@ -13,8 +13,7 @@ import keras
 
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.feed import Feed
-from overlap_train._data.preprocessing import Preprocess
-from overlap_train._data.training_data import make_feed
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.callback_list import require_callbacks
 from overlap_train._inspection.traces import Same, function_key
 from overlap_train._keras import data as keras_data
@@ -25,10 +24,11 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._support import fit_arguments
+from overlap_train._support.fit_arguments import Preprocess
 from overlap_train._training.replicas.step import SingleReplicaStep
 from overlap_train._training.replicas.strategy import Replicas
 from overlap_train._training.step import StepFunction
-from overlap_train._validation.named_sets import is_set, named_sets
+from overlap_train._validation.given_sets import is_set, named_sets
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan

@@ -26,7 +26,7 @@ from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train._validation.traced_with import TracedWith
+from overlap_train._validation.validation_step import TracedWith
 from overlap_train.errors import HostLostError, ValidationWorkerError
 from overlap_train.monitoring.live_line import TolerantStream
 from overlap_train.monitoring.progress import ProgressReporter

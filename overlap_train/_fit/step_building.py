@@ -13,7 +13,7 @@ from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._data.feed import Feed
 from overlap_train._fit.request import TrainerSettings
 from overlap_train._inspection.graph import sends_any_shape
-from overlap_train._inspection.metric_constants import constants_of
+from overlap_train._inspection.metric_code import constants_of
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training

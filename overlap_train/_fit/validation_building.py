@@ -23,9 +23,7 @@ from overlap_train._keras import methods as keras_methods
 from overlap_train._snapshot import ModelState
 from overlap_train._training.step import Step
 from overlap_train._validation.given_sets import GivenSets
-from overlap_train._validation.joining import rows_together
-from overlap_train._validation.set_request import PreparedSet, SetRequest
-from overlap_train._validation.sets import build_suite, prepare_sets
+from overlap_train._validation.sets import PreparedSet, SetRequest, build_suite, prepare_sets, rows_together
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.validation import ValidationSet
 

@@ -1,4 +1,7 @@
-"""What a step does that no variable keeps, so that no snapshot holds it and no rollback undoes it."""
+"""What a step does that no variable keeps, so that no snapshot holds it and no rollback undoes it.
+
+That includes the lookup tables that it reads, if their content can change.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from overlap_train._inspection.graph import nested_operations, outer_operations
+from overlap_train._inspection.graph import handle_spec, nested_operations, outer_operations, signatures_of
 
-__all__ = ["KINDS", "Effect", "find_effects", "is_kept"]
+__all__ = ["KINDS", "Effect", "find_effects", "find_tables", "is_kept"]
 
 
 @dataclass(frozen=True)
 class Effect:
-    """Something that a step does besides computing from tensors and variables.
-
-    Attributes:
-        operation: the type of TensorFlow's operation.
-        where: the operation's name, whose first parts are those of the layers, and the line of the program.
-        what: what it does, to follow a subject.
-        remedy: what to do instead.
-    """
+    """Something that a step does besides computing from tensors and variables."""
 
     operation: str
-    where: str
+    where: str  # the operation's name, whose first parts are those of the layers, and the line of the program
     what: str
     remedy: str
 
@@ -134,3 +131,45 @@ _LIBRARIES = tuple(
         str(Path(sys.modules["tensorflow"].__file__ or "").parents[1]),
     }
 )
+
+
+def find_tables(concrete: Any) -> tuple[Effect, ...]:
+    """Returns an effect for each table that a concrete function captured and that entries can be put into.
+
+    TensorFlow tells no kind of table from another by its handle, so each is asked to take no entry at all:
+    one that is made for good, as `tf.lookup.StaticHashTable` and the vocabulary of a layer, refuses.
+    """
+    signatures = sorted(signatures_of(concrete.graph, "LookupTableFind", ("Tin", "Tout")))
+    handles = {
+        id(tensor): tensor
+        for tensor in concrete.captured_inputs
+        if tensor.dtype == tf.resource and handle_spec(tensor) is None and hasattr(tensor, "numpy")
+    }
+    if not signatures:
+        return ()
+    return tuple(
+        Effect(
+            "LookupTableFind",
+            f"table {number}",
+            "reads a table that a callback may change",
+            "read a tf.lookup.StaticHashTable, or keep the values in a variable (add_weight)",
+        )
+        for number, handle in enumerate(handles.values())
+        if any(_takes_entries(handle, *dtypes) for dtypes in signatures)
+    )
+
+
+def _takes_entries(table: Any, keys: int, values: int) -> bool:
+    with tf.init_scope():
+        try:
+            tf.raw_ops.LookupTableInsertV2(
+                table_handle=table,
+                keys=tf.constant([], tf.as_dtype(keys)),
+                values=tf.constant([], tf.as_dtype(values)),
+            )
+        except tf.errors.InvalidArgumentError as error:
+            # A table of vectors would take other values; anything else is no table, or one of other types.
+            return "Expected shape" in str(error)
+        except tf.errors.OpError:
+            return False
+    return True

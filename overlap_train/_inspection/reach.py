@@ -16,9 +16,16 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._inspection import code
-from overlap_train._inspection.code import Unclear, content_of, function_of, stored_in
-from overlap_train._inspection.lookup import variables_of
-from overlap_train._inspection.origins import Origin, is_simple, origin_of
+from overlap_train._inspection.code import (
+    Origin,
+    Unclear,
+    content_of,
+    function_of,
+    is_simple,
+    origin_of,
+    stored_in,
+    variables_of,
+)
 from overlap_train._inspection.reads import named_in
 
 __all__ = ["names_in", "reached", "reaches"]
@@ -42,19 +49,12 @@ def reached(roots: Iterable[Any], *kinds: type) -> list[Any]:
     Looked through are attributes, containers, what functions of the user's close over and name, and the
     classes and modules of the user's that they name. What these hold in turn is, too, but for layers and the
     like, of which only what Keras has not made counts. What is near to the roots comes first.
-
-    Raises:
-        Unclear: there is too much to look through.
     """
     return [thing for thing in _walk(roots, kinds) if isinstance(thing, kinds)]
 
 
 def reaches(roots: Iterable[Any], targets: Iterable[Any]) -> Any | None:
-    """Returns the first of some objects that code can get hold of which begins with `roots`, or None.
-
-    Raises:
-        Unclear: there is too much to look through.
-    """
+    """Returns the first of some objects that code can get hold of which begins with `roots`, or None."""
     wanted = {id(target): target for target in targets}
     kinds = tuple({type(target) for target in wanted.values()})
     return next((thing for thing in _walk(roots, kinds) if id(thing) in wanted), None)

@@ -1,18 +1,23 @@
 """Where Python's code finds what it computes with: global names, cells of closures, and attributes.
 
 A trace computes with numbers, texts and flags once and for all. What is read here is the code, not a trace:
-the names in a function, and what they stand for now. None of it is run.
+the names in a function, and what they stand for now. None of it is run. Of containers and memory their state
+is taken, of large ones a part.
 """
 
 from __future__ import annotations
 
+import array
+import collections
 import contextvars
+import ctypes
 import functools
 import gc
 import logging
 import os
 import types
 import weakref
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -20,13 +25,75 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._inspection.code import Unclear, cells_of, functions_in, imported, names_in, texts_in
-from overlap_train._inspection.lookup import MISSING, OF_FUNCTIONS, look_up, variables_of
-from overlap_train._inspection.origins import SIMPLE, Origin, is_simple, origin_of
-from overlap_train._inspection.states import BUFFERS, CONTAINERS, some, state_of
+from overlap_train._inspection.code import (
+    MISSING,
+    OF_FUNCTIONS,
+    SIMPLE,
+    Origin,
+    Unclear,
+    cells_of,
+    functions_in,
+    imported,
+    is_simple,
+    look_up,
+    names_in,
+    origin_of,
+    texts_in,
+    variables_of,
+)
 from overlap_train._keras import models as keras_models
 
-__all__ = ["Place", "Reading", "closed_over", "is_plain", "named_in"]
+__all__ = ["Place", "Reading", "closed_over", "named_in", "state_of"]
+
+
+CONTAINERS = (dict, list, set, collections.deque)
+BUFFERS = (
+    bytearray,
+    array.array,
+    memoryview,
+    ctypes.Array,
+    ctypes.Structure,
+    ctypes._SimpleCData,
+)
+# Of what is larger only a part is looked at.
+_MOST_ITEMS, _MOST_BYTES, _SAMPLES = 1_000, 1 << 24, 4_096
+
+
+def state_of(thing: Any) -> Any:
+    """Returns what tells the state of a container, an array or memory from another; of large ones a part."""
+    if isinstance(thing, (np.ndarray, *BUFFERS)):
+        return _digest_of(thing)
+    items = thing.items() if isinstance(thing, dict) else thing
+    brief = [tuple(map(_brief, each)) if isinstance(thing, dict) else _brief(each) for each in some(items)]
+    return len(thing), brief
+
+
+def some(things: Iterable[Any]) -> list[Any]:
+    """Returns the things, or those at both ends of many."""
+    found = list(things)
+    return found if len(found) <= _MOST_ITEMS else [*found[: _MOST_ITEMS // 2], *found[-_MOST_ITEMS // 2 :]]
+
+
+def _digest_of(thing: Any) -> Any:
+    """Returns a checksum of memory; None for memory that its holders cannot write to, or that is closed."""
+    try:
+        values = thing if isinstance(thing, np.ndarray) else np.frombuffer(thing, np.uint8)
+    except (BufferError, TypeError, ValueError):
+        return None
+    if values.dtype.hasobject:
+        return values.shape, [_brief(each) for each in some(values.flat)]
+    if values.nbytes > _MOST_BYTES:
+        if not values.flags.writeable:
+            return None
+        step = values.size // _SAMPLES
+        values = np.concatenate([values.flat[:_SAMPLES], values.flat[-_SAMPLES:], values.flat[::step]])
+    return values.shape, zlib.crc32(values.tobytes())
+
+
+def _brief(value: Any) -> Any:
+    """Returns what tells a value from another: simple ones by what they are, objects by which they are."""
+    return value if is_simple(value) else id(value)
+
 
 # Who reads more is not followed to the end.
 _MOST_OBJECTS = 100_000
@@ -52,19 +119,12 @@ _BEFORE = frozenset({"__init__", "__init_subclass__", "__new__", "__post_init__"
 
 
 class Place(NamedTuple):
-    """Where code finds a value.
+    """Where code finds a value."""
 
-    Attributes:
-        owner: an object, a class, the variables of a module, or a cell of a closure.
-        name: of the attribute or the variable; empty for all that a container or an array holds.
-        found: the value, or the state of what the owner holds.
-        within: what stands before the name in words.
-    """
-
-    owner: Any
-    name: str
-    found: Any
-    within: str = ""
+    owner: Any  # an object, a class, the variables of a module, or a cell of a closure
+    name: str  # of the attribute or the variable; empty for all that a container or an array holds
+    found: Any  # the value, or the state of what the owner holds
+    within: str = ""  # what stands before the name in words
 
     @property
     def label(self) -> str:
@@ -95,11 +155,9 @@ def closed_over(function: types.FunctionType) -> Iterator[Place]:
 
 
 def named_in(function: types.FunctionType, *, imports: bool = False) -> Iterator[Place]:
-    """Yields the global names in a function's code, and the names in it of the user's modules that it names.
+    """Yields the global names in a function's code, and those in the user's modules that the code names.
 
-    Args:
-        function: whose code it is.
-        imports: whether modules count that the function may import itself.
+    With `imports`, modules count that the function may import itself.
     """
     names, spaces, seen = names_in(function.__code__), [function.__globals__], set()
     for name in names if imports else ():
@@ -118,13 +176,7 @@ def named_in(function: types.FunctionType, *, imports: bool = False) -> Iterator
 
 
 class _Holder(NamedTuple):
-    """What has attributes, of which those count that code names.
-
-    Attributes:
-        owner: an object, a class, or the variables of a module.
-        variables: its attributes by name.
-        within: what stands before a name in words.
-    """
+    """What has attributes, of which those count that code names."""
 
     owner: Any
     variables: Mapping[str, Any]
@@ -132,24 +184,14 @@ class _Holder(NamedTuple):
 
 
 class Reading:
-    """Where a validation finds values that runs the user's code on some objects; each thing is met once.
-
-    Args:
-        roots: the model, the parts of it that Keras calls, and functions.
-
-    Attributes:
-        places: by what tells them apart. What has been found is kept alive.
-        parts: the layers, losses and metrics by their `id`, with the plain attributes of each.
-        names: all names in that code, and the texts in it that may be names.
-
-    Raises:
-        Unclear: there is too much to look through.
-    """
+    """Where a validation finds values that runs the user's code on some objects; each thing is met once."""
 
     def __init__(self, roots: Iterable[Any]) -> None:
+        # by what tells them apart. What has been found is kept alive
         self.places: dict[tuple[int, str], Place] = {}
+        # the layers, losses and metrics by their `id`, with the plain attributes of each
         self.parts: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self.names: set[str] = set()
+        self.names: set[str] = set()  # all names in that code, and the texts in it that may be names
         self._new_names: set[str] = set()
         self._seen: dict[int, Any] = {}
         self._classes: set[tuple[type, bool]] = set()
@@ -253,12 +295,7 @@ class Reading:
             self._take(holder, variables.keys())
 
     def _read_class(self, kind: type, *, made: bool) -> None:
-        """Notes the members of a class of the user's that code names, or that are called without a name.
-
-        Args:
-            kind: the class.
-            made: whether code may make objects of it.
-        """
+        """Notes the members of a class of the user's that code names, or that are called without a name."""
         if (kind, made) in self._classes:
             return
         self._classes.add((kind, made))

@@ -4,6 +4,10 @@ TensorFlow's trace names every variable that a function reads or writes, whereve
 closure, a loss, a seed generator, a second optimizer. Called as it is, the function works on those variables,
 as under Keras. Called with other handles it works on private ones and cannot see the training go on. So one
 trace serves the training loops, the validation of snapshots and the inspection alike.
+
+Of some variables the values after any number of calls are known before the first one: those to which a
+function only adds constants, such as the states of seed generators. Keras's recurrent layers with dropout
+draw seeds in each validation step, too, and do not use them.
 """
 
 from __future__ import annotations
@@ -12,44 +16,38 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from overlap_train._inspection.effects import Effect, find_effects
+from overlap_train._inspection.effects import Effect, find_effects, find_tables
 from overlap_train._inspection.graph import call_with, handle_spec, written_inputs
-from overlap_train._inspection.tables import find_tables
 
-__all__ = ["CapturedVariable", "TracedFunction", "captured_variables", "private_handles", "trace", "union"]
+__all__ = [
+    "CapturedVariable",
+    "Counter",
+    "TracedFunction",
+    "captured_variables",
+    "counters_of",
+    "private_handles",
+    "trace",
+    "union",
+]
 
 
 @dataclass(frozen=True, eq=False)
 class CapturedVariable:
-    """A variable that a trace captured.
+    """A variable that a trace captured."""
 
-    Attributes:
-        handle: its resource handle; the same object wherever this variable is captured.
-        dtype: of its value.
-        shape: of its value.
-        name: for people.
-        written: whether the traced function may write to it.
-        only_set: whether it is surely set, and never read or added to.
-    """
-
-    handle: Any
+    handle: Any  # its resource handle; the same object wherever this variable is captured
     dtype: tf.DType
     shape: tf.TensorShape
     name: str
-    written: bool
-    only_set: bool = False
+    written: bool  # whether the traced function may write to it
+    only_set: bool = False  # whether it is surely set, and never read or added to
 
 
 class TracedFunction:
-    """A function traced for one signature. Call it from any thread; the variables are whose they are.
-
-    Attributes:
-        variables: every variable that it captured.
-        effects: what it does that is kept in no variable, in the order of its operations.
-        outputs: nested specs of what it returns.
-    """
+    """A function traced for one signature. Call it from any thread; the variables are whose they are."""
 
     def __init__(
         self,
@@ -61,14 +59,6 @@ class TracedFunction:
 
         A function that makes variables is traced again, as by `tf.function`: it may compute otherwise once it
         has them.
-
-        Args:
-            function: of tensors.
-            specs: nested `tf.TensorSpec`s of its arguments.
-            harmless: returns, after the first trace, handles of variables whose making changes no trace.
-
-        Raises:
-            Exception: whatever the function raises while it is traced.
         """
         self._function = function  # holds what the trace refers to weakly
         making = _Making(function)
@@ -84,12 +74,7 @@ class TracedFunction:
         return self._concrete(*arguments)
 
     def on(self, handles: Mapping[int, Any], *arguments: Any) -> Any:
-        """Runs on other variables, inside another trace.
-
-        Args:
-            handles: the handle to take for each captured one, by the `id` of that.
-            arguments: as for `__call__`.
-        """
+        """Runs on other variables, inside another trace."""
         captured = [handles.get(id(tensor), tensor) for tensor in self._concrete.captured_inputs]
         return call_with(self._concrete, arguments, captured)
 
@@ -119,9 +104,6 @@ class _Making:
 
     A `tf.function` that creates variables makes their initial values part of its first trace. A value that is
     computed without the trace, as Keras gives it, need not be.
-
-    Attributes:
-        made: the `id` of the handle of each variable.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -169,10 +151,6 @@ def private_handles(
 
     Each call of the compiled function makes new ones, which end with it. They take over the buffers of the
     values, so that nothing is copied until one is written to.
-
-    Args:
-        variables: to stand in for.
-        values: of each, with which the private one begins.
     """
     handles: dict[int, tf.Tensor] = {}
     for variable, value in zip(variables, values, strict=True):
@@ -206,3 +184,64 @@ def captured_variables(concrete: Any) -> tuple[CapturedVariable, ...]:
                 handle, dtype, shape, name, first + index in writes, uses == {"AssignVariableOp"}
             )
     return tuple(found.values())
+
+
+class Counter:
+    """A variable of integers to which each call of a traced function adds the same."""
+
+    def __init__(self, variable: CapturedVariable, step: np.ndarray[Any, Any]) -> None:
+        self.variable = variable
+        self.step = step
+
+    def times(self, calls: int) -> tf.Tensor:
+        """Returns what so many calls add, of the variable's dtype: integers wrap around."""
+        dtype = self.variable.dtype
+        least = int(dtype.min)
+        wrapped = (self.step * calls - least) % (1 << (8 * dtype.size)) + least
+        return tf.constant(np.array(wrapped, object).astype(dtype.as_numpy_dtype))
+
+
+def counters_of(function: TracedFunction) -> list[Counter]:
+    """Returns the variables that each call of a function does nothing to but add constants."""
+    graph = function.graph
+    first = len(graph.inputs) - len(function.captured)
+    places = {id(handle): graph.inputs[first + index] for index, handle in enumerate(function.captured)}
+    found = []
+    for variable in function.written:
+        step = _added(graph, places[id(variable.handle)]) if variable.dtype.is_integer else None
+        if step is not None:
+            found.append(Counter(variable, step))
+    return found
+
+
+def _added(graph: Any, handle: Any) -> np.ndarray[Any, Any] | None:
+    """Returns what is added in all to the variable behind a handle; None if more is done to it."""
+    order = {operation.name: place for place, operation in enumerate(graph.get_operations())}
+    uses = sorted(handle.consumers(), key=lambda operation: order[operation.name])
+    total, last = np.zeros((), object), -1
+    for operation in uses:
+        if operation.type == "ReadVariableOp":
+            continue
+        added = _constant_of(operation, handle, order, last)
+        if added is None:
+            return None
+        ints = np.array(np.asarray(added).tolist(), object)  # of any size
+        total, last = np.array(total + ints, object), order[operation.name]
+    return total
+
+
+def _constant_of(
+    operation: Any, handle: Any, order: dict[str, int], last: int
+) -> np.ndarray[Any, Any] | None:
+    """Returns the constant that an operation adds to a variable last changed at a place, or None."""
+    added: np.ndarray[Any, Any] | None = None
+    if operation.type == "AssignAddVariableOp":
+        added = tf.get_static_value(operation.inputs[1])
+    elif operation.type == "AssignVariableOp" and operation.inputs[1].op.type in ("Add", "AddV2"):
+        first, second = operation.inputs[1].op.inputs
+        for read, other in ((first, second), (second, first)):
+            # What was read before the last change would undo that.
+            reads = read.op.type == "ReadVariableOp" and read.op.inputs[0] is handle
+            if reads and order[read.op.name] > last:
+                added = tf.get_static_value(other)
+    return added

@@ -74,14 +74,7 @@ class Traces:
         return copied
 
     def get(self, kind: str, token: Any, key: Hashable, build: Callable[[], T]) -> T:
-        """Returns what is kept under a key, or what `build` makes.
-
-        Args:
-            kind: "train" or "test".
-            token: Keras's function of that kind; with another one, all that was kept is dropped.
-            key: what the trace depends on besides.
-            build: makes it.
-        """
+        """Returns what is kept under a key, or what `build` makes."""
         self._renew(kind, token)
         kept = self._kept[kind]
         if key not in kept:
@@ -93,13 +86,6 @@ class Traces:
         """Returns what is kept under a key for batches of a kind, or what `build` makes for just that kind.
 
         As under `tf.function`, batches of a known size are taken by what was traced for any size.
-
-        Args:
-            kind: as for `get`.
-            token: likewise.
-            key: likewise.
-            spec: nested specs of a batch.
-            build: makes it.
         """
         known: list[tuple[Any, T]] = self.get(kind, token, (key, "for"), list)
         fitting = [(other, value) for other, value in known if _is_subtype(spec, other)]

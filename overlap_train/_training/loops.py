@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.batches import next_batch
 from overlap_train._data.cursor import Cursor
-from overlap_train._data.drawing import next_batch
 from overlap_train._data.feed import Feed
 from overlap_train._inspection.graph import iterator_over_nothing
 from overlap_train._support.closing import Closing

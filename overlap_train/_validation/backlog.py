@@ -1,25 +1,26 @@
-"""The epochs that wait for their delivery, oldest first, and what happens when they pile up (contract C6)."""
+"""The validations that wait: of epochs, oldest first (contract C6), and those between the ends of epochs."""
 
 from __future__ import annotations
 
 import functools
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from overlap_train._snapshot import Snapshot
+import keras
+
+from overlap_train._snapshot import InsideEpochs, Snapshot
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.validation import ValidationPolicy
+from overlap_train.records import MetricValues, StepValidation, prefixed
 
-__all__ = ["Backlog"]
+__all__ = ["Backlog", "StepSchedule", "StepValidations", "deliver_step_validation"]
 
 
 class Backlog:
-    """A queue of trained epochs. Belongs to the training thread.
-
-    Attributes:
-        max_lag: how many later epochs may begin before an epoch is delivered; `fit` may lower it to 0.
-    """
+    """A queue of trained epochs. Belongs to the training thread."""
 
     def __init__(self, policy: ValidationPolicy, suite: ValidationSuite, *, max_lag: int) -> None:
         self._policy = policy
@@ -45,14 +46,7 @@ class Backlog:
     def push(
         self, snapshot: Snapshot, train_logs: Mapping[str, float], *, stops: bool, last: bool
     ) -> PendingEpoch:
-        """Appends an epoch and begins its validation, unless the policy leaves it out.
-
-        Args:
-            snapshot: the epoch's end.
-            train_logs: its training metrics.
-            stops: whether the training was told to stop inside it.
-            last: whether no epoch follows, in which case it is validated whatever waits.
-        """
+        """Appends an epoch and begins its validation, unless the policy leaves it out."""
         due = self._suite.due(snapshot.epoch)
         if due and not last and self._policy.backlog == "latest":
             self._give_up_waiting()
@@ -95,3 +89,124 @@ class Backlog:
         for pending in self._queue:
             if pending.is_validated and not any(v.begun() for v in pending.validations):
                 pending.leave_out()
+
+
+class StepSchedule:
+    """When a validation inside an epoch is due. Belongs to the training thread."""
+
+    def __init__(
+        self,
+        every_steps: int | None = None,
+        every_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._every_steps = every_steps
+        self._every_seconds = every_seconds
+        self._clock = clock
+        self._begun_s: float | None = None
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns how many steps may follow `step` before the next validation is due; None if any."""
+        return None if self._every_steps is None else self._every_steps - step % self._every_steps
+
+    def due(self, before: int, step: int) -> bool:
+        """Whether a validation is due behind the steps from `before` to `step`.
+
+        The time begins to count with the first steps, whose call is the one that traces.
+        """
+        if self._every_steps is not None and before // self._every_steps != step // self._every_steps:
+            return True
+        if self._every_seconds is None:
+            return False
+        if self._begun_s is None:
+            self._begun_s = self._clock()
+        return self._clock() - self._begun_s >= self._every_seconds
+
+    def begun(self) -> None:
+        """Takes note that a validation begins."""
+        self._begun_s = self._clock()
+
+
+@dataclass
+class StepValidations:
+    """Validates snapshots inside epochs. Belongs to the training thread.
+
+    One is under way at a time: if it is not finished when the next is due, training waits for it. A result
+    is delivered once the training cannot go back behind it any more: when all earlier epochs have been.
+    """
+
+    suite: ValidationSuite
+    schedule: StepSchedule
+    deliver: Callable[[StepValidation], None]
+    delivered: list[StepValidation] = field(default_factory=list)
+    _pending: PendingEpoch | None = None
+    _live: MetricValues = field(default_factory=dict)
+    _finished: list[StepValidation] = field(default_factory=list)
+
+    def steps_left(self, step: int) -> int | None:
+        """Returns how many steps may follow `step` before the next validation is due; None if any."""
+        return self.schedule.steps_left(step)
+
+    def after(self, before: int, step: int, take: Callable[[], Snapshot]) -> None:
+        """Begins a validation if one is due, and collects what is finished."""
+        if self._pending is not None and self._pending.ready():
+            self._finish()
+        if self.schedule.due(before, step):
+            self.wait()
+            self.schedule.begun()
+            snapshot = take()
+            self._begin(snapshot, prefixed(self.suite.run_live_alone()))
+
+    def under_way(self) -> InsideEpochs:
+        """Returns how they stand, for a checkpoint."""
+        pending = None if self._pending is None else self._pending.snapshot
+        return InsideEpochs(tuple(self.delivered), tuple(self._finished), pending, dict(self._live))
+
+    def go_on(self, stood: InsideEpochs) -> None:
+        """Goes on from where another process stood; what was being validated is validated again."""
+        self.delivered[:0] = stood.delivered
+        self._finished = list(stood.finished)
+        if stood.pending is not None:
+            self._begin(stood.pending, stood.live)
+
+    def wait(self) -> None:
+        """Waits for the one under way and collects it."""
+        if self._pending is not None:
+            self.suite.admit(None)
+            self._pending.wait(None, lambda: None)
+            self._finish()
+
+    def release(self, oldest_epoch: int | None) -> None:
+        """Delivers the results that nothing can undo."""
+        while self._finished and (oldest_epoch is None or self._finished[0].epoch <= oldest_epoch):
+            result = self._finished.pop(0)
+            self.delivered.append(result)
+            self.deliver(result)
+
+    def drop_after(self, step: int) -> None:
+        """Gives up what was begun after `step`, because training went back to there."""
+        self._finished = [result for result in self._finished if result.step <= step]
+        if self._pending is not None and self._pending.snapshot.step > step:
+            self._pending.cancel()
+            self._pending = None
+
+    def _begin(self, snapshot: Snapshot, live: MetricValues) -> None:
+        self._live = live
+        self.suite.hold()
+        self._pending = PendingEpoch(snapshot, {}, self.suite.start_all(snapshot))
+        self.suite.wait_until_drawn(None, lambda: None)
+
+    def _finish(self) -> None:
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        results, _ = self.suite.collect(pending)
+        metrics = {**prefixed(results), **self._live}
+        self._finished.append(StepValidation(pending.epoch, pending.snapshot.step, metrics))
+
+
+def deliver_step_validation(callbacks: Iterable[keras.callbacks.Callback], result: StepValidation) -> None:
+    """Gives a result to the callbacks that have a method `on_step_validation(step, logs)`."""
+    for callback in callbacks:
+        listener = getattr(callback, "on_step_validation", None)
+        if callable(listener):
+            listener(result.step, dict(result.metrics))

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.fold import Fold
+from overlap_train._data.cached_batches import Fold
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, private_handles
 from overlap_train._snapshot import StateVariable
 from overlap_train._validation.validation_step import ValidationStep
@@ -23,20 +23,7 @@ State = tuple[tf.Tensor, ...]
 
 
 class EvaluationFunctions:
-    """Compiled functions of snapshots and batches. May be called from any thread.
-
-    Attributes:
-        variables: those whose values every function takes, in this order.
-        start: of values: the metrics' variables as `reset_metrics` leaves them; None with `fold`.
-        part: of values, data, first and last batch: the metrics' variables and the last logs; None without
-            `fold`.
-        one: of values, the metrics' variables and a batch: the same after it; None with `fold` or `drawn`.
-        some: of values, the metrics' variables, an iterator and a number: the same after as many batches of
-            it, how many there were, and whether there may be more; None without `drawn`.
-        add: of two states: their sum, one operation after another; None where states do not add up.
-        result: of values and the metrics' variables: the metrics; None where the logs count.
-        warm: whether they have been run.
-    """
+    """Compiled functions of snapshots and batches. May be called from any thread."""
 
     def __init__(
         self,
@@ -50,33 +37,30 @@ class EvaluationFunctions:
         carries_logs: bool = False,
         divisible: bool = True,
     ) -> None:
-        """Builds the functions.
-
-        Args:
-            step: the validation step; one that need not be live.
-            metrics: the variables of the model's metrics.
-            raw_spec: nested specs of a batch as the data holds it.
-            fold: goes through batches in memory; None takes them one by one.
-            held_spec: nested specs of the data in memory.
-            drawn: whether the batches that come one by one are drawn from a dataset's iterator.
-            carries_logs: whether the last batch's logs are wanted.
-            divisible: whether the states of parts are to be added.
-        """
         self._step = step
         self._fold = fold
         self._carries_logs = carries_logs
+        # those whose values every function takes, in this order
         self.variables = _with_metrics(step.variables, metrics)
         self._metrics = [_place(metric, self.variables) for metric in metrics]
         values = [tf.TensorSpec(variable.shape, variable.dtype) for variable in self.variables]
         state = tuple(tf.TensorSpec(metric.shape, metric.dtype) for metric in metrics)
         number = tf.TensorSpec([], tf.int64)
         self.warm = False
+        # of values: the metrics' variables as `reset_metrics` leaves them; None with `fold`
         self.start = _compile(self._start, values) if fold is None else None
+        # of values, data, first and last batch: the metrics' variables and the last logs; None without
+        # `fold`
         self.part = _compile(self._part, values, held_spec, number, number) if fold is not None else None
+        # of values, the metrics' variables and a batch: the same after it; None with `fold` or `drawn`
         self.one = _compile(self._one, values, state, raw_spec) if fold is None and not drawn else None
         iterator = tf.data.IteratorSpec(raw_spec)
+        # of values, the metrics' variables, an iterator and a number: the same after as many batches of it,
+        # how many there were, and whether there may be more; None without `drawn`
         self.some = _compile(self._some, values, state, iterator, number) if drawn else None
+        # of two states: their sum, one operation after another; None where states do not add up
         self.add = _add if divisible else None  # some small additions, run sooner than compiled
+        # of values and the metrics' variables: the metrics; None where the logs count
         self.result = None if step.own_logs else _compile(self._result, values, state)
 
     def _part(

@@ -1,7 +1,8 @@
 """E: evaluating a snapshot with the model's own `test_step`, without touching the model.
 
-No threads here. Everything is traced beforehand on the training thread, because tracing goes through
-Python state that layers share; afterwards any thread may evaluate.
+No threads here. Everything is traced beforehand on the training thread, because tracing goes through Python
+state that layers share; afterwards any thread may evaluate. A set is evaluated in parts if the states of the
+metrics are sums over batches.
 """
 
 from __future__ import annotations
@@ -11,24 +12,51 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
-from overlap_train._data.shards import Shard
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
-from overlap_train._data.validation_data import Batches
+from overlap_train._data.validation_data import Batches, Shard
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Values
+from overlap_train._support.numbers import array_of
 from overlap_train._training.step import Logs
 from overlap_train._validation.compiled import EvaluationFunctions, State
-from overlap_train._validation.metrics import unmergeable_metrics
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.records import ValidationResult
 
-__all__ = ["Running", "ShardResult", "SnapshotEvaluator"]
+__all__ = ["Running", "ShardResult", "SnapshotEvaluator", "unmergeable_metrics"]
+
+
+def unmergeable_metrics(model: keras.Model) -> list[str]:
+    """Returns the names of the metrics whose states of two parts do not add up to the state of the whole.
+
+    A metric's state adds up if Keras's own `update_state` maintains it and it starts at zero; Keras's are
+    sums and counts (Mean, Sum, the confusion-matrix family, AUC, IoU, R2Score, FBetaScore). Of a metric
+    with an `update_state` of the user's own nothing is known, so it counts as not mergeable.
+    """
+    return [metric.name for metric in keras_metrics.metric_leaves(model) if not _is_sum(metric)]
+
+
+def _is_sum(metric: keras.metrics.Metric) -> bool:
+    if not keras_methods.is_stock_method(metric.update_state):
+        return False
+    if not keras_methods.is_stock_method(metric.reset_state):
+        return False
+    return not any(np.any(value) for value in _initial_values(metric))
+
+
+def _initial_values(metric: keras.metrics.Metric) -> list[np.ndarray]:
+    """Returns what `reset_state` sets, without touching the metric."""
+    with keras.StatelessScope() as scope:
+        metric.reset_state()
+    values = [scope.get_current_value(variable) for variable in metric.variables]
+    return [array_of(value) for value in values if value is not None]
 
 
 # Between two calls a worker can be told that its validation has been given up.
@@ -37,12 +65,7 @@ _MOST_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Running:
-    """What a callback that listens to batches sees after one of them.
-
-    Attributes:
-        logs: the step's.
-        state: the metrics' variables.
-    """
+    """What a callback that listens to batches sees after one of them."""
 
     logs: Logs
     state: State
@@ -50,27 +73,17 @@ class Running:
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What came of one part of the validation set.
+    """What came of one part of the validation set."""
 
-    Attributes:
-        state: the metrics' variables after this part, begun from their reset values.
-        logs: the last batch's logs, where they count.
-        batches: how many batches there were.
-        running: after each batch, or each `steps_per_execution` of them, if it was asked for.
-    """
-
-    state: State
-    logs: Logs
+    state: State  # the metrics' variables after this part, begun from their reset values
+    logs: Logs  # the last batch's logs, where they count
     batches: int
+    # after each batch, or each `steps_per_execution` of them, if it was asked for
     running: tuple[Running, ...] = ()
 
 
 class SnapshotEvaluator:
-    """Evaluates snapshots on a validation set, in parts.
-
-    Attributes:
-        indivisible: why the set must be evaluated by one worker, or None if it may be divided.
-    """
+    """Evaluates snapshots on a validation set, in parts."""
 
     def __init__(
         self,
@@ -82,16 +95,6 @@ class SnapshotEvaluator:
         batch_by_batch: bool = False,
         by_device: bool = False,
     ) -> None:
-        """Builds the compiled functions around the traced step.
-
-        Args:
-            model: built and compiled.
-            state: the variables of the training; among them all that the step reads.
-            step: the validation step; one that need not be live.
-            batches: the validation set.
-            batch_by_batch: report the metrics after each batch too.
-            by_device: whether parts are evaluated on devices of their own, where no iterator is.
-        """
         self._step = step
         self._batches = batches
         self._batch_by_batch = batch_by_batch
@@ -108,16 +111,7 @@ class SnapshotEvaluator:
         self._counters = [(i, steps[handle]) for i, handle in enumerate(handles) if handle in steps]
 
     def evaluate(self, values: Values, part: Shard | BatchStream, held: Any = None) -> ShardResult:
-        """Evaluates one part. May be called from any thread, also from several at once.
-
-        Args:
-            values: the snapshot's.
-            part: batches by number, or a stream to draw from.
-            held: the data in memory, if it is not to be that of the batches but a copy elsewhere.
-
-        Raises:
-            tensorflow.errors.OpError: as the data or the model raises it.
-        """
+        """Evaluates one part. May be called from any thread, also from several at once."""
         own = self._own(values)
         if self._functions.some is not None:
             assert isinstance(part, BatchStream)
@@ -145,9 +139,6 @@ class SnapshotEvaluator:
         """Runs on no batch what an evaluation will run: TensorFlow prepares a function when it first runs.
 
         May be called from any thread. The function that evaluates a single batch is left out: it needs one.
-
-        Args:
-            values: from where those of the snapshots will come, since functions are prepared for that too.
         """
         functions, own = self._functions, self._own(values)
         if functions.part is None:
@@ -175,11 +166,6 @@ class SnapshotEvaluator:
         """Returns what `keras.Model.evaluate` would return, from the parts in their order.
 
         Without any batch that is no value, with the metrics as they are reset.
-
-        Args:
-            results: of this host.
-            values: the snapshot's.
-            over_hosts: adds the states of all hosts.
         """
         counted = over_hosts((tf.constant(sum(result.batches for result in results), tf.int64),))
         if not int(counted[0]):

@@ -27,35 +27,25 @@ from overlap_train._keras.thread_settings import KerasSettings
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
-from overlap_train._validation.attributes import Attributes
 from overlap_train._validation.live import LiveRunner
-from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.private_model import (
+    Attributes,
     CopyRefusedError,
     PrivateModel,
     make_private_model,
     require_no_outside,
 )
-from overlap_train._validation.suite import ValidationSuite
+from overlap_train._validation.suite import NamedRunner, ValidationSuite
 from overlap_train.options.functions import EvaluationFunction, metric_values
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["FunctionRequest", "FunctionRunner", "LiveFunction", "add_functions"]
+__all__ = ["FunctionRequest", "add_functions"]
 
 
 @dataclass(frozen=True)
 class FunctionRequest:
-    """What the evaluation functions of a `fit` need.
-
-    Attributes:
-        model: built and compiled.
-        state: the variables of the training.
-        batch_spec: nested `tf.TensorSpec` of a training batch.
-        validation_freq: of the `fit`, for functions that do not say.
-        on_span: called, on the function's thread, with each span of work.
-        say: called on the training thread with what the user should know.
-    """
+    """What the evaluation functions of a `fit` need."""
 
     model: keras.Model
     state: ModelState
@@ -76,18 +66,7 @@ def add_functions(
     request: FunctionRequest,
     resources: contextlib.ExitStack,
 ) -> None:
-    """Adds evaluation functions to a suite; on the training thread.
-
-    Args:
-        suite: of the validation sets.
-        functions: by name.
-        request: what they need.
-        resources: ends the threads that are started here.
-
-    Raises:
-        TypeError: a `clone` returns no model.
-        ValueError: a `clone` makes another model than the one that is trained.
-    """
+    """Adds evaluation functions to a suite; on the training thread."""
     for name, function in functions.items():
         validates = fit_arguments.epoch_selector(
             request.validation_freq if function.freq is None else function.freq, name="freq"
@@ -115,12 +94,7 @@ def _reason_or_call(
 
 
 def _make_call(name: str, function: EvaluationFunction, request: FunctionRequest) -> PrivateCall:
-    """Returns what calls a function beside the training.
-
-    Raises:
-        CopyRefusedError: nothing can, and why.
-        ValueError: a `clone` makes another model than the one that is trained.
-    """
+    """Returns what calls a function beside the training."""
     try:
         if function.clone is None:
             require_no_outside(request.state)
@@ -138,7 +112,6 @@ class PrivateCall:
     """Calls a function with a private model. Belongs to the function's thread once the training has begun."""
 
     def __init__(self, name: str, function: Callable[[keras.Model], Any], private: PrivateModel) -> None:
-        """Takes the function and its model; on the training thread."""
         self._name = name
         self._function = function
         self._private = private
@@ -152,14 +125,7 @@ class PrivateCall:
 
 
 class FunctionRunner:
-    """Has a function called for snapshots on a thread of its own. Belongs to the training thread.
-
-    Attributes:
-        in_step: None: what must not run beside the training is a `LiveFunction`.
-        rewindable: a function may be called for an epoch again.
-        runs_python: the function.
-        computes_here: the function runs in this process.
-    """
+    """Has a function called for snapshots on a thread of its own. Belongs to the training thread."""
 
     in_step: Reason | None = None
     rewindable = True
@@ -168,7 +134,6 @@ class FunctionRunner:
     live = False
 
     def __init__(self, name: str, call: PrivateCall, pool: WorkerPool, request: FunctionRequest) -> None:
-        """Takes what calls the function, and its thread."""
         self._name = name
         self._call = call
         self._pool = pool
@@ -188,11 +153,7 @@ class FunctionRunner:
         return [self._pool.submit(run, self._work, snapshot, *here)]
 
     def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluates values now, and waits for the result; a function has no batches.
-
-        Raises:
-            Exception: whatever the function raised.
-        """
+        """Evaluates values now, and waits for the result; a function has no batches."""
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
         self._pool.admit(None)
         result: ValidationResult = futures[0].result().result

@@ -1,4 +1,4 @@
-"""The validation sets of a `fit` or an `evaluate` as they were given; each is read when it is due."""
+"""The validation sets of a `fit` or an `evaluate` as given, by name; each is read when it is due."""
 
 from __future__ import annotations
 
@@ -8,22 +8,75 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import keras
+import tensorflow as tf
 
-from overlap_train._data.given_data import GivenData
 from overlap_train._data.pipeline import cache_files
 from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.validation_data import GivenData
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support import fit_arguments
+from overlap_train._support.arguments import shown
 from overlap_train._support.reasons import Reason
 from overlap_train._support.threads import in_background
 from overlap_train.errors import ValidationTimeoutError
 from overlap_train.options.validation import ValidationSet
 from overlap_train.records import ShardOutcome, ValidationResult
 
-__all__ = ["GivenSets", "WaitingRunner"]
+__all__ = ["GivenSets", "WaitingRunner", "is_set", "named_sets"]
+
+
+def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, ValidationSet]:
+    """Returns the validation sets by name; a single one has the name "".
+
+    A dict means several sets if each value could be a `validation_data` of its own: a tuple, a dataset, a
+    generator or a `ValidationSet`. A dict of arrays is one set's inputs by name, as in Keras.
+    """
+    if validation_data is None:
+        return {}
+    if isinstance(validation_data, ValidationSet):
+        raise TypeError(
+            "validation_data is a ValidationSet without a name; pass a dict such as "
+            '{"clean": ValidationSet(...)}'
+        )
+    _refuse_missing(validation_data)
+    if not isinstance(validation_data, dict) or not all(map(is_set, validation_data.values())):
+        return {"": _with_data(default, validation_data)}
+    if not validation_data:
+        raise ValueError("validation_data is an empty dict; pass at least one set, or None")
+    sets = {}
+    for name, data in validation_data.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the names of validation sets must be strings; got {shown(name)}")
+        if not name:
+            raise ValueError("the name of a validation set must not be empty")
+        sets[name] = data if isinstance(data, ValidationSet) else _with_data(default, data)
+        fit_arguments.epoch_selector(sets[name].freq)
+    return sets
+
+
+def is_set(value: Any) -> bool:
+    """Whether a value in a dict of `validation_data` is a validation set of its own."""
+    kinds = (tuple, ValidationSet, tf.data.Dataset, keras.utils.PyDataset)
+    return isinstance(value, kinds) or hasattr(value, "__next__")
+
+
+def _with_data(default: ValidationSet, data: Any) -> ValidationSet:
+    return ValidationSet(data=data, freq=default.freq, steps=default.steps, batch_size=default.batch_size)
+
+
+def _refuse_missing(validation_data: Any) -> None:
+    """Raises TypeError if the data of one of several sets is None."""
+    if not isinstance(validation_data, dict) or not all(
+        d is None or is_set(d) for d in validation_data.values()
+    ):
+        return
+    for name, data in validation_data.items():
+        if (data.data if isinstance(data, ValidationSet) else data) is None:
+            raise TypeError(f"validation_data[{name!r}] is None; leave this set out, or pass its data")
+
 
 _R = TypeVar("_R")
 
@@ -31,14 +84,7 @@ _R = TypeVar("_R")
 class GivenSets:
     """The validation sets, which are kept however often their evaluators are built. On the training thread.
 
-    Args:
-        model: compiled.
-        sets: by name.
-        now: whether each is read as soon as it is asked for.
-        python_now: whether each is that Python makes.
-        device: where arrays are held; None leaves it to TensorFlow.
-        written: the files that the training's first pass writes, which none may read before that has ended.
-        timeout_s: how long the reading of a set may take, in seconds; None for any time.
+    No file in `written` may be read before the training's first pass, which writes it, has ended.
     """
 
     def __init__(
@@ -74,11 +120,7 @@ class GivenSets:
         return self._steps[name]
 
     def of(self, name: str) -> GivenData:
-        """Returns a set's data.
-
-        Raises:
-            ValueError: for data that Keras does not know, empty data or mismatched lengths.
-        """
+        """Returns a set's data."""
         if name not in self._given:
             parts, chosen, steps = self._parts[name], self._sets[name], self.steps(name)
             by_python = keras_data.is_made_by_python(*parts)
@@ -107,11 +149,7 @@ class GivenSets:
         return given.pipeline.adapter, None, None
 
     def in_time(self, read: Callable[[], _R], name: str) -> _R:
-        """Draws the first batches of a set by a function; under a limit on a thread that may stay behind.
-
-        Raises:
-            ValidationTimeoutError: that takes longer than a validation may.
-        """
+        """Draws the first batches of a set by a function; under a limit on a thread that may stay behind."""
         if self._timeout_s is None:
             return read()
         opened = in_background(read, "opens-validation-data", daemon=True)
@@ -169,11 +207,7 @@ class GivenSets:
         return any(isinstance(each, int) and each in known for each in waiting)
 
     def read(self, epoch: int) -> bool:
-        """Reads what an epoch's validation needs; returns whether that is what was known of it.
-
-        Raises:
-            Exception: what Keras raises for such data, or the user's Python.
-        """
+        """Reads what an epoch's validation needs; returns whether that is what was known of it."""
         as_known = [given.read() for given in self._due(epoch)]
         return all(as_known)
 
@@ -200,11 +234,6 @@ class WaitingRunner:
     """Stands in for the runner of a set of which nothing is known yet.
 
     Before its first validation the set is read, and the suite built anew.
-
-    Attributes:
-        rewindable: whether a validation can be made again.
-        in_step: None: as far as is known.
-        runs_python: it may.
     """
 
     in_step: Reason | None = None

@@ -26,7 +26,7 @@ from overlap_train._training.step import require_logs
 from overlap_train.errors import ValidationWorkerError, worker_error
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["KerasEvaluation", "LiveRunner", "Validates", "live_failure"]
+__all__ = ["KerasEvaluation", "LiveRunner", "live_failure"]
 
 
 _HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
@@ -40,20 +40,11 @@ class Validates(Protocol):
 
 
 class LiveRunner:
-    """Stands in for a `ValidationRunner` where a validation is live. Belongs to the training thread.
-
-    Attributes:
-        in_step: why it is.
-        details: of its spans.
-        rewindable: whether a validation can be made again.
-        runs_python: it may; the training waits for it.
-        raised_by_hook: what a callback has raised in the last validation, which its caller may wait for, as
-            for that of a pruner.
-    """
+    """Stands in for a `ValidationRunner` where a validation is live. Belongs to the training thread."""
 
     live = True
     computes_here = True
-    runs_python = True
+    runs_python = True  # it may; the training waits for it
 
     def __init__(
         self,
@@ -72,15 +63,12 @@ class LiveRunner:
         self.in_step = reason
         self.details: Mapping[str, Any] = {"shard": 0}
         self.rewindable = rewindable
+        # what a callback has raised in the last validation, which its caller may wait for, as for that of a
+        # pruner
         self.raised_by_hook: Exception | None = None
 
     def run(self, callbacks: keras.callbacks.CallbackList, snapshot: Snapshot | None) -> ShardOutcome:
-        """Validates the model as it is.
-
-        Args:
-            callbacks: whose `on_test_*` are called in between.
-            snapshot: of the model as it is, for the record; None outside a fit.
-        """
+        """Validates the model as it is."""
         start_s = time.monotonic()
         self.raised_by_hook = None
         with _HookErrors(callbacks, self._note):
@@ -172,17 +160,11 @@ def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorke
 
 @dataclass
 class KerasEvaluation:
-    """Validates by the model's `evaluate`, called as `keras.Model.fit` calls it.
-
-    Attributes:
-        model: compiled.
-        evaluate: calls it.
-        test_step: takes the place of the model's; None leaves that.
-        passed: told what each validation has drawn.
-    """
+    """Validates by the model's `evaluate`, called as `keras.Model.fit` calls it."""
 
     model: keras.Model
     evaluate: keras_evaluation.FitEvaluation
+    # takes the place of the model's; None leaves that
     test_step: Callable[[Any], Mapping[str, Any]] | None = None
     passed: Callable[[keras_evaluation.Pass], None] = lambda made: None
     _test_function: Any = None

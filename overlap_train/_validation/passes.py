@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from overlap_train._data.drawn_variables import DrawnVariables
-from overlap_train._data.source_state import SourceState
+from overlap_train._data.pass_state import DrawnVariables, SourceState
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._support.numbers import is_count
 
@@ -23,13 +22,7 @@ _MOST = 10**7
 
 
 class ValidationPasses:
-    """Tells how far the validation sets of a fit have been drawn, and gets there. On the training thread.
-
-    Args:
-        sets: the batches that are drawn anew, by the set's name, of which no pass has been made.
-        say: told what is drawn again.
-        sources: what takes the state of Python that makes a set's batches, by the set's name.
-    """
+    """Tells how far the validation sets of a fit have been drawn, and gets there. On the training thread."""
 
     def __init__(
         self,
@@ -53,14 +46,7 @@ class ValidationPasses:
         return stood | {name: {"state": source.take()} for name, source in self._sources.items()}
 
     def go_on(self, stood: Any) -> None:
-        """Draws them as far as another process had; what that writes to variables is to be put back then.
-
-        Args:
-            stood: what `standing` returned there.
-
-        Raises:
-            ValueError: it is invalid, or not of these sets.
-        """
+        """Draws them as far as another process had; what that writes to variables is to be put back then."""
         if not isinstance(stood, Mapping) or not stood.keys() >= self._sets.keys() | self._sources.keys():
             raise ValueError("it does not say how often its validation data has been drawn")
         for name, source in self._sources.items():
@@ -92,11 +78,7 @@ def _of(name: str) -> str:
 
 
 def _state_in(place: Any) -> Mapping[str, Any]:
-    """Returns the state of a source, if there is one.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Returns the state of a source, if there is one."""
     state = place.get("state") if isinstance(place, dict) else None
     if not isinstance(state, dict):
         raise ValueError(f"what it says of the state of its validation data is invalid ({place!r:.160})")
@@ -104,11 +86,7 @@ def _state_in(place: Any) -> Mapping[str, Any]:
 
 
 def _checked(place: Any) -> dict[str, Any]:
-    """Returns how far a set has been drawn, if that makes sense.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Returns how far a set has been drawn, if that makes sense."""
     fits = isinstance(place, dict) and is_count(place.get("made"), _MOST)
     passes = place.get("passes") if fits else None
     if not isinstance(passes, list) or len(passes) > _MOST or not all(map(_is_pass, passes)):

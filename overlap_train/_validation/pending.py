@@ -19,14 +19,7 @@ __all__ = ["PendingEpoch", "PendingValidation", "merged_by_worker"]
 
 @dataclass
 class PendingValidation:
-    """One snapshot on one validation set. Belongs to the training thread.
-
-    Attributes:
-        epoch: the snapshot's epoch.
-        name: the set's name, "" if there is only one.
-        shards: one future for each part of the set, in order.
-        is_function: whether it is one of an evaluation function.
-    """
+    """One snapshot on one validation set. Belongs to the training thread."""
 
     epoch: int
     name: str
@@ -47,11 +40,7 @@ class PendingValidation:
         return any(future.running() or future.done() for future in self.shards)
 
     def outcomes(self) -> list[ShardOutcome]:
-        """Returns the parts' results in their order; call it when `ready`.
-
-        Raises:
-            ValidationWorkerError: if a worker failed; chained to what it raised, and of its class too.
-        """
+        """Returns the parts' results in their order; call it when `ready`."""
         failed = self._failed()
         if failed is not None:
             shard, error = failed
@@ -81,19 +70,10 @@ class PendingValidation:
 
 @dataclass
 class PendingEpoch:
-    """A trained epoch that waits for its delivery. Belongs to the training thread.
-
-    Attributes:
-        snapshot: the weights at the epoch's end.
-        train_logs: the training metrics of the epoch, nested as the step returned them.
-        validations: one for each validation set; empty if the epoch is not validated.
-        stops: whether the training had been told to stop when the epoch ended.
-        skipped: whether its validation was due and left out.
-        start: begins its validations, if that is still to be done.
-    """
+    """A trained epoch that waits for its delivery. Belongs to the training thread."""
 
     snapshot: Snapshot
-    train_logs: Mapping[str, float]
+    train_logs: Mapping[str, float]  # the training metrics of the epoch, nested as the step returned them
     validations: Sequence[PendingValidation] = field(default_factory=tuple)
     stops: bool = False
     skipped: bool = False
@@ -128,15 +108,7 @@ class PendingEpoch:
         return self.start is None and all(validation.ready() for validation in self.validations)
 
     def wait(self, timeout_s: float | None, check: Callable[[], None]) -> None:
-        """Waits until `ready`.
-
-        Args:
-            timeout_s: how long; None waits for ever.
-            check: called some ten times a second; may raise to end the wait.
-
-        Raises:
-            ValidationTimeoutError: if it is not ready in time.
-        """
+        """Waits until `ready`."""
         start_s = time.monotonic()
         while not self.ready():
             check()

@@ -1,8 +1,10 @@
 """The worker pool: threads that run jobs in the order in which they were submitted. It knows no Keras.
 
-The training thread submits and collects, and says how many may run beside it; each worker takes one job at a
-time, puts its result or its exception into a future and drops every reference to it. Workers are daemons,
-because a job stuck in the user's data cannot be ended from outside and must not keep the interpreter alive.
+The training thread submits and collects, and says how many jobs may run meanwhile. It may hold new ones back
+for a moment while it prepares its next call: workers that begin just then would share Python's lock and the
+cores with it. Each worker takes one job at a time, puts its result or its exception into a future and drops
+every reference to it. Workers are daemons, because a job stuck in the user's data cannot be ended from
+outside and must not keep the interpreter alive.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
@@ -19,10 +22,121 @@ from typing import Any, Generic, TypeVar
 
 from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
-from overlap_train._validation.shard_queue import ShardQueue
 from overlap_train.errors import ValidationTimeoutError
 
-__all__ = ["CallersThread", "WorkerPool"]
+__all__ = ["CallersThread", "ShardQueue", "WorkerPool"]
+
+
+J = TypeVar("J")
+
+# A forgotten pool is closed by the garbage collector, perhaps on a worker that is about to wait.
+_LOOK_AGAIN_S = 60.0
+
+
+class ShardQueue(Generic[J]):
+    """A queue of jobs with a limit to those under way. Thread-safe: one condition guards everything.
+
+    A worker that is woken takes Python's lock from the training thread, so one at a time is: whoever takes a
+    job wakes the next if there is more to take. A worker that has done one comes back for another.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._jobs: deque[J] = deque()
+        self._under_way = 0
+        self._most: int | None = None
+        self._held_until_s: float | None = None
+        self._called = False  # somebody has been woken, and not come yet
+        self._watching = 0  # workers that wait for the time to pass
+        self._closed = False
+
+    def put(self, job: J) -> bool:
+        """Appends a job; returns False, and does not, if the queue has been closed."""
+        with self._changed:
+            if self._closed:
+                return False
+            self._jobs.append(job)
+            self._wake_one()
+        return True
+
+    def take(self) -> J | None:
+        """Waits for a job that may begin and returns it; `done` must follow. None: there will be no more."""
+        with self._changed:
+            while True:
+                self._called = False
+                held_s = self._held_s()
+                open_ = bool(self._jobs) and not self._full
+                if open_ and not held_s:
+                    self._under_way += 1
+                    job = self._jobs.popleft()
+                    self._wake_one()
+                    return job
+                if self._closed and not self._jobs:
+                    return None
+                if open_:
+                    self._watching += 1
+                    self._changed.wait(held_s)
+                    self._watching -= 1
+                else:
+                    self._changed.wait(_LOOK_AGAIN_S)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way and nothing waits."""
+        with self._changed:
+            return not self._under_way and not self._jobs
+
+    def done(self) -> None:
+        """Says that a job which was taken has ended, and that its worker will take again."""
+        with self._changed:
+            self._under_way -= 1
+
+    def admit(self, most: int | None, *, after_s: float = 0.0) -> None:
+        """Lets waiting jobs begin, so that up to `most` are under way; None: as many as there are workers.
+
+        Jobs under way are not stopped.
+        """
+        with self._changed:
+            self._most = most
+            held_s = min(after_s, self._held_s())
+            self._held_until_s = time.monotonic() + held_s if held_s else None
+            if self._jobs and not self._full:
+                self._call()  # even if one watches, since the time may be another
+
+    def hold(self, seconds: float) -> None:
+        """Lets no job begin before `admit`, or before this time has passed."""
+        with self._changed:
+            self._held_until_s = time.monotonic() + seconds
+
+    def close(self) -> list[J]:
+        """Lets no further job begin, takes out those that wait, and sends the workers home."""
+        with self._changed:
+            self._closed = True
+            left = list(self._jobs)
+            self._jobs.clear()
+            self._changed.notify_all()
+        return left
+
+    @property
+    def _full(self) -> bool:
+        return self._most is not None and self._under_way >= self._most
+
+    def _wake_one(self) -> None:
+        """Wakes a worker for what may begin, unless one watches for the time at which it may."""
+        if self._jobs and not self._full and not (self._watching and self._held_s()):
+            self._call()
+
+    def _call(self) -> None:
+        if not self._called:
+            self._called = True
+            self._changed.notify()
+
+    def _held_s(self) -> float:
+        """Seconds for which jobs are still to be held back."""
+        if self._held_until_s is None:
+            return 0.0
+        return max(0.0, self._held_until_s - time.monotonic())
+
 
 T = TypeVar("T")
 
@@ -48,16 +162,7 @@ class _Job(Generic[T]):
 
 
 class WorkerPool(Closing):
-    """A fixed number of named threads. As a context manager it warns of those that do not end.
-
-    Args:
-        workers: how many, at least one.
-        name: prefix of the threads' names; `name-0`, `name-1`, …
-
-    Raises:
-        ValueError: `workers` is below 1.
-        RuntimeError: the system allows no more threads; none is left then.
-    """
+    """A fixed number of named threads. As a context manager it warns of those that do not end."""
 
     def __init__(self, workers: int, name: str = "validation") -> None:
         if workers < 1:
@@ -74,11 +179,7 @@ class WorkerPool(Closing):
         self._finalizer.atexit = False
 
     def _start(self) -> None:
-        """Starts all threads, or none.
-
-        Raises:
-            RuntimeError: the system allows no more threads.
-        """
+        """Starts all threads, or none."""
         for number, thread in enumerate(self._threads):
             try:
                 thread.start()
@@ -116,11 +217,7 @@ class WorkerPool(Closing):
         return len(self._threads)
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Appends a job; jobs are begun in this order.
-
-        Raises:
-            RuntimeError: if the pool is closed.
-        """
+        """Appends a job; jobs are begun in this order."""
         if self._closed:
             raise RuntimeError("this WorkerPool is closed")
         job = _Job(function, arguments)
@@ -134,12 +231,7 @@ class WorkerPool(Closing):
         return self._jobs.idle
 
     def admit(self, most: int | None, *, after_s: float = 0.0) -> None:
-        """Lets waiting jobs begin, up to `most` at once from now on; None for all workers.
-
-        Args:
-            most: at a time.
-            after_s: jobs that are held begin so many seconds later.
-        """
+        """Lets waiting jobs begin, up to `most` at once from now on; None for all workers."""
         self._jobs.admit(most, after_s=after_s)
 
     def hold(self, seconds: float) -> None:
@@ -147,14 +239,7 @@ class WorkerPool(Closing):
         self._jobs.hold(seconds)
 
     def close(self, timeout_s: float | None = _CLOSE_S) -> bool:
-        """Drops the jobs that have not begun, and waits for those that have. Idempotent.
-
-        Args:
-            timeout_s: how long to wait for all of them together; None waits for ever.
-
-        Returns:
-            Whether all threads have ended.
-        """
+        """Drops the jobs that have not begun, and waits for those that have. Idempotent."""
         if not self._closed:
             self._closed = True
             self._finalizer.detach()
@@ -173,10 +258,6 @@ class CallersThread:
     """Stands in for a pool where nothing goes on meanwhile: a job has been run when `submit` returns.
 
     To start a thread and to hand over to it takes longer than a small evaluation.
-
-    Attributes:
-        workers: 1.
-        idle: True: nothing waits.
     """
 
     workers = 1

@@ -1,8 +1,11 @@
-"""A model of a snapshot's weights, private to an evaluation function and on the snapshot's memory.
+"""A model of a snapshot's weights and attributes, private to an evaluation function.
 
-It is made on the training thread before the training begins, and belongs to the function's thread after that.
-A copy that might answer otherwise than the model itself is refused: what differs from Keras must not be
-silent.
+It is made on the training thread before the training begins, on the snapshot's memory, and belongs to the
+function's thread after that. A copy that might answer otherwise than the model itself is refused: what
+differs from Keras must not be silent. Weights are variables, and a snapshot has them. What else a function
+may look at (a threshold, a list of classes, a tokenizer that was attached) is taken with the snapshot, on the
+training thread. Numbers, texts, containers of these and arrays are copied; other objects of the user's are
+the same ones.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ import tempfile
 import textwrap
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from overlap_train._inspection.graph import computation
 from overlap_train._inspection.traced import TracedFunction
@@ -23,9 +28,147 @@ from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
-from overlap_train._validation.attributes import Attributes, is_stock
 
-__all__ = ["CopyRefusedError", "PrivateModel", "make_private_model", "require_no_outside"]
+__all__ = [
+    "Attributes",
+    "CopyRefusedError",
+    "PrivateModel",
+    "make_private_model",
+    "require_no_outside",
+    "watched",
+]
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_OWN_STATE = (
+    *(keras.Layer, keras.Variable, keras.optimizers.Optimizer, keras.metrics.Metric, keras.losses.Loss),
+    *(tf.Variable, tf.Module, keras.random.SeedGenerator),
+)
+# Attributes that belong to what has been trained and run, and not to what the model is.
+_OF_A_RUN = frozenset(
+    {"history", "optimizer", "train_function", "test_function", "predict_function", "stop_training"}
+    | {"stop_evaluating", "built"}
+)
+_MISSING = object()
+
+
+class _NotTaken(Exception):
+    """A value holds a part of the model, which the copy has of its own."""
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What the attributes of a model and its layers were."""
+
+    kinds: tuple[str, ...]
+    values: tuple[Mapping[str, Any], ...]
+    trainable: tuple[tuple[bool, ...], tuple[bool, ...]]
+
+    @classmethod
+    def of(cls, model: keras.Model) -> Attributes:
+        """Takes them. On the training thread."""
+        layers = keras_models.flat_layers(model)
+        kinds = tuple(type(layer).__name__ for layer in layers)
+        values = tuple(dict(_taken(layer, whole=layer is model)) for layer in layers)
+        return cls(kinds, values, keras_copies.trainable(model))
+
+    def give(self, copy: keras.Model, given: Attributes | None) -> None:
+        """Sets them on a copy of the model; what has been deleted since is deleted."""
+        for number, layer in enumerate(keras_models.flat_layers(copy)):
+            live, values = vars(layer), self.values[number]
+            before = given.values[number] if given is not None else {}
+            for name in before.keys() - values.keys():
+                live.pop(name, None)
+            for name, value in values.items():
+                if isinstance(value, types.FunctionType) and before.get(name, value) is value:
+                    continue  # as the copy was made, or is no copy
+                # A layer's own private attribute may be one that this copy has no use for.
+                if name in live or not name.startswith("_"):
+                    live[name] = _copied(value)
+        keras_copies.set_trainable(copy, self.trainable)
+
+    def changed(self, since: Attributes) -> str | None:
+        """Returns the first attribute that has become another since, such as "Scaled.scale", or None."""
+        for kind, before, now in zip(self.kinds, since.values, self.values, strict=False):
+            for name in {**before, **now}:
+                if not _same(before.get(name, _MISSING), now.get(name, _MISSING)):
+                    return f"{kind}.{name}"
+        return None if self.trainable == since.trainable else f"{self.kinds[0]}.trainable"
+
+
+def watched(model: keras.Model, *, looked_at: bool) -> Callable[[], str | None]:
+    """Returns what says which attribute of a model has been set since this call, or None."""
+    if not looked_at:
+        return lambda: None
+    before = Attributes.of(model)
+
+    def changed() -> str | None:
+        name = Attributes.of(model).changed(before)
+        return None if name is None else f"a callback set {name}, at which evaluation functions may look"
+
+    return changed
+
+
+def is_stock(layer: keras.Layer) -> bool:
+    """Whether a layer is one of Keras's, which its configuration describes completely."""
+    if type(layer) is keras.layers.Lambda or not keras_methods.is_stock_method(type(layer)):
+        return False
+    return all(
+        keras_methods.is_stock_method(v) for v in vars(layer).values() if isinstance(v, types.FunctionType)
+    )
+
+
+def _taken(layer: keras.Layer, *, whole: bool) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes that may have been set since a layer was made."""
+    stock, known = is_stock(layer), keras_copies.base_attributes() | _OF_A_RUN
+    for name, value in list(vars(layer).items()):
+        inner = name.startswith("_") and (stock or type(value) not in _PLAIN)
+        if inner or name in known or name.startswith("_self_"):  # TensorFlow's
+            continue
+        try:
+            copied = _copied(value)
+        except _NotTaken:
+            continue
+        # Keras's own functions, such as activations; another one may hold layers of this model.
+        own = isinstance(value, types.FunctionType) and keras_methods.is_stock_method(value)
+        if whole or copied is not value or type(value) in _PLAIN or own:
+            yield name, copied
+
+
+def _copied(value: Any) -> Any:
+    """Returns a copy of what can change, and other objects themselves."""
+    if isinstance(value, _OWN_STATE):
+        raise _NotTaken
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list):  # of Keras's own class, too
+        return [_copied(item) for item in value] if _is_python(value, list) else value
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()} if _is_python(value, dict) else value
+    if isinstance(value, set):
+        return set(value) if _is_python(value, set) else value
+    if type(value) is tuple:
+        return tuple(map(_copied, value))
+    return value
+
+
+def _is_python(value: Any, kind: type) -> bool:
+    """Whether a container is of Python's class, or of Keras's that stands for it in a layer."""
+    return type(value) is kind or type(value).__module__.startswith("keras.")
+
+
+def _same(first: Any, second: Any) -> bool:
+    if first is second:
+        return True
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return first.dtype == second.dtype and first.tobytes() == second.tobytes()
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(second) and all(map(_same, first, second))
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(map(_same, first.values(), second.values()))
+    return isinstance(first, (*_PLAIN, set)) and repr(first) == repr(second)
 
 
 class CopyRefusedError(Exception):
@@ -33,22 +176,11 @@ class CopyRefusedError(Exception):
 
 
 class PrivateModel:
-    """A copy of a model whose variables take over a snapshot's values. One thread at a time.
-
-    Attributes:
-        model: the copy.
-    """
+    """A copy of a model whose variables take over a snapshot's values. One thread at a time."""
 
     def __init__(
         self, model: keras.Model, variables: list[tuple[keras.Variable, int]], given: Attributes | None = None
     ) -> None:
-        """Takes a copy.
-
-        Args:
-            model: the copy.
-            variables: its variables, each with its place in `Values.flat`.
-            given: the attributes that it has been given.
-        """
         self.model = model
         self._given = given
         self._variables = [(StateVariable.of_keras(variable), place) for variable, place in variables]
@@ -73,17 +205,7 @@ class PrivateModel:
 def make_private_model(
     model: keras.Model, state: ModelState, x_spec: Any, clone: Callable[[], keras.Model] | None = None
 ) -> PrivateModel:
-    """Copies a model. On the training thread; leaves random states and running names as they were.
-
-    Args:
-        model: built and compiled.
-        state: the variables of the training.
-        x_spec: nested `tf.TensorSpec` of the input of a batch.
-        clone: makes the copy; None makes it from the model's configuration.
-
-    Raises:
-        CopyRefusedError: there is no copy that is known to answer like the model.
-    """
+    """Copies a model. On the training thread; leaves random states and running names as they were."""
     with keras_copies.undisturbed(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         copy = _from_configuration(model) if clone is None else _cloned(clone, model)
@@ -105,11 +227,7 @@ def make_private_model(
 
 
 def _places_of(model: keras.Model, state: ModelState, variables: list[keras.Variable]) -> list[int]:
-    """Returns where the values of a model's variables are in `Values.flat`.
-
-    Raises:
-        CopyRefusedError: the training does not know one of them.
-    """
+    """Returns where the values of a model's variables are in `Values.flat`."""
     places = {id(handle): i for i, v in enumerate(state.variables) for handle in v.handles}
     try:
         return [places[id(keras_models.variable_handles(variable)[0])] for variable in variables]
@@ -140,12 +258,7 @@ def _from_configuration(model: keras.Model) -> keras.Model:
 
 
 def _cloned(clone: Callable[[], keras.Model], model: keras.Model) -> keras.Model:
-    """Returns what the user's function makes, which is to be another model than the trained one.
-
-    Raises:
-        TypeError: it is no model.
-        ValueError: it is the trained model.
-    """
+    """Returns what the user's function makes, which is to be another model than the trained one."""
     copy = clone()
     if not keras_models.is_trainer(copy):
         raise TypeError(f"clone must return a Keras model; it returned a {type(copy).__name__}")
@@ -155,11 +268,7 @@ def _cloned(clone: Callable[[], keras.Model], model: keras.Model) -> keras.Model
 
 
 def _custom_objects(model: keras.Model) -> dict[str, Any]:
-    """Returns the classes and functions of the user's that are found in a model, by name.
-
-    Raises:
-        CopyRefusedError: two of them have the same name.
-    """
+    """Returns the classes and functions of the user's that are found in a model, by name."""
     found: dict[str, Any] = {}
     for layer in keras_models.flat_layers(model):
         own = [type(layer), *(v for v in vars(layer).values() if isinstance(v, types.FunctionType))]
@@ -173,11 +282,7 @@ def _custom_objects(model: keras.Model) -> dict[str, Any]:
 
 
 def _build(copy: keras.Model, x_spec: Any) -> None:
-    """Makes the variables of a copy, if it has not.
-
-    Raises:
-        CopyRefusedError: it cannot be called on such a batch.
-    """
+    """Makes the variables of a copy, if it has not."""
     if copy.built and all(layer.built for layer in keras_models.flat_layers(copy)):
         return
     try:
@@ -207,11 +312,7 @@ def _require_same_layers(model: keras.Model, copy: keras.Model) -> None:
 
 
 def _require_same_computation(model: keras.Model, copy: keras.Model, x_spec: Any) -> None:
-    """Compares what two models compute of a batch, operation by operation.
-
-    Raises:
-        CopyRefusedError: it is not the same, or cannot be compared.
-    """
+    """Compares what two models compute of a batch, operation by operation."""
     ours, theirs = _traced(model, x_spec, "its call"), _traced(copy, x_spec, "the call of its copy")
     alike = len(ours.constants) == len(theirs.constants)
     if not alike or not all(map(np.array_equal, ours.constants, theirs.constants)):

@@ -11,11 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.array_batches import ArrayBatches
 from overlap_train._data.cached_batches import CachedBatches
-from overlap_train._data.shards import Shard, split_batches, warn_if_short
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
-from overlap_train._data.validation_data import Batches
+from overlap_train._data.validation_data import ArrayBatches, Batches, Shard, split_batches, warn_if_short
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support.reasons import Reason
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
@@ -28,12 +26,7 @@ __all__ = ["ValidationRunner"]
 
 
 class ValidationRunner:
-    """Evaluates snapshots on one validation set with a pool of workers. Belongs to the training thread.
-
-    Attributes:
-        parts: how many parts a validation has.
-        in_step: None: what must not run beside the training has a `LiveRunner`.
-    """
+    """Evaluates snapshots on one validation set with a pool of workers. Belongs to the training thread."""
 
     in_step: Reason | None = None
     live = False
@@ -104,12 +97,7 @@ class ValidationRunner:
         return [self._pool.submit(work, index) for index in range(self.parts)]
 
     def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluates values now, with all workers, and waits for the result; see `Runner.evaluate`.
-
-        Raises:
-            ValueError: only the first batches are asked for, and they have been joined.
-            Exception: whatever a worker raised.
-        """
+        """Evaluates values now, with all workers, and waits for the result; see `Runner.evaluate`."""
         self._pool.admit(None)
         if most is not None:
             if isinstance(self._batches, ArrayBatches) and self._batches.is_joined:
@@ -150,11 +138,7 @@ class ValidationRunner:
             self._batches.close()
 
     def warn(self, results: Sequence[ShardResult] = ()) -> None:
-        """Warns, as Keras does, if a validation had fewer batches than were asked for, or none.
-
-        Args:
-            results: of its parts; those of the last validation if there are none.
-        """
+        """Warns, as Keras does, if a validation had fewer batches than were asked for, or none."""
         count = self._batches.last_count
         if results and isinstance(self._batches, StreamedBatches):
             count = sum(result.batches for result in results)  # another one may have been made since

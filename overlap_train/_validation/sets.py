@@ -4,42 +4,132 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from overlap_train._data.array_batches import ArrayBatches
-from overlap_train._data.preprocessing import prepare
+from overlap_train._data.batches import Preprocess, prepare
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.validation_data import Batches, make_batches
+from overlap_train._data.validation_data import ArrayBatches, Batches, make_batches
 from overlap_train._inspection.metric_code import metrics_by_python
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import losses as keras_losses
 from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
+from overlap_train._training.obstacles import rows_correspond, unknown_layer
 from overlap_train._validation.evaluation import SnapshotEvaluator
-from overlap_train._validation.given_sets import WaitingRunner
+from overlap_train._validation.given_sets import GivenSets, WaitingRunner
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
-from overlap_train._validation.named_runner import NamedRunner, Runner
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
-from overlap_train._validation.set_request import PreparedSet, SetRequest
-from overlap_train._validation.suite import ValidationSuite
+from overlap_train._validation.suite import NamedRunner, Runner, ValidationSuite
 from overlap_train._validation.validation_step import (
     ValidationStep,
     trace_validation,
     with_present_metrics,
 )
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import Span
 
-__all__ = ["build_suite", "prepare_sets"]
+__all__ = ["PreparedSet", "SetRequest", "build_suite", "prepare_sets", "rows_together"]
+
+
+# At most so many rows, and so many rows times weights: beyond that the arithmetic outweighs the starting.
+_MOST_ROWS, _MOST_PRODUCTS = 1024, 1e7
+
+
+def rows_together(model: keras.Model, arrays: Any) -> int:
+    """Returns how many rows of arrays may be evaluated as one batch; 0 says nothing is known to allow it."""
+    methods = (model.test_step, model.compute_loss, model.compute_metrics)
+    if keras_training.is_deterministic() or not all(map(keras_methods.is_stock_method, methods)):
+        return 0
+    if unknown_layer(model, also=("BatchNormalization",)) is not None or not keras_losses.averages_rows(
+        model
+    ):
+        return 0
+    if not _each_row_has_its_own(model, arrays) or any(
+        map(_needs_the_batch, keras_models.flat_layers(model))
+    ):
+        return 0
+    return min(_MOST_ROWS, int(_MOST_PRODUCTS / max(1, model.count_params())))
+
+
+def _needs_the_batch(layer: keras.Layer) -> bool:
+    """Whether a layer keeps something for the rows of a batch, adds a loss of it, or is better left alone."""
+    # A mask divides a batch's loss by what it leaves; a convolution has few weights and much arithmetic.
+    kept = getattr(layer, "stateful", False) or getattr(layer, "mask_zero", False)
+    return kept or getattr(layer, "activity_regularizer", None) is not None or "Conv" in type(layer).__name__
+
+
+def _each_row_has_its_own(model: keras.Model, arrays: Any) -> bool:
+    """Whether no label or weight is broadcast over the rows of a batch."""
+    _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(arrays)
+    given = [model.outputs, [y], [] if sample_weight is None else [sample_weight]]
+    leaves = [keras.tree.flatten(structure) for structure in given]
+    if any(leaf is None for leaf in leaves[1]) or [len(part) for part in leaves[:2]] != [1, 1]:
+        return False
+    shapes = [tf.TensorShape([None, *leaf.shape[1:]]) for part in leaves for leaf in part]
+    labels, outputs = shapes[1], shapes[0]
+    weights = shapes[2] if len(shapes) == 3 else None
+    classes = keras_losses.row_loss(model) == "sparse_categorical_crossentropy"
+    return len(shapes) <= 3 and rows_correspond(labels, outputs, weights, classes=classes)
+
+
+@dataclass(frozen=True)
+class SetRequest:
+    """What is asked of the validation, for all sets."""
+
+    model: keras.Model
+    given: GivenSets
+    function: Callable[[Any], Mapping[str, Any]]
+    identity: Hashable
+    policy: ValidationPolicy
+    listened: bool = False  # whether a callback is told of the batches of a validation
+    acts: str | None = None  # the name of a callback that may do anything between these batches, or None
+    # the name of one that may set the model before them, when they have been drawn; or None
+    sets_before: str | None = None
+    stock: bool = True
+    # whether this is a call of `evaluate`, which has reached the model's own already
+    within_evaluate: bool = False
+    once: bool = False  # whether there is one validation, beside which nothing is trained
+    preprocess: Preprocess | None = None
+    # returns how many rows of nested arrays may be evaluated as one batch; None leaves batches alone
+    most_rows: Callable[[Any], int] | None = None
+    # whether the training may be given the state that a validation will leave in counters
+    counts_ahead: bool = False
+    # whether it is noticed when a plain value is set that a metric computes with
+    holds_constants: bool = False
+    devices: Sequence[str] = ()  # that the workers take in turn; none leaves them where TensorFlow puts them
+    hosts: Hosts | None = None
+    within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
+    shared: bool = False  # whether several replicas share each batch, of which the workers compute with one
+
+
+@dataclass(frozen=True)
+class PreparedSet:
+    """A validation set whose step has been traced, before the variables of the training are known."""
+
+    name: str
+    chosen: ValidationSet
+    batches: Batches | None  # its data; None where the model's own `evaluate` takes it, or it waits
+    step: ValidationStep | None  # the traced step; None where nothing is traced
+    live: Reason | None  # why it has to be validated live, or None
+    waits: bool = False  # whether its data is still to be read
+
+    @property
+    def counting(self) -> Reason | None:
+        """Why it changes the model, if it has counters; None if it has none."""
+        return self.step.counting if self.step is not None and self.step.counters else None
 
 
 # So many batches of so small a network take less time than to hand them over to workers.
@@ -47,12 +137,7 @@ _FEW_BATCHES, _FEW_VARIABLES = 4, 40
 
 
 def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
-    """Traces the validation step for each set, and finds out which have to be validated live.
-
-    Raises:
-        ValueError: if there is no such device, or for empty or endless data.
-        TypeError: if the step does not return a mapping.
-    """
+    """Traces the validation step for each set, and finds out which have to be validated live."""
     _require_devices(request.devices)
     prepared = [_prepared(request, name, chosen) for name, chosen in sets.items()]
     if sum(each.counting is not None for each in prepared) < 2:
@@ -68,15 +153,7 @@ def build_suite(
     on_span: Callable[[Span], None],
     resources: contextlib.ExitStack,
 ) -> ValidationSuite:
-    """Builds the evaluators of all sets and starts the workers, which `resources` will end.
-
-    Args:
-        request: what is asked of the validation.
-        prepared: the sets.
-        state: the variables of the training.
-        on_span: called, on the worker, with each span of work.
-        resources: closes what is opened here.
-    """
+    """Builds the evaluators of all sets and starts the workers, which `resources` will end."""
     evaluators = _evaluators(request, prepared, state)
     pool = _pool(request, prepared, evaluators, resources) if evaluators else None
     cold = request.devices or not all(evaluator.is_warm for evaluator in evaluators.values())

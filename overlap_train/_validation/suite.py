@@ -6,16 +6,17 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
 
-from overlap_train._inspection.metric_constants import Constants
+from overlap_train._inspection.metric_code import Constants
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.reasons import Reason
 from overlap_train._support.threads import in_background
 from overlap_train._validation.live import LiveRunner, live_failure
-from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
@@ -23,7 +24,67 @@ from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["ValidationSuite"]
+__all__ = ["NamedRunner", "Runner", "ValidationSuite"]
+
+
+class Runner(Protocol):
+    """What evaluates one set, or calls one function.
+
+    A `ValidationRunner`, a `RemoteRunner`, a `LiveRunner` or a `FunctionRunner`.
+    """
+
+    @property
+    def in_step(self) -> Reason | None:
+        """Why training must not run ahead of these validations, or None."""
+
+    @property
+    def rewindable(self) -> bool:
+        """Whether a validation can be made again."""
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether a validation runs code of the user's, which may see what callbacks keep."""
+
+    @property
+    def live(self) -> bool:
+        """Whether it evaluates the model as it is, at delivery, and not snapshots: a `LiveRunner`."""
+
+    @property
+    def computes_here(self) -> bool:
+        """Whether the processors that a validation takes are this process's."""
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        """Begins to evaluate a snapshot; the futures are in the order of the parts."""
+
+    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values now."""
+
+    def evaluate_one_batch(self, values: Values) -> None:
+        """Evaluates the first batch, or raises what goes wrong with it."""
+
+    def merge(self, results: list[Any], values: Values) -> ValidationResult:
+        """Returns the metrics of the whole from those of the parts."""
+
+    def warn(self, results: Sequence[Any] = ()) -> None:
+        """Warns of what was odd about a validation. On the training thread."""
+
+    def close(self) -> None:
+        """Ends what the data began."""
+
+
+@dataclass(frozen=True)
+class NamedRunner:
+    """A validation set."""
+
+    name: str  # prefix of its metrics, "" if there is only one set
+    runner: Runner
+    validates: Callable[[int], bool]  # whether an epoch, counted from 0, is validated on it
+    is_function: bool = False  # whether it is an evaluation function beside the training
+
+    def start(self, snapshot: Snapshot) -> PendingValidation:
+        """Begins to evaluate a snapshot."""
+        return PendingValidation(snapshot.epoch, self.name, self.runner.start(snapshot), self.is_function)
+
 
 # From one epoch's end to the next one's first call the training needs less, unless a callback takes long.
 _HOLD_S = 0.05
@@ -43,15 +104,6 @@ class ValidationSuite:
         pool: CallersThread | WorkerPool | None = None,
         constants: Sequence[Constants] = (),
     ) -> None:
-        """Of sets that are there already.
-
-        Args:
-            sets: with their runners.
-            on_error: as in `ValidationPolicy`.
-            hosts: that share each validation.
-            pool: of the runners, if they share the cores with the training.
-            constants: with which the metrics of snapshots are computed.
-        """
         self._constants = constants
         self._hosts = hosts if hosts is not None else SingleHost()
         self._sets = {named.name: named for named in sets}
@@ -61,12 +113,7 @@ class ValidationSuite:
         self._drawing: Future[None] | None = None
 
     def add_function(self, named: NamedRunner, pool: WorkerPool | None) -> None:
-        """Adds an evaluation function after the sets.
-
-        Args:
-            named: with its runner.
-            pool: of its only thread; None if it runs on the training thread.
-        """
+        """Adds an evaluation function after the sets."""
         self._sets[named.name] = named
         if pool is not None:
             self._function_pools.append(pool)
@@ -162,12 +209,7 @@ class ValidationSuite:
     def validate_live(
         self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
     ) -> ShardOutcome | None:
-        """Validates the model as it is on one set; None if it failed and `on_error` leaves it out.
-
-        Raises:
-            ValidationWorkerError: it failed and `on_error` does not say otherwise.
-            Exception: a callback raised it.
-        """
+        """Validates the model as it is on one set; None if it failed and `on_error` leaves it out."""
         runner = self._sets[name].runner
         assert isinstance(runner, LiveRunner)
         try:
@@ -209,15 +251,7 @@ class ValidationSuite:
         return self._start(list(self._sets.values()), snapshot)
 
     def wait_until_drawn(self, timeout_s: float | None, check: Callable[[], None]) -> None:
-        """Waits until the batches that are to be drawn before the training goes on have been.
-
-        Args:
-            timeout_s: how long; None waits for ever.
-            check: called some ten times a second; may raise to end the wait.
-
-        Raises:
-            ValidationTimeoutError: they have not been drawn in time.
-        """
+        """Waits until the batches that are to be drawn before the training goes on have been."""
         start_s = time.monotonic()
         while self._drawing is not None and not self._drawing.done():
             check()
@@ -248,12 +282,6 @@ class ValidationSuite:
         """Merges the parts of an epoch's validations.
 
         Live validations are left out: they are made at delivery (`live_runner`).
-
-        Returns:
-            The result of each set by its name, and the workers' spans.
-
-        Raises:
-            ValidationWorkerError: a worker failed and `on_error` does not say otherwise.
         """
         results: dict[str, ValidationResult] = {}
         spans: list[Span] = []

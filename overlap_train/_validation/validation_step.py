@@ -1,16 +1,29 @@
-"""The validation step and what surrounds it, traced once; and why it must not run beside the training."""
+"""The validation step and what surrounds it, traced once; and why it must not run beside the training.
+
+Tracing computes with numbers, texts and flags once and for all. Keras traces a validation when it first
+validates; whoever sets one of these after our trace and before that changes what Keras sees. `TracedWith`
+tells.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
-from overlap_train._inspection.counters import Counter, counters_of
-from overlap_train._inspection.metric_constants import NO_CONSTANTS, Constants, constants_of
-from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
+from overlap_train._inspection.metric_code import NO_CONSTANTS, Constants, constants_of
+from overlap_train._inspection.reads import Reading
+from overlap_train._inspection.traced import (
+    CapturedVariable,
+    Counter,
+    TracedFunction,
+    counters_of,
+    trace,
+    union,
+)
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import data_mistakes
@@ -20,36 +33,75 @@ from overlap_train._keras import models as keras_models
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import CarriedLogs, lists_joined, require_logs
 
-__all__ = ["ValidationStep", "trace_step", "trace_validation"]
+__all__ = ["TracedWith", "ValidationStep", "trace_validation"]
+
+
+_SETTINGS: tuple[Callable[[], Any], ...] = (
+    keras.config.dtype_policy,
+    keras.config.epsilon,
+    keras.config.floatx,
+    keras.config.image_data_format,
+)
+
+
+class TracedWith:
+    """What the user's code reads in a validation, and attributes of the model's parts, as they are now."""
+
+    def __init__(self, model: keras.Model, function: Callable[..., Any]) -> None:
+        self.validated = False  # whether a validation has begun since, with which Keras would have traced
+        self._model = model
+        self._function = function
+        self._settings = _settings()
+        self._reading = self._read()
+
+    def changed(self) -> str | None:
+        """Returns what has been set to another value since, such as "Scaled.scale"; None if nothing was."""
+        if keras_models.runs_eagerly(self._model):  # nothing is traced
+            return None
+        changed = [name for name, value in _settings().items() if value != self._settings[name]]
+        if changed:
+            return changed[0]
+        before, now = self._reading, self._read()
+        if before is None or now is None:
+            return "something that its code may read"
+        return now.change_since(before)
+
+    def forget_validation(self) -> None:
+        """Drops what has been traced for the validation of the model."""
+        Traces.of(self._model).forget("test")
+
+    def _read(self) -> Reading | None:
+        """Reads the code; returns None if that cannot be told."""
+        model = self._model
+        parts = [model, *keras_metrics.metric_leaves(model)]
+        # Reading asks objects of any class for attributes and lengths; what they raise is no reason to fail.
+        with contextlib.suppress(Exception):
+            return Reading([*parts, *keras.tree.flatten(model.loss), self._function])
+        return None
+
+
+def _settings() -> dict[str, str]:
+    return {f"keras.config.{setting.__name__}": repr(setting()) for setting in _SETTINGS}
 
 
 @dataclass(frozen=True, eq=False)
 class ValidationStep:
-    """One validation step of a model for batches of one kind, as traced functions.
-
-    Attributes:
-        step: the step itself; updates the metrics and returns logs.
-        reset: sets the metrics back, as before the first batch; None if Python does so.
-        result: computes the metrics; None if Python does so.
-        preparation: makes a batch of what the data holds; None if it is a batch already.
-        logs: the step's logs.
-        own_logs: whether these count, of the last batch, and not the metrics: Keras takes the metrics where
-            both have the same names.
-        live: why the step can only run on the model's own variables, in step with the training; or None.
-        metrics: those of the model, which all but the step itself depends on.
-        constants: what `reset` and `result` have computed with of Python, and hold until it is set.
-        counters: what the step does nothing to but add to, such as the states of seed generators.
-    """
+    """One validation step of a model for batches of one kind, as traced functions."""
 
     step: TracedFunction
-    reset: TracedFunction | None
-    result: TracedFunction | None
-    preparation: TracedFunction | None
+    reset: TracedFunction | None  # sets the metrics back, as before the first batch; None if Python does so
+    result: TracedFunction | None  # computes the metrics; None if Python does so
+    preparation: TracedFunction | None  # makes a batch of what the data holds; None if it is a batch already
     logs: CarriedLogs
+    # whether these count, of the last batch, and not the metrics: Keras takes the metrics where both have
+    # the same names
     own_logs: bool
+    # why the step can only run on the model's own variables, in step with the training; or None
     live: Reason | None
-    metrics: tuple[Same, ...] = ()
+    metrics: tuple[Same, ...] = ()  # those of the model, which all but the step itself depends on
+    # what `reset` and `result` have computed with of Python, and hold until it is set
     constants: Constants = NO_CONSTANTS
+    # what the step does nothing to but add to, such as the states of seed generators
     counters: tuple[Counter, ...] = ()
 
     @property
@@ -76,18 +128,7 @@ def trace_validation(
     *,
     within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
 ) -> ValidationStep:
-    """Traces the validation step of a compiled model, which builds what is not built yet.
-
-    Args:
-        model: compiled.
-        function: the step.
-        element_spec: nested `tf.TensorSpec` of a prepared batch.
-        preparation: as in `ValidationStep`.
-        within: returns a function that does the same in the scope in which the model is to be traced.
-
-    Raises:
-        TypeError: if the step does not return a mapping.
-    """
+    """Traces the validation step of a compiled model, which builds what is not built yet."""
     step = trace_step(model, function, element_spec, within)
     require_logs("validation_step", step.outputs)
     return _around(model, step, preparation, within, *constants_of(model))
@@ -104,11 +145,6 @@ def with_present_metrics(
     A metric may have been added, or given another value to compute with. Keras keeps the trace of
     `test_step`, which knows nothing of that, but asks the model each time for its metrics to set them back
     and to read them.
-
-    Args:
-        model: compiled.
-        step: traced for batches of the right kind.
-        within: as for `trace_validation`.
     """
     present = tuple(map(Same, model.metrics))
     place = step.constants.changed()

@@ -16,7 +16,7 @@ from overlap_train._checkpoint.fingerprints import fingerprint
 from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState, check_remembered
-from overlap_train._data.training_data import make_feed
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train.errors import CheckpointError

@@ -16,7 +16,7 @@ from overlap_train._checkpoint.fingerprints import (
     fingerprint,
 )
 from overlap_train._data import array_feed
-from overlap_train._data.training_data import make_feed
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 
 X, Y = np.arange(12.0, dtype="float32").reshape(6, 2), np.zeros((6, 1), "float32")

@@ -6,8 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
-from overlap_train._data.given_data import GivenData
-from overlap_train._data.validation_data import make_batches
+from overlap_train._data.validation_data import GivenData, make_batches
 from overlap_train._keras.data import recognize
 
 X = np.arange(26, dtype="float32").reshape(13, 2)

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
-from overlap_train._data.training_data import make_feed
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 
 X = np.arange(26, dtype="float32").reshape(13, 2)

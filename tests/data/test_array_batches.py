@@ -8,9 +8,8 @@ import threading
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.array_batches import ArrayBatches
 from overlap_train._data.cached_batches import CachedBatches
-from overlap_train._data.shards import split_batches
+from overlap_train._data.validation_data import ArrayBatches, split_batches
 from tests.data.batches import X, Y, dataset, make, sums
 
 

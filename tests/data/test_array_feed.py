@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import zero_copy
-from overlap_train._data.training_data import make_feed
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 from tests.data.feeds import X, Y, feed_of
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train._data import cached_batches
 from overlap_train._data.cached_batches import CachedBatches
-from overlap_train._data.shards import split_batches
+from overlap_train._data.validation_data import split_batches
 from tests.data.batches import X, Y, dataset, make, over, sums
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from overlap_train._data.cursor import Cursor, CursorState, check_remembered
 from overlap_train._data.feed import Feed
-from overlap_train._data.training_data import make_feed
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.drawing import all_batches, next_batch
+from overlap_train._data.batches import all_batches, next_batch
 
 
 def numbers(count):

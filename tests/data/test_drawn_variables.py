@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.drawn_variables import DrawnVariables
+from overlap_train._data.pass_state import DrawnVariables
 from overlap_train._data.pipeline import captured_by, keeps_more_than_variables
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.fetching_ahead import is_asked_for_its_end, prepared_batches
+from overlap_train._data.pipeline import is_asked_for_its_end, prepared_batches
 
 
 def rows():

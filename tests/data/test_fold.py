@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.fold import Fold
+from overlap_train._data.cached_batches import Fold
 
 ROWS = tf.constant([1.0, 2.0, 3.0, 4.0, 5.0])
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data import pipeline
-from overlap_train._data.function_sources import captured_datasets, hides_sources, own_stages
-from overlap_train._data.training_data import make_feed
+from overlap_train._data.iterator_feed import make_feed
+from overlap_train._data.pipeline_parts import captured_datasets, hides_sources, own_stages
 from overlap_train._keras.data import recognize
 
 Dataset = tf.data.Dataset

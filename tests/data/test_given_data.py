@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 import tensorflow as tf
 
-from overlap_train._data.given_data import GivenData
+from overlap_train._data.validation_data import GivenData
 from overlap_train._keras.data import recognize
 from tests.data.batches import X, Y, dataset
 

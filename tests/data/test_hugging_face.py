@@ -8,8 +8,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.hugging_face import is_lookup, makes_passes_alike
 from overlap_train._data.pipeline import calls_python, draws_orders, looks_up_rows, python_draws_at_pass
+from overlap_train._data.pipeline_parts import is_lookup, makes_passes_alike
 from tests.whole_fits import library_sources
 
 needs_datasets = pytest.mark.skipif(not library_sources.INSTALLED["datasets"], reason="lacks datasets")

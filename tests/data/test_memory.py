@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train import zero_copy
-from overlap_train._data.memory import copied_bytes
-from overlap_train._data.training_data import make_feed
+from overlap_train._data.batches import copied_bytes
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 from tests.data.feeds import X, Y, feed_of, one_pass
 

@@ -10,18 +10,17 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
-from overlap_train._data.fetching_ahead import prepared_batches
-from overlap_train._data.given_data import GivenData
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._data.pipeline import (
     cache_files,
     is_repeatable,
     keeps_state,
+    prepared_batches,
     reorders,
 )
-from overlap_train._data.pipeline_facts import without_autotune
+from overlap_train._data.pipeline_parts import without_autotune
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.validation_data import make_batches
+from overlap_train._data.validation_data import GivenData, make_batches
 from overlap_train._keras.data import recognize
 
 ROWS = np.arange(24, dtype="float32").reshape(12, 2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.pipeline_facts import looked_up_once, without_autotune
+from overlap_train._data.pipeline_parts import looked_up_once, without_autotune
 
 
 def rows(count=6):

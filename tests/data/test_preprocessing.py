@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from overlap_train._data.preprocessing import prepare, trace_preprocess
+from overlap_train._data.batches import prepare, trace_preprocess
 from tests.networks import assert_same_history
 from tests.pools import pooled
 from tests.seeds import set_random_seed

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data import row_orders
-from overlap_train._data.row_orders import RowOrders
-from overlap_train._data.training_data import make_feed
+from overlap_train._data import array_feed
+from overlap_train._data.array_feed import RowOrders
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize, row_order
 from overlap_train._support.threads import in_background
 
@@ -23,7 +23,7 @@ def orders_of(rows, batch_size, shuffle):
 
 @pytest.fixture
 def unseeded(unseeded, monkeypatch):
-    monkeypatch.setattr(row_orders, "row_shuffling", lambda: "random")  # as up to Keras 3.15
+    monkeypatch.setattr(array_feed, "row_shuffling", lambda: "random")  # as up to Keras 3.15
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])
@@ -48,11 +48,11 @@ def test_rows_that_are_shuffled_within_their_batches_stay_in_them(unseeded):
 
 
 def test_where_keras_shuffles_without_drawing_all_passes_and_runs_have_its_order(unseeded, monkeypatch):
-    monkeypatch.setattr(row_orders, "row_shuffling", lambda: "fixed")
-    monkeypatch.setattr(row_orders, "row_order", lambda *_: tf.data.Dataset.range(9, -1, -1).batch(4))
+    monkeypatch.setattr(array_feed, "row_shuffling", lambda: "fixed")
+    monkeypatch.setattr(array_feed, "row_order", lambda *_: tf.data.Dataset.range(9, -1, -1).batch(4))
     passes = [orders_of(10, 4, True)[number].numpy().tolist() for number in range(3)]
     assert passes == [[*range(9, -1, -1)]] * 3
-    row_orders._remembered.cache_clear()  # of an order that is none of Keras's
+    array_feed._remembered.cache_clear()  # of an order that is none of Keras's
 
 
 def test_two_runs_without_a_seed_differ(unseeded):
@@ -62,7 +62,7 @@ def test_two_runs_without_a_seed_differ(unseeded):
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
 def test_a_seed_gives_all_passes_one_order_which_is_drawn_once(shuffle, monkeypatch):
     """As by Keras, whose pipeline begins from the global seed in each epoch: test_training_data.py."""
-    monkeypatch.setattr(row_orders, "in_background", lambda *_: pytest.fail("nothing is left to be drawn"))
+    monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("nothing is left to be drawn"))
     keras.utils.set_random_seed(3)
     found = orders_of(20, 4, shuffle)
     first = found[0]
@@ -72,7 +72,7 @@ def test_a_seed_gives_all_passes_one_order_which_is_drawn_once(shuffle, monkeypa
 @pytest.mark.parametrize("largest", [0, 1 << 20])
 def test_what_is_remembered_is_the_order_of_keras_for_each_seed_and_kind(largest, monkeypatch):
     """Each one twice: what is remembered of one is not taken for another."""
-    monkeypatch.setattr(row_orders, "_MOST_REMEMBERED", largest)
+    monkeypatch.setattr(array_feed, "_MOST_REMEMBERED", largest)
     kinds = [(20, 4, True), (20, 5, True), (21, 4, True), (20, 4, "batch"), (20, 5, "batch"), (20, 4, False)]
     for seed in (3, 4, 3):
         for rows, batch_size, shuffle in 2 * kinds:
@@ -89,7 +89,7 @@ def test_a_second_training_makes_no_pipeline(seed, shuffle, monkeypatch, unseede
     """It took most of a short fit, and TensorFlow keeps something of every pipeline for good."""
     tf.random.set_seed(seed)
     first = orders_of(30, 4, shuffle)[0]
-    monkeypatch.setattr(row_orders, "row_order", lambda *_: pytest.fail("a pipeline"))
+    monkeypatch.setattr(array_feed, "row_order", lambda *_: pytest.fail("a pipeline"))
     second = orders_of(30, 4, shuffle)[0]
     assert sorted(second.numpy()) == list(range(30))
     assert np.array_equal(first, second) == (seed is not None or not shuffle)
@@ -104,7 +104,7 @@ def test_trainings_that_begin_at_once_have_orders_of_their_own(unseeded):
 
 def test_rows_in_their_own_order_need_no_seed(monkeypatch):
     """Where TensorFlow's operations are to be deterministic, to ask for one is an error if there is none."""
-    monkeypatch.setattr(row_orders, "_global_seed", lambda: pytest.fail("asked for the seed"))
+    monkeypatch.setattr(array_feed, "_global_seed", lambda: pytest.fail("asked for the seed"))
     assert orders_of(5, 4, False)[0].numpy().tolist() == list(range(5))
 
 
@@ -119,7 +119,7 @@ def test_asking_for_the_seed_leaves_what_is_drawn_next_as_it_was():
 @pytest.mark.parametrize("largest", [0, 1 << 20])
 @pytest.mark.parametrize("now", [None, 7])
 def test_orders_are_drawn_under_the_seed_of_a_training_that_goes_on(now, largest, unseeded, monkeypatch):
-    monkeypatch.setattr(row_orders, "_MOST_REMEMBERED", largest)
+    monkeypatch.setattr(array_feed, "_MOST_REMEMBERED", largest)
     keras.utils.set_random_seed(3)
     of_three, expected = orders_of(30, 4, True)[0].numpy(), tf.random.uniform([4]).numpy()
     tf.random.set_seed(now)
@@ -127,7 +127,7 @@ def test_orders_are_drawn_under_the_seed_of_a_training_that_goes_on(now, largest
     found.draw_under(3)
     assert found.seed == 3
     np.testing.assert_array_equal(found[0].numpy(), of_three)
-    assert row_orders._global_seed() == now
+    assert array_feed._global_seed() == now
     keras.utils.set_random_seed(3)
     found.draw_under(None)
     assert found[0].numpy().tolist() != found[1].numpy().tolist()
@@ -161,14 +161,14 @@ def test_a_seed_that_comes_later_changes_nothing(unseeded):
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])
 def test_the_thread_that_draws_ends_by_itself(shuffle, monkeypatch, unseeded):
-    monkeypatch.setattr(row_orders, "_MOST_AT_ONCE", 99)
+    monkeypatch.setattr(array_feed, "_MOST_AT_ONCE", 99)
     names: list[str] = []
 
     def noted(draw, name):
         names.append(name)
         return in_background(draw, name)
 
-    monkeypatch.setattr(row_orders, "in_background", noted)
+    monkeypatch.setattr(array_feed, "in_background", noted)
     found = orders_of(100, 4, shuffle)
     first = found[0]
     assert names == ["overlap-order"]
@@ -181,6 +181,6 @@ def test_the_thread_that_draws_ends_by_itself(shuffle, monkeypatch, unseeded):
 
 def test_short_orders_take_no_thread(monkeypatch, unseeded):
     """TensorFlow keeps something of every thread that calls it, for good."""
-    monkeypatch.setattr(row_orders, "in_background", lambda *_: pytest.fail("a thread"))
+    monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("a thread"))
     found = orders_of(100, 4, True)
     assert len({tuple(found[number].numpy()) for number in range(5)}) == 5

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from overlap_train._data.shards import split_batches
+from overlap_train._data.validation_data import split_batches
 
 
 @example(0, 3)

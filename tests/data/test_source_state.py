@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from overlap_train._checkpoint.data_state import DataState
-from overlap_train._data.source_state import begun_at, state_at
+from overlap_train._data.pass_state import begun_at, state_at
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.shards import warn_if_short
+from overlap_train._data.validation_data import warn_if_short
 from tests.data.batches import X, Y, make
 
 

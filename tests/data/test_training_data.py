@@ -8,9 +8,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
-from overlap_train._data.iterator_feed import IteratorFeed
-from overlap_train._data.memory import size_bytes
-from overlap_train._data.training_data import make_feed
+from overlap_train._data.batches import size_bytes
+from overlap_train._data.iterator_feed import IteratorFeed, make_feed
 from overlap_train._keras.data import recognize
 from tests.data.feeds import X, Y, feed_of, keras_passes, one_pass, rows
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.unseeded import PassSeeds, seeds_of, unseeded_draws
+from overlap_train._data.pass_state import PassSeeds, seeds_of, unseeded_draws
 
 Dataset = tf.data.Dataset
 pytestmark = pytest.mark.usefixtures("unseeded")

@@ -41,7 +41,7 @@ _NOT_SHOWN = (
     ("_fit/checkpointing.py", "validation_step"),
     ("_fit/checkpointing.py", ": freq"),
     ("_fit/checkpointing.py", ", prepared by a function"),
-    ("_inspection/origins.py", ""),
+    ("_inspection/code.py", ""),
     # What a reason names, whose kind has its section.
     ("_data/pipeline.py", "a lookup table"),
     ("_data/pipeline.py", "an iterator, a queue or a dataset"),
@@ -52,8 +52,8 @@ _NOT_SHOWN = (
     ("_fit/lag.py", "the training step"),
     ("_inspection/effects.py", ""),
     ("_inspection/metric_code.py", ""),
-    ("_inspection/metric_constants.py", ""),
-    ("_inspection/tables.py", ""),
+    ("_inspection/metric_code.py", ""),
+    ("_inspection/effects.py", ""),
     ("_keras/evaluation.py", "makes its test function itself"),
     ("_keras/evaluation.py", "keras.Model.evaluate is that of"),
     ("_keras/evaluation.py", "has an evaluate of its own"),
@@ -72,7 +72,7 @@ _NOT_SHOWN = (
     ("_fit/request.py", "validation_step of the trainer"),
     ("_keras/names.py", " _"),
     ("_keras/names.py", "executor_fn future_queue"),
-    ("_data/unseeded.py", "cannot be told apart"),  # which is caught
+    ("_data/pass_state.py", "cannot be told apart"),  # which is caught
     ("routing.py", "validations inside epochs"),
     ("conv/build.py", "python -m overlap_train.conv.build"),  # what its own --help says
     ("conv/build.py", "with the CUDA kernels"),

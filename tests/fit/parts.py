@@ -11,7 +11,7 @@ from overlap_train import ValidationPolicy
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._callbacks.outcomes import Outcome
 from overlap_train._data.cursor import Cursor
-from overlap_train._data.training_data import make_feed
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.interrupts import Interrupts

@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy, ValidationSet
-from overlap_train._inspection.counters import counters_of
-from overlap_train._inspection.traced import TracedFunction
+from overlap_train._inspection.traced import TracedFunction, counters_of
 from tests.networks import CLASSES, assert_same_history, assert_same_weights, crossentropy
 from tests.seeds import set_random_seed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlap_train._inspection.lookup import MISSING, look_up, variables_of
+from overlap_train._inspection.code import MISSING, look_up, variables_of
 
 LEVEL = 3
 

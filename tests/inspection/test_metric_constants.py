@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._inspection.metric_constants import constants_of
+from overlap_train._inspection.metric_code import constants_of
 from tests.networks import CLASSES, arrays, assert_same_history, sequential
 
 X, Y = arrays(96)

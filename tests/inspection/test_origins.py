@@ -18,7 +18,7 @@ import tensorflow as tf
 import tqdm
 
 from overlap_train import Trainer
-from overlap_train._inspection.origins import Origin, is_simple, module_of, origin_of
+from overlap_train._inspection.code import Origin, is_simple, module_of, origin_of
 
 
 class Own:

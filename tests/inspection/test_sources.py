@@ -9,7 +9,7 @@ import linecache
 
 import pytest
 
-from overlap_train._inspection.sources import definition_of
+from overlap_train._inspection.code import definition_of
 
 
 def plain(a, b=1):

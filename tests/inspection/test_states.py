@@ -7,7 +7,7 @@ import collections
 import numpy as np
 import pytest
 
-from overlap_train._inspection.states import state_of
+from overlap_train._inspection.reads import state_of
 
 
 @pytest.mark.parametrize(

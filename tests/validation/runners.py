@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from overlap_train._validation.named_runner import NamedRunner
-from overlap_train._validation.suite import ValidationSuite
+from overlap_train._validation.suite import NamedRunner, ValidationSuite
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._validation.attributes import Attributes, watched
+from overlap_train._validation.private_model import Attributes, watched
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy
 
 X, Y = arrays(48)

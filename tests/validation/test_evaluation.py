@@ -10,9 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer
-from overlap_train._data.given_data import GivenData
-from overlap_train._data.shards import Shard, split_batches
-from overlap_train._data.validation_data import make_batches
+from overlap_train._data.validation_data import GivenData, Shard, make_batches, split_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.evaluation import SnapshotEvaluator

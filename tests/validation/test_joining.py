@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._data.given_data import GivenData
-from overlap_train._data.validation_data import make_batches
+from overlap_train._data.validation_data import GivenData, make_batches
 from overlap_train._keras.data import recognize
-from overlap_train._validation.joining import rows_together
+from overlap_train._validation.sets import rows_together
 from tests import pools
 from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
 from tests.pools import sequential

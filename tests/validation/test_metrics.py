@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from overlap_train._validation.metrics import unmergeable_metrics
+from overlap_train._validation.evaluation import unmergeable_metrics
 
 BINARY = [
     "BinaryAccuracy",

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ValidationSet
-from overlap_train._validation.named_sets import is_set, named_sets
+from overlap_train._validation.given_sets import is_set, named_sets
 from tests.networks import arrays
 
 X, Y = arrays(40)

@@ -7,8 +7,7 @@ import threading
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.given_data import GivenData
-from overlap_train._data.validation_data import make_batches
+from overlap_train._data.validation_data import GivenData, make_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.evaluation import SnapshotEvaluator

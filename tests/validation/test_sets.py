@@ -16,8 +16,7 @@ from overlap_train._support.reasons import Reason
 from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.runner import ValidationRunner
-from overlap_train._validation.set_request import SetRequest
-from overlap_train._validation.sets import build_suite, prepare_sets
+from overlap_train._validation.sets import SetRequest, build_suite, prepare_sets
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy
 from tests.pools import sequential
 

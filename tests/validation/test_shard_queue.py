@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from overlap_train._validation import shard_queue
-from overlap_train._validation.pool import WorkerPool
-from overlap_train._validation.shard_queue import ShardQueue
+from overlap_train._validation import pool
+from overlap_train._validation.pool import ShardQueue, WorkerPool
 
 WAIT_S = 30
 
@@ -103,7 +102,7 @@ def test_held_jobs_begin_when_they_are_admitted():
 
 def test_held_jobs_begin_when_the_time_has_passed(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(shard_queue.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
     queue = ShardQueue()
     queue.hold(0.05)
     queue.put("job")
@@ -121,7 +120,7 @@ def test_held_jobs_begin_when_the_time_has_passed(monkeypatch):
 def test_held_jobs_let_the_training_call_begin_first(monkeypatch):
     """Nor are they held back any longer when the next call comes before they have begun."""
     now, queue, waited = [100.0], ShardQueue(), []
-    monkeypatch.setattr(shard_queue.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
 
     def wait(timeout=None):
         waited.append(timeout)

@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._validation.stepwise import StepSchedule
+from overlap_train._validation.backlog import StepSchedule
 from tests.networks import arrays
 from tests.pools import sequential
 

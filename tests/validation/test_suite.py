@@ -7,9 +7,8 @@ import pytest
 
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.live import LiveRunner
-from overlap_train._validation.named_runner import NamedRunner
 from overlap_train._validation.pending import PendingEpoch
-from overlap_train._validation.suite import ValidationSuite
+from overlap_train._validation.suite import NamedRunner, ValidationSuite
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.records import ValidationResult
 from tests.parallel.together import on_hosts

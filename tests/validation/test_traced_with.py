@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from overlap_train._inspection.traces import Traces
-from overlap_train._validation.traced_with import TracedWith
+from overlap_train._validation.validation_step import TracedWith
 
 
 class Scaled(keras.layers.Layer):

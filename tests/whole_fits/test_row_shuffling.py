@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras.src.trainers import data_adapters
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._data import row_orders
+from overlap_train._data import array_feed
 from overlap_train._keras import data as keras_data
 from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
 
@@ -44,10 +44,10 @@ def shuffling(request, monkeypatch):
 
     for module in (data_adapters, keras_data):
         monkeypatch.setattr(module, "ArrayDataAdapter", Counting)
-    for cached in (keras_data.row_shuffling, row_orders._remembered):
+    for cached in (keras_data.row_shuffling, array_feed._remembered):
         cached.cache_clear()
     yield request.param
-    for cached in (keras_data.row_shuffling, row_orders._remembered):
+    for cached in (keras_data.row_shuffling, array_feed._remembered):
         cached.cache_clear()
 
 

@@ -19,7 +19,7 @@ import keras
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._validation.traced_with import TracedWith
+from overlap_train._validation.validation_step import TracedWith
 from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
 from tests.seeds import set_random_seed
 

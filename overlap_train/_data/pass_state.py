@@ -1,28 +1,135 @@
-"""Shuffles without a seed: each pass over such a pipeline gets one that another process can give it, too.
+"""A: what a pass depends on, so that it can be made again, here and in another process.
 
-TensorFlow draws the seed of a shuffle when the dataset is made, and tells nobody. But the state of a new
-iterator holds what its shuffles will draw from, and an iterator takes a state. So the trainer draws that
-itself, from one number and that of the pass. Nobody can tell the difference: the order is random either way.
-
-A shuffle that keeps one order is left alone, because it may divide rows between data that the trainer does
-not see. So is one that begins anew within a pass, as under a `repeat`: the first seeds alone are taken.
+The seeds of shuffles without one, the variables to which a pipeline's functions write, and the state of the
+Python that makes data (`_checkpoint.data_state` takes it).
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
 from overlap_train._data.pipeline import function_nodes, stages_of
-from overlap_train._data.pipeline_facts import looked_up_once
+from overlap_train._data.pipeline_parts import looked_up_once
+from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._support.numbers import is_count
 
-__all__ = ["PassSeeds", "seeds_of", "unseeded_draws"]
+__all__ = [
+    "DrawnVariables",
+    "NotesState",
+    "PassSeeds",
+    "SourceState",
+    "begun_at",
+    "seeds_of",
+    "state_at",
+    "unseeded_draws",
+]
+
+
+class SourceState(Protocol):
+    """Takes the state of a source, and puts it back."""
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """The names of what cannot be taken and may change."""
+
+    def take(self) -> dict[str, Any]:
+        """Returns the present state, in values that a checkpoint can hold."""
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Makes sure that a state of a file is one, whether or not this source takes it; changes nothing."""
+
+    def put_back(self, state: Mapping[str, Any]) -> list[str]:
+        """Puts a state of another process back; returns what of it stays as it is."""
+
+    def told(self, state: Mapping[str, Any]) -> Any:
+        """Returns what the source itself told as a state was taken."""
+
+
+NotesState = Callable[[Any], SourceState]
+
+
+def state_at(iterator: Any, count: int, note: NotesState) -> dict[str, Any] | None:
+    """Returns the state of a source whose iterator has given `count` elements, for `begun_at`.
+
+    None if the iterator has drawn others ahead, or has a state that no checkpoint can hold.
+    """
+    if iterator is None or iterator.count != count:
+        return None
+    try:
+        return note(iterator).take()
+    except TypeError:
+        return None
+
+
+def begun_at(source: Any, count: int, state: Mapping[str, Any], note: NotesState) -> Any:
+    """Makes a source begin its next pass where another process stood.
+
+    Returns the iterator of that pass, or None if the source does not take the state: its elements have to be
+    drawn.
+    """
+    seeds = note(None)
+    try:
+        begun = source.begin_at(count, seeds.told(state))
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return None
+    seeds.put_back(state)
+    return begun
+
+
+class DrawnVariables:
+    """Their values, by the number of the pass that began with them. Belongs to the training thread."""
+
+    def __init__(self, variables: Sequence[CapturedVariable]) -> None:
+        self._variables = variables
+        self._values: dict[int, list[tf.Tensor]] = {}
+
+    def note(self, number: int) -> None:
+        """Takes the values for a pass that is being made."""
+        self._values[number] = [
+            tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            for variable in self._variables
+        ]
+
+    def noted(self, number: int) -> list[npt.NDArray[Any]]:
+        """Returns the values of a pass, for a checkpoint."""
+        return [np.array(value.numpy()) for value in self._values[number]]
+
+    def take(self, number: int, stored: Any) -> None:
+        """Takes what another process has noted of a pass."""
+        self.check(stored)
+        self._values[number] = [tf.constant(array) for array in stored]
+
+    def check(self, stored: Any) -> None:
+        """Makes sure that values may be these variables'."""
+        arrays = stored if isinstance(stored, list) else []
+        if len(arrays) != len(self._variables) or not all(map(_fits, self._variables, arrays)):
+            raise ValueError("the variables of its pipeline are invalid")
+
+    def put_back(self, number: int) -> None:
+        """Has the variables stand as a pass was made; nobody may draw."""
+        if number not in self._values:
+            raise ValueError("it does not say where the variables of its pipeline stood as the pass began")
+        for variable, value in zip(self._variables, self._values[number], strict=True):
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+
+    def forget(self, number: int) -> None:
+        """Says that nobody will go back to before a pass."""
+        self._values = {each: values for each, values in self._values.items() if each >= number}
+
+
+def _fits(variable: CapturedVariable, array: Any) -> bool:
+    """Whether a variable can have such a value; a shape that it leaves open is that of any."""
+    if not isinstance(array, np.ndarray) or array.dtype != variable.dtype.as_numpy_dtype:
+        return False
+    return bool(variable.shape.is_compatible_with(array.shape))
+
 
 _LARGEST_SEED = (1 << 63) - 1
 _A_SHUFFLE = "shuffle"
@@ -61,23 +168,9 @@ def _seeds_of(stage: tf.data.Dataset) -> tuple[int, int] | None:
 
 
 class PassSeeds:
-    """The seeds of the shuffles in a pipeline that has no other random operations without one.
-
-    Args:
-        dataset: the pipeline.
-        states: of a new iterator of it.
-
-    Attributes:
-        seed: from which the seeds of all passes follow.
-    """
+    """The seeds of the shuffles in a pipeline that has no other random operations without one."""
 
     def __init__(self, dataset: tf.data.Dataset, states: tf.Tensor) -> None:
-        """Draws a seed.
-
-        Raises:
-            ValueError: a shuffle begins anew within a pass, or another one has a seed of its own.
-            tf.errors.OpError: iterators have other states than those that are known here.
-        """
         self._dataset = dataset
         self.seed = secrets.randbits(63)
         self._parts = [
@@ -101,21 +194,13 @@ class PassSeeds:
         return seeds
 
     def take(self, seed: Any) -> None:
-        """Takes the seed of another process.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Takes the seed of another process."""
         self.check(seed)
         self.seed = seed
 
     @staticmethod
     def check(seed: Any) -> None:
-        """Makes sure that a value of a file is a seed.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Makes sure that a value of a file is a seed."""
         if not is_count(seed, _LARGEST_SEED):
             raise ValueError("it does not say from which seed its shuffles draw")
 

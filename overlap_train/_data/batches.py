@@ -1,0 +1,150 @@
+"""How a batch is drawn outside compiled code and prepared, and what memory arrays and tensors take.
+
+A function of the user's prepares a batch as a part of the data. Over arrays it runs inside the compiled loop,
+behind the gathering of the rows, so that the arrays stay as small as they are (pixels as uint8); behind a
+dataset it is one more stage of the pipeline. It is traced on the training thread. What it reads or writes is
+found on its trace like that of a step: a variable is part of the snapshots, and what no snapshot can hold,
+such as `tf.random`, is validated in step with the training.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from overlap_train._inspection.traced import TracedFunction
+from overlap_train._keras import data as keras_data
+from overlap_train._support.fit_arguments import Preprocess
+from overlap_train.zero_copy import as_tensor, explain
+
+__all__ = [
+    "Preprocess",
+    "all_batches",
+    "copied_bytes",
+    "end_iterators",
+    "lent_or_copied",
+    "next_batch",
+    "prepare",
+    "size_bytes",
+    "trace_preprocess",
+]
+
+
+def size_bytes(array: Any) -> int:
+    """Returns the memory that a tensor's or an array's elements need."""
+    if tf.is_tensor(array):
+        return int(math.prod(array.shape) * array.dtype.size)
+    return int(array.nbytes)
+
+
+def copied_bytes(array: Any) -> int:
+    """Returns the memory that a tensor with an array's content needs beside the array: none if it is lent."""
+    return 0 if _is_lent(array) else size_bytes(array)
+
+
+def lent_or_copied(array: Any) -> tf.Tensor:
+    """Returns a tensor with an array's content, in the memory of the array where that can be lent."""
+    return as_tensor(array) if _is_lent(array) else tf.convert_to_tensor(array)
+
+
+def _is_lent(array: Any) -> bool:
+    """Whether TensorFlow may read an array where it lies: fit for it, and nobody can write to it."""
+    if type(array) not in (np.ndarray, np.memmap) or tf.config.list_logical_devices("GPU"):
+        return False
+    base = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return explain(array).zero_copy
+
+
+_END_S = 2.0
+
+
+def next_batch(iterator: Iterator[Any]) -> Any | None:
+    """Returns the next batch, or None when there is no more.
+
+    TensorFlow keeps three quarters of a kilobyte for good of each error that comes out of an eager operation.
+    The end of an iterator is one, and is asked for here instead.
+    """
+    if not isinstance(iterator, tf.data.Iterator):
+        return next(iterator, None)
+    found = iterator.get_next_as_optional()
+    return found.get_value() if found.has_value() else None
+
+
+def all_batches(dataset: tf.data.Dataset) -> list[Any]:
+    """Returns the batches of one pass."""
+    iterator, batches = iter(dataset), []
+    while (batch := next_batch(iterator)) is not None:
+        batches.append(batch)
+    return batches
+
+
+def end_iterators(iterators: list[Any]) -> None:
+    """Empties a list of the last references to iterators, as no batch is drawn from them any more.
+
+    The end of an iterator waits for the batch that it fetches ahead. The user's Python may never return that,
+    so a thread waits, and the caller only for a moment. Without this the garbage collector would wait, at any
+    time and on any thread.
+    """
+    if not any(each is not None for each in iterators):
+        return
+    thread = threading.Thread(target=iterators.clear, name="iterators-end", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # can't start new thread
+        iterators.clear()
+    else:
+        thread.join(_END_S)
+
+
+def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
+    """Returns what a user's function makes of a batch; the batch itself if there is no function."""
+    if preprocess is None:
+        return batch
+    batch = keras_data.without_optionals(batch)
+    parts = batch if isinstance(batch, tuple) else (batch,)
+    _require_room(preprocess, parts)
+    prepared = preprocess(*parts)
+    if prepared is None or isinstance(prepared, list):
+        raise TypeError(
+            f"preprocess returned {type(prepared).__name__}; expected x, (x, y) or (x, y, sample_weight), as "
+            "for tf.data.Dataset.map"
+        )
+    return prepared
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _require_room(preprocess: Preprocess, parts: tuple[Any, ...]) -> None:
+    """Raises a TypeError where a function does not take the parts of a batch; no part of the graph."""
+    try:
+        signature = inspect.signature(preprocess)
+    except (TypeError, ValueError):  # it does not tell
+        return
+    try:
+        signature.bind(*parts)
+    except TypeError:
+        given = ", ".join(("x", "y", "sample_weight")[: len(parts)])
+        raise TypeError(
+            f"preprocess is called with ({given}), as a function for tf.data.Dataset.map is, and takes "
+            f"{signature}; wrap it, as by lambda x, y: (preprocess(x), y)"
+        ) from None
+
+
+def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> tuple[TracedFunction | None, Any]:
+    """Traces a user's function, if any, and returns it with the nested specs of a prepared batch."""
+    if preprocess is None:
+        return None, raw_spec
+    traced = TracedFunction(lambda batch: prepare(preprocess, batch), raw_spec)
+    spec = tf.nest.map_structure(
+        lambda t: None if t is None else tf.TensorSpec(t.shape, t.dtype), traced.outputs
+    )
+    return traced, spec
