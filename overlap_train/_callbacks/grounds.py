@@ -27,10 +27,7 @@ __all__ = ["Grounds"]
 class Grounds:
     """What has been decided about callbacks. On the training thread.
 
-    Args:
-        callbacks: a Keras `CallbackList`.
-        waiting_hook: returns which hook of a callback has to be called between steps, or None.
-        set_since: returns what callbacks have set of what has been traced, or None.
+    `set_since` returns what callbacks have set of what has been traced, or None.
     """
 
     def __init__(
@@ -46,7 +43,7 @@ class Grounds:
         self._decided = self._decide()
 
     def changed(self) -> str | None:
-        """Returns what is otherwise now, in words; None if the same would be decided again."""
+        """Return what is otherwise now, in words; None if the same would be decided again."""
         if self._given_up is not None:
             return self._given_up
         place = self._set_since()
@@ -57,7 +54,7 @@ class Grounds:
         return None
 
     def give_up(self, reason: str) -> None:
-        """Has them hold no more, for a reason in words."""
+        """Have them hold no more, for a reason in words."""
         self._given_up = reason
 
     def _decide(self) -> list[Any]:

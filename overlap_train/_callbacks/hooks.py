@@ -105,13 +105,10 @@ def may_set_before_tests(callback: keras.callbacks.Callback) -> bool:
 def hook_that_waits(
     callback: keras.callbacks.Callback, *, watched: bool = False, late: bool = True
 ) -> str | None:
-    """Returns which hook has to be called between steps, so that no epoch may begin ahead of it; or None.
+    """Return which hook has to be called between steps, so that no epoch may begin ahead of it; or None.
 
-    Args:
-        callback: any.
-        watched: whether the user's code makes data or validates: it may look at what the user's other code
-            keeps.
-        late: whether the hooks can be called late. If not, those of Keras's own can still be called twice.
+    `watched` says that the user's code makes data or validates: it may look at what the user's other code
+    keeps. If hooks cannot be called `late`, those of Keras's own can still be called twice.
     """
     if is_declared_safe(callback):
         return None
@@ -165,7 +162,7 @@ def is_declared_safe(callback: keras.callbacks.Callback) -> bool:
 
 
 def _within(callback: Any, hooks: Iterable[str]) -> tuple[Any, list[str]]:
-    """Returns the callback that acts and those of the hooks that are called: `EpochOnly` has another act."""
+    """Return the callback that acts and those of the hooks that are called: `EpochOnly` has another act."""
     chosen = list(hooks)
     while isinstance(callback, EpochOnly):
         callback, chosen = callback.callback, [hook for hook in chosen if "batch" not in hook]
@@ -173,7 +170,7 @@ def _within(callback: Any, hooks: Iterable[str]) -> tuple[Any, list[str]]:
 
 
 def _acting(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> list[str]:
-    """Returns those of the hooks that a callback overrides, and does something in."""
+    """Return those of the hooks that a callback overrides, and does something in."""
     return [hook for hook in hooks if overrides(callback, hook) and not _is_idle(callback, hook)]
 
 

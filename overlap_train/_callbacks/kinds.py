@@ -54,7 +54,7 @@ _MACHINERY: Mapping[str, tuple[str, ...]] = {
 
 @cache
 def of_keras(kind: type) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns what Keras's classes among the bases of `kind` keep: state, and all else."""
+    """Return what Keras's classes among the bases of `kind` keep: state, and all else."""
     state: set[str] = set()
     settings: set[str] = set()
     for base in filter(is_keras, kind.__mro__):
@@ -67,7 +67,7 @@ def of_keras(kind: type) -> tuple[frozenset[str], frozenset[str]]:
 
 @cache
 def settings_of(kind: type) -> frozenset[str]:
-    """Returns the arguments of the constructors of Keras's classes among the bases of `kind`."""
+    """Return the arguments of the constructors of Keras's classes among the bases of `kind`."""
     found: set[str] = set()
     for base in filter(is_keras, kind.__mro__):
         if "__init__" in vars(base):
@@ -81,12 +81,9 @@ def is_keras(kind: type) -> bool:
 
 
 def unfit(name: str, value: Any, model: keras.Model | None) -> str | None:
-    """Returns in words why a value cannot be that of an attribute, or None.
+    """Return in words why a value of a checkpoint cannot be that of an attribute of Keras's, or None.
 
-    Args:
-        name: of an attribute that a callback of Keras remembers.
-        value: from a checkpoint.
-        model: that the callback belongs to; its weights have the shapes of those that are remembered.
+    The weights of the callback's model have the shapes of those that are remembered.
     """
     if name == "best_weights":
         return None if value is None or _are_weights(value, model) else "does not hold the model's weights"

@@ -81,7 +81,7 @@ _AROUND_BATCHES: Mapping[tuple[str, str], Callable[[Any], Known | None]] = {
 
 
 def knowledge_of(callback: Any, hook: str) -> Known | None:
-    """Returns what a hook of a callback does, if it is a library's and known; else None."""
+    """Return what a hook of a callback does, if it is a library's and known; else None."""
     member = variables_of(callback).get(hook, getattr(type(callback), hook, None))
     package = _package(member)
     if package != "keras" and package not in _PACKAGES:
@@ -103,7 +103,7 @@ def only_watches(callback: Any) -> bool:
 
 
 def _package(member: Any) -> str:
-    """Returns the package in whose code a function or method is written, whatever has been wrapped."""
+    """Return the package in whose code a function or method is written, whatever has been wrapped."""
     function = getattr(member, "__func__", member)
     return str(getattr(function, "__globals__", {}).get("__name__", "")).split(".")[0]
 

@@ -28,13 +28,13 @@ _UNREADABLE = object()
 
 
 def listeners(callbacks: Any) -> list[Any]:
-    """Returns what stands for a list, if it has hooks of its own, and then its callbacks."""
+    """Return what stands for a list, if it has hooks of its own, and then its callbacks."""
     members, hooks = list(callbacks.callbacks), own_hooks(callbacks)
     return [_stand_in(type(callbacks).__name__)(callbacks, hooks), *members] if hooks else members
 
 
 def own_hooks(callbacks: Any) -> tuple[str, ...]:
-    """Returns the hooks of a list that run other code than Keras's; one that several hosts share has none."""
+    """Return the hooks of a list that run other code than Keras's; one that several hosts share has none."""
     if not isinstance(callbacks, keras.callbacks.CallbackList):
         return ()
     if any(_is_replaced(callbacks, name) for name in _WITHIN):
@@ -46,7 +46,7 @@ def own_hooks(callbacks: Any) -> tuple[str, ...]:
 
 
 def remembering(callbacks: Any) -> list[keras.callbacks.Callback]:
-    """Returns who may remember something: the callbacks of a list, and a list of the user's class itself."""
+    """Return who may remember something: the callbacks of a list, and a list of the user's class itself."""
     listed = isinstance(callbacks, keras.callbacks.CallbackList) and not is_keras(type(callbacks))
     return [*callbacks.callbacks, callbacks] if listed else list(callbacks.callbacks)
 
@@ -64,7 +64,7 @@ class _OwnHooks(keras.callbacks.Callback):  # type: ignore[misc]
 
 @functools.lru_cache(maxsize=64)
 def _stand_in(name: str) -> type[_OwnHooks]:
-    """Returns the class of what stands for a list, by whose name messages call it."""
+    """Return the class of what stands for a list, by whose name messages call it."""
     return type(name, (_OwnHooks,), {})
 
 

@@ -79,21 +79,14 @@ class _RefusedError(Exception):
 
 
 class _Needs(ast.NodeVisitor):
-    """What a function of allowed syntax takes from outside of itself.
-
-    Attributes:
-        paths: dotted names that begin with a global name, one of a closure or of Python's.
-        reads: attributes of its first parameter, if that is the callback.
-        writes: those of them that it sets.
-        inherited: methods that it asks `super` for, each behind the name of the class that it gives.
-        computes: whether it sets no attribute and no item, and asks no value for attributes.
-    """
+    """What a function of allowed syntax takes from outside of itself."""
 
     def __init__(self, outside: Set[str], me: str | None) -> None:
         self._outside, self._me = outside, me
-        self.paths, self.inherited = set[tuple[str, ...]](), set[tuple[str, str]]()
-        self.reads, self.writes = set[str](), set[str]()
-        self.computes = True
+        self.paths = set[tuple[str, ...]]()  # dotted names that begin with a name from outside
+        self.inherited = set[tuple[str, str]]()  # what it asks `super` for: a class and a method
+        self.reads, self.writes = set[str](), set[str]()  # attributes of the callback
+        self.computes = True  # it sets no attribute and no item, and asks no value for attributes
 
     def generic_visit(self, node: ast.AST) -> None:
         if not isinstance(node, _SYNTAX):
@@ -137,7 +130,7 @@ class _Needs(ast.NodeVisitor):
             self.computes = self.computes and not rest
 
     def _asked_by_super(self, node: ast.Attribute) -> str | None:
-        """Returns the name of the class in `super().hook` or `super(Class, self).hook`."""
+        """Return the name of the class in `super().hook` or `super(Class, self).hook`."""
         match node.value:
             case ast.Call(func=ast.Name("super"), args=[], keywords=[]) if self._me:
                 return "__class__"
@@ -239,7 +232,7 @@ class _Whitelist:
 
 @functools.lru_cache(maxsize=1024)
 def _needs(code: types.CodeType, bound: bool) -> _Needs | None:
-    """Returns what a function needs; None if its syntax is not allowed or its source not at hand."""
+    """Return what a function needs; None if its syntax is not allowed or its source not at hand."""
     node = definition_of(code)
     if node is None or (bound and not code.co_argcount):  # its first argument is in `*args`
         return None
@@ -254,7 +247,7 @@ def _needs(code: types.CodeType, bound: bool) -> _Needs | None:
 
 
 def _dotted(node: ast.AST) -> tuple[str, ...] | None:
-    """Returns the names of `a.b.c`; None where the first part is no name."""
+    """Return the names of `a.b.c`; None where the first part is no name."""
     if isinstance(node, ast.Name):
         return (node.id,)
     inner = _dotted(node.value) if isinstance(node, ast.Attribute) else None

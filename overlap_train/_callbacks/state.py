@@ -42,13 +42,10 @@ __all__ = ["Unstored", "capture_all", "check_all", "restore_all", "without_bars"
 
 
 def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[ObjectValue, ...]:
-    """Copies what each callback remembers, but for progress bars, whose memory ends with an epoch.
+    """Copy what each callback remembers, but for progress bars, whose memory ends with an epoch.
 
     Shared are what is immutable, the buffers of variables, and the arrays of Keras's own callbacks, which
-    replace and never change them.
-
-    Raises:
-        TypeError: a `get_state` returned what is not plain.
+    replace and never change them. A `get_state` that returned what is not plain is a TypeError.
     """
     listed = without_bars(callbacks)
     copier = Copier(_foreign(listed), parts=_parts, apart=listed)
@@ -74,13 +71,9 @@ def _foreign(callbacks: Iterable[keras.callbacks.Callback]) -> Foreign:
 def restore_all(
     callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]
 ) -> tuple[str, ...]:
-    """Restores each callback from the state at its position, or none if one does not fit.
+    """Restore each callback from the state at its position, or none if one does not fit.
 
-    Returns:
-        The attributes that could not be put back, each with the reason; they stay as they are.
-
-    Raises:
-        CheckpointCorruptError: a state holds what no callback of its class remembers.
+    Returns the attributes that could not be put back, each with the reason; they stay as they are.
     """
     listed = list(callbacks)
     check_all(listed, states)
@@ -91,17 +84,13 @@ def restore_all(
 
 
 def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]) -> None:
-    """Makes sure that each callback can be restored from the state at its position, and changes nothing.
-
-    Raises:
-        CheckpointCorruptError: a state holds what no callback of its class remembers.
-    """
+    """Raise CheckpointCorruptError unless each callback can be restored from the state at its position."""
     for callback, state in zip(callbacks, states, strict=True):
         _check(callback, state)
 
 
 def _check(callback: keras.callbacks.Callback, state: ObjectValue) -> None:
-    """Refuses attributes that are taken from no callback of this class, and values of another type."""
+    """Refuse attributes that are taken from no callback of this class, and values of another type."""
     known, settings = of_keras(type(callback))  # type: ignore[arg-type]
     for name, value in state.attributes.items():
         reason = None
@@ -128,7 +117,7 @@ class Unstored:
         self._began: list[tuple[Mapping[str, int], Mapping[str, Any]]] = []
 
     def begin(self, callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]) -> None:
-        """Notes how the callbacks stand behind `on_train_begin`."""
+        """Note how the callbacks stand behind `on_train_begin`."""
         self._began = [
             (places(state, state.kind), {n: v for n, v in variables_of(callback).items() if is_code(v)})
             for callback, state in zip(without_bars(callbacks), states, strict=True)
@@ -137,7 +126,7 @@ class Unstored:
     def names(
         self, states: Sequence[ObjectValue], callbacks: Iterable[keras.callbacks.Callback] = ()
     ) -> list[str]:
-        """Returns the names that have not been returned yet, of states and of the callbacks they are of."""
+        """Return the names that have not been returned yet, of states and of the callbacks they are of."""
         found = [f"{state.kind}.{name}" for state in states for name in state.lost]
         for callback, state, (there, code) in zip(without_bars(callbacks), states, self._began, strict=False):
             now, here = variables_of(callback), places(state, state.kind)
@@ -149,7 +138,7 @@ class Unstored:
 
 
 def without_bars(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
-    """Returns all but progress bars."""
+    """Return all but progress bars."""
     return [callback for callback in callbacks if not isinstance(callback, keras.callbacks.ProgbarLogger)]
 
 
@@ -158,7 +147,7 @@ def _parts(value: Any) -> Mapping[str, Any] | None:
 
 
 def _remembered(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Returns the attributes that are state, by the table or because Keras does not know them."""
+    """Return the attributes that are state, by the table or because Keras does not know them."""
     state, settings = of_keras(type(callback))  # type: ignore[arg-type]
     live, custom = variables_of(callback), speaks(callback)
     found = {name: part for name, part in live.items() if name in state or not (custom or name in settings)}

@@ -46,7 +46,7 @@ _MOST_SHOWN = 8
 
 
 def describe_configuration(model: keras.Model) -> dict[str, str]:
-    """Returns the settings of a compiled model, its layers, its optimizer and its compilation, by name."""
+    """Return the settings of a compiled model, its layers, its optimizer and its compilation, by name."""
     found: dict[str, str] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras warns of lambdas, which are not stored here
@@ -68,7 +68,7 @@ def describe_configuration(model: keras.Model) -> dict[str, str]:
 
 
 def described(label: str, part: Any) -> dict[str, str]:
-    """Returns what a loss or a metric is, or several: a class and its settings, or the name of a function."""
+    """Return what a loss or a metric is, or several: a class and its settings, or the name of a function."""
     if isinstance(part, (keras.losses.Loss, keras.metrics.Metric)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -81,14 +81,10 @@ def described(label: str, part: Any) -> dict[str, str]:
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str], rate: str | None = None) -> list[str]:
-    """Returns in words what differs between two descriptions, part by part.
+    """Return in words what differs between two descriptions, part by part.
 
-    Of a part that is another, or that only one of them has, no settings are told.
-
-    Args:
-        before: of the training that wrote the checkpoint, as it began.
-        now: of the one that goes on from it.
-        rate: the learning rate with which it goes on, if that is a number that the checkpoint holds.
+    Of a part that is another, or that only one of them has, no settings are named. `rate` is the learning
+    rate with which the training goes on, if that is a number that the checkpoint holds.
     """
     different = [name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)]
     said = []
@@ -109,30 +105,30 @@ def differences(before: Mapping[str, str], now: Mapping[str, str], rate: str | N
 
 
 def told_differences(said: Sequence[str]) -> str:
-    """Returns differences as a message has them: not more than fit."""
+    """Return differences as a message has them: not more than fit."""
     more = f"; and {len(said) - _MOST_SHOWN} more" if len(said) > _MOST_SHOWN else ""
     return "; ".join(said[:_MOST_SHOWN]) + more
 
 
 def _seen(text: str) -> str:
-    """Returns what a user is shown of a description."""
+    """Return what a user is shown of a description."""
     return text.split(_DIGEST)[0]
 
 
 def shown_rate(model: keras.Model) -> str | None:
-    """Returns the learning rate of a model's optimizer as configurations show it; None for a schedule."""
+    """Return the learning rate of a model's optimizer as configurations show it; None for a schedule."""
     rate = _config_of(model.optimizer).get(_RATE) if model.optimizer is not None else None
     return _shown(rate) if isinstance(rate, (int, float)) else None
 
 
 def _labelled(layers: Iterable[keras.Layer]) -> dict[str, keras.Layer]:
-    """Returns layers by names that are the same in every process."""
+    """Return layers by names that are the same in every process."""
     listed = list(layers)
     return dict(zip(numbered(layer.name for layer in listed), listed, strict=True))
 
 
 def numbered(names: Iterable[str]) -> list[str]:
-    """Returns names that are the same in every process: without Keras's numbers, counted from 2 on."""
+    """Return names that are the same in every process: without Keras's numbers, counted from 2 on."""
     count: Counter[str] = Counter()
     found = []
     for name in map(_without_numbers, names):
@@ -142,7 +138,7 @@ def numbered(names: Iterable[str]) -> list[str]:
 
 
 def _without_numbers(name: str) -> str:
-    """Returns a name or a path without what Keras appends: the second `dense` of a process is `dense_1`."""
+    """Return a name or a path without what Keras appends: the second `dense` of a process is `dense_1`."""
     return re.sub(r"_\d+(?=[_/]|$)", "", name)
 
 
@@ -155,7 +151,7 @@ def _config_of(thing: Any) -> dict[str, Any]:
 
 
 def _own_settings(layer: keras.Layer, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a layer is set to, but for the layers in it, which tell it themselves."""
+    """Return what a layer is set to, but for the layers in it, which tell it themselves."""
     left_out = _OF_MODEL if isinstance(layer, keras.Model) else frozenset()
     found = {name: part for name, part in config.items() if name not in left_out and not _is_layer(part)}
     policy = getattr(layer, "dtype_policy", None)
@@ -176,7 +172,7 @@ def _is_layer(part: Any) -> bool:
 
 
 def _called(part: Any, names: Mapping[str, str]) -> Any:
-    """Returns how a layer is called in a functional model, with layers by the names of `_labelled`."""
+    """Return how a layer is called in a functional model, with layers by the names of `_labelled`."""
     if isinstance(part, Mapping) and part.get("class_name") == "__keras_tensor__":
         name, *place = part["config"]["keras_history"]
         return [names.get(name, _without_numbers(str(name))), *place]
@@ -186,7 +182,7 @@ def _called(part: Any, names: Mapping[str, str]) -> Any:
 
 
 def flat(label: str, config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns settings by their way through serialised objects, such as `dense.activation`."""
+    """Return settings by their way through serialised objects, such as `dense.activation`."""
     return dict(_walk(label, {name: part for name, part in config.items() if name not in _LEFT_OUT}))
 
 
@@ -208,7 +204,7 @@ def _walk(label: str, part: Any) -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns the part of a setting that is the same in every process."""
+    """Return the part of a setting that is the same in every process."""
     if isinstance(value, Mapping):
         return {str(key): _plain(part) for key, part in value.items() if key not in _LEFT_OUT}
     if isinstance(value, (list, tuple)):
@@ -222,7 +218,7 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Returns a setting as a message shows it, of bounded length; a digest tells long ones apart."""
+    """Return a setting as a message shows it, of bounded length; a digest tells long ones apart."""
     if isinstance(value, float):
         return f"{value:.7g}"
     text = value if isinstance(value, str) else repr(value)

@@ -65,11 +65,9 @@ Bytes = bytes | memoryview
 
 
 def encode(state: CheckpointState) -> list[Bytes]:
-    """Returns the pieces of the file, in order; those of arrays share the arrays' memory where they can.
+    """Return the pieces of the file, in order; those of arrays share the arrays' memory where they can.
 
-    Raises:
-        TypeError: a part of the state is of a type that cannot be stored; the message names it.
-        ValueError: a number is out of range.
+    A part of a type that cannot be stored is a TypeError that names it, a number out of range a ValueError.
     """
     data, described = [], []
     for name, array in state.arrays.items():
@@ -102,14 +100,10 @@ def encode(state: CheckpointState) -> list[Bytes]:
 
 
 def read(path: str | os.PathLike[str]) -> CheckpointState:
-    """Reads a checkpoint and verifies every byte of it.
+    """Read a checkpoint and verify every byte of it; its arrays have memory of their own.
 
-    Returns:
-        The state, with arrays of their own memory.
-
-    Raises:
-        CheckpointCorruptError: the file is damaged, of another version, no checkpoint or no regular file.
-        CheckpointError: there is no such file, or this process may not read it.
+    CheckpointCorruptError means that the file is damaged, of another version, no checkpoint or no regular
+    file; CheckpointError that there is none, or that this process may not read it.
     """
     try:
         with open(open_regular(path, os.O_RDONLY), "rb") as file:
@@ -222,7 +216,7 @@ def _described(entry: object) -> _Array:
 
 
 def _dtype(text: str) -> np.dtype[Any] | None:
-    """Returns the dtype that `_dtype_name` called so, or None if it calls none so."""
+    """Return the dtype that `_dtype_name` called so, or None if it calls none so."""
     if not (_DTYPE.fullmatch(text) or isinstance(getattr(ml_dtypes, text, None), type)):
         return None
     try:
@@ -253,7 +247,7 @@ def _is_text(content: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
 
 
 def _machine_bytes() -> int:
-    """Returns the memory of this machine, or the part of it that this process may have."""
+    """Return the memory of this machine, or the part of it that this process may have."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _LIMITS:
         with contextlib.suppress(OSError, ValueError):  # "max", or no such file
@@ -262,7 +256,7 @@ def _machine_bytes() -> int:
 
 
 def _dtype_name(name: str, array: object) -> str:
-    """Returns what `numpy.dtype` makes the array's dtype of again."""
+    """Return what `numpy.dtype` makes the array's dtype of again."""
     if not isinstance(array, (np.ndarray, np.generic)):
         raise TypeError(f"arrays[{name!r}] must be a NumPy array; got {type(array).__name__}")
     dtype = array.dtype
@@ -283,7 +277,7 @@ def _require_text(what: str, value: object) -> None:
 
 
 def _require_json(value: object, where: str) -> None:
-    """Refuses what JSON would change or lose: tuples, keys that are not text, any other object."""
+    """Refuse what JSON would change or lose: tuples, keys that are not text, any other object."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return
     if not isinstance(value, (list, dict)):

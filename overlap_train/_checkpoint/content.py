@@ -33,29 +33,17 @@ __all__ = ["Captured", "Found", "StartPoint", "Told", "as_checkpoint", "understo
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where a resumed training goes on.
+    """Where a resumed training goes on."""
 
-    Attributes:
-        epoch: the next epoch.
-        step: training steps made so far.
-        stopped: whether a callback had stopped the training.
-        logs: the logs of the last delivered epoch.
-        max_lag: how far the training ran ahead when the checkpoint was written.
-        position: in the data.
-        undelivered: the epochs before it that wait for their delivery, oldest first.
-        inside: the validations inside epochs.
-        plan: how the steps were computed; "" if there was no choice.
-    """
-
-    epoch: int
-    step: int
-    stopped: bool
-    logs: Mapping[str, float]
-    max_lag: int
+    epoch: int  # the next one
+    step: int  # steps made so far
+    stopped: bool  # by a callback
+    logs: Mapping[str, float]  # of the last delivered epoch
+    max_lag: int  # when the checkpoint was written
     position: CursorState
-    undelivered: tuple[Undelivered, ...] = ()
+    undelivered: tuple[Undelivered, ...] = ()  # oldest first
     inside: InsideEpochs | None = None
-    plan: str = ""
+    plan: str = ""  # how the steps were computed, if there was a choice
 
 
 @dataclass(frozen=True)
@@ -80,41 +68,26 @@ class Found:
 
 @dataclass(frozen=True)
 class Told:
-    """What may differ when a training goes on, but is to be told.
+    """What may differ when a training goes on, but is to be told."""
 
-    Attributes:
-        settings: of this trainer.
-        configuration: of the model, its optimizer and its compilation.
-        rate: returns the learning rate with which the training goes on, as configurations show it.
-    """
-
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)  # of this trainer
+    # Of the model, its optimizer and its compilation.
     configuration: Mapping[str, str] = field(default_factory=dict)
-    rate: Callable[[], str | None] = lambda: None
+    rate: Callable[[], str | None] = lambda: None  # with which the training goes on
 
 
 @dataclass(frozen=True)
 class Captured:
-    """What is taken beside the variables when a checkpoint is to be written.
-
-    Attributes:
-        callbacks: what they remember.
-        files: how far they had written theirs.
-        random: the states of everybody's random generators.
-        in_turn: whether nothing that is done again has drawn from them.
-        inside: the validations inside epochs.
-        attributes: plain ones that the training has set on the model.
-        callback_settings: of each of them, as `Settings.noted` returns them.
-        plan: how the steps are computed.
-    """
+    """What is taken beside the variables when a checkpoint is to be written."""
 
     callbacks: tuple[ObjectValue, ...]
-    files: tuple[FileMark, ...]
+    files: tuple[FileMark, ...]  # how far callbacks had written theirs
     random: Mapping[str, Any]
-    in_turn: bool
+    in_turn: bool  # nothing that is done again has drawn from the generators
     inside: InsideEpochs
+    # Plain ones that the training has set on the model.
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    callback_settings: Sequence[Mapping[str, Any]] = ()
+    callback_settings: Sequence[Mapping[str, Any]] = ()  # as `Settings.noted` returns them
     plan: str = ""
 
 
@@ -125,15 +98,7 @@ def as_checkpoint(
     told: Told,
     fingerprint: Mapping[str, str],
 ) -> CheckpointState:
-    """Returns what is written.
-
-    Args:
-        point: where the training stands.
-        values: of its variables.
-        captured: what else was taken.
-        told: what may differ when the training goes on.
-        fingerprint: whom the checkpoint belongs to.
-    """
+    """Return what is written."""
     arrays, described = pack(list(captured.callbacks), "callbacks")
     data_arrays, data = pack(dict(point.position.data), "data")
     waiting_arrays, waiting = pack_undelivered(point.undelivered)
@@ -167,16 +132,9 @@ def understood(
     extent: Extent,
     check_data: Callable[[CursorState], None] = check_remembered,
 ) -> Found:
-    """Takes a checkpoint apart.
+    """Take a checkpoint apart, or raise CheckpointCorruptError for a part that is invalid.
 
-    Args:
-        state: as read.
-        variables: of the training that is to go on.
-        extent: of the epochs of the training that is to go on.
-        check_data: raises ValueError for a position in the data that is none.
-
-    Raises:
-        CheckpointCorruptError: a part is invalid.
+    `check_data` raises ValueError for a position in the data that is none.
     """
     meta = TrainingMeta.of(state, extent)
     check_values(state.arrays, specs_of(variables))
@@ -198,11 +156,7 @@ def understood(
 
 
 def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, Any]:
-    """Returns the states of everybody's random generators.
-
-    Raises:
-        CheckpointCorruptError: they are invalid.
-    """
+    """Return the states of everybody's random generators, checked."""
     states = unpack_dict(state.arrays, meta.random, sharing=False)
     try:
         check_random_states(states)

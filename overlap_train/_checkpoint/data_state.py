@@ -36,30 +36,24 @@ _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
 class DataState:
     """Takes the state of a source of batches, and puts it back.
 
-    Attributes:
-        left_out: the names of attributes, and of what they hold, that cannot be taken and may change.
+    The source is an object of the user's, or None for what has no state but that of global generators; how it
+    stands as the training begins is noted. `foreign` returns the `id` of each variable that is restored
+    elsewhere, `of_all` says whether global generators belong to it.
     """
 
     def __init__(self, source: Any, foreign: Foreign = frozenset, *, of_all: bool = True) -> None:
-        """Notes how the source stands as the training begins.
-
-        Args:
-            source: an object of the user's, or None for what has no state but that of global generators.
-            foreign: returns the `id` of each variable that somebody else restores.
-            of_all: whether global generators belong to it.
-        """
         self._source = source
         self._of_all = of_all
         self._foreign = foreign
         self._methods = _speaking_methods(source)
+        # `left_out` names what cannot be taken and may change.
         values, self.left_out = self._attributes()
         self._began = _digests(values)
 
     def take(self) -> dict[str, Any]:
-        """Returns the present state, in values that a checkpoint can hold; nothing of it is shared.
+        """Return the present state, in values that a checkpoint can hold; nothing of it is shared.
 
-        Raises:
-            TypeError: the source's own method returned something else.
+        A method of the source that returned something else is a TypeError.
         """
         state: dict[str, Any] = {}
         if self._of_all:
@@ -80,25 +74,17 @@ class DataState:
         return state
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Makes sure that a state of a file is one, whether or not this source takes it; changes nothing.
-
-        Raises:
-            ValueError: it is none.
-        """
+        """Raise ValueError unless a state of a file is one, whether or not this source takes it."""
         for part in (state, state.get("position")):
             if not isinstance(part, (dict, NoneType)):
                 raise ValueError(f"a position of type {type(part).__name__}")
             _require_states(part or {})
 
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
-        """Puts a state of another process back.
+        """Put a state of another process back, or raise ValueError if it is of no such source.
 
-        Returns:
-            The names of attributes that had not changed there and are others here, or could not be put back;
-            they stay as they are.
-
-        Raises:
-            ValueError: no source of this kind has kept such a state.
+        Returns the names of attributes that had not changed there and are others here, or could not be put
+        back; they stay as they are.
         """
         _require_states(state)
         if self._of_all:
@@ -115,7 +101,7 @@ class DataState:
         ]
 
     def told(self, state: Mapping[str, Any]) -> Any:
-        """Returns what the source itself told as a state was taken, made again."""
+        """Return what the source itself told as a state was taken, made again."""
         return Restorer().put(None, state["spoken"])
 
     def _parts(self, value: Any) -> Mapping[str, Any] | None:
@@ -124,14 +110,14 @@ class DataState:
     def _attributes(
         self, names: Collection[str] | None = None, *, copy_arrays: bool = False
     ) -> tuple[dict[str, Any], list[str]]:
-        """Copies attributes of the source, all by default; returns also the names of what is not plain."""
+        """Copy attributes of the source, all by default; return also the names of what is not plain."""
         found = {} if self._methods or self._source is None else variables_of(self._source)
         parts = {name: part for name, part in found.items() if names is None or name in names}
         copy = Copier(self._foreign, copy_arrays=copy_arrays).object(self._source, parts)
         return dict(copy.attributes), list(copy.lost)
 
     def _spoken(self, method: str) -> Any:
-        """Returns a copy of what the source's own method returns."""
+        """Return a copy of what the source's own method returns."""
         try:
             return spoken_by(self._source, method)
         except NotPlainError as error:
@@ -142,12 +128,12 @@ class DataState:
 
 
 def beside(model: keras.Model, *, of_all: bool = True) -> Callable[[Any], DataState]:
-    """Returns what notes the state of sources that may hold the model, which is restored otherwise."""
+    """Return what notes the state of sources that may hold the model, which is restored otherwise."""
     return functools.partial(DataState, foreign=functools.partial(model_variables, model), of_all=of_all)
 
 
 def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the rows of an array by which it is told from others: all, or of a large one 64 MiB of them.
+    """Return the rows of an array by which it is told from others: all, or of a large one 64 MiB of them.
 
     These lie evenly over the whole, the first and the last among them.
     """
@@ -158,11 +144,7 @@ def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _require_states(state: Mapping[str, Any]) -> None:
-    """Makes sure that the parts of a state are of their kinds.
-
-    Raises:
-        ValueError: one is not.
-    """
+    """Raise ValueError unless the parts of a state are of their kinds."""
     try:
         if "python" in state:
             require_python_state(state["python"])
@@ -180,7 +162,7 @@ def _require_states(state: Mapping[str, Any]) -> None:
 
 
 def _speaking_methods(source: Any) -> tuple[str, str] | None:
-    """Returns the names of the methods by which a source tells and takes its state, if it has both."""
+    """Return the names of the methods by which a source tells and takes its state, if it has both."""
     for pair in _METHODS:
         if all(callable(getattr(source, name, None)) for name in pair):
             return pair
@@ -188,7 +170,7 @@ def _speaking_methods(source: Any) -> tuple[str, str] | None:
 
 
 def _digests(values: Mapping[str, Any]) -> dict[str, bytes]:
-    """Returns what tells each value from others, in this process and the next."""
+    """Return what tells each value from others, in this process and the next."""
     return {name: _digest(value) for name, value in values.items()}
 
 

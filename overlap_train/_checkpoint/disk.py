@@ -17,20 +17,12 @@ _NO_SYNC_OF_DIRECTORIES = (*_NO_SYNC_HERE, errno.EACCES, errno.EPERM, errno.EBAD
 
 
 def sync(descriptor: int) -> None:
-    """Makes what was written to a file durable, where the file system knows how to.
-
-    Raises:
-        OSError: it failed, such as on a full or a failing disk.
-    """
+    """Make what was written to a file durable, where the file system knows how to."""
     _sync(descriptor, _NO_SYNC_HERE)
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes the names in a directory durable, which syncing a file does not.
-
-    Raises:
-        OSError: it failed, such as on a failing disk.
-    """
+    """Make the names in a directory durable, which syncing a file does not."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -44,12 +36,9 @@ def sync_directory(directory: Path) -> None:
 
 
 def explain(error: OSError, path: str | os.PathLike[str], *, directory: bool = False) -> str:
-    """Returns what is wrong with a path and what to do about it, after `error` came of using it.
+    """Return what is wrong with a path and what to do about it, after `error` came of using it.
 
-    Args:
-        error: what was raised.
-        path: of a file, or of a directory.
-        directory: whether a directory belongs there.
+    `directory` says that a directory belongs there.
     """
     reason = error.strerror or str(error)
     obstacle = _obstacle(error, path, directory)
@@ -75,7 +64,7 @@ def _sync(descriptor: int, tolerated: tuple[int, ...]) -> None:
 
 
 def _obstacle(error: OSError, path: str | os.PathLike[str], directory: bool) -> str | None:
-    """Returns what is in the way: something that is no file where one belongs, or no directory."""
+    """Return what is in the way: something that is no file where one belongs, or no directory."""
     in_the_way = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY)
     if error.errno not in (*in_the_way, *([errno.ENOENT] if directory else [])):
         return None

@@ -27,7 +27,7 @@ __all__ = ["describe_data", "describe_sets", "describe_variables", "digest_of", 
 
 
 def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
-    """Describes what a checkpoint belongs to: the model, what it is compiled with, and the data."""
+    """Describe what a checkpoint belongs to: the model, what it is compiled with, and the data."""
     arguments = keras_copies.compile_arguments(model) or {}
     metrics = [part for metric in model.metrics for part in getattr(metric, "metrics", [metric])]
     weighted = keras.tree.flatten(arguments.get("weighted_metrics") or [])
@@ -43,7 +43,7 @@ def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
 
 
 def describe_variables(variables: Iterable[Any]) -> dict[str, str]:
-    """Returns the shape and dtype of each of Keras's variables, by its path."""
+    """Return the shape and dtype of each of Keras's variables, by its path."""
     listed = list(variables)
     shapes = ["x".join(map(str, variable.shape)) or "scalar" for variable in listed]
     names = numbered(variable.path for variable in listed)
@@ -51,11 +51,7 @@ def describe_variables(variables: Iterable[Any]) -> dict[str, str]:
 
 
 def describe_sets(sets: Mapping[str, Any]) -> dict[str, str]:
-    """Describes each validation set: which part of it is used when, and its data.
-
-    Args:
-        sets: by name, with the attributes `data`, `freq`, `steps` and `batch_size`.
-    """
+    """Describe each validation set, by name: which part of it is used when, and its data."""
     found: dict[str, str] = {}
     for name, chosen in sets.items():
         label = f"validation data {name!r}" if name else "validation data"
@@ -67,14 +63,10 @@ def describe_sets(sets: Mapping[str, Any]) -> dict[str, str]:
 
 
 def describe_data(label: str, data: Any) -> dict[str, str]:
-    """Returns what tells validation data from other data, without drawing from it.
+    """Return what tells validation data from other data, without drawing from it.
 
     Arrays are told apart by their content, and datasets by their specification, their length and the arrays
     that they were made from. Data made by Python has nothing to be told apart by but its class and length.
-
-    Args:
-        label: what to call it.
-        data: what `keras.Model.fit` takes as `validation_data`.
     """
     leaves = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(data))
     parts = [_leaf(leaf) for leaf in leaves if leaf is not None]
@@ -88,7 +80,7 @@ def describe_data(label: str, data: Any) -> dict[str, str]:
 
 
 def digest_of(arrays: Iterable[npt.NDArray[Any]]) -> str:
-    """Returns what tells arrays from others, by their rows or by some of many."""
+    """Return what tells arrays from others, by their rows or by some of many."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.shape} {array.dtype}".encode())
@@ -97,7 +89,7 @@ def digest_of(arrays: Iterable[npt.NDArray[Any]]) -> str:
 
 
 def _described_feed(feed: Feed) -> dict[str, str]:
-    """Returns what tells training data from other data.
+    """Return what tells training data from other data.
 
     Names do not, of which a pipeline holds those of its files: they may lie elsewhere in the next run.
     """
@@ -118,7 +110,7 @@ def _described_metrics(label: str, metrics: Sequence[Any]) -> dict[str, str]:
 
 
 def _leaf(leaf: Any) -> tuple[str, str, list[npt.NDArray[Any]]]:
-    """Returns the kind of one part of the data, a text about it, and the arrays that tell it apart."""
+    """Return the kind of one part of the data, a text about it, and the arrays that tell it apart."""
     if isinstance(leaf, tf.data.Dataset):
         length = int(leaf.cardinality()) if tf.executing_eagerly() else "unknown"
         return "a dataset", f"{length} x {leaf.element_spec}", list(_sources(leaf))
@@ -131,7 +123,7 @@ def _leaf(leaf: Any) -> tuple[str, str, list[npt.NDArray[Any]]]:
 
 
 def _sources(dataset: Any) -> Iterator[npt.NDArray[Any]]:
-    """Yields the tensors that the first stages of a dataset slice or repeat, and of those in its functions.
+    """Yield the tensors that the first stages of a dataset slice or repeat, and of those in its functions.
 
     TensorFlow has no public way to ask; where its private names move, nothing is found and datasets are told
     apart by specification and length alone.

@@ -27,7 +27,7 @@ _HERE = "inside_epochs"
 
 
 def pack_inside_epochs(stood: InsideEpochs) -> tuple[Arrays, Any]:
-    """Splits the validations inside epochs into arrays and JSON."""
+    """Split the validations inside epochs into arrays and JSON."""
     values: dict[str, Any] = {
         name: [[each.epoch, each.step, dict(each.metrics)] for each in getattr(stood, name)]
         for name in ("delivered", "finished")
@@ -40,16 +40,7 @@ def pack_inside_epochs(stood: InsideEpochs) -> tuple[Arrays, Any]:
 
 
 def unpack_inside_epochs(state: CheckpointState, described: Any, variables: ModelState) -> InsideEpochs:
-    """Puts them together again.
-
-    Args:
-        state: the checkpoint.
-        described: as `pack_inside_epochs` has described them.
-        variables: of the training.
-
-    Raises:
-        CheckpointCorruptError: they are invalid.
-    """
+    """Put them together again, or raise CheckpointCorruptError."""
     values = unpack_dict(state.arrays, described, sharing=False)
     done = _results(values, "delivered", state), _results(values, "finished", state)
     if "pending" not in values:

@@ -34,14 +34,11 @@ class DirectoryLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Takes the lock; does nothing if it is held already.
+        """Take the lock; does nothing if it is held already.
 
         One whose file was deleted or replaced since, with its directory or alone, keeps nobody out any more
-        and is taken again.
-
-        Raises:
-            CheckpointError: another store holds it, or something that is no lock lies in its place.
-            OSError: the lock file cannot be made.
+        and is taken again. CheckpointError means that another store holds it, or that something that is no
+        lock lies in its place; OSError that the lock file cannot be made.
         """
         path = self._directory / ".lock"
         if self._descriptor is not None:
@@ -62,7 +59,7 @@ class DirectoryLock:
         _held.add(self)
 
     def release(self) -> None:
-        """Gives the lock back; may be called again."""
+        """Give the lock back; may be called again."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -122,7 +119,7 @@ _held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """Closes a forked child's copies, with which an orphaned worker would hold a dead run's lock."""
+    """Close a forked child's copies, with which an orphaned worker would hold a dead run's lock."""
     for lock in list(_held):
         lock.release()
 

@@ -30,21 +30,18 @@ _OF_A_RUN = frozenset(("built", "history", "stop_evaluating", "stop_training", "
 
 
 class ModelAttributes:
-    """The plain attributes of a model that a training has changed. Belongs to the training thread."""
+    """The plain attributes of a model that a training has changed. Belongs to the training thread.
+
+    They are noted as `fit` begins. `code` is what computes a step besides the model: functions of the user's.
+    """
 
     def __init__(self, model: keras.Model, code: Iterable[Any] = ()) -> None:
-        """Notes the attributes as `fit` begins.
-
-        Args:
-            model: that is trained.
-            code: what computes a step besides the model: functions of the user's.
-        """
         self._model = model
         self._code = tuple(code)
         self._began = self._plain()
 
     def changed(self) -> dict[str, Any]:
-        """Returns those that are others than at the beginning."""
+        """Return those that are others than at the beginning."""
         unknown = object()
         return {
             name: value
@@ -53,11 +50,7 @@ class ModelAttributes:
         }
 
     def check(self, values: Mapping[str, Any]) -> None:
-        """Makes sure that values can be those of the model's attributes.
-
-        Raises:
-            CheckpointCorruptError: no training has kept one of them.
-        """
+        """Raise CheckpointCorruptError unless values can be those of the model's attributes."""
         there = variables_of(self._model)
         for name, value in values.items():
             plain = type(value) in _PLAIN and type(there.get(name)) in _PLAIN  # and no layer, say
@@ -65,7 +58,7 @@ class ModelAttributes:
                 raise CheckpointCorruptError(f"its attribute {name!r:.80} of the model is invalid")
 
     def put_back(self, values: Mapping[str, Any]) -> list[str]:
-        """Puts attributes back, but for those that compiled code reads, whose names are returned."""
+        """Put attributes back, but for those that compiled code reads, whose names are returned."""
         there = self._plain()
         others = [name for name, value in values.items() if name not in there or there[name] != value]
         read = self._read() if others and not self._model.run_eagerly else frozenset()
@@ -84,7 +77,7 @@ class ModelAttributes:
         return not name.startswith("_") and name not in known and keeps(type(self._model), name)
 
     def _read(self) -> frozenset[str] | None:
-        """Returns the names in the code of the model and of its step; None if that is unknown."""
+        """Return the names in the code of the model and of its step; None if that is unknown."""
         model, layers = self._model, flat_layers(self._model)
         if any(origin_of(base) is Origin.LIBRARY for layer in layers for base in type(layer).__mro__):
             return None  # whose code is not looked into

@@ -18,27 +18,19 @@ _LONGEST_SHOWN = 160
 
 @dataclass(frozen=True, eq=False)
 class CheckpointState:
-    """Everything that decides how a training goes on.
+    """Everything that decides how a training goes on."""
 
-    Attributes:
-        epoch: the next epoch to train, counted from 0.
-        step: training steps made so far.
-        arrays: named arrays of any shape, 0-d and empty ones too, and of any dtype without Python objects
-            or fields; those of ml_dtypes, such as bfloat16, included.
-        meta: named values of None, bool, int of any size, float with NaN and infinities, str, and lists and
-            dicts of these, dicts with str keys.
-        fingerprint: what the state belongs to, by name, as `fingerprints.fingerprint` describes it.
-    """
-
-    epoch: int
-    step: int
+    epoch: int  # the next one, counted from 0
+    step: int  # training steps made so far
+    # Of any shape and dtype without Python objects or fields; those of ml_dtypes, such as bfloat16, included.
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    # Of JSON, with integers of any size, NaN and infinities.
     meta: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: Mapping[str, str] = field(default_factory=dict)
 
 
 def shortened(value: object) -> str:
-    """Returns a value as a message shows it, whatever a file holds: text of bounded length."""
+    """Return a value as a message shows it, whatever a file holds: text of bounded length."""
     if isinstance(value, str):
         text = plain_text(value)
         return repr(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "...")

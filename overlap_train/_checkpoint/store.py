@@ -44,16 +44,7 @@ class CheckpointStore(Closing):
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
-        """Nothing is read or made before the first use.
-
-        Args:
-            directory: where the checkpoints lie; made on the first save.
-            keep: how many are kept.
-
-        Raises:
-            TypeError: `directory` is no path, or `keep` no integer.
-            ValueError: `keep` is below 1.
-        """
+        """Neither read nor make anything before the first use; `keep` is how many checkpoints stay."""
         self._directory = require_path("directory", directory)
         self._keep = require_count("keep", keep, minimum=1)
         self._lock = DirectoryLock(self._directory)
@@ -61,11 +52,7 @@ class CheckpointStore(Closing):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The checkpoints, oldest first; they may be damaged.
-
-        Raises:
-            CheckpointError: the directory cannot be listed.
-        """
+        """The checkpoints, oldest first; they may be damaged."""
         try:
             numbered = [(int(m[1]), p) for p in self._directory.iterdir() if (m := _NAME.fullmatch(p.name))]
         except FileNotFoundError:
@@ -78,10 +65,9 @@ class CheckpointStore(Closing):
         return tuple(path for _, path in sorted(numbered))
 
     def acquire(self) -> None:
-        """Makes the directory and locks it until `close`; does nothing if that is done.
+        """Make the directory and lock it until `close`; does nothing if that is done.
 
-        Raises:
-            CheckpointError: another training holds it, it cannot be made, or no number is left in it.
+        CheckpointError: another training holds it, it cannot be made, or no number is left in it.
         """
         try:
             if not self._directory.is_dir():
@@ -96,16 +82,10 @@ class CheckpointStore(Closing):
             ) from error
 
     def save(self, state: CheckpointState) -> Path:
-        """Writes a checkpoint and then deletes those that are too many.
+        """Write a checkpoint, delete those that are too many, and return its path; it is durable then.
 
-        Returns:
-            Its path; it is durable.
-
-        Raises:
-            CheckpointError: it cannot be written, such as on a full disk, or another training writes here.
-                Older checkpoints are as before.
-            TypeError: a part of the state cannot be stored.
-            ValueError: a number of it is out of range.
+        If it cannot be written, such as on a full disk, a CheckpointError says why, and older ones are as
+        before.
         """
         pieces = container.encode(state)
         self.acquire()
@@ -122,19 +102,12 @@ class CheckpointStore(Closing):
     def load_latest(
         self, check: Callable[[CheckpointState], None] = lambda state: None
     ) -> CheckpointState | None:
-        """Reads the newest checkpoint that is sound, and warns of each damaged one that it passes over.
+        """Return the newest sound checkpoint, or None where there is none; warn of damaged ones.
 
-        Args:
-            check: raises CheckpointCorruptError for a state that is invalid to the training that wants
-                it, which is then passed over too, and CheckpointMismatchError for that of another training.
-
-        Returns:
-            The state, or None if the directory is empty or missing.
-
-        Raises:
-            CheckpointCorruptError: there are checkpoints, and all of them are damaged.
-            CheckpointMismatchError: the newest sound one belongs to another training.
-            CheckpointError: the directory, or a checkpoint that may be sound, cannot be read.
+        `check` raises CheckpointCorruptError for a state that is invalid to the training that wants it, which
+        is then passed over too, and CheckpointMismatchError for that of another training, which ends the
+        search. If all are damaged, that is a CheckpointCorruptError; a directory or a checkpoint that may be
+        sound and cannot be read is a CheckpointError.
         """
         reasons: dict[Path, str] = {}
         left = list(self.paths)
@@ -164,7 +137,7 @@ class CheckpointStore(Closing):
         return None
 
     def close(self) -> None:
-        """Unlocks the directory; may be called again."""
+        """Unlock the directory; may be called again."""
         self._lock.release()
 
     def __enter__(self) -> CheckpointStore:
@@ -172,11 +145,7 @@ class CheckpointStore(Closing):
         return self
 
     def _next_path(self) -> Path:
-        """Returns the path of the next checkpoint.
-
-        Raises:
-            CheckpointError: the newest one has the last number, such as one that was made by hand.
-        """
+        """Return the path of the next checkpoint; behind the last number, made by hand, there is none."""
         paths = self.paths
         number = 1 + (int(_NAME.fullmatch(paths[-1].name)[1]) if paths else 0)  # type: ignore[index]
         path = self._directory / f"ckpt-{number:06d}.otck"
@@ -200,13 +169,13 @@ class CheckpointStore(Closing):
         sync_directory(self._directory)
 
     def _remove_leftovers(self) -> None:
-        """Deletes what earlier crashes left; while this store has the lock, nobody else is writing."""
+        """Delete what earlier crashes left; while this store has the lock, nobody else is writing."""
         for path in self._directory.iterdir():
             if _LEFTOVER.fullmatch(path.name):
                 os.unlink(path)
 
     def _prune(self) -> None:
-        """Deletes all that are older than the oldest to be kept; damaged ones do not count as kept."""
+        """Delete all that are older than the oldest to be kept; damaged ones do not count as kept."""
         paths = self.paths
         sound = [path for path in paths if path not in self._damaged]
         if len(sound) <= self._keep:
@@ -243,7 +212,7 @@ class CheckpointStore(Closing):
 
 
 def _told_of(reasons: Mapping[Path, str]) -> str:
-    """Returns what is wrong with which files, each reason once."""
+    """Return what is wrong with which files, each reason once."""
     files: dict[str, list[str]] = {}
     for path, reason in reasons.items():
         files.setdefault(reason, []).append(path.name)

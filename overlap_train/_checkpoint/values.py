@@ -42,19 +42,14 @@ _DEEPEST_LOG = 8
 
 @dataclass(frozen=True, eq=False)
 class Undelivered:
-    """An epoch that has been trained and not been delivered.
-
-    Attributes:
-        snapshot: its end.
-        logs: its training metrics.
-    """
+    """An epoch that has been trained and not been delivered: its end and its training metrics."""
 
     snapshot: Snapshot
     logs: Mapping[str, Any]
 
 
 def specs_of(state: ModelState) -> Specs:
-    """Returns which shape and dtype the value of each variable has to have, in the order of `Values.flat`.
+    """Return which shape and dtype the value of each variable has to have, in the order of `Values.flat`.
 
     The shape is the variable's own: where it leaves a size open, the present value is of one of many.
     """
@@ -62,7 +57,7 @@ def specs_of(state: ModelState) -> Specs:
 
 
 def require_storable(variables: Iterable[StateVariable | CapturedVariable]) -> None:
-    """Raises ValueError for a variable whose values no checkpoint can hold, such as text."""
+    """Raise ValueError for a variable whose values no checkpoint can hold, such as text."""
     for variable in variables:
         kind = np.dtype(variable.dtype.as_numpy_dtype)
         if kind.hasobject or kind.fields is not None:
@@ -73,16 +68,12 @@ def require_storable(variables: Iterable[StateVariable | CapturedVariable]) -> N
 
 
 def pack_values(values: Values, prefix: str = _HERE) -> Arrays:
-    """Returns values as the arrays of a checkpoint."""
+    """Return values as the arrays of a checkpoint."""
     return {f"{prefix}/{i}": array_of(value) for i, value in enumerate(values.flat())}
 
 
 def check_values(arrays: Mapping[str, Any], specs: Specs, prefix: str = _HERE) -> None:
-    """Makes sure that a checkpoint holds values of the right shapes.
-
-    Raises:
-        CheckpointCorruptError: one is missing, or another.
-    """
+    """Raise CheckpointCorruptError unless a checkpoint holds values of the right shapes."""
     for index, (shape, dtype) in enumerate(specs):
         array = arrays.get(f"{prefix}/{index}")
         if array is None or array.dtype != dtype or not shape.is_compatible_with(array.shape):
@@ -93,7 +84,7 @@ def check_values(arrays: Mapping[str, Any], specs: Specs, prefix: str = _HERE) -
 
 
 def stored_values(state: ModelState, arrays: Mapping[str, Any], prefix: str = _HERE) -> Values:
-    """Returns values that have been checked."""
+    """Return values that have been checked."""
     expected = state.read().flat()
     return state.pack(
         [tf.convert_to_tensor(arrays[f"{prefix}/{i}"], value.dtype) for i, value in enumerate(expected)]
@@ -101,7 +92,7 @@ def stored_values(state: ModelState, arrays: Mapping[str, Any], prefix: str = _H
 
 
 def pack_undelivered(epochs: Iterable[Undelivered]) -> tuple[Arrays, list[Any]]:
-    """Splits epochs that wait into arrays and JSON."""
+    """Split epochs that wait into arrays and JSON."""
     arrays: Arrays = {}
     described = []
     for number, waiting in enumerate(epochs):
@@ -117,16 +108,7 @@ def pack_undelivered(epochs: Iterable[Undelivered]) -> tuple[Arrays, list[Any]]:
 def undelivered(
     arrays: Mapping[str, Any], described: Sequence[Mapping[str, Any]], state: ModelState
 ) -> tuple[Undelivered, ...]:
-    """Puts epochs that wait together again.
-
-    Args:
-        arrays: of the checkpoint.
-        described: of which `TrainingMeta` has checked all but the parts.
-        state: the variables.
-
-    Raises:
-        CheckpointCorruptError: the parts do not fit together.
-    """
+    """Put epochs that wait together again; `TrainingMeta` has checked all of `described` but the parts."""
     specs, epochs = specs_of(state), []
     for number, entry in enumerate(described):
         prefix = f"undelivered/{number}"
@@ -142,7 +124,7 @@ def undelivered(
 
 
 def unpack_dict(arrays: Mapping[str, Any], described: Any, *, sharing: bool = True) -> dict[str, Any]:
-    """Returns what `pack` has made of a dict by names; see `unpack`."""
+    """Return what `pack` has made of a dict by names; see `unpack`."""
     parts = unpack(arrays, described, sharing=sharing)
     if type(parts) is not dict or not all(isinstance(name, str) for name in parts):
         raise CheckpointCorruptError("one of its states is no dict by name")
@@ -172,7 +154,7 @@ def _is_numeric(array: Any) -> bool:
 
 
 def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the logs as JSON has them; callbacks may have added anything to them."""
+    """Return the logs as JSON has them; callbacks may have added anything to them."""
     plain = {name: array_of(v).tolist() if hasattr(v, "__array__") else v for name, v in logs.items()}
     kept = (type(None), bool, int, float, str)
     return {name: value for name, value in plain.items() if type(value) in kept}

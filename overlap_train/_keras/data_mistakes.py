@@ -23,10 +23,7 @@ _METHODS = ("train_step", "test_step", "compute_loss")
 class Noted:
     """Adds a note to a TypeError or ValueError of its block if the data cannot be what the model is for.
 
-    Args:
-        model: compiled; of one with a `train_step` or the like of its own nothing is known.
-        element_spec: returns nested `tf.TensorSpec` of what should be a batch; asked if there is an error.
-        whose: "training" or "validation".
+    Of a model with a `train_step` or the like of its own nothing is known.
     """
 
     def __init__(self, model: keras.Model, element_spec: Callable[[], Any], whose: str) -> None:
@@ -65,7 +62,7 @@ def _mistake(model: keras.Model, element_spec: Any, whose: str) -> str | None:
 
 
 def _shapes_of_rows(model: keras.Model, x: Any) -> list[tuple[int | None, ...]]:
-    """Returns the shapes of a model's inputs in the data, if each lacks the dimension of the batch."""
+    """Return the shapes of a model's inputs in the data, if each lacks the dimension of the batch."""
     wanted = [tuple(each.shape) for each in getattr(model, "inputs", None) or ()]
     given = [leaf.shape for leaf in tf.nest.flatten(x) if isinstance(leaf, tf.TensorSpec)]
     if not wanted or len(given) != len(wanted) or any(shape.rank is None for shape in given):

@@ -25,11 +25,7 @@ _END_S = 5.0
 
 
 class DataWorkers:
-    """Stands between an enqueuer of Keras's and the pools that it starts.
-
-    Args:
-        enqueuer: of a `PyDatasetAdapter`.
-    """
+    """Stands between the enqueuer of a `PyDatasetAdapter` and the pools that it starts."""
 
     def __init__(self, enqueuer: Any) -> None:
         self._enqueuer = enqueuer
@@ -49,7 +45,7 @@ class DataWorkers:
         return pool
 
     def end(self) -> None:
-        """Ends what runs. Idempotent, and bounded whatever a worker does."""
+        """End what runs. Idempotent, and bounded whatever a worker does."""
         enqueuer, thread = self._enqueuer, self._enqueuer.run_thread
         self._over, enqueuer.running = True, False
         deadline_s = time.monotonic() + _END_S
@@ -76,7 +72,7 @@ class _WatchedPool:
         self._pool.close()
 
     def loss(self) -> str | None:
-        """Returns why a batch that is not there will not come, if that is known."""
+        """Return why a batch that is not there will not come, if that is known."""
         if self._ended:
             return "the training for which a batch was made is over"
         codes = [worker.exitcode for worker in self._workers]
@@ -90,7 +86,7 @@ class _WatchedPool:
         )
 
     def end(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         self._ended = True
         # It may wait for ever: for a lock that a worker held when it died, or for a worker that ignores it.
         ending = threading.Thread(target=self._pool.terminate, name="data-workers-end", daemon=True)
@@ -112,12 +108,7 @@ class _Batch:
         self._pool = pool
 
     def get(self) -> Any:
-        """Waits for the batch and returns it.
-
-        Raises:
-            RuntimeError: it will not come.
-            Exception: what the user's data raised.
-        """
+        """Wait for the batch and return it; a RuntimeError says that it will not come."""
         while True:
             loss = self._pool.loss()  # found before the wait, in which a batch that was made arrives
             self._result.wait(_LOOK_S)

@@ -42,17 +42,11 @@ class _Catching:
 
 @dataclass(frozen=True)
 class Pass:
-    """What one validation has drawn.
+    """What one validation has drawn."""
 
-    Attributes:
-        iterators: made over the data, those at which Keras looked beforehand included.
-        batches: evaluated.
-        ended: whether the end of the data was found behind them.
-    """
-
-    iterators: int
+    iterators: int  # made over the data, those at which Keras looked beforehand included
     batches: int
-    ended: bool
+    ended: bool  # the end of the data was found behind the batches
 
 
 class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
@@ -78,7 +72,7 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
         return _Catching(super().catch_stop_iteration(), self._note_end)
 
     def _note_end(self) -> None:
-        """Takes back the group that was to be drawn when the data ended."""
+        """Take back the group that was to be drawn when the data ended."""
         self.ended, self.groups = True, self.groups - 1
 
     def _interrupted_warning(self) -> None:
@@ -89,7 +83,7 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
             warn_out_of_data()
 
     def take_pass(self) -> Pass:
-        """Returns what has been drawn since the last call."""
+        """Return what has been drawn since the last call."""
         made, self.made = self.made, 0
         batches = self.groups * self.steps_per_execution
         return Pass(made, min(batches, self.data_adapter.num_batches or batches), self.ended)
@@ -98,11 +92,7 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
 class FitEvaluation:
     """Calls `model.evaluate` on one set as `fit` does for its validations, with one iterator for all of them.
 
-    Args:
-        model: compiled.
-        data: returns `(x, y, sample_weight)`; asked at the first validation.
-        batch_size: as for `evaluate`.
-        steps: as for `evaluate`.
+    `data` returns `(x, y, sample_weight)` and is asked at the first validation.
     """
 
     def __init__(
@@ -116,7 +106,7 @@ class FitEvaluation:
         self._iterator: Any = None
 
     def __call__(self, callbacks: Any) -> tuple[Any, Pass]:
-        """Returns the logs, and what Keras's own `evaluate` has drawn."""
+        """Return the logs, and what Keras's own `evaluate` has drawn."""
         model = self._model
         data = dict(zip(("x", "y", "sample_weight"), self._data(), strict=True), batch_size=self._batch_size)
         if self._iterator is None:
@@ -143,7 +133,7 @@ class FitEvaluation:
         return logs, self._iterator.take_pass()
 
     def close(self) -> None:
-        """Lets the data go."""
+        """Let the data go."""
         self._iterator = None
 
 
@@ -155,7 +145,7 @@ def has_own_test_function(model: keras.Model) -> bool:
 
 
 def validates_itself(model: keras.Model) -> str | None:
-    """Returns who validates within `fit` in place of Keras: code of the model's own, or a library's."""
+    """Return who validates within `fit` in place of Keras: code of the model's own, or a library's."""
     if has_own_test_function(model):
         return f"{type(model).__name__} makes its test function itself"
     if not methods.is_replaced(model, "evaluate"):
@@ -167,6 +157,6 @@ def validates_itself(model: keras.Model) -> str | None:
 
 
 def test_function(model: keras.Model) -> Any:
-    """Returns the model's test function, made as `evaluate` does, without tracing it (`test_function`)."""
+    """Return the model's test function, made as `evaluate` does, without tracing it (`test_function`)."""
     model.make_test_function()
     return model.test_function

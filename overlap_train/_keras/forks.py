@@ -20,11 +20,7 @@ _forking: set[int] = set()  # threads that have found the collector enabled, or 
 
 
 def require_runtime() -> None:
-    """Refuses to run TensorFlow where it would wait for ever.
-
-    Raises:
-        RuntimeError: this process was forked from one that had used TensorFlow by then.
-    """
+    """Raise RuntimeError in a fork of a process that had used TensorFlow, which would wait here for ever."""
     if _parent is not None:
         raise RuntimeError(
             f"This process was forked from process {_parent} after that had used TensorFlow, whose threads "

@@ -63,15 +63,10 @@ _NORMAL: Mapping[str, _Check] = {
 
 
 def require_numpy_state(state: Any, *, legacy: bool = False) -> str:
-    """Returns the name of the generator of bits whose state it is, all of which NumPy can be handed.
+    """Return the name of the bit generator whose state it is, or raise TypeError or ValueError.
 
-    Args:
-        state: of a generator of bits, or with `legacy` of a `RandomState`, also as the tuple of five that
-            NumPy returns for MT19937.
-        legacy: whether it is that of a `RandomState`.
-
-    Raises:
-        TypeError: it is none, as for `ValueError`.
+    With `legacy` it is the state of a `RandomState`, also as the tuple of five that NumPy returns for
+    MT19937.
     """
     if legacy and type(state) is tuple:
         if len(state) != 5:
@@ -96,11 +91,7 @@ def require_numpy_state(state: Any, *, legacy: bool = False) -> str:
 
 
 def require_python_state(state: Any) -> None:
-    """Makes sure that a state can be that of a generator of Python's.
-
-    Raises:
-        TypeError: it is none, as for `ValueError`.
-    """
+    """Raise TypeError or ValueError unless a state can be that of a generator of Python's."""
     if type(state) is not tuple or len(state) != 3:
         raise TypeError("a state that is no tuple of three")
     version, numbers, gauss = state
@@ -113,11 +104,7 @@ def require_python_state(state: Any) -> None:
 
 
 def require_seeds(parts: Any) -> None:
-    """Makes sure that parts can be those of a `numpy.random.SeedSequence` that is soon made.
-
-    Raises:
-        TypeError: they cannot, as for `ValueError`.
-    """
+    """Raise TypeError or ValueError unless parts can be those of a `SeedSequence` that is soon made."""
     if type(parts) is not dict or parts.keys() != _SEED_PARTS:
         raise ValueError("seeds without all of their parts")
     entropy, key = parts["entropy"], parts["spawn_key"]

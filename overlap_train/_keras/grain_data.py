@@ -18,7 +18,7 @@ __all__ = ["told"]
 
 
 def told(data: Any) -> Any:
-    """Returns a dataset of the same elements that tells its position, or None if data is not Grain's.
+    """Return a dataset of the same elements that tells its position, or None if data is not Grain's.
 
     The dataset has `newest`, its newest iterator, which has `count`, the number of elements that have been
     drawn, and `get_state`; and `begin_at(count, state)`, by which the next iterator begins there.
@@ -30,7 +30,7 @@ def told(data: Any) -> Any:
 
 @functools.cache
 def _classes() -> Any:
-    """Makes the class of such datasets, which inherits from Grain's, as Keras expects."""
+    """Make the class of such datasets, which inherits from Grain's, as Keras expects."""
     grain = sys.modules["grain"]
 
     class Told(grain.IterDataset):  # type: ignore[misc, name-defined]

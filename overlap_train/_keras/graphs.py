@@ -36,12 +36,12 @@ _CALLED = (
 
 
 def own_code_of(model: keras.Model) -> str | None:
-    """Returns the name of a custom method that a call of the model runs, or None."""
+    """Return the name of a custom method that a call of the model runs, or None."""
     return next((name for name in _CALLED if methods.overriding_class(model, name) is not None), None)
 
 
 def stock_graph(model: keras.Model) -> Any:
-    """Returns the functional model whose graph is all that a call of `model` runs, or None."""
+    """Return the functional model whose graph is all that a call of `model` runs, or None."""
     if own_code_of(model) is not None:
         return None
     functional = model._functional if isinstance(model, keras.Sequential) else model
@@ -49,7 +49,7 @@ def stock_graph(model: keras.Model) -> Any:
 
 
 def graph_nodes(functional: Any) -> list[Any]:
-    """Returns what Keras keeps of each call of a layer, in the order in which it makes them."""
+    """Return what Keras keeps of each call of a layer, in the order in which it makes them."""
     depths = sorted(functional._nodes_by_depth, reverse=True)
     return [
         node
@@ -79,13 +79,13 @@ def carries_more_than_arrays(functional: Any) -> bool:
 
 
 def input_structure(model: keras.Model) -> Any:
-    """Returns the symbolic inputs of a model as they are nested, or None if it does not say."""
+    """Return the symbolic inputs of a model as they are nested, or None if it does not say."""
     functional = model._functional if isinstance(model, keras.Sequential) else model
     return getattr(functional, "_inputs_struct", None)
 
 
 def output_structure(functional: Any) -> Any:
-    """Returns the symbolic outputs of a functional model as they are nested in what a call returns."""
+    """Return the symbolic outputs of a functional model as they are nested in what a call returns."""
     outputs = functional._outputs_struct
     # `Functional.call` takes a single output out of its list.
     return outputs[0] if isinstance(outputs, (list, tuple)) and len(outputs) == 1 else outputs

@@ -25,21 +25,15 @@ _ALIGNED = 64
 class LentBatches:
     """What makes batches, and whether they are to be copied where TensorFlow would borrow them.
 
-    Attributes:
-        copies: whether to copy, from the next batch on. Set before anything is drawn.
+    `copies` holds from the next batch on; set it before anything is drawn.
     """
 
     def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
-        """Copies nothing yet.
-
-        Args:
-            make: returns an iterator over batches.
-        """
         self._make = make
         self.copies = False
 
     def iterate(self) -> Iterator[Any]:
-        """Yields the batches. On the thread that draws."""
+        """Yield the batches. On the thread that draws."""
         for batch in self._make():
             yield keras.tree.map_structure(_owned, batch) if self.copies else batch
 
@@ -58,7 +52,7 @@ def _owned(array: Any) -> Any:
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Returns an array whose memory TensorFlow borrows."""
+    """Return an array whose memory TensorFlow borrows."""
     size_bytes = int(np.prod(shape)) * dtype.itemsize
     raw = np.empty(size_bytes + _ALIGNED, np.uint8)
     begin = -raw.__array_interface__["data"][0] % _ALIGNED

@@ -98,25 +98,25 @@ _ROW_METRICS = frozenset(
 
 
 def compute_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Returns a batch's loss as `train_step` computes it (`_compute_loss`)."""
+    """Return a batch's loss as `train_step` computes it (`_compute_loss`)."""
     return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
 
 
 def compute_and_track_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Returns a batch's loss and counts it, as `train_step` does."""
+    """Return a batch's loss and counts it, as `train_step` does."""
     loss = compute_loss(model, x, y, y_pred, sample_weight)
     track_loss(model, x, loss)
     return loss
 
 
 def track_loss(model: keras.Model, x: Any, loss: Any) -> None:
-    """Counts the loss of a batch of x (`_loss_tracker`)."""
+    """Count the loss of a batch of x (`_loss_tracker`)."""
     rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
     model._loss_tracker.update_state(loss, sample_weight=rows)
 
 
 def additional_losses(model: keras.Model) -> list[Any]:
-    """Returns what `compute_loss` adds to the compiled loss, as it does (`_aggregate_additional_loss`)."""
+    """Return what `compute_loss` adds to the compiled loss, as it does (`_aggregate_additional_loss`)."""
     return [model._aggregate_additional_loss(loss) for loss in model.losses]
 
 

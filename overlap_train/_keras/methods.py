@@ -30,7 +30,7 @@ _STOCK: dict[str, Any] = {"fit": KerasTrainer.fit, "evaluate": KerasTrainer.eval
 
 
 def overriding_class(model: keras.Model, name: str) -> type | None:
-    """Returns the class of a user's that has a method of its own in place of Keras's; None for Keras's.
+    """Return the class of a user's that has a method of its own in place of Keras's; None for Keras's.
 
     A function that a library puts into Keras's own class, as loggers do, is no override.
     """
@@ -49,7 +49,7 @@ def is_replaced(model: keras.Model, name: str) -> bool:
 
 
 def patched_by(model: keras.Model, name: str) -> str | None:
-    """Returns the module of what a library has put in place of Keras's own method of all models, or None."""
+    """Return the module of what a library has put in place of Keras's own method of all models, or None."""
     found = getattr(type(model), name)
     if found is _STOCK.get(name, found) and is_stock_method(found):
         return None
@@ -58,7 +58,7 @@ def patched_by(model: keras.Model, name: str) -> str | None:
 
 
 def codes_of(model: keras.Model, name: str) -> set[types.CodeType]:
-    """Returns the code of a method of a model, of those that it overrides, and of what they go around."""
+    """Return the code of a method of a model, of those that it overrides, and of what they go around."""
     owners = (vars(model), *map(vars, type(model).__mro__))
     own = [function for owner in owners if (function := _function(owner.get(name))) is not None]
     inner: dict[int, types.FunctionType] = {}
@@ -69,7 +69,7 @@ def codes_of(model: keras.Model, name: str) -> set[types.CodeType]:
 
 
 def _add_inner(function: types.FunctionType, found: dict[int, types.FunctionType]) -> None:
-    """Adds the functions that a decorator or a library has put one around."""
+    """Add the functions that a decorator or a library has put one around."""
     held = [getattr(function, "__wrapped__", None)]
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is empty
@@ -86,11 +86,7 @@ def _function(method: Any) -> types.FunctionType | None:
 
 
 def method_cell(name: str) -> Any:
-    """Returns the cell in which Keras's method holds what it runs (`filter_traceback`, its variable `fn`).
-
-    Raises:
-        RuntimeError: this Keras keeps it elsewhere.
-    """
+    """Return the cell in which Keras's method holds what it runs (`filter_traceback`, its variable `fn`)."""
     method = _STOCK[name]
     while method is not None:
         names = method.__code__.co_freevars

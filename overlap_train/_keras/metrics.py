@@ -26,12 +26,12 @@ __all__ = [
 
 
 def python_logs(logs: Any) -> dict[str, Any]:
-    """Turns logs of tensors into flat logs of floats, or arrays, as callbacks get them (`pythonify_logs`)."""
+    """Turn logs of tensors into flat logs of floats, or arrays, as callbacks get them (`pythonify_logs`)."""
     return dict(pythonify_logs(logs))
 
 
 def metrics_or_logs(model: keras.Model, logs: Any) -> Any:
-    """Returns the metrics' results where the logs have their names, else the logs.
+    """Return the metrics' results where the logs have their names, else the logs.
 
     Keras's rule for the logs of an epoch and of a validation (`_get_metrics_result_or_logs`).
     """
@@ -39,12 +39,12 @@ def metrics_or_logs(model: keras.Model, logs: Any) -> Any:
 
 
 def flatten_logs(model: keras.Model, logs: dict[str, float]) -> Any:
-    """Returns metrics as `keras.Model.evaluate` does without `return_dict` (`_flatten_metrics_in_order`)."""
+    """Return metrics as `keras.Model.evaluate` does without `return_dict` (`_flatten_metrics_in_order`)."""
     return model._flatten_metrics_in_order(logs)
 
 
 def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
-    """Returns the metrics of `model` one by one, with the containers that `compile` makes opened."""
+    """Return the metrics of `model` one by one, with the containers that `compile` makes opened."""
     leaves: list[keras.metrics.Metric] = []
 
     def add(metrics: Iterable[keras.metrics.Metric]) -> None:
@@ -59,7 +59,7 @@ def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
 
 
 def reset_others(model: keras.Model, known: Collection[int]) -> None:
-    """Sets back the metrics of `model` none of whose variables is known, by the `id` of a handle."""
+    """Set back the metrics of `model` none of whose variables is known, by the `id` of a handle."""
     for metric in metric_leaves(model):
         handles = {id(handle) for v in metric.variables for handle in models.variable_handles(v)}
         if handles.isdisjoint(known):
@@ -67,7 +67,7 @@ def reset_others(model: keras.Model, known: Collection[int]) -> None:
 
 
 def unlisted_loss_handles(model: keras.Model) -> list[int]:
-    """Returns the `id` of each handle of Keras's loss tracker, if the model's own `metrics` leaves it out."""
+    """Return the `id` of each handle of Keras's loss tracker, if the model's own `metrics` leaves it out."""
     tracker = getattr(model, "_loss_tracker", None)
     if tracker is None or any(metric is tracker for metric in model.metrics):
         return []
@@ -75,6 +75,6 @@ def unlisted_loss_handles(model: keras.Model) -> list[int]:
 
 
 def stock_metric_handles(model: keras.Model) -> list[Any]:
-    """Returns the handles of all variables of Keras's own metrics."""
+    """Return the handles of all variables of Keras's own metrics."""
     metrics = [metric for metric in metric_leaves(model) if methods.is_stock_method(type(metric))]
     return [handle for m in metrics for v in m.variables for handle in models.variable_handles(v)]

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def variable_handles(variable: keras.Variable) -> list[Any]:
-    """Returns the resource handles of a variable's copies on all replicas, or its own (`value`)."""
+    """Return the resource handles of a variable's copies on all replicas, or its own (`value`)."""
     value = variable.value
     copies = value.values if isinstance(value, tf.distribute.DistributedValues) else (value,)
     return [copy.handle for copy in copies]
@@ -39,7 +39,7 @@ def is_trainer(model: object) -> bool:
 
 
 def require_model(model: object, name: str = "model") -> None:
-    """Raises TypeError unless `model` is a Keras model, or a layer that Keras can train."""
+    """Raise TypeError unless `model` is a Keras model, or a layer that Keras can train."""
     if isinstance(model, keras.Model) or is_trainer(model):
         return
     if any(kind.__module__.split(".")[0] == "tf_keras" for kind in type(model).__mro__):
@@ -62,7 +62,7 @@ def runs_eagerly(model: keras.Model) -> bool:
 
 
 def require_compiled(model: keras.Model) -> None:
-    """Raises Keras's own ValueError unless `model.compile` has been called."""
+    """Raise Keras's own ValueError unless `model.compile` has been called."""
     if not getattr(model, "compiled", False):
         raise ValueError(
             f"the model {model.name!r} is not compiled; call "
@@ -71,15 +71,15 @@ def require_compiled(model: keras.Model) -> None:
 
 
 def flat_layers(model: keras.Model) -> list[keras.Layer]:
-    """Returns a model and all layers in it (`_flatten_layers`)."""
+    """Return a model and all layers in it (`_flatten_layers`)."""
     return list(model._flatten_layers())
 
 
 def scope_variable_ids(scope: keras.StatelessScope) -> set[int]:
-    """Returns the `id` of every variable that has a value in a scope (`state_mapping`)."""
+    """Return the `id` of every variable that has a value in a scope (`state_mapping`)."""
     return set(scope.state_mapping)
 
 
 def compiled_parts(model: keras.Model) -> tuple[Any, Any]:
-    """Returns the loss and the metrics that `compile` has made (`_compile_loss`, `_compile_metrics`)."""
+    """Return the loss and the metrics that `compile` has made (`_compile_loss`, `_compile_metrics`)."""
     return model._compile_loss, model._compile_metrics

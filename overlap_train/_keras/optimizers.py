@@ -27,7 +27,7 @@ __all__ = [
 
 
 def build_optimizer(model: keras.Model) -> None:
-    """Builds a model's optimizer as its first update would (`Optimizer.apply`)."""
+    """Build a model's optimizer as its first update would (`Optimizer.apply`)."""
     optimizer = model.optimizer
     if not optimizer.built and model.trainable_variables:
         with keras.name_scope(optimizer.name, caller=optimizer):
@@ -36,7 +36,7 @@ def build_optimizer(model: keras.Model) -> None:
 
 
 def stock_optimizer_handles(model: keras.Model) -> list[Any]:
-    """Returns the handles of all variables of an optimizer of Keras's own, or none."""
+    """Return the handles of all variables of an optimizer of Keras's own, or none."""
     optimizer = model.optimizer
     if optimizer is None or not methods.is_stock_method(type(optimizer)):
         return []
@@ -44,7 +44,7 @@ def stock_optimizer_handles(model: keras.Model) -> list[Any]:
 
 
 def built_before_it_scales(model: keras.Model) -> contextlib.ExitStack:
-    """Has a LossScaleOptimizer built behind the forward pass, when it is asked to scale the loss.
+    """Have a LossScaleOptimizer built behind the forward pass, when it is asked to scale the loss.
 
     Until it is built it scales by a constant (`LossScaleOptimizer.scale_loss`), and what has been traced so
     would have to be traced again. Built any earlier it would miss what the forward pass builds.
@@ -81,7 +81,7 @@ class UnbuiltAgain:
 
 
 def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> contextlib.ExitStack:
-    """Spares the sum of gradients over the replicas where there is one (`_all_reduce_sum_gradients`).
+    """Spare the sum of gradients over the replicas where there is one (`_all_reduce_sum_gradients`).
 
     The sum of one changes nothing, but TensorFlow registers a gradient function for it, for ever, that
     keeps the graph of the whole step alive: each trained model would leave its graphs behind.
@@ -103,6 +103,6 @@ def _sum_over_replicas(stock: Callable[[Any], Any], gradients_and_variables: Any
 
 
 def adam_moments(optimizer: keras.optimizers.Adam, variable: tf.Variable) -> tuple[tf.Variable, tf.Variable]:
-    """Returns the first and second moment of a variable (`_momentums`, `_velocities`)."""
+    """Return the first and second moment of a variable (`_momentums`, `_velocities`)."""
     index = optimizer._get_variable_index(variable)
     return optimizer._momentums[index].value, optimizer._velocities[index].value

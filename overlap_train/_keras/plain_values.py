@@ -24,17 +24,7 @@ _REMEDIES = {
 
 
 def refuse_plain_values(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
-    """Refuses text, numbers and lists of numbers among the arrays that are passed as data, and no array.
-
-    Args:
-        x: as `keras.Model.fit` takes it.
-        y: as `keras.Model.fit` takes it.
-        sample_weight: as `keras.Model.fit` takes it.
-        role: what the data is for, for messages.
-
-    Raises:
-        ValueError: for what Keras would refuse, too.
-    """
+    """Raise ValueError for text, numbers and lists of numbers among the arrays of the data, and for none."""
     if isinstance(x, (list, tuple, dict)) and _is_empty((x, y, sample_weight)):
         raise ValueError(f"there is no {role} data: x holds no array; pass at least one")
     for name, part in (("x", x), ("y", y), ("sample_weight", sample_weight)):

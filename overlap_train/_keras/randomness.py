@@ -38,10 +38,9 @@ _NUMBERS = 625  # of the state of a generator of Python's
 
 
 def random_states(known: Collection[int] = ()) -> dict[str, Any]:
-    """Returns the states, in plain values; nothing of them is shared.
+    """Return the states, in plain values; nothing of them is shared.
 
-    Args:
-        known: the `id` of the handles of variables that somebody else restores.
+    Variables whose handles have an `id` in `known` are left out: something else restores them.
     """
     eager = context.context()
     generator = getattr(eager, "_rng", None)
@@ -57,14 +56,9 @@ def random_states(known: Collection[int] = ()) -> dict[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) -> None:
-    """Puts states back.
+    """Put states of `random_states` back, but for the variables in `known`.
 
-    Args:
-        states: of `random_states`.
-        known: as there; these variables are left alone.
-
-    Raises:
-        ValueError: one is none, as for `TypeError`, `LookupError` and `OverflowError`.
+    What is no state raises ValueError, TypeError, LookupError or OverflowError.
     """
     if "keras" in states:
         global_seed_generator()  # which draws from Python's when it is made
@@ -84,7 +78,7 @@ def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) ->
 
 
 def global_seed(seed: int | None) -> contextlib.ExitStack:
-    """Sets TensorFlow's global seed for what is traced within; eager operations draw on as they did."""
+    """Set TensorFlow's global seed for what is traced within; eager operations draw on as they did."""
     eager = context.context()
     before, eager._seed = eager._seed, seed
     undo = contextlib.ExitStack()
@@ -93,11 +87,7 @@ def global_seed(seed: int | None) -> contextlib.ExitStack:
 
 
 def check_random_states(states: Mapping[str, Any]) -> None:
-    """Makes sure that states can be put back, and changes nothing.
-
-    Raises:
-        ValueError: one is none, as for `TypeError`, `LookupError` and `OverflowError`.
-    """
+    """Raise what `set_random_states` would raise for states, and change nothing."""
     _long(states["python"])
     require_numpy_state(states["numpy"], legacy=True)
     if states["eager"] is not None:
@@ -116,19 +106,15 @@ def check_random_states(states: Mapping[str, Any]) -> None:
 
 
 def numpy_state() -> Any:
-    """Returns the state of NumPy's global generator; nothing of it is shared."""
+    """Return the state of NumPy's global generator; nothing of it is shared."""
     state = np.random.get_state(legacy=False)
     return {**state, "state": {name: np.copy(part)[()] for name, part in state["state"].items()}}
 
 
 def set_numpy_state(state: Any) -> None:
-    """Puts a state of NumPy's global generator back, which then draws from what it drew from.
+    """Put a state of NumPy's global generator back, which then draws from what it drew from.
 
-    Args:
-        state: of `numpy_state`, or a tuple, as NumPy returns it for the generator that it begins with.
-
-    Raises:
-        ValueError: it is none, as for `TypeError`, `LookupError` and `OverflowError`.
+    It is one of `numpy_state`, or a tuple as NumPy returns it for the generator that it begins with.
     """
     generator = getattr(np.random, require_numpy_state(state, legacy=True))(0)
     shared = _numpy_random
@@ -138,17 +124,13 @@ def set_numpy_state(state: Any) -> None:
 
 
 def _short(state: Any) -> list[Any]:
-    """Returns the state of a generator of Python's with its numbers in an array."""
+    """Return the state of a generator of Python's with its numbers in an array."""
     version, numbers, gauss = state
     return [version, np.array(numbers, np.uint32), gauss]
 
 
 def _long(state: Any) -> Any:
-    """Returns the state as Python takes it.
-
-    Raises:
-        TypeError: it is none, as for `ValueError`.
-    """
+    """Return the state as Python takes it, or raise TypeError or ValueError."""
     if type(state) is not list:
         raise TypeError(f"a state of type {type(state).__name__}")
     version, numbers, gauss = state
@@ -162,12 +144,12 @@ def _long(state: Any) -> Any:
 
 
 def global_variables() -> list[tf.Variable]:
-    """Returns the states of Keras's and TensorFlow's global generators, of those that there are."""
+    """Return the states of Keras's and TensorFlow's global generators, of those that there are."""
     return list(_variables().values())
 
 
 def _variables() -> dict[str, tf.Variable]:
-    """Returns the variables of the generators that exist."""
+    """Return the variables of the generators that exist."""
     found = {}
     generator = global_state.get_global_attribute("global_seed_generator")
     if isinstance(generator, keras.random.SeedGenerator):

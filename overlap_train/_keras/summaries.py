@@ -16,21 +16,15 @@ __all__ = ["SummaryDefaults", "SummaryFollower"]
 
 @dataclass(frozen=True, eq=False)
 class SummaryDefaults:
-    """The defaults of one thread at one time.
+    """The defaults of one thread at one time."""
 
-    Attributes:
-        writer: of `writer.as_default()`, or None.
-        step: of `tf.summary.experimental.set_step`, a variable as the number that it held; None without one.
-        records: of `tf.summary.record_if`, a function as what it returned; None without one.
-    """
-
-    writer: Any = None
-    step: Any = None
-    records: Any = None
+    writer: Any = None  # of `writer.as_default()`
+    step: Any = None  # the number that a variable held
+    records: Any = None  # of `tf.summary.record_if`, a function as what it returned
 
     @classmethod
     def of_this_thread(cls) -> SummaryDefaults:
-        """Returns those of the calling thread, read now: the training may move a step on."""
+        """Return those of the calling thread, read now: the training may move a step on."""
         writer = summary_ops_v2._summary_state.writer
         records = summary_ops_v2._summary_state.is_recording
         if writer is None:
@@ -50,7 +44,7 @@ class SummaryFollower:
         self._last = SummaryDefaults()
 
     def follow(self, defaults: SummaryDefaults) -> None:
-        """Takes over what has changed since the last call."""
+        """Take over what has changed since the last call."""
         last, self._last = self._last, defaults
         if defaults.writer is not last.writer:
             summary_ops_v2._summary_state.writer = defaults.writer
@@ -61,7 +55,7 @@ class SummaryFollower:
 
 
 def _number(value: Any) -> Any:
-    """Returns the number in a tensor or variable, and everything else as it is."""
+    """Return the number in a tensor or variable, and everything else as it is."""
     try:
         return value.numpy().item() if hasattr(value, "numpy") else value
     except Exception:  # a tensor of a graph, or an object of others

@@ -21,21 +21,17 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class KerasSettings:
-    """The settings of one thread at one time.
-
-    Attributes:
-        values: by Keras's names; None for those that have not been set.
-    """
+    """The settings of one thread at one time, by Keras's names; None for those that have not been set."""
 
     values: Mapping[str, Any]
 
     @classmethod
     def of_this_thread(cls) -> KerasSettings:
-        """Returns those of the calling thread."""
+        """Return those of the calling thread."""
         return cls({name: _copied(global_state.get_global_attribute(name)) for name in _NAMES})
 
     def apply(self) -> None:
-        """Makes them hold on the calling thread."""
+        """Make them hold on the calling thread."""
         for name, value in self.values.items():
             global_state.set_global_attribute(name, _copied(value))
 

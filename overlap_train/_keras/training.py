@@ -29,12 +29,12 @@ __all__ = [
 
 
 def steps_per_execution(model: keras.Model) -> int:
-    """Returns how many steps Keras makes between two calls of the batch hooks (`steps_per_execution`)."""
+    """Return how many steps Keras makes between two calls of the batch hooks (`steps_per_execution`)."""
     return int(getattr(model, "steps_per_execution", None) or 1)
 
 
 def capped_steps(steps: int | None) -> int | None:
-    """Returns steps of an epoch as `keras.config.set_max_steps_per_epoch` caps them, with Keras's warning."""
+    """Return steps of an epoch as `keras.config.set_max_steps_per_epoch` caps them, with Keras's warning."""
     limit = keras.config.max_steps_per_epoch()
     if not limit or (steps and steps <= limit):
         return steps
@@ -43,7 +43,7 @@ def capped_steps(steps: int | None) -> int | None:
 
 
 def begin_training(model: keras.Model) -> Any:
-    """Makes the model's train function as `fit` does, without tracing it; returns it (`train_function`).
+    """Make the model's train function as `fit` does, without tracing it; return it (`train_function`).
 
     `compile` takes it away and `make_train_function(force=True)` makes another one: whoever holds this one
     can tell that a callback did so.
@@ -53,7 +53,7 @@ def begin_training(model: keras.Model) -> Any:
 
 
 def require_stock_function(model: keras.Model) -> None:
-    """Raises ValueError if the model's train function is not the one that Keras makes (`train_function`)."""
+    """Raise ValueError if the model's train function is not the one that Keras makes (`train_function`)."""
     function = model.train_function
     if methods.is_replaced(model, "make_train_function") or not (
         function is None or methods.is_stock_method(function)
@@ -65,12 +65,12 @@ def require_stock_function(model: keras.Model) -> None:
 
 
 def train_function(model: keras.Model) -> Any:
-    """Returns what `begin_training` returned, or what a callback has put in its place, or None."""
+    """Return what `begin_training` returned, or what a callback has put in its place, or None."""
     return model.train_function
 
 
 def initial_epoch(model: keras.Model, default: int) -> int:
-    """Returns where BackupAndRestore found that training goes on (`_initial_epoch`), or `default`."""
+    """Return where BackupAndRestore found that training goes on (`_initial_epoch`), or `default`."""
     return getattr(model, "_initial_epoch", None) or default
 
 
@@ -80,7 +80,7 @@ def profiles(callback: keras.callbacks.TensorBoard) -> bool:
 
 
 def capped_epochs(epochs: int) -> int:
-    """Returns a number of epochs, capped as `keras.config.set_max_epochs` says for debugging."""
+    """Return a number of epochs, capped as `keras.config.set_max_epochs` says for debugging."""
     limit = keras.config.max_epochs()
     if not limit or epochs <= limit:
         return epochs
@@ -89,7 +89,7 @@ def capped_epochs(epochs: int) -> int:
 
 
 def forward(model: keras.Model, x: Any) -> Any:
-    """Calls a model for training as its `train_step` does (`_call_has_training_arg`)."""
+    """Call a model for training as its `train_step` does (`_call_has_training_arg`)."""
     return model(x, training=True) if model._call_has_training_arg else model(x)
 
 

@@ -66,7 +66,7 @@ class Updates:
         op_callbacks.remove_op_callback(self._operation)
 
     def applies(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """Hears that an optimizer is about to update variables."""
+        """Hear that an optimizer is about to update variables."""
         own = {id(variable) for variable in self._model.trainable_variables}
         if optimizer is not getattr(self._model, "optimizer", None) and not any(
             id(variable) in own for variable in variables
@@ -87,7 +87,7 @@ class Updates:
         op_name: Any = None,
         graph: Any = None,
     ) -> None:
-        """Hears that an operation has run. Those that a trace is given (`graph`) have not."""
+        """Hear that an operation has run. Those that a trace is given (`graph`) have not."""
         kind = kind.decode() if isinstance(kind, bytes) else kind
         if graph is not None or kind in _READS:
             return
@@ -105,7 +105,7 @@ def _handles(variable: keras.Variable) -> list[int]:
 
 
 def _exchange() -> None:
-    """Lets Keras's optimizers tell what they are about to do."""
+    """Let Keras's optimizers tell what they are about to do."""
     for kind in _kinds(keras.optimizers.Optimizer):
         for owner in kind.__mro__:
             if "apply" in vars(owner) and is_stock_method(vars(owner)["apply"]):

@@ -43,7 +43,7 @@ _shortener.maxstring = _shortener.maxother = 80
 
 
 def shown(value: object) -> str:
-    """Returns a short text for any value, also one that is huge or cannot be printed."""
+    """Return a short text for any value, also one that is huge or cannot be printed."""
     try:
         text = _shortener.repr(value)
     except Exception:
@@ -52,7 +52,7 @@ def shown(value: object) -> str:
 
 
 def text_of(value: object) -> str:
-    """Returns what a value is printed as, whole, or a short text for one that cannot be printed."""
+    """Return what a value is printed as, whole, or a short text for one that cannot be printed."""
     try:
         return str(value)
     except Exception:  # of an object of the user's, or of one that is nested too deep
@@ -60,7 +60,7 @@ def text_of(value: object) -> str:
 
 
 def plain_text(value: str) -> str:
-    """Returns a text as a str; a class of the user's may compare and print it otherwise."""
+    """Return a text as a str; a class of the user's may compare and print it otherwise."""
     return str.__str__(value)
 
 
@@ -70,7 +70,7 @@ def is_text(value: object, *choices: str) -> bool:
 
 
 def freeze(instance: object, **values: Any) -> None:
-    """Sets attributes of a frozen dataclass, from its `__post_init__`."""
+    """Set attributes of a frozen dataclass, from its `__post_init__`."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)
 
@@ -78,7 +78,7 @@ def freeze(instance: object, **values: Any) -> None:
 def require_instance(
     name: str, value: object, kind: type | tuple[type, ...], *, optional: bool = True
 ) -> None:
-    """Raises TypeError unless `value` is of a kind, or None where that is `optional`."""
+    """Raise TypeError unless `value` is of a kind, or None where that is `optional`."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not (isinstance(value, kinds) or (optional and value is None)):
         expected = [each.__name__ for each in kinds] + ["None"] * optional
@@ -88,7 +88,7 @@ def require_instance(
 
 
 def require_flag(name: str, value: Any, *, expected: str = "True or False") -> bool:
-    """Returns `value` as a bool; True, False, 1, 0 and their NumPy scalars are taken, else TypeError."""
+    """Return `value` as a bool; True, False, 1, 0 and their NumPy scalars are taken, else TypeError."""
     taken = isinstance(value, (bool, int, np.bool_, np.integer))
     if isinstance(value, np.ndarray):
         taken = value.ndim == 0 and value.dtype.kind in "biu"
@@ -101,7 +101,7 @@ def require_flag(name: str, value: Any, *, expected: str = "True or False") -> b
 
 
 def require_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
-    """Returns `value` as a str if it is one of `choices`, or raises ValueError."""
+    """Return `value` as a str if it is one of `choices`, or raise ValueError."""
     known = tuple(choices)
     if not is_text(value, *known):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {shown(value)}")
@@ -109,7 +109,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
 
 
 def auto_or(name: str, value: Any, require: Callable[..., T], *, expected: str, **options: Any) -> T | Auto:
-    """Returns "auto" as it is, and what is no text as `require(name, value, **options)` does."""
+    """Return "auto" as it is, and what is no text as `require(name, value, **options)` does."""
     if not isinstance(value, str):
         return require(name, value, expected=expected, **options)
     if not is_text(value, "auto"):
@@ -118,7 +118,7 @@ def auto_or(name: str, value: Any, require: Callable[..., T], *, expected: str, 
 
 
 def require_text(name: str, value: Any, *, empty: bool = False) -> str:
-    """Returns `value` as a str, or raises TypeError, or ValueError where it must not be empty."""
+    """Return `value` as a str, or raise TypeError, or ValueError where it must not be empty."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string; got {shown(value)} of type {type(value).__name__}")
     text = plain_text(value)
@@ -128,7 +128,7 @@ def require_text(name: str, value: Any, *, empty: bool = False) -> str:
 
 
 def require_path(name: str, value: Any) -> Path:
-    """Returns a path that the system can take, or raises TypeError or ValueError."""
+    """Return a path that the system can take, or raise TypeError or ValueError."""
     try:
         text = os.fspath(value)
     except Exception:
@@ -150,14 +150,14 @@ def require_path(name: str, value: Any) -> Path:
 
 
 def require_callable(name: str, value: Any, *, optional: bool = False) -> None:
-    """Raises TypeError unless `value` is a function, or None where that is `optional`."""
+    """Raise TypeError unless `value` is a function, or None where that is `optional`."""
     if not (callable(value) or (optional and value is None)):
         expected = "a function or None" if optional else "a function"
         raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
 
 
 def require_each(name: str, values: Any, require: Callable[[str, Any], T], *, expected: str) -> tuple[T, ...]:
-    """Returns the items of a collection, each as `require(name, item)` returns it."""
+    """Return the items of a collection, each as `require(name, item)` returns it."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be {expected}; got {shown(values)} of type {type(values).__name__}")
     try:
@@ -168,7 +168,7 @@ def require_each(name: str, values: Any, require: Callable[[str, Any], T], *, ex
 
 
 def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tuple[T, ...]:
-    """Returns the items of a collection if each is of a kind, or raises TypeError."""
+    """Return the items of a collection if each is of a kind, or raise TypeError."""
 
     def of_kind(name: str, item: Any) -> T:
         if not isinstance(item, kind):
@@ -179,7 +179,7 @@ def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tu
 
 
 def require_mapping(name: str, value: Any, *, expected: str) -> Mapping[Any, Any]:
-    """Returns `value` if it is a mapping, or raises TypeError."""
+    """Return `value` if it is a mapping, or raise TypeError."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
     return value

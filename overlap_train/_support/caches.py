@@ -18,7 +18,7 @@ __all__ = ["cache_home", "convolution_builds", "convolution_times", "copy_times"
 
 
 def cache_home() -> Path | None:
-    """Returns where this package caches, `$XDG_CACHE_HOME` or `~/.cache`; None where there is no home.
+    """Return where this package caches, `$XDG_CACHE_HOME` or `~/.cache`; None where there is no home.
 
     A relative `$XDG_CACHE_HOME` does not count, as the XDG Base Directory Specification asks.
     """
@@ -30,22 +30,22 @@ def cache_home() -> Path | None:
 
 
 def plan_times() -> Path | None:
-    """Returns the directory of the times of plans; None where there is no home."""
+    """Return the directory of the times of plans; None where there is no home."""
     return _within("plans")
 
 
 def convolution_times() -> Path | None:
-    """Returns the directory of the times of convolutions; None where there is no home."""
+    """Return the directory of the times of convolutions; None where there is no home."""
     return _within("convolutions")
 
 
 def copy_times() -> Path | None:
-    """Returns the file of the sizes from which on copies pay; None where there is no home."""
+    """Return the file of the sizes from which on copies pay; None where there is no home."""
     return _within("zero_copy.json")
 
 
 def convolution_builds() -> Path | None:
-    """Returns the directory of the compiled convolution; None where there is no home and none is named."""
+    """Return the directory of the compiled convolution; None where there is no home and none is named."""
     chosen = os.environ.get("OVERLAP_TRAIN_CACHE_DIR")
     return Path(os.path.abspath(chosen)) / "conv" if chosen else _within("conv")
 

@@ -20,7 +20,7 @@ _NAMES = ("LD_PRELOAD", "TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS")
 
 
 def conditions() -> tuple[object, ...]:
-    """Returns what decides how fast the same graph runs here, but for the threads: machine and libraries.
+    """Return what decides how fast the same graph runs here, but for the threads: machine and libraries.
 
     Its `repr` is the same in every process under the same conditions. Any thread.
     """
@@ -38,13 +38,13 @@ def conditions() -> tuple[object, ...]:
 
 
 def processor_name() -> str:
-    """Returns the name of the processor, where the system tells."""
+    """Return the name of the processor, where the system tells."""
     return _processor().get("model name") or platform.processor()
 
 
 @functools.cache
 def _processor() -> dict[str, str]:
-    """Returns what the system says of the first core."""
+    """Return what the system says of the first core."""
     found: dict[str, str] = {}
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -58,7 +58,7 @@ def _processor() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=4)
 def _plugins(places: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the names of the libraries that TensorFlow loads unasked, which may replace its kernels."""
+    """Return the names of the libraries that TensorFlow loads unasked, which may replace its kernels."""
     found: set[str] = set()
     for place in places:
         with contextlib.suppress(OSError, ValueError):  # it is not there, or no name

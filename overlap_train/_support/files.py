@@ -43,7 +43,7 @@ class IrregularFileError(OSError):
 def open_regular(
     path: str | os.PathLike[str], flags: int, mode: int = 0o666, *, follow_links: bool = False
 ) -> int:
-    """Opens a regular file and returns its descriptor; never waits, as the open of a pipe would."""
+    """Open a regular file and return its descriptor; never waits, as the open of a pipe would."""
     careful = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow_links else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags | careful, mode)
@@ -60,7 +60,7 @@ def open_regular(
 
 
 def what_is_no_file(path: str | os.PathLike[str]) -> str | None:
-    """Returns what lies at a path if that is no regular file: "a link", "a directory" and so on."""
+    """Return what lies at a path if that is no regular file: "a link", "a directory" and so on."""
     with contextlib.suppress(OSError):
         mode = os.lstat(path).st_mode
         return None if stat.S_ISREG(mode) else _kind(mode)
@@ -68,7 +68,7 @@ def what_is_no_file(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links: bool = True) -> bytes:
-    """Returns the content of a regular file; never waits for a writer."""
+    """Return the content of a regular file; never waits for a writer."""
     descriptor = open_regular(path, os.O_RDONLY, follow_links=follow_links)
     try:
         if os.fstat(descriptor).st_size > most_bytes:
@@ -84,12 +84,8 @@ def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links:
 class Replacement:
     """Puts a file that its block writes in the place of another, or deletes it where the block raises.
 
-    Args:
-        target: what is replaced, at once, so that a reader never sees half of it.
-        unfinished: written in the block, which gets it, in the same folder.
-
-    Raises:
-        OSError: at the end of the block; it cannot be put there, and what was there is as before.
+    A reader never sees half of it. The block gets the file, which lies in the folder of the other. If it
+    cannot be put there, the end of the block raises OSError, and what was there is as before.
     """
 
     def __init__(self, target: Path, unfinished: Path) -> None:
@@ -115,7 +111,7 @@ class Replacement:
 
 
 def replacing(path: str | os.PathLike[str]) -> Replacement:
-    """Gives a file to write that takes the place of `path` on success, and vanishes on an error.
+    """Give a file to write that takes the place of `path` on success, and vanishes on an error.
 
     The folders above `path` are made. The file lies in the same folder and keeps the suffix of `path`. A
     device is left alone: who may replace `/dev/null` would take it from the whole system.
@@ -133,7 +129,7 @@ def replacing(path: str | os.PathLike[str]) -> Replacement:
 
 
 def replace_content(path: Path, text: str) -> None:
-    """Replaces a file at once, so that a reader never sees half of it; its folders are made."""
+    """Replace a file at once, so that a reader never sees half of it; its folders are made."""
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 

@@ -40,12 +40,10 @@ def check_fit(
     verbose: Any = "auto",
     shuffle: Any = True,
 ) -> dict[str, Any]:
-    """Refuses values that cannot be meant, with the names of `keras.Model.fit`.
+    """Refuse values that cannot be meant, with the names of `keras.Model.fit`; return the others by name.
 
+    They come back as numbers of Python: what is counted with them later takes no arrays or tensors.
     `epochs=0` is taken: as in Keras, nothing is trained.
-
-    Returns:
-        The values by name, as numbers of Python: what is counted with them later takes no arrays or tensors.
     """
     return {
         "epochs": require_count("epochs", epochs, minimum=0),
@@ -65,7 +63,7 @@ def _count_or_none(name: str, value: Any) -> int | None:
 
 
 def _rows(name: str, value: Any) -> int | None:
-    """Returns the rows of a batch; TensorFlow, which counts them, takes them from a tensor of any type."""
+    """Return the rows of a batch; TensorFlow, which counts them, takes them from a tensor of any type."""
     number = scalar(value)
     is_tensor = number is not value and not isinstance(value, (np.ndarray, np.generic))
     if is_tensor and isinstance(number, float) and number.is_integer():
@@ -95,7 +93,7 @@ def _shuffle(value: Any) -> bool | str:
 
 
 def check_class_weight(class_weight: Any) -> None:
-    """Raises TypeError for a `class_weight` in which Keras could look up no class."""
+    """Raise TypeError for a `class_weight` in which Keras could look up no class."""
     if class_weight is not None and not hasattr(class_weight, "get"):
         raise TypeError(
             "class_weight must be a dict of classes and their weights, such as {0: 1.0, 1: 2.5}, or None; "
@@ -104,7 +102,7 @@ def check_class_weight(class_weight: Any) -> None:
 
 
 def check_frequency(validation_freq: Any) -> None:
-    """Refuses a `validation_freq` that Keras refuses at its first validation, or that cannot be meant."""
+    """Refuse a `validation_freq` that Keras refuses at its first validation, or that cannot be meant."""
     if not isinstance(validation_freq, (int, list)):
         try:
             given = str(validation_freq)
@@ -118,7 +116,7 @@ def check_frequency(validation_freq: Any) -> None:
 
 
 def require_verbosity(verbose: Any) -> Any:
-    """Returns "auto", 0, 1 or 2; raises ValueError for what Keras does not take for it."""
+    """Return "auto", 0, 1 or 2; raise ValueError for what Keras does not take for it."""
     number = scalar(verbose)
     if is_text(number, "auto"):
         return "auto"
@@ -131,11 +129,7 @@ def require_verbosity(verbose: Any) -> Any:
 
 
 def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, Any]:
-    """Refuses values that cannot be meant, with the names of `keras.Model.evaluate`.
-
-    Returns:
-        The values by name, as numbers of Python.
-    """
+    """Refuse values that cannot be meant, with the names of `keras.Model.evaluate`; return the others."""
     return {
         "steps": _count_or_none("steps", steps),
         "batch_size": _rows("batch_size", batch_size),
@@ -144,7 +138,7 @@ def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, An
 
 
 def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Callable[[int], bool]:
-    """Returns what tells of an epoch, counted from 0, whether it is validated."""
+    """Return what tells of an epoch, counted from 0, whether it is validated."""
     if isinstance(validation_freq, range):
         for epoch in (*validation_freq[:1], *validation_freq[-1:]):
             require_count(name, epoch, minimum=1)

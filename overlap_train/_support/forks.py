@@ -23,7 +23,7 @@ class Owner(Protocol):
     """What has installed handlers of signals."""
 
     def in_child(self) -> None:
-        """Puts the handlers back; called in the child, on its only thread."""
+        """Put the handlers back; called in the child, on its only thread."""
 
 
 _owners: list[Owner] = []
@@ -31,12 +31,12 @@ _masks = threading.local()
 
 
 def register(owner: Owner) -> None:
-    """Has `owner.in_child` called in each process that is forked from now on."""
+    """Have `owner.in_child` called in each process that is forked from now on."""
     _owners.append(owner)
 
 
 def unregister(owner: Owner) -> None:
-    """Ends that. Does nothing the second time, nor in a child, which has no owners."""
+    """End that. Does nothing the second time, nor in a child, which has no owners."""
     if owner in _owners:
         _owners.remove(owner)
 

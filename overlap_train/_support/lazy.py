@@ -35,12 +35,7 @@ def lazy_names(
 
 
 def _imported(name: str) -> types.ModuleType:
-    """Import a module, which may import Keras.
-
-    Raises:
-        ImportError: it cannot be imported, and Keras is to run on another backend than TensorFlow.
-        Exception: what the import raises otherwise.
-    """
+    """Import a module, which may import Keras; an ImportError says so if that runs on another backend."""
     try:
         return importlib.import_module(name)
     except Exception as error:

@@ -17,12 +17,12 @@ _POLL_S = 0.1
 
 
 def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
-    """Opens the file of a lock, made if need be; closing the descriptor gives the lock back."""
+    """Open the file of a lock, made if need be; closing the descriptor gives the lock back."""
     return open_regular(path, os.O_RDWR | os.O_CREAT, mode)
 
 
 def try_lock(descriptor: int) -> bool:
-    """Takes the lock of an open file; returns whether it is ours now, which it is not if another holds it."""
+    """Take the lock of an open file; return whether it is ours now, which it is not if another holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -31,7 +31,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def wait_for_lock(path: str | os.PathLike[str], mode: int = 0o666, *, limit_s: float) -> int:
-    """Returns the descriptor of a lock that is ours, or raises TimeoutError; closing it gives it back."""
+    """Return the descriptor of a lock that is ours, or raise TimeoutError; closing it gives it back."""
     deadline_s = time.monotonic() + limit_s
     descriptor = open_lock(path, mode)
     try:

@@ -33,7 +33,7 @@ LARGEST = 2**63 - 1
 
 
 def scalar(value: Any) -> Any:
-    """Returns the number of Python in an array, a tensor or a variable without dimensions, else `value`."""
+    """Return the number of Python in an array, a tensor or a variable without dimensions, else `value`."""
     try:
         # By name, as TensorFlow is not imported here; whatever an object of others raises, it is no number.
         if not isinstance(value, (np.ndarray, np.generic)) and tuple(value.shape) == ():
@@ -44,7 +44,7 @@ def scalar(value: Any) -> Any:
 
 
 def array_of(value: Any) -> npt.NDArray[Any]:
-    """Returns what NumPy makes of a number, an array or a tensor; it shares the memory of most tensors.
+    """Return what NumPy makes of a number, an array or a tensor; it shares the memory of most tensors.
 
     A tensor without dimensions whose type NumPy lacks, such as bfloat16, fails where NumPy itself asks it.
     """
@@ -58,7 +58,7 @@ def is_count(value: object, largest: int = LARGEST) -> bool:
 
 
 def require_integer(name: str, value: Any, *, expected: str = "an integer") -> int:
-    """Returns `value` as an int; raises TypeError for anything else, a boolean included."""
+    """Return `value` as an int; raise TypeError for anything else, a boolean included."""
     if not isinstance(value, bool) and hasattr(value, "__index__"):
         try:
             return operator.index(value)
@@ -70,7 +70,7 @@ def require_integer(name: str, value: Any, *, expected: str = "an integer") -> i
 def require_count(
     name: str, value: Any, *, minimum: int, maximum: int = LARGEST, expected: str = "an integer"
 ) -> int:
-    """Returns `value` as an int, or raises TypeError or ValueError."""
+    """Return `value` as an int, or raise TypeError or ValueError."""
     count = require_integer(name, value, expected=expected)
     if count < minimum:
         raise ValueError(f"{name} must be at least {minimum}; got {shown(count)}")
@@ -90,7 +90,7 @@ def require_real(
     infinite: bool = False,
     expected: str = "a number",
 ) -> float:
-    """Returns `value` as a float, or raises TypeError or ValueError; NaN is always refused."""
+    """Return `value` as a float, or raise TypeError or ValueError; NaN is always refused."""
     real = _as_real(value)
     if real is None:
         raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
@@ -111,7 +111,7 @@ def require_real(
 
 
 def _as_real(value: Any) -> float | None:
-    """Returns what is a number as a float, infinite if it is too large for one, and None for all else."""
+    """Return what is a number as a float, infinite if it is too large for one, and None for all else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, (np.ndarray, np.generic)):
@@ -131,7 +131,7 @@ def _as_real(value: Any) -> float | None:
 def require_seconds(
     name: str, value: Any, *, zero: bool = False, expected: str = "a number of seconds"
 ) -> float:
-    """Returns a time that a thread can wait for, as a float, or raises TypeError or ValueError."""
+    """Return a time that a thread can wait for, as a float, or raise TypeError or ValueError."""
     minimum, above = (0.0, None) if zero else (None, 0.0)
     # Beyond this Python's locks raise OverflowError: 292 years.
     most = threading.TIMEOUT_MAX
@@ -141,7 +141,7 @@ def require_seconds(
 def require_sizes(
     name: str, values: Any, *, length: int | None = None, open_ended: bool = False
 ) -> tuple[Any, ...]:
-    """Returns sizes such as those of a shape, each at least 1, or raises TypeError or ValueError."""
+    """Return sizes such as those of a shape, each at least 1, or raise TypeError or ValueError."""
     expected = f"a sequence of {length or 'one or more'} sizes"
     items = require_each(name, values, lambda _, item: item, expected=expected)
     if len(items) != length if length is not None else not items:

@@ -16,8 +16,7 @@ _OWNER = "_overlap_train_refused_by"
 class Refusing:
     """Marks the TypeErrors and ValueErrors of its block as refusals.
 
-    Args:
-        owner: who refuses: a call within one of its callbacks may be refused by another one.
+    The owner refuses: a call within one of its callbacks may be refused by another one.
     """
 
     def __init__(self, owner: object) -> None:
@@ -38,5 +37,5 @@ def is_refusal_of(owner: object, error: BaseException) -> bool:
 
 
 def _mark_of(owner: object) -> str:
-    """Returns what tells an object from all others that live. Plain text: the error may be sent elsewhere."""
+    """Return what tells an object from all others that live. Plain text: the error may be sent elsewhere."""
     return f"{os.getpid()} {id(owner)}"

@@ -22,11 +22,9 @@ _END = b"\0"  # the number of no signal
 class SignalListener:
     """Hears signals while a block of the main thread runs (`signal.set_wakeup_fd`).
 
-    Who listened before, such as asyncio, is passed every signal on.
-
-    Args:
-        act: called on the listener's thread with the signals that have come, or with none when its time is
-            over; returns in how many seconds it wants to be called, at the latest, or None.
+    What listened before, such as asyncio, is passed every signal on. `act` is called on the listener's thread
+    with the signals that have come, or with none when its time is over; it returns in how many seconds it
+    wants to be called, at the latest, or None.
     """
 
     def __init__(self, act: Callable[[bytes], float | None]) -> None:
@@ -51,7 +49,7 @@ class SignalListener:
         os.close(self._writer)
 
     def leave(self) -> None:
-        """Lets signals go where they went before; by itself in a process that was forked off."""
+        """Let signals go where they went before; by itself in a process that was forked off."""
         present = signal.set_wakeup_fd(-1)
         with contextlib.suppress(ValueError, OSError):  # it has been closed
             signal.set_wakeup_fd(self._before if present == self._writer else present)
@@ -73,7 +71,7 @@ class SignalListener:
 
 
 def end_by(number: int) -> None:
-    """Ends the process as a signal does that nobody handles; any thread.
+    """End the process as a signal does that nobody handles; any thread.
 
     `signal.signal`, which could give it back to the system, is for the main thread only.
     """

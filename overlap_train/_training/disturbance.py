@@ -34,7 +34,7 @@ class Disturbance:
         self._start_s = time.perf_counter()
 
     def found(self) -> bool:
-        """Returns whether others have competed for the cores; False where the system does not tell."""
+        """Return whether others have competed for the cores; False where the system does not tell."""
         now = _seconds()
         if self._before is None or now is None or time.perf_counter() - self._start_s < _LEAST_S:
             return False

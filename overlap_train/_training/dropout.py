@@ -21,20 +21,13 @@ BeginPart = Callable[[Any, Any, Any, Masks], None]
 
 
 def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> BeginPart:
-    """Lets the model's Dropout layers draw for the whole batch what they would draw without splitting.
+    """Let the model's Dropout layers draw for the whole batch what they would draw without splitting.
 
     The first part draws a layer's mask by the layer's own `call` on ones, with its own seed generator; each
     part multiplies with its rows. Parts that are traced on threads of their own do not disturb each other.
-
     What has no row for each of the batch's, such as a table of positions, gets one mask for all parts.
 
-    Args:
-        model: whose layers draw so until `patches` are put back.
-        patches: puts them back.
-
-    Returns:
-        The function that says which part this thread traces next: the rows of the batch, its first row, the
-        one after its last, and the masks, which are drawn where they are missing.
+    Returns what says which part this thread traces next; it holds until `patches` are undone.
     """
     local = threading.local()
 
@@ -72,6 +65,6 @@ def _is(size: int, rows: Any) -> bool:
 
 
 def dropout_layers(model: keras.Model) -> list[keras.layers.Dropout]:
-    """Returns the layers that are Dropout itself and drop something; a subclass may do anything."""
+    """Return the layers that are Dropout itself and drop something; a subclass may do anything."""
     unique = {id(layer): layer for layer in keras_models.flat_layers(model)}
     return [layer for layer in unique.values() if type(layer) is keras.layers.Dropout and layer.rate > 0]

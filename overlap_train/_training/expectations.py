@@ -10,7 +10,7 @@ _CALL_S = 0.1
 
 
 def hoped_gain(candidate: Candidate, best: Candidate, step_s: float) -> float:
-    """Returns the part of a step's time that a candidate might save; 0 if it is not worth a try.
+    """Return the part of a step's time that a candidate might save; 0 if it is not worth a try.
 
     From experience on two cores (docs/results/2026-11-24-step-cost.md): XLA saves the cost of starting
     operations, which is all there is in steps below a millisecond and nothing in those of many; splitting
@@ -31,10 +31,10 @@ def hoped_gain(candidate: Candidate, best: Candidate, step_s: float) -> float:
 
 
 def build_cost(candidate: Candidate) -> float:
-    """Returns it in terms of a plain graph's."""
+    """Return it in terms of a plain graph's."""
     return 4.5 if candidate.jit else 1.0 + candidate.splits / 4
 
 
 def steps_of_a_timed_call(step_s: float) -> int:
-    """Returns how many steps a call has that is timed."""
+    """Return how many steps a call has that is timed."""
     return max(1, min(4000, round(_CALL_S / step_s)))

@@ -29,33 +29,22 @@ __all__ = ["ArrayLoop", "CompiledArrayLoop", "EagerLoop", "IteratorLoop", "Loop"
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """What one call did.
-
-    Attributes:
-        steps: training steps made.
-        exhausted: whether the data ended before the steps that were asked for.
-        halted: whether the loop ended itself because the loss was no longer finite.
-        logs: the last step's logs, or None where the model's metrics tell the same.
-    """
+    """What one call did."""
 
     steps: int
-    exhausted: bool = False
-    halted: bool = False
-    logs: Logs | None = None
+    exhausted: bool = False  # the data ended before the steps that were asked for
+    halted: bool = False  # the loop ended itself because the loss was no longer finite
+    logs: Logs | None = None  # of the last step, unless the model's metrics tell the same
 
 
 class Loop(Closing):
     """Makes training steps from the batches at a cursor.
 
     A compiled loop holds no data: it serves every feed of the same kind and specs.
-
-    Attributes:
-        name: of the kind of loop.
-        splits: parts of a batch that run side by side.
     """
 
     name: str
-    splits: int = 1
+    splits: int = 1  # parts of a batch that run at the same time
 
     @property
     def plan(self) -> str:
@@ -68,27 +57,27 @@ class Loop(Closing):
         return True
 
     def keep_to(self, plan: str) -> None:
-        """Has all steps computed as in another process, if that can be done; call it before the first."""
+        """Have all steps computed as in another process, if that can be done; call it before the first."""
 
     @abc.abstractmethod
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        """Makes up to `max_steps` steps, all from the current pass, and advances the cursor."""
+        """Make up to `max_steps` steps, all from the current pass, and advance the cursor."""
 
     def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
-        """Returns what runs on no batch what `run` will run, from any thread; None if nothing does.
+        """Return what runs on no batch what `run` will run, from any thread; None if nothing does.
 
         TensorFlow prepares a function when it first runs. Belongs to the training thread, since it may trace.
         """
         return None
 
     def begin_warm_up(self, feed: Feed) -> None:
-        """Begins to do so on another thread if it is worth while; `run` waits for it."""
+        """Begin to do so on another thread if it is worth while; `run` waits for it."""
 
     def close(self) -> None:
-        """Waits for what has been begun. May be called more than once."""
+        """Wait for what has been begun. May be called more than once."""
 
     def finish(self) -> None:
-        """Says that no further call follows."""
+        """Say that no further call follows."""
 
 
 class ArrayLoop(Loop):
@@ -113,7 +102,7 @@ class ArrayLoop(Loop):
         return functools.partial(self._many, feed.tensors, order, zero, zero)
 
     def _trace(self, feed: ArrayFeed, *, compiled: bool) -> Callable[..., Any]:
-        """Traces the loop; if XLA compiles it, for full batches only.
+        """Trace the loop; if XLA compiles it, for full batches only.
 
         The tensors are arguments, so that the same function serves other arrays of such rows, however many;
         XLA wants to know how many.
@@ -262,13 +251,10 @@ class EagerLoop(Loop):
 
 
 def make_loop(feed: Feed, step: Step, *, eager: bool = False, jit_last_step: Step | None = None) -> Loop:
-    """Returns the loop for a feed.
+    """Return the loop for a feed.
 
-    Args:
-        feed: the data.
-        step: the step.
-        eager: operation by operation.
-        jit_last_step: compiles a loop over arrays as a whole; the step for its smaller last batch.
+    With `jit_last_step` a loop over arrays is compiled as a whole; that is the step for its smaller last
+    batch.
     """
     if eager:
         return EagerLoop(step)
@@ -291,7 +277,7 @@ def _log_shapes(step: Step) -> list[tf.TensorShape]:
 
 
 def _last_logs(step: Step, steps: int, tensors: list[tf.Tensor]) -> Logs | None:
-    """Returns the logs that a loop has carried, if it has made a step."""
+    """Return the logs that a loop has carried, if it has made a step."""
     return step.logs.packed(tensors) if step.logs is not None and steps else None
 
 

@@ -102,15 +102,10 @@ _TENSORFLOWS = (
 
 
 def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = False) -> str | None:
-    """Says why a step of a built model cannot be split, or returns None if it can.
+    """Say why a step of a built and compiled model cannot be split, or return None if it can.
 
-    The model is traced once, without being run and without changing it.
-
-    Args:
-        model: built and compiled.
-        element_spec: nested `tf.TensorSpec` of a batch.
-        trusted: whether the user vouches for layers of which nothing is known: that each row of their
-            outputs depends on its own row of the inputs only.
+    The model is traced once, without being run and without changing it. With `trusted`, the user vouches for
+    layers of which nothing is known: each row of their outputs depends on its own row of the inputs only.
     """
     if not keras_methods.is_stock_method(model.train_step):
         return f"{type(model).__name__}.train_step is not Keras's own"
@@ -151,7 +146,7 @@ def _is_plain(model: keras.Model, element_spec: Any) -> bool:
 
 
 def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None:
-    """Returns the first layer or operation that might mix the rows of a batch, unless `also` names it."""
+    """Return the first layer or operation that might mix the rows of a batch, unless `also` names it."""
     for layer in keras_models.flat_layers(model):
         kind = type(layer)
         # A Model subclass has a `call` of its own, even where its base class is known.
@@ -236,13 +231,8 @@ def rows_correspond(
 ) -> bool:
     """Whether Keras pairs each row of one output with its own label and weight.
 
-    Otherwise it broadcasts, maybe each row with all labels, or reduces the rows as an output's last axis.
-
-    Args:
-        labels: their shape; the rank is known.
-        outputs: likewise.
-        weights: likewise, if there are any.
-        classes: whether a label is the index of one of the outputs along the last axis.
+    Otherwise it broadcasts, maybe each row with all labels, or reduces the rows as an output's last axis. The
+    labels' rank is known. With `classes`, a label is the index of one of the outputs along the last axis.
     """
     rank = outputs.rank
     given = [labels] if weights is None else [labels, weights]

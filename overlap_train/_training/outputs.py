@@ -22,27 +22,18 @@ _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {"Softmax": tf.nn.so
 
 
 class Outputs:
-    """The outputs of a model for some rows. Made and used while tracing.
-
-    Args:
-        structure: nested outputs, rows along axis 0.
-
-    Attributes:
-        structure: the same.
-        tensors: all of them that a loss may look at: outputs, logits, masks.
-    """
+    """The outputs of a model for some rows, nested, rows along axis 0. Made and used while tracing."""
 
     def __init__(self, structure: Any) -> None:
         self.structure = structure
         leaves = [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
+        # All that a loss may look at: outputs, logits, masks.
         self.tensors: list[tf.Tensor] = [tensor for leaf in leaves for tensor in _read_by_losses(leaf)]
 
     def of(self, tensors: Sequence[tf.Tensor]) -> Any:
-        """Returns the outputs of other rows, nested as these.
+        """Return the outputs of other rows from what `tensors` would be for them, nested as these.
 
-        Args:
-            tensors: what `self.tensors` would be for those rows. Where gradients by them are wanted, this is
-                called under the tape that watches them.
+        Where gradients by the tensors are wanted, this is called under the tape that watches them.
         """
         rest = iter(tensors)
 

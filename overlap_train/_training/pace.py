@@ -6,15 +6,11 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """Learns the time of a step and sizes the calls after it.
+    """Learns the time of a step and sizes the calls after it, or gives them a fixed number of steps.
 
-    Calls of a quarter of a second cost nothing in Python and still let bars, interrupts and deliveries
-    come in time. The first calls are short, because nothing is known yet and the first one of all
-    includes tracing.
-
-    Args:
-        call_s: how long a call should last, in seconds.
-        steps_per_call: a fixed number of steps instead.
+    Calls of a quarter of a second cost nothing in Python and still let bars, interrupts and deliveries come
+    in time. The first calls are short, because nothing is known yet and the first one of all includes
+    tracing.
     """
 
     def __init__(self, call_s: float = 0.25, steps_per_call: int | None = None) -> None:
@@ -35,7 +31,7 @@ class Pace:
         return self._step_s
 
     def steps(self) -> int:
-        """Returns how many steps the next call should make."""
+        """Return how many steps the next call should make."""
         if self._fixed is not None:
             return self._fixed
         if self._next is not None:
@@ -45,17 +41,17 @@ class Pace:
         return max(1, round(self._call_s / self._step_s))
 
     def ask(self, steps: int) -> None:
-        """Sets the size of the next calls until `settle`; what they take is then not learned from."""
+        """Set the size of the next calls until `settle`; what they take is then not learned from."""
         self._next = steps
 
     def settle(self, step_s: float | None) -> None:
-        """Goes back to sizing by time, from what a step takes as measured by the caller, in seconds."""
+        """Go back to sizing by time, from what a step takes as measured by the caller, in seconds."""
         self._next = None
         self._step_s = step_s if step_s is None else max(step_s, 1e-9)
         self._calls = 0 if step_s is None else 2
 
     def observe(self, steps: int, seconds: float) -> None:
-        """Takes in what a call of `steps` steps took."""
+        """Take in what a call of `steps` steps took."""
         self._calls += 1
         if self._next is not None or self._calls == 1 or steps == 0:
             return

@@ -50,17 +50,11 @@ _MOST_BYTES, _MOST_CANDIDATES, _SHORTEST_S = 1 << 18, 256, 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to execute the steps.
+    """A way to execute the steps."""
 
-    Attributes:
-        splits: parts of a batch that run side by side.
-        jit: whether XLA compiles them.
-        fast: what runs on faster operations than Keras's, such as "convolution, Adam"; "" if nothing does.
-    """
-
-    splits: int = 1
-    jit: bool = False
-    fast: str = ""
+    splits: int = 1  # parts of a batch that run at the same time
+    jit: bool = False  # whether XLA compiles them
+    fast: str = ""  # on faster operations than Keras's, such as "convolution, Adam"
 
     def __str__(self) -> str:
         splits = f"{self.splits} splits" if self.splits > 1 else "no splits"
@@ -69,19 +63,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CandidateTiming:
-    """What a candidate cost.
+    """What a candidate cost."""
 
-    Attributes:
-        build_s: seconds until its first step was done: tracing, compilation, that step.
-        step_s: seconds for a step after that, the least of what the runs measured; infinite if it could not
-            be traced or compiled.
-        runs: how many runs measured that; one beside which other programs competed for the cores counts as
-            none.
-    """
-
-    build_s: float
-    step_s: float
-    runs: int = 1
+    build_s: float  # tracing, compilation and the first step
+    step_s: float  # the least that runs measured; infinite if it cannot be traced or compiled
+    runs: int = 1  # that measured it, but for those next to which others took the cores
 
     @property
     def confirmed(self) -> bool:
@@ -89,7 +75,7 @@ class CandidateTiming:
         return self.runs > 1 or (self.runs == 1 and math.isinf(self.step_s))
 
     def and_then(self, again: CandidateTiming) -> CandidateTiming:
-        """Returns what is known once another run has measured it again."""
+        """Return what is known once another run has measured it again."""
         if not self.runs:
             return again
         # Other programs make everything longer, never shorter.
@@ -120,13 +106,11 @@ class PlanCache:
         self._path = path
 
     def load(self, may_doubt: Callable[[Measurements], bool] = lambda timings: True) -> Measurements:
-        """Returns what is known, for a run that begins; nothing if the file is absent, damaged or foreign.
+        """Return what is known, for a run that begins; nothing if the file is absent, damaged or foreign.
 
-        After some runs all is in doubt: the times are returned as measured by none.
-
-        Args:
-            may_doubt: whether to measure again would be little in the run that begins; if not, the doubt is
-                left to a longer one.
+        After some runs all is in doubt: the times are returned as measured by none. But where measuring again
+        would be more than a little in the run that begins, as `may_doubt` says, the doubt is left to a longer
+        one.
         """
         content = self._read()
         runs = content.runs + 1
@@ -138,7 +122,7 @@ class PlanCache:
         return timings
 
     def save(self, timings: Mapping[Candidate, CandidateTiming]) -> None:
-        """Replaces the measurements."""
+        """Replace the measurements."""
         self._save(timings, max(1, self._read().runs))
 
     def _read(self) -> _Content:
@@ -159,11 +143,7 @@ class PlanCache:
 
 
 def _parse(content: Any, key: str, *, most_runs: int) -> _Content:
-    """Returns what a file holds.
-
-    Raises:
-        ValueError, LookupError, TypeError, OverflowError: this was not written here, or not for this.
-    """
+    """Return what a file holds; raise like any reader of JSON if it was not written here and for this."""
     if content["key"] != key:
         raise ValueError(f"this was written for {content['key']!r}")
     timings = {}
@@ -180,12 +160,9 @@ def _parse(content: Any, key: str, *, most_runs: int) -> _Content:
 
 
 def plan_key(model: keras.Model, element_spec: Any, *facts: Any) -> str:
-    """Returns what a plan is valid for, as a hash: structure, data, machine, threads and versions.
+    """Return what a plan is valid for, as a hash: structure, data, machine, threads and versions.
 
-    Args:
-        model: built and compiled.
-        element_spec: nested `tf.TensorSpec` of a batch.
-        *facts: anything else with a stable `repr`.
+    Further facts need a stable `repr`.
     """
     threading = tf.config.threading
     layers = keras_models.flat_layers(model)
@@ -208,7 +185,7 @@ def plan_key(model: keras.Model, element_spec: Any, *facts: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Returns a text that is the same in every process, also of a function or an object."""
+    """Return a text that is the same in every process, also of a function or an object."""
     if value is None or isinstance(value, (str, int, float, tuple, list)):
         return repr(value)
     return str(getattr(value, "__qualname__", type(value).__name__))

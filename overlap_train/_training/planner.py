@@ -41,20 +41,10 @@ _LOOK_PAYS_S = 5.0
 
 
 class PlannedLoop(Loop):
-    """A loop that becomes the fastest of several.
+    """A loop that becomes the fastest of several candidates, tried in their order; the first needs no reason.
 
-    Args:
-        candidates: in the order in which to try them; the first one needs no reason.
-        build: traces the loop of a candidate, or returns one that is traced already.
-        pace: told how many steps the calls of a trial should have, and at the end what a step takes.
-        total_steps: training steps of the whole run, or None if nobody knows.
-        cache: what earlier runs have measured. What one has measured, another confirms, and then both are
-            believed for some runs, and in short ones until a longer one looks again.
-        message: says the plan, once.
-        is_traced: whether `build` need not trace a candidate.
-        free: what candidates that say nothing of it compute on faster operations than Keras's.
-        fast_extra_s: what tracing one that does takes besides, once.
-        recurrent: whether the model goes through its time steps one by one.
+    What one run has measured, another confirms; then both are believed for some runs, and in short ones until
+    a longer one looks again.
     """
 
     def __init__(
@@ -99,10 +89,9 @@ class PlannedLoop(Loop):
             self._go_on(start)
 
     def _recall(self, candidates: Sequence[Candidate]) -> Measurements:
-        """Takes in what earlier runs have measured, and leaves out what they have seen fail.
+        """Take in what earlier runs have measured, and leave out what they have seen fail.
 
-        Returns:
-            Their times, believed or not.
+        Returns their times, believed or not.
         """
         self._known = self._cache.load(self._looks_are_little) if len(candidates) > 1 else {}
         self._earlier = dict(self._known)
@@ -160,7 +149,7 @@ class PlannedLoop(Loop):
             self._message(f"{plan} (the run was too short to time it)")
 
     def _waited_s(self) -> float:
-        """Waits until nothing else runs the loop; returns how long that took to prepare it."""
+        """Wait until nothing else runs the loop; return how long that took to prepare it."""
         warm_up, self._warm_up = self._warm_up, None
         return 0.0 if warm_up is None else warm_up.wait()
 
@@ -191,7 +180,7 @@ class PlannedLoop(Loop):
         return done
 
     def _take(self, trial: Trial, steps: int, seconds: float) -> None:
-        """Counts a call of a trial, and ends the trial when it was the last."""
+        """Count a call of a trial, and end the trial when it was the last."""
         trial.take(steps, seconds)
         if not trial.over:
             self._pace.ask(trial.steps_asked)
@@ -200,7 +189,7 @@ class PlannedLoop(Loop):
         self._go_on(self._best(self._possible()))
 
     def _note(self, candidate: Candidate, result: CandidateTiming, *, was_traced: bool = False) -> None:
-        """Keeps what a trial has shown, to be believed in this run."""
+        """Keep what a trial has shown, to be believed in this run."""
         if candidate in self._looked:
             self._looked_again.add(candidate)
         self._looked[candidate] = timing = result
@@ -213,7 +202,7 @@ class PlannedLoop(Loop):
         self._unsaved = True
 
     def _go_on(self, best: Candidate) -> None:
-        """Begins the next trial, or ends the search with the best candidate."""
+        """Begin the next trial, or ends the search with the best candidate."""
         following = self._next_candidate(best) or self._next_rival(best)
         if following is not None:
             self._begin(following)
@@ -237,7 +226,7 @@ class PlannedLoop(Loop):
         self._pace.ask(trial.steps_asked)
 
     def _give_up(self, trial: Trial) -> None:
-        """Goes on without a candidate that cannot be traced or compiled."""
+        """Go on without a candidate that cannot be traced or compiled."""
         self._candidates.remove(trial.candidate)
         self._loops.pop(trial.candidate, None)
         self._note(trial.candidate, CandidateTiming(trial.build_s, math.inf))
@@ -265,11 +254,11 @@ class PlannedLoop(Loop):
         return self._loops[candidate]
 
     def _possible(self) -> Measurements:
-        """Returns the times that are believed, of candidates that did not fail."""
+        """Return the times that are believed, of candidates that did not fail."""
         return {c: t for c, t in self._timings.items() if math.isfinite(t.step_s)}
 
     def _best(self, timings: Measurements) -> Candidate:
-        """Returns what takes the least time for the rest of the run, tracing included."""
+        """Return what takes the least time for the rest of the run, tracing included."""
         steps = self._steps_left if self._steps_left is not None else 100_000
 
         def cost_s(candidate: Candidate) -> float:
@@ -280,7 +269,7 @@ class PlannedLoop(Loop):
         return min(timings, key=cost_s)
 
     def _next_candidate(self, best: Candidate) -> Candidate | None:
-        """Returns a candidate to be timed that would pay for itself in this run if it did as is hoped."""
+        """Return a candidate to be timed that would pay for itself in this run if it did as is hoped."""
         step_s = self._timings[best].step_s
         if self._steps_left is None or self._too_few_steps(step_s):
             return None
@@ -293,7 +282,7 @@ class PlannedLoop(Loop):
         return None
 
     def _next_rival(self, best: Candidate) -> Candidate | None:
-        """Returns a candidate to be looked at again: what disturbed the first look may be over."""
+        """Return a candidate to be looked at again: what disturbed the first look may be over."""
         step_s = self._timings[best].step_s
         rivals = {
             candidate: seen
@@ -320,7 +309,7 @@ class PlannedLoop(Loop):
         return self._steps_left is not None and self._steps_left < needed
 
     def _hoped_gain(self, candidate: Candidate, best: Candidate) -> float:
-        """Returns the part of a step's time that a candidate might save."""
+        """Return the part of a step's time that a candidate might save."""
         step_s, doubtful = self._timings[best].step_s, self._known.get(candidate)
         near = 1 - 1 / _DOUBT if doubtful is not None and doubtful.step_s < _DOUBT * step_s else 0.0
         if doubtful is not None and doubtful.runs:
@@ -333,7 +322,7 @@ class PlannedLoop(Loop):
         return max(near, hope)
 
     def _build_s(self, candidate: Candidate, best: Candidate) -> float:
-        """Returns how long it takes to trace and compile a candidate, as far as can be told."""
+        """Return how long it takes to trace and compile a candidate, as far as can be told."""
         if self._is_traced(candidate):
             return 0.0
         known = self._known.get(candidate)
@@ -346,7 +335,7 @@ class PlannedLoop(Loop):
 def describe(
     loop: str, candidate: Candidate, steps_per_call: int | None, step_s: float | None, free: str = ""
 ) -> str:
-    """Returns the plan in one line."""
+    """Return the plan in one line."""
     text = f"plan: {loop}, {candidate}"
     if free and not candidate.fast:
         text += f", fast {free}"

@@ -11,10 +11,10 @@ __all__ = ["leaves_of", "row_count"]
 
 
 def leaves_of(structure: Any) -> list[tf.Tensor]:
-    """Returns the tensors of a nested structure; None, which stands for what is not given, is left out."""
+    """Return the tensors of a nested structure; None, which stands for what is not given, is left out."""
     return [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
 
 
 def row_count(leaf: tf.Tensor) -> Any:
-    """Returns how many rows a tensor has: an int where its shape tells, otherwise a scalar tensor."""
+    """Return how many rows a tensor has: an int where its shape tells, otherwise a scalar tensor."""
     return leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf)[0]

@@ -63,15 +63,10 @@ class _Part:
 
 
 class SplitStep:
-    """`keras.Model.train_step` with the batch in parts; `obstacles.find_obstacle` must have found nothing.
+    """`keras.Model.train_step` with the batch in parts; `find_obstacle` must have found nothing.
 
-    Called while tracing, on the training thread.
-
-    Args:
-        model: built and compiled.
-        parts: into how many parts a batch is divided; their sizes differ by one row at most.
-        whole: the step for batches of fewer rows than there are parts.
-        around: what puts a step where the model's variables may be updated.
+    The parts differ by one row at most. Batches of fewer rows than there are parts go to `whole`. Called
+    while tracing, on the training thread.
     """
 
     def __init__(
@@ -87,7 +82,7 @@ class SplitStep:
         self._split = around(self._in_parts)
 
     def __call__(self, batch: Batch) -> Logs:
-        """Makes one step."""
+        """Make one step."""
         leaf = leaves_of(batch)[0]
         if leaf.shape[0] is not None:
             return self._split(batch) if leaf.shape[0] >= self._parts else self._whole(batch)
@@ -207,7 +202,7 @@ def _concatenate(parts: Sequence[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
 
 
 def _add(gradients: Sequence[_Gradient]) -> _Gradient:
-    """Adds gradients of one variable; sparse ones stay sparse, as the optimizer would get them."""
+    """Add gradients of one variable; sparse ones stay sparse, as the optimizer would get them."""
     present = [gradient for gradient in gradients if gradient is not None]
     if not present:
         return None

@@ -16,20 +16,7 @@ _UNTIMED_CALLS = 2
 
 
 class Trial:
-    """Collects what the calls of one candidate took. On the training thread.
-
-    Args:
-        candidate: what is timed.
-        was_traced: whether nothing had to be traced for it.
-        before: what it took earlier in this run, if this is another look at it.
-
-    Attributes:
-        candidate: as given.
-        was_traced: as given.
-        build_s: seconds that tracing and compilation took, as far as they are known to the caller.
-        steps_asked: how many steps the next call should have.
-        calls: how many were made; of another look, the first counts as made.
-    """
+    """Collects what the calls of one candidate took. On the training thread."""
 
     def __init__(
         self, candidate: Candidate, *, was_traced: bool, before: CandidateTiming | None = None
@@ -53,7 +40,7 @@ class Trial:
         return self._timed >= TIMED_CALLS
 
     def take(self, steps: int, seconds: float) -> None:
-        """Counts a call."""
+        """Count a call."""
         self.calls += 1
         if self.calls == 1:
             self.build_s += seconds
@@ -66,7 +53,7 @@ class Trial:
             self.steps_asked = steps_of_a_timed_call(self._step_s)
 
     def result(self) -> CandidateTiming:
-        """Returns what the candidate cost; not to be counted as a run's if others disturbed it."""
+        """Return what the candidate cost; not to be counted as a run's if others disturbed it."""
         runs = 0 if math.isfinite(self._step_s) and self._watch.found() else 1
         if self._before is not None:
             # What one of two looks saw undisturbed holds for both.

@@ -15,11 +15,8 @@ class WarmUp:
     """Runs a compiled function on nothing, on a thread of its own.
 
     Optimising a graph and making its kernels takes TensorFlow as long as hundreds of steps, needs one core
-    and leaves Python alone. What goes wrong is not told: it comes again with the first true call. Where
+    and leaves Python alone. What goes wrong is not reported: it comes again with the first true call. Where
     the system starts no more threads, that call prepares it.
-
-    Args:
-        work: calls the function in a way that changes nothing.
     """
 
     def __init__(self, work: Callable[[], object]) -> None:
@@ -32,7 +29,7 @@ class WarmUp:
             self._work = None
 
     def wait(self) -> float:
-        """Waits for its end; returns how long it took, in seconds."""
+        """Wait for its end; return how long it took, in seconds."""
         if self._thread.ident is not None:
             self._thread.join()
         return self._seconds

@@ -42,28 +42,15 @@ _MANY_PARTS = 40
 
 @dataclass(frozen=True)
 class FastKernels:
-    """The faster operations for one model.
+    """The faster operations for one model."""
 
-    Attributes:
-        names: of what they compute, such as "convolution", in order.
-        swaps: object, name of the method, and what makes another method, given the rows of a batch.
-        times: whether convolutions of a shape that was never met are timed while a step is traced; otherwise
-            they are TensorFlow's.
-        untimed: those that a trace has met and not timed.
-    """
-
-    names: tuple[str, ...]
-    swaps: tuple[_Swap, ...]
-    times: bool
-    untimed: set[ConvKey] = field(default_factory=set)
+    names: tuple[str, ...]  # of what they compute, in order, such as "convolution"
+    swaps: tuple[_Swap, ...]  # object, name of the method, what makes another one for the rows of a batch
+    times: bool  # whether a trace times convolutions of new shapes, or leaves them to TensorFlow
+    untimed: set[ConvKey] = field(default_factory=set)  # that a trace has met
 
     def around(self, function: _Call, rows: int | None) -> _Call:
-        """Returns a function that does the same on the faster operations when it is traced.
-
-        Args:
-            function: that calls the model.
-            rows: with which it does so, or None if that is not known.
-        """
+        """Return a function of batches of `rows` rows that does the same, traced on the faster operations."""
 
         def run(*arguments: Any) -> Any:
             with contextlib.ExitStack() as stack:
@@ -77,11 +64,9 @@ class FastKernels:
 
 
 def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
-    """Returns all faster operations for a model, or None if there is nothing that they would change.
+    """Return all faster operations for a built model, or None if there is nothing that they would change.
 
-    Args:
-        model: compiled and built.
-        build: whether the convolution may be compiled if it is not yet.
+    With `build` the convolution may be compiled if it is not yet.
     """
     found = _layers(model, build=build)
     if found or _weights(model) >= _MANY_WEIGHTS:
@@ -90,13 +75,10 @@ def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
 
 
 def find_free_kernels(model: keras.Model) -> FastKernels | None:
-    """Returns those that are known to be faster without a trial, for models of many parts; or None.
+    """Return those that are known to be faster without a trial, for models of many parts; or None.
 
     They make the graph half as large, which is traced and prepared in half the time. A model of few parts
     gains nothing from that and keeps Keras's last bit.
-
-    Args:
-        model: compiled.
     """
     found = _layers(model, build=False) | _optimizer(model)
     found.pop("recurrence", None)  # which the planner tries in runs that are long enough
@@ -149,7 +131,7 @@ def _together(found: Mapping[str, Sequence[_Swap]], *, times: bool) -> FastKerne
 
 
 def _swapped(owner: Any, method: str, fast: _Call) -> contextlib.ExitStack:
-    """Gives an object another method, for this thread only."""
+    """Give an object another method, for this thread only."""
     stock, thread = getattr(owner, method), threading.get_ident()
 
     @functools.wraps(stock)
@@ -212,12 +194,7 @@ def _normalization(layer: keras.layers.BatchNormalization, _: int | None) -> _Ca
 
 
 def fused_batch_normalization(layer: keras.layers.BatchNormalization, inputs: tf.Tensor) -> tf.Tensor:
-    """Normalises a batch in training, and updates the layer's moving averages, as the layer does.
-
-    Args:
-        layer: built; float32, with the channels last.
-        inputs: float32[..., channels].
-    """
+    """Normalise a batch `float32[..., channels]` in training, and update the layer's moving averages."""
     channels = inputs.shape[-1]
     image = inputs if inputs.shape.rank == 4 else tf.reshape(inputs, [-1, 1, 1, channels])
     gamma = tf.convert_to_tensor(layer.gamma) if layer.scale else tf.ones([channels])
@@ -266,13 +243,9 @@ def _adam(optimizer: keras.optimizers.Adam, _: int | None) -> _Call:
 def fused_adam(
     optimizer: keras.optimizers.Adam, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any
 ) -> None:
-    """Updates a variable and its two moments as `optimizer.update_step` does, going through them once.
+    """Update a variable and its two moments as `optimizer.update_step` does, going through them once.
 
-    Args:
-        optimizer: built; without `amsgrad`.
-        gradient: float32, dense.
-        variable: of the same shape.
-        learning_rate: float32[].
+    The gradient is float32 and dense, and the optimizer has no `amsgrad`.
     """
     m, v = keras_optimizers.adam_moments(optimizer, variable)
     step = tf.cast(optimizer.iterations + 1, tf.float32)

@@ -34,11 +34,7 @@ def has_slow_gradient(layer: keras.Layer) -> bool:
 
 
 def convolve_depthwise(layer: keras.layers.DepthwiseConv2D) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return a function to be called in place of `layer.call`.
-
-    Args:
-        layer: one for which `has_slow_gradient` holds.
-    """
+    """Return what is called in place of `layer.call`; `has_slow_gradient` holds for the layer."""
     stock = layer.call
     convolution = DepthwiseConvolution(layer.strides[0], layer.padding.upper())
 

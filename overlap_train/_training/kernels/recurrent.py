@@ -38,11 +38,7 @@ def is_stock_recurrence(layer: keras.Layer) -> bool:
 
 
 def recur(layer: keras.layers.RNN) -> Callable[..., Any]:
-    """Return a function to be called in place of `layer.inner_loop`.
-
-    Args:
-        layer: one for which `is_stock_recurrence` holds.
-    """
+    """Return what is called in place of `layer.inner_loop`; `is_stock_recurrence` holds for the layer."""
     stock = layer.inner_loop
 
     def inner_loop(sequences: Any, initial_state: Any, mask: Any, training: Any = False) -> Any:

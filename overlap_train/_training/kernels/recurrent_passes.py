@@ -28,13 +28,8 @@ def lstm(
 ) -> list[tf.Tensor]:
     """Return the outputs of all steps `[T, N, U]` or of the last `[N, U]`, and the last `h` and `c`.
 
-    Args:
-        inputs: float32 `[T, N, F]`, in the order in which they are read.
-        weights: of an `LSTMCell`: kernel `[F, 4U]`, recurrent kernel `[U, 4U]` and, if it has one, its
-            bias `[4U]`.
-        states: `h` and `c` before the first step, `[N, U]`.
-        mask: bool `[T, N, 1]`, False where a state passes through a step unchanged; or None.
-        every: whether the outputs of all steps are returned.
+    The weights are those of an `LSTMCell`: kernel `[F, 4U]`, recurrent kernel `[U, 4U]` and, if it has one,
+    its bias `[4U]`. With `every`, the outputs of all steps are returned.
     """
     return _differentiable(_lstm_forward, _lstm_backward, _Run(inputs, mask, weights, states), every)
 
@@ -44,25 +39,20 @@ def gru(
 ) -> list[tf.Tensor]:
     """Return the outputs of all steps `[T, N, U]`, or of the last `[N, U]`, and the last `h` `[N, U]`.
 
-    Args:
-        inputs: float32 `[T, N, F]`, in the order in which they are read.
-        weights: of a `GRUCell` that resets after: kernel `[F, 3U]`, recurrent kernel `[U, 3U]` and, if it
-            has one, its bias `[2, 3U]`.
-        states: `h` before the first step, `[N, U]`.
-        mask: bool `[T, N, 1]`, False where a state passes through a step unchanged; or None.
-        every: whether the outputs of all steps are returned.
+    The weights are those of a `GRUCell` that resets after: kernel `[F, 3U]`, recurrent kernel `[U, 3U]` and,
+    if it has one, its bias `[2, 3U]`. With `every`, the outputs of all steps are returned.
     """
     return _differentiable(_gru_forward, _gru_backward, _Run(inputs, mask, weights, states), every)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """What a pass goes through, in the shapes of `lstm` and `gru`."""
+    """What a pass goes through."""
 
-    inputs: tf.Tensor
-    mask: tf.Tensor | None
+    inputs: tf.Tensor  # float32 [T, N, F], in the order in which they are read
+    mask: tf.Tensor | None  # bool [T, N, 1], False where a state passes through a step unchanged
     weights: _Tensors
-    states: _Tensors
+    states: _Tensors  # before the first step, each [N, U]
 
     @property
     def steps(self) -> Any:

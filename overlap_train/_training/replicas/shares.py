@@ -12,14 +12,7 @@ __all__ = ["Share", "add_shared", "added", "number_type", "rows_between"]
 
 
 class Share:
-    """A replica's rows of the inputs; at least one, because not every model takes none.
-
-    Attributes:
-        rows: of the whole batch.
-        begin: the first of this share.
-        size: how many rows the share has; may be 0.
-        x: the inputs of the rows from `start` to `stop`.
-    """
+    """A replica's rows of the inputs; at least one, because not every model takes none."""
 
     def __init__(self, x: Any, rows: Any, begin: Any, size: Any) -> None:
         self.rows, self.begin, self.size = rows, begin, size
@@ -31,31 +24,31 @@ class Share:
         self.x = rows_between(x, self.start, self.stop)
 
     def padded(self, output: tf.Tensor, most_rows: Any) -> tf.Tensor:
-        """Returns this share's rows of an output at their place among zeros, `most_rows` in all."""
+        """Return this share's rows of an output at their place among zeros, `most_rows` in all."""
         around = [[self.begin, most_rows - self.begin - self.size]] + [[0, 0]] * (output.shape.rank - 1)
         padded = tf.pad(output[: self.size], around)
         padded.set_shape([most_rows if isinstance(most_rows, int) else None, *output.shape[1:]])
         return padded
 
     def seed(self, gradient: Any) -> tf.Tensor:
-        """Returns this share's rows of a gradient by an output, zero for the row that counts nothing."""
+        """Return this share's rows of a gradient by an output, zero for the row that counts nothing."""
         own = tf.convert_to_tensor(gradient)[self.start : self.stop]
         if isinstance(self.size, int) and self.size > 0:
             return own
         return tf.where(self.size > 0, own, tf.zeros_like(own))
 
     def weight(self, dtype: tf.DType) -> tf.Tensor:
-        """Returns which part of the batch's rows are in this share."""
+        """Return which part of the batch's rows are in this share."""
         return tf.cast(self.size, dtype) / tf.cast(self.rows, dtype)
 
 
 def number_type(dtype: tf.DType) -> tf.DType:
-    """Returns the type in which values of a type are added over hosts; adding zeros changes none of them."""
+    """Return the type in which values of a type are added over hosts; adding zeros changes none of them."""
     return dtype if dtype.is_floating else tf.float64
 
 
 def add_shared(gradients: tuple[Any, Any], count: int) -> Any:
-    """Adds a replica's gradient to its part of the one that all replicas have alike."""
+    """Add a replica's gradient to its part of the one that all replicas have alike."""
     own, direct = gradients
     if direct is None:
         return own
@@ -64,7 +57,7 @@ def add_shared(gradients: tuple[Any, Any], count: int) -> Any:
 
 
 def added(parts: Sequence[Any]) -> Any:
-    """Adds the replicas' parts of one gradient; sparse ones stand one behind the other, as on one device."""
+    """Add the replicas' parts of one gradient; sparse ones stand one behind the other, as on one device."""
     if not all(isinstance(part, tf.IndexedSlices) for part in parts):
         return tf.add_n([tf.convert_to_tensor(part) for part in parts])
     values = tf.concat([part.values for part in parts], axis=0)

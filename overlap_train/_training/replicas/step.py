@@ -51,17 +51,10 @@ def make_step(
     stock: bool,
     most_rows: int | None = None,
 ) -> StepFunction:
-    """Returns the step of a global batch on several replicas, all of them.
+    """Return the step of a global batch on several replicas, all of them.
 
-    Args:
-        model: built and compiled in the strategy's scope.
-        replicas: that share the batch.
-        function: what the user asks to be done with a batch.
-        stock: whether that is Keras's own `train_step`.
-        most_rows: of a batch, if that is known; on several hosts, calls of many steps need it.
-
-    Raises:
-        ValueError: for a step of the user's own on several hosts.
+    `stock` says that `function` is Keras's own `train_step`. On several hosts, calls of many steps need to
+    know the most rows of a batch, and a custom step is a ValueError.
     """
     if stock:
         return ReplicaStep(model, replicas, most_rows)
@@ -81,7 +74,7 @@ class SingleReplicaStep:
     function: StepFunction
 
     def __call__(self, batch: Batch) -> Logs:
-        """Makes one step. Called while tracing, on the training thread, outside any replica."""
+        """Make one step. Called while tracing, on the training thread, outside any replica."""
         strategy = self.replicas.strategy
         logs = strategy.run(_as_it_is(lambda: self.function(batch)))
         return keras.tree.map_structure(lambda v: strategy.experimental_local_results(v)[0], logs)
@@ -99,7 +92,7 @@ class OwnReplicaStep:
     function: StepFunction
 
     def __call__(self, batch: Batch) -> Logs:
-        """Makes one step. Called while tracing, on the training thread, outside any replica."""
+        """Make one step. Called while tracing, on the training thread, outside any replica."""
         strategy = self.replicas.strategy
         shares = self.replicas.own_shares(row_count(leaves_of(batch)[0]))
         parts = {r: rows_between(batch, begin, begin + size) for r, (begin, size) in shares.items()}
@@ -122,7 +115,7 @@ class ReplicaStep:
     most_rows: int | None = None
 
     def __call__(self, batch: Batch) -> Logs:
-        """Makes one step. Called while tracing, on the training thread, outside any replica."""
+        """Make one step. Called while tracing, on the training thread, outside any replica."""
         model, strategy = self.model, self.replicas.strategy
         x = keras.utils.unpack_x_y_sample_weight(batch)[0]
         shares = self.replicas.own_shares(row_count(leaves_of(x)[0]))
@@ -172,12 +165,7 @@ class _Replica:
         self._context = tf.distribute.get_replica_context()
 
     def train(self, batch: Batch, *, counts: bool) -> Logs:
-        """Makes this replica's part of a step.
-
-        Args:
-            batch: the whole one.
-            counts: whether this replica updates the metrics and returns them.
-        """
+        """Make this replica's part of a step; the one that `counts` updates the metrics and returns them."""
         model, share = self._model, self._share
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         self._begin_part(share.rows, share.start, share.stop, {})
@@ -211,7 +199,7 @@ class _Replica:
     def _exchange(
         self, outputs: Sequence[tf.Tensor], terms: Sequence[tf.Tensor]
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns the outputs of all rows and the weighted sums of the added losses, on every replica."""
+        """Return the outputs of all rows and the weighted sums of the added losses, on every replica."""
         for leaf in outputs:
             if not leaf.shape.rank:
                 raise ValueError(
@@ -224,7 +212,7 @@ class _Replica:
         return rows, total
 
     def _gathered(self, outputs: Sequence[tf.Tensor], terms: Sequence[tf.Tensor]) -> list[Any]:
-        """Returns the rows of all replicas for each output, and then the list of the terms' sums."""
+        """Return the rows of all replicas for each output, and then the list of the terms' sums."""
         if self._several_hosts:
             return self._gathered_from_hosts(outputs, terms)
         size = self._share.size
@@ -258,7 +246,7 @@ class _Replica:
         return [*whole, summed[len(outputs) :]]
 
     def _sum_over_replicas(self, tensors: Sequence[Any]) -> list[Any]:
-        """Sums each tensor over the replicas; sparse ones stay sparse, in the order of the rows."""
+        """Sum each tensor over the replicas; sparse ones stay sparse, in the order of the rows."""
         if self._several_hosts:
             return self._all_reduced(tensors)
         # Where replicas share memory, sparse ones go through it: a collective has one shape within a call.
@@ -292,14 +280,9 @@ class _Replica:
         *,
         counts: bool,
     ) -> tuple[Any, Any, Any, Any]:
-        """Returns the whole batch's outputs; the gradients of its loss by them, by added losses, by weights.
+        """Return the whole batch's outputs; the gradients of its loss by them, by added losses, by weights.
 
-        Args:
-            batch: the whole one.
-            outputs: of this replica's rows.
-            whole: the tensors of those outputs for all rows.
-            added: the losses that layers have added.
-            counts: whether this replica counts the loss.
+        `outputs` are of this replica's rows, `whole` their tensors for all rows.
         """
         model = self._model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -323,11 +306,11 @@ class _Replica:
 
 
 def _as_it_is(function: Callable[[], Any]) -> Callable[[], Any]:
-    """Keeps AutoGraph, which `Strategy.run` applies, from rewriting a function."""
+    """Keep AutoGraph, which `Strategy.run` applies, from rewriting a function."""
     return tf.autograph.experimental.do_not_convert(function)
 
 
 def _replica_number() -> int:
-    """Returns which replica this thread traces, counted over all hosts."""
+    """Return which replica this thread traces, counted over all hosts."""
     context = tf.distribute.get_replica_context()
     return int(tf.get_static_value(context.replica_id_in_sync_group))
