@@ -1,30 +1,88 @@
 """G: calling the callbacks at an epoch's end with the model as it was then.
 
-While the callbacks of epoch e run, the model's variables hold snapshot e; what training has done since is
-put aside. So a checkpoint saves the weights that gave the logged numbers, and whatever a callback changes
-is changed on those weights: a rollback is then simply not to go back to what was put aside. Where no
-callback looks at the model, all of that is left out.
+While the callbacks of epoch e run, the model's variables hold snapshot e; what training has done since is put
+aside. So a checkpoint saves the weights that gave the logged numbers, and whatever a callback changes is
+changed on those weights: a rollback is then simply not to go back to what was put aside. Where no callback
+looks at the model, all of that is left out.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import keras
 
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
 from overlap_train._callbacks.listeners import listeners
-from overlap_train._callbacks.outcomes import BeginNext, Checks, Ended, Outcome, ValidateAnew
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 
-__all__ = ["Checks", "Delivery", "Outcome", "ValidateAnew", "Validations", "evaluate_now"]
+__all__ = [
+    "BeginNext",
+    "Begun",
+    "Checks",
+    "Delivery",
+    "Ended",
+    "Outcome",
+    "ValidateAnew",
+    "Validations",
+    "evaluate_now",
+]
+
+
+ValidateAnew = Callable[[str, int | None], ValidationResult | None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the callbacks of an epoch's end did, and of the next one's beginning."""
+
+    logs: Mapping[str, Any]  # as the callbacks got them
+    stop: bool  # the training is to end with this epoch
+    values: Values  # of the variables right behind `on_epoch_end`
+    results: Mapping[str, ValidationResult] = field(default_factory=dict)  # by the set's name
+    spans: tuple[Span, ...] = ()  # of validations that were made meanwhile
+    rolled_back: bool = False  # the model stands at the snapshot, with what the callbacks changed
+    reason: str | None = None  # why it would, in words
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What is known behind an `on_epoch_begin` that was called in a delivery."""
+
+    # With which the epoch was trained if schedules set them, by their places in `Values.flat`.
+    rates: Mapping[int, Any]
+    # The name of a metric's variable that was set, as by an `evaluate`: the epoch has to go on from that.
+    metric: str | None = None
+
+
+Ended = Callable[[Outcome], None]
+BeginNext = Callable[[Values], Begun]
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What a delivery asks while it goes on."""
+
+    # The metrics whose result is a variable itself.
+    live_metrics: Callable[[], frozenset[str]] = frozenset
+    # Why callbacks are to be called otherwise than has been decided, or None.
+    unsettled: Callable[[], str | None] = lambda: None
+    # Called behind the first hooks of a validation, with the name of the set and how many batches it is to
+    # have (None for all); returns its result if the validation had to be traced anew.
+    validate_anew: ValidateAnew = lambda name, most: None
+    # Called when the validations of an epoch have been shown to the callbacks.
+    validated: Callable[[], None] = lambda: None
+    # Called before the callbacks; returns what says, behind them, which attribute of the model they have set
+    # that an evaluation function may look at, or None.
+    as_before: Callable[[], Callable[[], str | None]] = lambda: lambda: None
+
 
 _NONE = Checks()
 

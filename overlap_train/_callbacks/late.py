@@ -17,8 +17,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._callbacks.delivery import Begun
 from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, overrides, wants_train_batches
-from overlap_train._callbacks.outcomes import Begun
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import keras
 
+from overlap_train._support.arguments import is_count
 from overlap_train._support.files import open_regular
-from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = [

@@ -14,8 +14,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.kinds import is_number, settings_of
-from overlap_train._callbacks.state import without_bars
+from overlap_train._callbacks.state import is_number, settings_of, without_bars
 from overlap_train._inspection.lookup import variables_of
 from overlap_train.errors import CheckpointCorruptError
 

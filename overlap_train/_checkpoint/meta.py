@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from overlap_train._checkpoint.state import CheckpointState, shortened
-from overlap_train._support.numbers import is_count
+from overlap_train._checkpoint.container import CheckpointState, shortened
+from overlap_train._support.arguments import is_count
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["Extent", "TrainingMeta", "is_log"]

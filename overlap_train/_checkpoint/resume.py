@@ -16,12 +16,11 @@ import keras
 from overlap_train._callbacks.rewind import append_to_files, files_of, rewind_files
 from overlap_train._callbacks.settings import Settings
 from overlap_train._callbacks.state import capture_all, check_all, restore_all
-from overlap_train._checkpoint.configuration import differences, told_differences
-from overlap_train._checkpoint.content import Found, StartPoint, Told, understood
+from overlap_train._checkpoint.attributes import ModelAttributes
+from overlap_train._checkpoint.container import CheckpointState
+from overlap_train._checkpoint.content import Found, StartPoint, Told, stored_values, understood
+from overlap_train._checkpoint.fingerprints import differences, told_differences
 from overlap_train._checkpoint.meta import Extent
-from overlap_train._checkpoint.model_attributes import ModelAttributes
-from overlap_train._checkpoint.state import CheckpointState
-from overlap_train._checkpoint.values import stored_values
 from overlap_train._checkpoint.writing import ALL_VARIABLES, VALIDATED, CheckpointWriter
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import Cursor, CursorState, check_remembered

@@ -21,10 +21,9 @@ import keras
 from overlap_train._callbacks.rewind import mark_files, sync_files
 from overlap_train._callbacks.settings import Settings
 from overlap_train._callbacks.state import Unstored, capture_all
-from overlap_train._checkpoint.content import Captured, StartPoint, Told, as_checkpoint
-from overlap_train._checkpoint.model_attributes import ModelAttributes
+from overlap_train._checkpoint.attributes import ModelAttributes
+from overlap_train._checkpoint.content import Captured, StartPoint, Told, as_checkpoint, specs_of
 from overlap_train._checkpoint.store import CheckpointStore
-from overlap_train._checkpoint.values import specs_of
 from overlap_train._copies.values import ObjectValue
 from overlap_train._keras.randomness import random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values

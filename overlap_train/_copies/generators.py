@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._keras.generator_states import (
+from overlap_train._keras.randomness import (
     BIT_GENERATORS,
     require_numpy_state,
     require_python_state,

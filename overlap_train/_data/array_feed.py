@@ -18,7 +18,7 @@ from overlap_train._data.memory import lent_or_copied, size_bytes
 from overlap_train._data.preprocessing import Preprocess, prepare, trace_preprocess
 from overlap_train._data.row_orders import RowOrders
 from overlap_train._keras.data import Arrays, row_shuffling
-from overlap_train._support.numbers import is_count
+from overlap_train._support.arguments import is_count
 
 __all__ = ["ArrayFeed"]
 

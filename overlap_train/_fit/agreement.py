@@ -11,7 +11,7 @@ from overlap_train._checkpoint.fingerprints import fingerprint
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import models as keras_models
 from overlap_train._support.version import __version__
-from overlap_train._training.replicas.strategy import Replicas
+from overlap_train._training.strategy import Replicas
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.parallel.cluster import program_digest
 

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from overlap_train._callbacks.delivery import Delivery
-from overlap_train._callbacks.outcomes import BeginNext, Checks, Ended, Outcome
+from overlap_train._callbacks.delivery import BeginNext, Checks, Delivery, Ended, Outcome
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest

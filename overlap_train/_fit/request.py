@@ -16,9 +16,8 @@ from overlap_train._data.training_data import make_feed
 from overlap_train._fit.callback_list import require_callbacks
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._keras import data as keras_data
-from overlap_train._keras import evaluation as keras_evaluation
-from overlap_train._keras import forks, routes
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import routes, threads
 from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._support import fit_arguments
@@ -148,7 +147,7 @@ def make_request(
         ValueError: for an argument out of range, empty or mismatched data, or what these replicas cannot do.
         RuntimeError: in a fork in which TensorFlow cannot run.
     """
-    forks.require_runtime()
+    threads.require_runtime()
     given = given.checked(settings.validation.functions or ())
     checkpoints = checkpoint_policy(resume)
     model = settings.model
@@ -197,8 +196,8 @@ def require_heeded(settings: TrainerSettings, *, within_evaluate: bool = False) 
     Raises:
         ValueError: there is such code, and something that changes the numbers was asked for.
     """
-    own = keras_evaluation.validates_itself(settings.model)
-    if within_evaluate and not keras_evaluation.has_own_test_function(settings.model):
+    own = keras_training.validates_itself(settings.model)
+    if within_evaluate and not keras_training.has_own_test_function(settings.model):
         own = None
     asked = [] if settings.preprocess is None else ["preprocess"]
     if not settings.stock_validation:
@@ -220,7 +219,7 @@ def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
     Raises:
         ValueError: for data of no rows or batches, or of several replicas.
     """
-    if keras_evaluation.validates_itself(model) is not None:
+    if keras_training.validates_itself(model) is not None:
         return
     for each in sets:
         keras_data.require_usable(*keras.utils.unpack_x_y_sample_weight(each.data), role="validation")

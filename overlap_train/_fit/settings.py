@@ -12,10 +12,10 @@ import keras
 
 from overlap_train._data.preprocessing import Preprocess
 from overlap_train._inspection.traces import Same, function_key
-from overlap_train._keras import methods as keras_methods
-from overlap_train._training.replicas.step import SingleReplicaStep
-from overlap_train._training.replicas.strategy import Replicas
+from overlap_train._keras import models as keras_models
+from overlap_train._training.replicas import SingleReplicaStep
 from overlap_train._training.step import StepFunction
+from overlap_train._training.strategy import Replicas
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy
@@ -77,7 +77,7 @@ class TrainerSettings:
     @property
     def stock_step(self) -> bool:
         """Whether a training step is Keras's own from the trainer to the model."""
-        return self.stock and keras_methods.is_stock_method(self.model.train_step)
+        return self.stock and keras_models.is_stock_method(self.model.train_step)
 
     @property
     def train_identity(self) -> Hashable:

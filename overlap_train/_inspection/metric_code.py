@@ -20,8 +20,8 @@ from overlap_train._inspection.code import function_of, names_in, stores
 from overlap_train._inspection.lookup import MISSING, look_up
 from overlap_train._inspection.origins import SIMPLE, Origin, module_of, origin_of
 from overlap_train._inspection.reads import Place, closed_over, named_in
-from overlap_train._keras import methods
 from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models
 
 __all__ = [
     "Read",
@@ -49,7 +49,7 @@ def metrics_by_python(model: keras.Model) -> str | None:
     Keras runs these methods operation by operation, each time anew. Those that touch variables, tensors and
     other metrics only can be compiled; those whose code reads what Python may change cannot.
     """
-    if not methods.is_stock_method(model.reset_metrics):
+    if not models.is_stock_method(model.reset_metrics):
         return f"{type(model).__name__}.reset_metrics may depend on Python's state"
     named = (model, "metrics", function_of(look_up(model, "metrics")))
     for owner, name, method in (named, *methods_of_metrics(model)):
@@ -101,7 +101,7 @@ def reads_of(owner: Any, method: Any) -> Iterator[Read]:
         owner: a metric or a model.
         method: of it, bound or as its class has it.
     """
-    if methods.is_stock_method(method):
+    if models.is_stock_method(method):
         return
     function = getattr(method, "__func__", method)
     if not isinstance(function, types.FunctionType):
@@ -111,7 +111,7 @@ def reads_of(owner: Any, method: Any) -> Iterator[Read]:
     waiting = [function]
     while waiting:
         function = waiting.pop()
-        if function in seen or methods.is_stock_method(function):
+        if function in seen or models.is_stock_method(function):
             continue
         seen.append(function)
         if origin_of(function) is not Origin.USER:

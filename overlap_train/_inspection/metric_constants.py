@@ -27,8 +27,8 @@ from overlap_train._inspection.metric_code import (
 )
 from overlap_train._inspection.origins import Origin, is_simple, origin_of
 from overlap_train._inspection.reads import Place, Reading
-from overlap_train._keras import methods
 from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models
 
 __all__ = ["NO_CONSTANTS", "Constants", "constants_of"]
 
@@ -89,7 +89,7 @@ def constants_of(model: keras.Model) -> tuple[Constants, str | None]:
         It, and None; or nothing, and what Python makes or reads besides plain values, in words.
     """
     named = function_of(look_up(model, "metrics"))
-    if not methods.is_stock_method(model.reset_metrics) or reads_python(model, named):
+    if not models.is_stock_method(model.reset_metrics) or reads_python(model, named):
         return NO_CONSTANTS, metrics_by_python(model)
     for owner, name, method in methods_of_metrics(model):
         try:
@@ -97,14 +97,14 @@ def constants_of(model: keras.Model) -> tuple[Constants, str | None]:
         except _NotHeldError as error:
             return NO_CONSTANTS, f"{type(owner).__name__}.{name} {error}"
     roots = [metric for metric in keras_metrics.metric_leaves(model) if not _reads_nothing(metric)]
-    own = [] if methods.is_stock_method(model.get_metrics_result) else [model.get_metrics_result]
+    own = [] if models.is_stock_method(model.get_metrics_result) else [model.get_metrics_result]
     return Constants([*roots, *own]), None
 
 
 def _reads_nothing(metric: keras.metrics.Metric) -> bool:
     """Whether a metric is one of Keras's whose result is made of its variables alone."""
     simple = isinstance(metric, (keras.metrics.Mean, keras.metrics.Sum))
-    return simple and methods.is_stock_method(type(metric))
+    return simple and models.is_stock_method(type(metric))
 
 
 def _require_plain(owner: Any, method: Any) -> None:

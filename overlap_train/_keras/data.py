@@ -14,9 +14,8 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from overlap_train._keras.data_workers import DataWorkers
-from overlap_train._keras.grain_data import told
-from overlap_train._keras.lent_batches import LentBatches
+from overlap_train._keras.data_mistakes import refuse_plain_values
+from overlap_train._keras.data_sources import DataWorkers, LentBatches, told
 from overlap_train._keras.names import (
     ArrayDataAdapter,
     GeneratorDataAdapter,
@@ -27,7 +26,6 @@ from overlap_train._keras.names import (
     can_convert_arrays,
     get_data_adapter,
 )
-from overlap_train._keras.plain_values import refuse_plain_values
 from overlap_train._keras.tracebacks import warn_user
 
 __all__ = [

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import keras
 
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 
 __all__ = [
     "Handler",
@@ -73,7 +73,7 @@ def is_within(model: keras.Model, name: str) -> bool:
     """Whether a method of the model's own class is running, on this thread, and has called us."""
     if _is_marked(model, name):
         return True  # called again by what we have called
-    codes = keras_methods.codes_of(model, name)  # a function of a script may have the same name
+    codes = keras_models.codes_of(model, name)  # a function of a script may have the same name
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -121,7 +121,7 @@ def passed_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @functools.wraps(method)
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             trainer: Any = args[0]
-            if keras_methods.is_replaced(trainer.model, name) and not is_within(trainer.model, name):
+            if keras_models.is_replaced(trainer.model, name) and not is_within(trainer.model, name):
                 result: R = getattr(trainer, f"_{name}_by_model")(*args[1:], **kwargs)
                 return result
             return method(*args, **kwargs)
@@ -190,7 +190,7 @@ def _exchange(name: str) -> None:
     """Let Keras's method come here, if it does not yet."""
     with _lock:
         if not _users.get(name):
-            cell = keras_methods.method_cell(name)
+            cell = keras_models.method_cell(name)
             _originals[name] = cell.cell_contents
             cell.cell_contents = _routed(cell.cell_contents, name)
         _users[name] = _users.get(name, 0) + 1
@@ -201,7 +201,7 @@ def _put_back(name: str) -> None:
     with _lock:
         _users[name] -= 1
         if not _users[name]:
-            keras_methods.method_cell(name).cell_contents = _originals.pop(name)
+            keras_models.method_cell(name).cell_contents = _originals.pop(name)
 
 
 def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:

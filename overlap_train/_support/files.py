@@ -1,26 +1,34 @@
-"""The one owner of how files are opened with care and replaced whole.
+"""The one owner of how files are opened with care, replaced whole, and locked between processes.
 
 What lies at a path may have been put there by anyone, and a cache lies where other programs, other versions
 and other users write too. So what is read is a regular file of a sensible size or nothing, and a pipe in its
-place is not waited for; what is written takes the place of what was there. Any thread.
+place is not waited for; what is written takes the place of what was there.
+
+A lock is `flock` on a file that stays. The kernel drops it when its holder ends, however that happens, so
+there is no stale one. POSIX systems only. Any thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import stat
+import time
 from pathlib import Path
 
 __all__ = [
     "IrregularFileError",
     "Replacement",
+    "open_lock",
     "open_regular",
     "read_regular",
     "replace_content",
     "replacing",
+    "try_lock",
+    "wait_for_lock",
     "what_is_no_file",
 ]
 
@@ -136,3 +144,35 @@ def replace_content(path: Path, text: str) -> None:
 
 def _kind(mode: int) -> str:
     return next((name for is_kind, name in _KINDS if is_kind(mode)), _DEVICE)
+
+
+_POLL_S = 0.1
+
+
+def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
+    """Open the file of a lock, made if need be; closing the descriptor gives the lock back."""
+    return open_regular(path, os.O_RDWR | os.O_CREAT, mode)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take the lock of an open file; return whether it is ours now, which it is not if another holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def wait_for_lock(path: str | os.PathLike[str], mode: int = 0o666, *, limit_s: float) -> int:
+    """Return the descriptor of a lock that is ours, or raise TimeoutError; closing it gives it back."""
+    deadline_s = time.monotonic() + limit_s
+    descriptor = open_lock(path, mode)
+    try:
+        while not try_lock(descriptor):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"another process has held it for {limit_s:g} s")
+            time.sleep(_POLL_S)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

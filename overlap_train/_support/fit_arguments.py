@@ -1,31 +1,39 @@
-"""Checks of the arguments of `fit` and `evaluate`, by the names that Keras gives them. Any thread."""
+"""Checks of the arguments of `fit` and `evaluate`, by the names that Keras gives them, and refusals of calls.
+
+A refusal is what is raised of the arguments of a call before anything of it has been begun. Code that has
+made the call for somebody else, as `routed()` does for Keras, may then let another one do it. Any thread.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import numbers
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from overlap_train._support.arguments import is_text, require_flag, shown
-from overlap_train._support.numbers import require_count, require_real, scalar
-
-Preprocess: TypeAlias = Callable[..., Any]
-"""Takes and returns the parts of a batch, `x`, `x, y` or `x, y, sample_weight`, as for `Dataset.map`."""
-
-Verbosity = Literal["auto", 0, 1, 2]
+from overlap_train._support.arguments import is_text, require_count, require_flag, require_real, scalar, shown
 
 __all__ = [
     "Preprocess",
+    "Refusing",
     "Verbosity",
     "check_class_weight",
     "check_evaluate",
     "check_fit",
     "check_frequency",
     "epoch_selector",
+    "is_refusal_of",
     "require_verbosity",
 ]
+
+
+Preprocess: TypeAlias = Callable[..., Any]
+"""Takes and returns the parts of a batch, `x`, `x, y` or `x, y, sample_weight`, as for `Dataset.map`."""
+
+Verbosity = Literal["auto", 0, 1, 2]
 
 
 def check_fit(
@@ -162,3 +170,34 @@ def _has_items(value: Any) -> bool:
         return bool(getattr(value, "ndim", True))
     except Exception:  # whatever an object of the user's raises, it is no number
         return True
+
+
+_OWNER = "_overlap_train_refused_by"
+
+
+class Refusing:
+    """Marks the TypeErrors and ValueErrors of its block as refusals.
+
+    The owner refuses: a call within one of its callbacks may be refused by another one.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, (TypeError, ValueError)):
+            with contextlib.suppress(Exception):  # whose class refuses it
+                setattr(error, _OWNER, _mark_of(self._owner))
+
+
+def is_refusal_of(owner: object, error: BaseException) -> bool:
+    """Whether an exception says that `owner` has refused a call and begun nothing."""
+    return getattr(error, _OWNER, None) == _mark_of(owner)
+
+
+def _mark_of(owner: object) -> str:
+    """Return what tells an object from all others that live. Plain text: the error may be sent elsewhere."""
+    return f"{os.getpid()} {id(owner)}"

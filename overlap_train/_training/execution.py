@@ -12,18 +12,15 @@ import tensorflow as tf
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.feed import Feed
 from overlap_train._inspection.traces import Same, Traces
-from overlap_train._keras import losses as keras_losses
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._support.caches import plan_times
-from overlap_train._training.loops import Loop, make_loop
-from overlap_train._training.obstacles import find_obstacle, unknown_layer
-from overlap_train._training.pace import Pace
-from overlap_train._training.plan_cache import Candidate, PlanCache, plan_key
+from overlap_train._training.loops import Loop, Pace, make_loop
 from overlap_train._training.planner import PlannedLoop
-from overlap_train._training.splitting import SplitStep
+from overlap_train._training.splitting import SplitStep, find_obstacle, unknown_layer
 from overlap_train._training.step import Step, StepFunction
+from overlap_train._training.trial import Candidate, PlanCache, plan_key
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay
 
@@ -211,7 +208,7 @@ def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
         return "XLA cannot contain an iterator"
     if feed.num_samples < feed.batch_size:
         return "there is no full batch"
-    if feed.num_samples % feed.batch_size and keras_losses.tracks_each_loss(model):
+    if feed.num_samples % feed.batch_size and keras_metrics.tracks_each_loss(model):
         return "the losses of several outputs are averaged otherwise where a batch has a static size"
     unknown = unknown_layer(model, also=("BatchNormalization",))
     if unknown is not None:
@@ -240,7 +237,7 @@ def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
     plain = task.step.using(function)
     # Where batches of an unknown size matter, each step is compiled by itself, for whatever size comes.
     partial = not isinstance(task.feed, ArrayFeed) or (
-        bool(task.feed.num_samples % task.feed.batch_size) and keras_losses.tracks_each_loss(task.model)
+        bool(task.feed.num_samples % task.feed.batch_size) and keras_metrics.tracks_each_loss(task.model)
     )
     each = task.step.using(function, jit_compile=True)
     if partial:
@@ -279,7 +276,7 @@ def _may_time(task: Task) -> bool:
 
     They may not where results must repeat bit by bit.
     """
-    if not task.stock or not keras_methods.is_stock_method(task.model.train_step):
+    if not task.stock or not keras_models.is_stock_method(task.model.train_step):
         return False
     if task.step.traced is not None and task.step.traced.effects:
         return False  # each way would draw random numbers of its own

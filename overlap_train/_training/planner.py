@@ -1,16 +1,18 @@
 """Chooses among ways to execute the steps by timing real ones, which count as training.
 
-The first candidate trains from the first step on. When its steps have been timed, each further candidate
-that could pay for its own tracing and compilation takes over for some calls. In a run that is long enough,
-those that were nearly as fast as the best, or were disturbed, get a second look; then the fastest one stays.
-No step is thrown away or made twice, and the batches keep their order. All of this belongs to the training
-thread.
+The first candidate trains from the first step on; what TensorFlow prepares when its loop first runs may be
+prepared on a thread next to the tracing of other functions. When its steps have been timed, each further
+candidate that could pay for its own tracing and compilation takes over for some calls. In a run that is long
+enough, those that were nearly as fast as the best, or were disturbed, get a second look; then the fastest one
+stays. No step is thrown away or made twice, and the batches keep their order. All of this belongs to the
+training thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -18,14 +20,58 @@ import tensorflow as tf
 
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
-from overlap_train._training.expectations import build_cost, hoped_gain, steps_of_a_timed_call
-from overlap_train._training.loops import Loop, StepsDone
-from overlap_train._training.pace import Pace
-from overlap_train._training.plan_cache import Candidate, CandidateTiming, Measurements, PlanCache
-from overlap_train._training.trial import TIMED_CALLS, Trial
-from overlap_train._training.warm_up import WarmUp
+from overlap_train._support.threads import leaves_nothing
+from overlap_train._training.loops import Loop, Pace, StepsDone
+from overlap_train._training.trial import (
+    TIMED_CALLS,
+    Candidate,
+    CandidateTiming,
+    Measurements,
+    PlanCache,
+    Trial,
+    build_cost,
+    hoped_gain,
+    steps_of_a_timed_call,
+)
 
-__all__ = ["PlannedLoop", "describe"]
+__all__ = ["PlannedLoop", "WarmUp", "describe"]
+
+
+class WarmUp:
+    """Runs a compiled function on nothing, on a thread of its own.
+
+    Optimising a graph and making its kernels takes TensorFlow as long as hundreds of steps, needs one core
+    and leaves Python alone. What goes wrong is not reported: it comes again with the first true call. Where
+    the system starts no more threads, that call prepares it.
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work: Callable[[], object] | None = work
+        self._seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name="loop-warm-up", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # can't start new thread
+            self._work = None
+
+    def wait(self) -> float:
+        """Wait for its end; return how long it took, in seconds."""
+        if self._thread.ident is not None:
+            self._thread.join()
+        return self._seconds
+
+    @leaves_nothing
+    def _run(self) -> None:
+        start_s = time.monotonic()
+        work, self._work = self._work, None  # which holds the data
+        try:
+            assert work is not None
+            work()
+        except Exception:
+            pass
+        finally:
+            self._seconds = time.monotonic() - start_s
+
 
 # XLA makes one operation of the small ones of each time step, of which there are as many in a long step.
 _RECURRENT_GAIN = 0.3

@@ -13,8 +13,8 @@ import tensorflow as tf
 from overlap_train._inspection.metric_code import names_metrics_by_python
 from overlap_train._inspection.traced import TracedFunction, trace
 from overlap_train._keras import data as keras_data
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras.randomness import random_states, set_random_states
 
@@ -196,7 +196,7 @@ def require_optimizer(model: keras.Model) -> None:
     """Raise ValueError if the model's own `train_step` needs an optimizer and there is none."""
     if (
         model.optimizer is None
-        and keras_methods.is_stock_method(model.train_step)
+        and keras_models.is_stock_method(model.train_step)
         and model.trainable_variables
     ):
         raise ValueError(

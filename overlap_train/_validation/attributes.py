@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._keras import copies as keras_copies
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 
 __all__ = ["Attributes", "is_stock", "watched"]
@@ -111,10 +110,10 @@ def watched(model: keras.Model, *, looked_at: bool) -> Callable[[], str | None]:
 
 def is_stock(layer: keras.Layer) -> bool:
     """Whether a layer is one of Keras's, which its configuration describes completely."""
-    if type(layer) is keras.layers.Lambda or not keras_methods.is_stock_method(type(layer)):
+    if type(layer) is keras.layers.Lambda or not keras_models.is_stock_method(type(layer)):
         return False
     return all(
-        keras_methods.is_stock_method(v) for v in vars(layer).values() if isinstance(v, types.FunctionType)
+        keras_models.is_stock_method(v) for v in vars(layer).values() if isinstance(v, types.FunctionType)
     )
 
 
@@ -135,7 +134,7 @@ def _taken(layer: keras.Layer, *, whole: bool) -> Iterator[tuple[str, Any]]:
         except _NotTaken:
             continue
         # Keras's own functions, such as activations; another one may hold layers of this model.
-        own = isinstance(value, types.FunctionType) and keras_methods.is_stock_method(value)
+        own = isinstance(value, types.FunctionType) and keras_models.is_stock_method(value)
         if whole or copied is not value or type(value) in _PLAIN or own:
             yield name, copied
 

@@ -18,7 +18,6 @@ from overlap_train._data.shards import Shard
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import Batches
 from overlap_train._inspection.traces import Same, Traces
-from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Values
@@ -205,7 +204,7 @@ class SnapshotEvaluator:
         """Returns why the parts of a set do not add up to the whole, or None."""
         unmergeable: list[str] = Traces.of(model).get(
             "test",
-            keras_evaluation.test_function(model),
+            keras_training.test_function(model),
             ("unmergeable", tuple(map(Same, keras_metrics.metric_leaves(model)))),
             lambda: unmergeable_metrics(model),
         )
@@ -230,7 +229,7 @@ class SnapshotEvaluator:
         key = (Same(self._step), fold, kind, self._draws, self._carries_logs, divisible, metrics)
         return Traces.of(model).get(
             "test",
-            keras_evaluation.test_function(model),
+            keras_training.test_function(model),
             key,
             lambda: EvaluationFunctions(
                 self._step,

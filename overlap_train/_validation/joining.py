@@ -12,11 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import losses as keras_losses
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
-from overlap_train._training.obstacles import rows_correspond, unknown_layer
+from overlap_train._training.splitting import rows_correspond, unknown_layer
 
 __all__ = ["rows_together"]
 
@@ -32,9 +31,9 @@ def rows_together(model: keras.Model, arrays: Any) -> int:
         arrays: (x, y, sample_weight) or less, as the model gets them, but all rows.
     """
     methods = (model.test_step, model.compute_loss, model.compute_metrics)
-    if keras_training.is_deterministic() or not all(map(keras_methods.is_stock_method, methods)):
+    if keras_training.is_deterministic() or not all(map(keras_models.is_stock_method, methods)):
         return 0
-    if unknown_layer(model, also=("BatchNormalization",)) is not None or not keras_losses.averages_rows(
+    if unknown_layer(model, also=("BatchNormalization",)) is not None or not keras_metrics.averages_rows(
         model
     ):
         return 0
@@ -62,5 +61,5 @@ def _each_row_has_its_own(model: keras.Model, arrays: Any) -> bool:
     shapes = [tf.TensorShape([None, *leaf.shape[1:]]) for part in leaves for leaf in part]
     labels, outputs = shapes[1], shapes[0]
     weights = shapes[2] if len(shapes) == 3 else None
-    classes = keras_losses.row_loss(model) == "sparse_categorical_crossentropy"
+    classes = keras_metrics.row_loss(model) == "sparse_categorical_crossentropy"
     return len(shapes) <= 3 and rows_correspond(labels, outputs, weights, classes=classes)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
-from overlap_train._support.numbers import array_of
+from overlap_train._keras import models as keras_models
+from overlap_train._support.arguments import array_of
 
 __all__ = ["unmergeable_metrics"]
 
@@ -23,9 +23,9 @@ def unmergeable_metrics(model: keras.Model) -> list[str]:
 
 
 def _is_sum(metric: keras.metrics.Metric) -> bool:
-    if not keras_methods.is_stock_method(metric.update_state):
+    if not keras_models.is_stock_method(metric.update_state):
         return False
-    if not keras_methods.is_stock_method(metric.reset_state):
+    if not keras_models.is_stock_method(metric.reset_state):
         return False
     return not any(np.any(value) for value in _initial_values(metric))
 

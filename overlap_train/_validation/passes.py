@@ -14,7 +14,7 @@ from typing import Any
 from overlap_train._data.drawn_variables import DrawnVariables
 from overlap_train._data.source_state import SourceState
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._support.numbers import is_count
+from overlap_train._support.arguments import is_count
 
 __all__ = ["ValidationPasses"]
 

@@ -20,7 +20,6 @@ import numpy as np
 from overlap_train._inspection.graph import computation
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import copies as keras_copies
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 from overlap_train._validation.attributes import Attributes, is_stock
@@ -164,7 +163,7 @@ def _custom_objects(model: keras.Model) -> dict[str, Any]:
     for layer in keras_models.flat_layers(model):
         own = [type(layer), *(v for v in vars(layer).values() if isinstance(v, types.FunctionType))]
         for each in own:
-            if keras_methods.is_stock_method(each):
+            if keras_models.is_stock_method(each):
                 continue
             name = keras.saving.get_registered_name(each)
             if found.setdefault(name, each) is not each:

@@ -17,9 +17,8 @@ from overlap_train._data.validation_data import Batches, make_batches
 from overlap_train._inspection.metric_code import metrics_by_python
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
-from overlap_train._keras import evaluation as keras_evaluation
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
@@ -109,11 +108,11 @@ def build_suite(
 
 def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> PreparedSet:
     model = request.model
-    if keras_evaluation.has_own_test_function(model):
-        own = keras_evaluation.validates_itself(model) or ""
+    if keras_training.has_own_test_function(model):
+        own = keras_training.validates_itself(model) or ""
         return PreparedSet(name, chosen, None, None, Reason.of("model-evaluates", own))
-    if keras_methods.is_replaced(model, "evaluate") and not request.within_evaluate:
-        own = keras_evaluation.validates_itself(model) or ""
+    if keras_models.is_replaced(model, "evaluate") and not request.within_evaluate:
+        own = keras_training.validates_itself(model) or ""
         return PreparedSet(name, chosen, None, None, Reason.of("model-evaluates", own))
     given = request.given.of(name)
     if given.waits:
@@ -136,7 +135,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
     step = Traces.of(model).get_for(
         "test",
-        keras_evaluation.test_function(model),
+        keras_training.test_function(model),
         ("step", request.identity, prepared),
         batches.element_spec,
         lambda: trace_validation(
@@ -153,7 +152,7 @@ def _own_step(request: SetRequest) -> str | None:
     """Returns the name of a step that is the user's, or None for Keras's, whose losses we make whole."""
     if not request.stock:
         return "the trainer's validation_step"
-    owner = keras_methods.overriding_class(request.model, "test_step")
+    owner = keras_models.overriding_class(request.model, "test_step")
     return None if owner is None else f"{owner.__name__}.test_step"
 
 
@@ -198,7 +197,7 @@ def _live_runner(
     streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
     own = each.batches is not None and (request.preprocess is not None or not request.stock)
     data = functools.partial(request.given.for_keras, each.name)
-    evaluate = keras_evaluation.FitEvaluation(model, data, each.chosen.batch_size, each.chosen.steps)
+    evaluate = keras_training.FitEvaluation(model, data, each.chosen.batch_size, each.chosen.steps)
     validate = KerasEvaluation(
         model,
         evaluate,

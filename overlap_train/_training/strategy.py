@@ -14,6 +14,7 @@ from overlap_train.parallel.hosts import make_hosts
 
 __all__ = ["Replicas", "find_strategy"]
 
+
 _SUPPORTED = (
     tf.distribute.MirroredStrategy,
     tf.distribute.OneDeviceStrategy,

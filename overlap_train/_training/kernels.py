@@ -1,6 +1,6 @@
 """Stock layers and optimizers on faster operations than Keras's, while a training step is traced.
 
-Conv2D runs on `overlap_train.conv`, whose kernels are timed beside TensorFlow's shape by shape;
+Conv2D runs on `overlap_train.conv`, whose kernels are timed next to TensorFlow's shape by shape;
 DepthwiseConv2D takes the gradient of its filters from there, where they are many or larger than 3×3;
 BatchNormalization and Adam on TensorFlow's fused operations, where Keras composes them of a dozen or two that
 each go through the whole batch or all weights; LSTM and GRU in loops of fewer operations. They compute the
@@ -24,13 +24,61 @@ import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
-from overlap_train._training.kernels.depthwise import convolve_depthwise, has_slow_gradient
-from overlap_train._training.kernels.recurrent import is_stock_recurrence, recur
+from overlap_train._training.recurrent import is_stock_recurrence, recur
 from overlap_train.conv import layers, library, selection
 from overlap_train.conv.acceleration import stock_convolutions
+from overlap_train.conv.convolution import may_run_natively
+from overlap_train.conv.depthwise import DepthwiseConvolution
 from overlap_train.conv.shapes import ConvKey
 
-__all__ = ["FastKernels", "find_fast_kernels", "find_free_kernels", "fused_adam", "fused_batch_normalization"]
+__all__ = [
+    "FastKernels",
+    "convolve_depthwise",
+    "find_fast_kernels",
+    "find_free_kernels",
+    "fused_adam",
+    "fused_batch_normalization",
+    "has_slow_gradient",
+]
+
+
+# Fewer channels do not fill a vector; TensorFlow has a kernel of its own for 3x3 filters, which keeps up with
+# ours as long as they are few.
+_FEWEST, _FEWEST_3X3 = 16, 64
+
+
+def has_slow_gradient(layer: keras.Layer) -> bool:
+    """Return whether a layer is a stock DepthwiseConv2D whose filters have a faster gradient here."""
+    if type(layer) is not keras.layers.DepthwiseConv2D or "call" in vars(layer) or not layer.built:
+        return False
+    channels = layer.kernel.shape[2]
+    return (
+        layer.compute_dtype == layer.variable_dtype == "float32"
+        and layer.data_format == "channels_last"
+        and layer.depth_multiplier == 1
+        and tuple(layer.dilation_rate) == (1, 1)
+        and layer.strides[0] == layer.strides[1]
+        and channels >= (_FEWEST_3X3 if tuple(layer.kernel_size) == (3, 3) else _FEWEST)
+        and not tf.config.list_physical_devices("GPU")  # our kernel would pull the tensors off it
+    )
+
+
+def convolve_depthwise(layer: keras.layers.DepthwiseConv2D) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return what is called in place of `layer.call`; `has_slow_gradient` holds for the layer."""
+    stock = layer.call
+    convolution = DepthwiseConvolution(layer.strides[0], layer.padding.upper())
+
+    def call(inputs: tf.Tensor) -> tf.Tensor:
+        fits = inputs.dtype == tf.float32 and inputs.shape.rank == 4
+        if not fits or not layer.trainable or not may_run_natively(inputs.dtype):
+            return stock(inputs)
+        y = convolution(inputs, tf.convert_to_tensor(layer.kernel))
+        if layer.use_bias:
+            y = tf.nn.bias_add(y, tf.convert_to_tensor(layer.bias))
+        return y if layer.activation is None else layer.activation(y)
+
+    return call
+
 
 _Call = Callable[..., Any]
 _Swap = tuple[Any, str, Callable[[int | None], _Call]]
