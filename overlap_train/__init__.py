@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from overlap_train import errors
-from overlap_train._support.lazy import lazy_names
+from overlap_train._support.imports import lazy_names
 from overlap_train._support.version import __version__
 
 if TYPE_CHECKING:

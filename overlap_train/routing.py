@@ -13,10 +13,9 @@ from typing import Any
 import keras
 
 from overlap_train._keras import routes
-from overlap_train._support.arguments import require_flag, require_instance
-from overlap_train._support.backend import require_tensorflow
-from overlap_train._support.keywords import checks_names
-from overlap_train._support.refusals import is_refusal_of
+from overlap_train._support.arguments import checks_names, require_flag, require_instance
+from overlap_train._support.fit_arguments import is_refusal_of
+from overlap_train._support.imports import require_tensorflow
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy

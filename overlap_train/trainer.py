@@ -16,8 +16,8 @@ from overlap_train._fit.course import FitOutcome
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes, tracebacks
-from overlap_train._support import arguments, backend, fit_arguments, keywords, numbers, refusals
-from overlap_train._training.replicas.strategy import find_strategy
+from overlap_train._support import arguments, fit_arguments, imports
+from overlap_train._training.strategy import find_strategy
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
@@ -45,7 +45,7 @@ class Trainer:
         recorder: keeps the spans of all threads, for a timeline.
     """
 
-    @keywords.checks_names("Trainer", validation=ValidationPolicy, execution=ExecutionPlan)
+    @arguments.checks_names("Trainer", validation=ValidationPolicy, execution=ExecutionPlan)
     def __init__(
         self,
         model: keras.Model,
@@ -80,7 +80,7 @@ class Trainer:
             ValueError: `in_memory_bytes` is negative, or the strategy is not that of the model.
             RuntimeError: Keras runs on another backend than TensorFlow.
         """
-        backend.require_tensorflow()
+        imports.require_tensorflow()
         keras_models.require_model(model)
         self.replicas = find_strategy(model, strategy)
         arguments.require_instance("validation", validation, ValidationPolicy)
@@ -96,7 +96,7 @@ class Trainer:
         self.execution = execution if execution is not None else ExecutionPlan()
         self.recorder = recorder if recorder is not None else SpanRecorder()
         self._outcome = FitOutcome(ended=None)
-        self._in_memory_bytes = numbers.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
+        self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
         given = {"strategy": strategy, "recorder": recorder, "preprocess": preprocess}
         self._arguments = [name for name, value in given.items() if value is not None]
         if self._in_memory_bytes != _IN_MEMORY_BYTES:
@@ -169,7 +169,7 @@ class Trainer:
 
     @tracebacks.filtered
     @routes.passed_to_model("fit")
-    @keywords.checks_names(
+    @arguments.checks_names(
         "Trainer.fit", "Trainer(model, {})", validation=ValidationPolicy, execution=ExecutionPlan
     )
     def fit(
@@ -220,7 +220,7 @@ class Trainer:
             KeyboardInterrupt: a second signal came before the fit had ended after the first.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
-        with refusals.Refusing(self):
+        with fit_arguments.Refusing(self):
             request = _fit.make_request(
                 self._settings(),
                 x,
@@ -330,7 +330,7 @@ class Trainer:
             TypeError: an argument has the wrong type.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
-        with refusals.Refusing(self):
+        with fit_arguments.Refusing(self):
             counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
             keras_models.require_compiled(self.model)
             _fit.require_heeded(self._settings(), within_evaluate=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer
-from overlap_train._training import plan_cache
+from overlap_train._training import trial
 from tests import forked, limits_target
 from tests.networks import arrays, crossentropy
 
@@ -79,8 +79,8 @@ def test_a_cache_that_cannot_be_written_is_not_noticed(monkeypatch):
         raise OSError(30, "Read-only file system")
 
     expected = fit().history
-    monkeypatch.setattr(plan_cache, "replace_content", refuse)
-    monkeypatch.setattr(plan_cache, "read_regular", lambda *_, **__: refuse(None, None))
+    monkeypatch.setattr(trial, "replace_content", refuse)
+    monkeypatch.setattr(trial, "read_regular", lambda *_, **__: refuse(None, None))
     for name, values in fit().history.items():
         np.testing.assert_allclose(values, expected[name], rtol=1e-5)
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import overlap_train
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy, install, routed, uninstall
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
 from overlap_train.errors import ValidationWorkerError
 from tests import networks
@@ -30,13 +30,13 @@ ARGUMENTS = dict(batch_size=16, epochs=2, verbose=0, validation_data=VALIDATION)
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind():
     before = {
-        name: (getattr(keras.Model, name), keras_methods.method_cell(name).cell_contents)
+        name: (getattr(keras.Model, name), keras_models.method_cell(name).cell_contents)
         for name in ("fit", "evaluate")
     }
     yield
     for name, (method, inner) in before.items():
         assert getattr(keras.Model, name) is method
-        assert keras_methods.method_cell(name).cell_contents is inner
+        assert keras_models.method_cell(name).cell_contents is inner
         assert name not in vars(keras.Model)
     assert not routes._everywhere
     assert not routes._handlers()

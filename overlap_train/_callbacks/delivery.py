@@ -1,30 +1,88 @@
 """G: calling the callbacks at an epoch's end with the model as it was then.
 
-While the callbacks of epoch e run, the model's variables hold snapshot e; what training has done since is
-put aside. So a checkpoint saves the weights that gave the logged numbers, and whatever a callback changes
-is changed on those weights: a rollback is then simply not to go back to what was put aside. Where no
-callback looks at the model, all of that is left out.
+While the callbacks of epoch e run, the model's variables hold snapshot e; what training has done since is put
+aside. So a checkpoint saves the weights that gave the logged numbers, and whatever a callback changes is
+changed on those weights: a rollback is then simply not to go back to what was put aside. Where no callback
+looks at the model, all of that is left out.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import keras
 
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
 from overlap_train._callbacks.listeners import listeners
-from overlap_train._callbacks.outcomes import BeginNext, Checks, Ended, Outcome, ValidateAnew
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 
-__all__ = ["Checks", "Delivery", "Outcome", "ValidateAnew", "Validations", "evaluate_now"]
+__all__ = [
+    "BeginNext",
+    "Begun",
+    "Checks",
+    "Delivery",
+    "Ended",
+    "Outcome",
+    "ValidateAnew",
+    "Validations",
+    "evaluate_now",
+]
+
+
+ValidateAnew = Callable[[str, int | None], ValidationResult | None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the callbacks of an epoch's end did, and of the next one's beginning."""
+
+    logs: Mapping[str, Any]  # as the callbacks got them
+    stop: bool  # the training is to end with this epoch
+    values: Values  # of the variables right behind `on_epoch_end`
+    results: Mapping[str, ValidationResult] = field(default_factory=dict)  # by the set's name
+    spans: tuple[Span, ...] = ()  # of validations that were made meanwhile
+    rolled_back: bool = False  # the model stands at the snapshot, with what the callbacks changed
+    reason: str | None = None  # why it would, in words
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What is known behind an `on_epoch_begin` that was called in a delivery."""
+
+    # With which the epoch was trained if schedules set them, by their places in `Values.flat`.
+    rates: Mapping[int, Any]
+    # The name of a metric's variable that was set, as by an `evaluate`: the epoch has to go on from that.
+    metric: str | None = None
+
+
+Ended = Callable[[Outcome], None]
+BeginNext = Callable[[Values], Begun]
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What a delivery asks while it goes on."""
+
+    # The metrics whose result is a variable itself.
+    live_metrics: Callable[[], frozenset[str]] = frozenset
+    # Why callbacks are to be called otherwise than has been decided, or None.
+    unsettled: Callable[[], str | None] = lambda: None
+    # Called behind the first hooks of a validation, with the name of the set and how many batches it is to
+    # have (None for all); returns its result if the validation had to be traced anew.
+    validate_anew: ValidateAnew = lambda name, most: None
+    # Called when the validations of an epoch have been shown to the callbacks.
+    validated: Callable[[], None] = lambda: None
+    # Called before the callbacks; returns what says, behind them, which attribute of the model they have set
+    # that an evaluation function may look at, or None.
+    as_before: Callable[[], Callable[[], str | None]] = lambda: lambda: None
+
 
 _NONE = Checks()
 
@@ -33,21 +91,21 @@ class Validations(Protocol):
     """What the delivery needs of a `ValidationSuite`."""
 
     def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluates values on one set now, on all its batches or the first ones."""
+        """Evaluate values on one set now, on all its batches or the first ones."""
 
     def draws_anew(self, name: str) -> bool:
         """Whether the batches of a set are drawn anew for each validation."""
 
     def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
-        """Validates the model as it is on one set, outside a fit."""
+        """Validate the model as it is on one set, outside a fit."""
 
     def live_sets(self, epoch: int) -> list[str]:
-        """Returns the sets that are validated live after an epoch."""
+        """Return the sets that are validated live after an epoch."""
 
     def validate_live(
         self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
     ) -> ShardOutcome | None:
-        """Validates the model as it is on one set."""
+        """Validate the model as it is on one set."""
 
 
 class Delivery:
@@ -84,17 +142,12 @@ class Delivery:
         ended: Ended = lambda outcome: None,
         begin_next: BeginNext | None = None,
     ) -> Outcome:
-        """Calls the hooks between an epoch's last batch and the next one's first, and validates live.
+        """Call the hooks between an epoch's last batch and the next one's first, and validate live.
 
-        Args:
-            snapshot: the epoch's end.
-            train_logs: the epoch's training metrics, nested as the step returned them.
-            results: of each validation set by its name; empty if the epoch was not validated.
-            stops: whether the training was already told to stop inside this epoch.
-            trained_on: whether the training has gone on since. If not, what the data's pipelines write to
-                stands as the validation and the callbacks leave it.
-            ended: called behind `on_epoch_end`, with what came of it.
-            begin_next: calls the `on_epoch_begin` of the epoch that has begun meanwhile, if that is due.
+        `stops` says that the training was told to stop inside this epoch, `trained_on` that it has gone on
+        since. If it has not, what the data's pipelines write to stands as the validation and the callbacks
+        leave it. `ended` is called behind `on_epoch_end`; `begin_next` calls the `on_epoch_begin` of an epoch
+        that has begun meanwhile.
         """
         live = self._suite.live_sets(snapshot.epoch)
         looked_at = any(map(looks_at_model, listeners(self._callbacks)))  # callbacks may have been added
@@ -133,11 +186,10 @@ class Delivery:
     def _acted(
         self, snapshot: Snapshot, outcome: Outcome, aside: Values, begin_next: BeginNext | None
     ) -> tuple[list[int], Values, str | None]:
-        """Begins the next epoch, if that is due, and finds what callbacks have done since the snapshot.
+        """Begin the next epoch, if that is due, and find what callbacks have done since the snapshot.
 
-        Returns:
-            The places in `Values.flat` of what they set, the values of all variables, and in words what they
-            did, or None.
+        Returns the places in `Values.flat` of what they set, the values of all variables, and in words what
+        they did, or None.
         """
         expected, values, metric = snapshot.values, outcome.values, None
         if begin_next is not None:
@@ -152,15 +204,15 @@ class Delivery:
         return changed, values, reason
 
     def _values(self, snapshot: Snapshot, aside: Values | None) -> Values:
-        """Returns what the variables hold behind a hook."""
+        """Return what the variables hold behind a hook."""
         return self._state.read() if aside is None else self._state.read_at(snapshot.values)
 
     def go_back(self, snapshot: Snapshot) -> None:
-        """Has the model hold a snapshot whose validation failed; what was trained since is given up."""
+        """Have the model hold a snapshot whose validation failed; what was trained since is given up."""
         self._state.restore(snapshot.values)
 
     def go_back_to_draws(self, snapshot: Snapshot) -> None:
-        """Has the seeds of the training data's pipeline stand as at a snapshot; nobody may draw from it."""
+        """Have the seeds of the training data's pipeline stand as at a snapshot; nobody may draw from it."""
         self._state.restore_drawn(snapshot.values)
 
     def _deliver_unseen(
@@ -171,7 +223,7 @@ class Delivery:
         *,
         trained_on: bool,
     ) -> Outcome:
-        """Delivers to callbacks that look at the logs alone: the model stays as it is."""
+        """Deliver to callbacks that look at the logs alone: the model stays as it is."""
         logs = self._logs(train_logs, results)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
         if any(not result.of_function for result in results.values()):
@@ -185,7 +237,7 @@ class Delivery:
     def _tested(
         self, snapshot: Snapshot, results: Mapping[str, ValidationResult], live: list[str]
     ) -> tuple[dict[str, ValidationResult], tuple[Span, ...]]:
-        """Replays the validations that are done and makes the live ones; returns all results, and spans."""
+        """Replay the validations that are done and make the live ones; return all results, and spans."""
         functions = {name: result for name, result in results.items() if result.of_function}
         tested = {
             name: self._test(snapshot, name, result)
@@ -199,7 +251,7 @@ class Delivery:
         return tested, spans
 
     def _logs(self, train_logs: Mapping[str, Any], results: Mapping[str, ValidationResult]) -> dict[str, Any]:
-        """Returns an epoch's logs, those of the training as Keras sees them after the validation."""
+        """Return an epoch's logs, those of the training as Keras sees them after the validation."""
         own = dict(train_logs)
         for result in results.values():
             if result.of_function:
@@ -210,17 +262,17 @@ class Delivery:
         return {**own, **prefixed(results)}
 
     def _show_metrics(self, results: Mapping[str, ValidationResult]) -> None:
-        """Leaves the last validation's state in the model's metrics, as Keras does."""
+        """Leave the last validation's state in the model's metrics, as Keras does."""
         for result in results.values():
             if result.metric_state:
                 self._state.set_metrics(result.metric_state)
 
     def _reset_others(self) -> None:
-        """Sets metrics back that the model has got since the fit began, as Keras does when it validates."""
+        """Set metrics back that the model has got since the fit began, as Keras does when it validates."""
         keras_metrics.reset_others(self._model, {id(h) for v in self._state.metrics for h in v.handles})
 
     def _test(self, snapshot: Snapshot, name: str, result: ValidationResult) -> ValidationResult:
-        """Replays `on_test_*` around a validation that is already done."""
+        """Replay `on_test_*` around a validation that is already done."""
         self._model.stop_evaluating = False
         if not self._wants_test:
             self._reset_others()
@@ -249,7 +301,7 @@ class Delivery:
     def _functions(
         self, snapshot: Snapshot, results: Mapping[str, ValidationResult], *, may_differ: bool
     ) -> Mapping[str, ValidationResult]:
-        """Returns the values of evaluation functions, of the weights with which `on_epoch_end` begins."""
+        """Return the values of evaluation functions, of the weights with which `on_epoch_end` begins."""
         if not (results and may_differ and self._state.changed(snapshot.values)):
             return results
         values = self._state.read()  # a hook around the validation has set others
@@ -258,7 +310,7 @@ class Delivery:
     def _test_live(
         self, snapshot: Snapshot, names: Iterable[str], tested: dict[str, ValidationResult]
     ) -> tuple[Span, ...]:
-        """Makes the live validations of an epoch; adds their results to `tested`."""
+        """Make the live validations of an epoch; add their results to `tested`."""
         spans = []
         for name in names:
             outcome = self._suite.validate_live(name, snapshot, self._callbacks)
@@ -269,7 +321,7 @@ class Delivery:
 
 
 def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model, group: int) -> int | None:
-    """Calls `on_test_begin`; returns how many batches are evaluated if it ends the validation, or None."""
+    """Call `on_test_begin`; return how many batches are evaluated if it ends the validation, or None."""
     model.stop_evaluating = False
     callbacks.on_test_begin()
     return group if model.stop_evaluating else None
@@ -283,10 +335,9 @@ def _replayed(
     group: int,
     validate_anew: Callable[[], ValidationResult | None],
 ) -> ValidationResult:
-    """Calls the hooks of the batches of a validation that is done, or made again behind the first of them.
+    """Call the hooks of the batches of a validation that is done, or made again behind the first of them.
 
-    Returns:
-        Its result; that of the batches so far where a hook says that the data has ended.
+    Returns its result; that of the batches so far where a hook says that the data has ended.
     """
     logs: Mapping[str, Any] = {}
     try:
@@ -319,7 +370,7 @@ def evaluate_now(
     *,
     group: int = 1,
 ) -> dict[str, Any]:
-    """Evaluates the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
+    """Evaluate the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
 
     The metrics keep the state of this evaluation, and are returned by name.
     """

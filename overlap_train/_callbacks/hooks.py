@@ -1,43 +1,160 @@
 """Who listens to what, and what that allows the training to do.
 
-The loop may group steps only while nobody listens to batches, and the training may run ahead of its
+The loop may group steps only while no callback listens to batches, and the training may run ahead of its
 validation only while no hook has to be called between two of its steps. Keras's own callbacks and those of
-some libraries are known (`libraries`); hooks of others are taken to do anything unless they merely note what
+some libraries are known, one by one; hooks of others are taken to do anything unless they merely note what
 they are given (`notes`), or the callback declares `overlap_safe = True`: then its hooks inside an epoch may
 be called for an epoch that is taken back, and it changes nothing of the training but to end it.
+
+A hook counts as a library's if the function that runs is the library's own, and so are the methods that it
+calls by name: a user's subclass of a known callback may override any of them.
 """
 
 from __future__ import annotations
 
 import dis
+import enum
 import functools
+import inspect
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
 
 from overlap_train._callbacks.epoch_only import EpochOnly
-from overlap_train._callbacks.libraries import Known, knowledge_of, only_watches
 from overlap_train._callbacks.notes import only_computes, only_notes
 from overlap_train._inspection.code import Origin, origin_of, variables_of
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 
 __all__ = [
     "TEST_HOOKS",
+    "Known",
     "acts_in_test_batches",
     "acts_on_model_only",
     "asks_schedule",
     "hook_that_waits",
     "is_declared_safe",
+    "knowledge_of",
     "listens",
     "looks_at_model",
     "may_change_training",
     "may_set_before_tests",
+    "only_watches",
     "overrides",
     "wants_test_batches",
     "wants_train_batches",
 ]
+
+
+class Known(enum.Enum):
+    """What a hook of a library does."""
+
+    IDLE = enum.auto()  # nothing, as the callback is set
+    NOTES = enum.auto()  # it counts, logs or shows what it is given
+    WATCHES = enum.auto()  # it looks at the training, and at most ends it
+
+
+# Packages whose callbacks watch a training; of Keras's own, these do.
+_PACKAGES = frozenset(
+    {"comet_ml", "dvclive", "keras_tuner", "mlflow", "optuna", "optuna_integration", "tensorboard", "tqdm"}
+    | {"wandb"}
+)
+_OF_KERAS = frozenset(
+    {"BackupAndRestore", "CSVLogger", "Callback", "EarlyStopping", "History", "ModelCheckpoint"}
+    | {"MonitorCallback", "OrbaxCheckpoint", "ProgbarLogger", "RemoteMonitor", "TensorBoard"}
+    | {"TerminateOnNaN"}
+)
+
+
+def _idle_if(condition: bool) -> Known | None:
+    return Known.IDLE if condition else None
+
+
+def _saves(callback: Any) -> Known | None:
+    return _idle_if(callback.save_freq == "epoch")
+
+
+def _calls_tuner(callback: Any) -> Known | None:
+    hooks = ("on_epoch_begin", "on_batch_begin", "on_batch_end", "on_epoch_end")
+    return _idle_if(
+        all(_package(getattr(type(callback.tuner), hook, None)) == "keras_tuner" for hook in hooks)
+    )
+
+
+def _shows_bars(callback: Any) -> Known | None:
+    bars = (variables_of(callback).get(name) for name in ("epoch_bar", "batch_bar"))
+    ours = all(bar is None or _package(type(bar).update) == "tqdm" for bar in bars)
+    return Known.NOTES if ours else None
+
+
+# What is done around the batches, of training and validation alike, by callbacks that do anything there.
+_AROUND_BATCHES: Mapping[tuple[str, str], Callable[[Any], Known | None]] = {
+    ("comet_ml", "CometKerasCallback"): lambda callback: Known.NOTES,
+    ("keras", "BackupAndRestore"): _saves,
+    ("keras", "ModelCheckpoint"): _saves,
+    ("keras", "OrbaxCheckpoint"): _saves,
+    ("keras", "ProgbarLogger"): lambda callback: Known.NOTES,
+    ("keras", "TensorBoard"): lambda callback: _idle_if(
+        callback.update_freq == "epoch" and not keras_training.profiles(callback)
+    ),
+    ("keras", "TerminateOnNaN"): lambda callback: Known.IDLE,  # the loop itself ends at such a loss
+    ("keras_tuner", "TunerCallback"): _calls_tuner,
+    ("mlflow", "MlflowCallback"): lambda callback: _idle_if(callback.log_every_n_steps is None),
+    ("mlflow", "MlflowModelCheckpointCallback"): lambda callback: (
+        Known.NOTES if callback.save_freq == "epoch" else None
+    ),
+    ("tqdm", "TqdmCallback"): _shows_bars,
+    ("wandb", "WandbMetricsLogger"): lambda callback: None if callback.logging_batch_wise else Known.NOTES,
+    ("wandb", "WandbModelCheckpoint"): _saves,
+}
+
+
+def knowledge_of(callback: Any, hook: str) -> Known | None:
+    """Return what a hook of a callback does, if it is a library's and known; else None."""
+    member = variables_of(callback).get(hook, getattr(type(callback), hook, None))
+    package = _package(member)
+    if package != "keras" and package not in _PACKAGES:
+        return None
+    owner = next((kind for kind in type(callback).__mro__ if _is_of(kind, package, hook)), None)
+    if owner is None or not _is_as_written(callback, owner, member):
+        return None
+    key = (package, owner.__name__)
+    if "batch" in hook or key == ("keras_tuner", "TunerCallback"):
+        return _AROUND_BATCHES[key](callback) if key in _AROUND_BATCHES else None
+    return Known.WATCHES if package != "keras" or owner.__name__ in _OF_KERAS else None
+
+
+def only_watches(callback: Any) -> bool:
+    """Whether a callback is one of a library's that watch a training, and at most end it."""
+    kind = type(callback)
+    package = kind.__module__.split(".")[0]
+    return package in _PACKAGES or (package == "keras" and kind.__name__ in _OF_KERAS)
+
+
+def _package(member: Any) -> str:
+    """Return the package in whose code a function or method is written, whatever has been wrapped."""
+    function = getattr(member, "__func__", member)
+    return str(getattr(function, "__globals__", {}).get("__name__", "")).split(".")[0]
+
+
+def _is_of(kind: type, package: str, hook: str) -> bool:
+    known = (package, kind.__name__) in _AROUND_BATCHES
+    return kind.__module__.split(".")[0] == package and (hook in vars(kind) or known)
+
+
+def _is_as_written(callback: Any, owner: type, member: Any) -> bool:
+    """Whether the methods that a function names are those that its library has given the callback."""
+    code = getattr(getattr(member, "__func__", member), "__code__", None)
+    names = code.co_names if code is not None else ()
+    own = variables_of(callback)
+    return all(
+        inspect.getattr_static(type(callback), name, None) is inspect.getattr_static(owner, name, None)
+        and (not inspect.isroutine(own.get(name)) or _package(own[name]) == _package(member))
+        for name in names
+    )
+
 
 _TRAIN_BATCH = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_BATCH = ("on_test_batch_begin", "on_test_batch_end")
@@ -64,7 +181,7 @@ def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
     if hook in variables_of(callback) or _answers_itself(callback):
         return True
     empty = getattr(keras.callbacks.Callback, hook)
-    if not keras_methods.is_stock_method(empty):
+    if not keras_models.is_stock_method(empty):
         return True  # put into Keras's own class, for all callbacks
     return getattr(type(callback), hook, None) is not empty
 
@@ -104,13 +221,10 @@ def may_set_before_tests(callback: keras.callbacks.Callback) -> bool:
 def hook_that_waits(
     callback: keras.callbacks.Callback, *, watched: bool = False, late: bool = True
 ) -> str | None:
-    """Returns which hook has to be called between steps, so that no epoch may begin ahead of it; or None.
+    """Return which hook has to be called between steps, so that no epoch may begin ahead of it; or None.
 
-    Args:
-        callback: any.
-        watched: whether the user's code makes data or validates: it may look at what the user's other code
-            keeps.
-        late: whether the hooks can be called late. If not, those of Keras's own can still be called twice.
+    `watched` says that the user's code makes data or validates: it may look at what the user's other code
+    keeps. If hooks cannot be called `late`, those of Keras's own can still be called twice.
     """
     if is_declared_safe(callback):
         return None
@@ -145,7 +259,7 @@ def acts_on_model_only(callback: keras.callbacks.Callback) -> bool:
     Any other may also change what Python makes the data from.
     """
     callback, hooks = _within(callback, _EVERY_HOOK)
-    if not keras_methods.is_stock_method(type(callback)) or not _is_stock(callback, hooks):
+    if not keras_models.is_stock_method(type(callback)) or not _is_stock(callback, hooks):
         return False
     if _calls_own_methods(callback):
         return False
@@ -164,7 +278,7 @@ def is_declared_safe(callback: keras.callbacks.Callback) -> bool:
 
 
 def _within(callback: Any, hooks: Iterable[str]) -> tuple[Any, list[str]]:
-    """Returns the callback that acts and those of the hooks that are called: `EpochOnly` has another act."""
+    """Return the callback that acts and those of the hooks that are called: `EpochOnly` has another act."""
     chosen = list(hooks)
     while isinstance(callback, EpochOnly):
         callback, chosen = callback.callback, [hook for hook in chosen if "batch" not in hook]
@@ -172,7 +286,7 @@ def _within(callback: Any, hooks: Iterable[str]) -> tuple[Any, list[str]]:
 
 
 def _acting(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> list[str]:
-    """Returns those of the hooks that a callback overrides, and does something in."""
+    """Return those of the hooks that a callback overrides, and does something in."""
     return [hook for hook in hooks if overrides(callback, hook) and not _is_idle(callback, hook)]
 
 
@@ -221,7 +335,7 @@ def _is_stock(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
     """Whether a callback's hooks are Keras's own, not a subclass's."""
     return not _answers_itself(callback) and all(
         hook not in variables_of(callback)
-        and keras_methods.is_stock_method(getattr(type(callback), hook, None))
+        and keras_models.is_stock_method(getattr(type(callback), hook, None))
         for hook in hooks
     )
 
@@ -231,7 +345,7 @@ def _calls_own_methods(callback: keras.callbacks.Callback) -> bool:
     model = variables_of(callback).get("_model")
     if type(callback) in _NEVER_CALLING or not isinstance(model, keras.Model):
         return False
-    return any(keras_methods.overriding_class(model, name) is not None for name in _MODEL_METHODS)
+    return any(keras_models.overriding_class(model, name) is not None for name in _MODEL_METHODS)
 
 
 def _has_own_functions(callback: keras.callbacks.Callback) -> bool:

@@ -17,8 +17,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._callbacks.delivery import Begun
 from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, overrides, wants_train_batches
-from overlap_train._callbacks.outcomes import Begun
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 
@@ -28,12 +28,8 @@ __all__ = ["EpochHooks"]
 class EpochHooks:
     """Calls the hooks inside epochs.
 
-    Args:
-        model: that is trained.
-        callbacks: a Keras `CallbackList`, or one that several hosts share.
-        state: the variables of the training.
-        waits: returns whether an earlier epoch has not been delivered yet.
-        late: whether hooks wait for that, except those of callbacks that declare that they only watch.
+    While an earlier epoch has not been delivered, as `waits` says, late hooks wait for that, except those of
+    callbacks that declare that they only watch.
     """
 
     def __init__(
@@ -70,7 +66,7 @@ class EpochHooks:
         return bool(self._begins) and self._begins[0] == epoch
 
     def epoch_begin(self, epoch: int) -> None:
-        """Resets the metrics and calls `on_epoch_begin`, or has it wait for the delivery before."""
+        """Reset the metrics and call `on_epoch_begin`, or have it wait for the delivery before."""
         begun, self._begun = self._begun == epoch, None
         if begun:  # by a delivery that took this epoch back
             self._tell(self._at_once, "on_epoch_begin", epoch, {})
@@ -86,10 +82,9 @@ class EpochHooks:
             self._ask_schedules(epoch)
 
     def begin_late(self, trained: Values) -> Begun:
-        """Calls the first `on_epoch_begin` that waits; the model is as the `on_epoch_end` before has left it.
+        """Call the first `on_epoch_begin` that waits; the model is as the `on_epoch_end` before has left it.
 
-        Args:
-            trained: the variables in that epoch, or at its end.
+        `trained` are the variables in that epoch, or at its end.
         """
         self._begun = self._begins.popleft()
         if self._reset_metrics is None:
@@ -104,15 +99,15 @@ class EpochHooks:
         return Begun(rates, changed[0] if changed else None)
 
     def batch_begin(self, epoch: int, batch: int) -> None:
-        """Calls `on_train_batch_begin`."""
+        """Call `on_train_batch_begin`."""
         self._call(epoch, "on_train_batch_begin", batch, None)
 
     def batch_end(self, epoch: int, batch: int, logs: Mapping[str, Any] | None) -> None:
-        """Calls `on_train_batch_end`."""
+        """Call `on_train_batch_end`."""
         self._call(epoch, "on_train_batch_end", batch, logs)
 
     def release(self, epoch: int) -> None:
-        """Calls what has been kept of the epochs up to one, whose predecessor has been delivered."""
+        """Call what has been kept of the epochs up to one, whose predecessor has been delivered."""
         self._begun = None
         while self._begins and self._begins[0] <= epoch:  # where a stop is not obeyed at once
             self._tell(self._late, "on_epoch_begin", self._begins.popleft(), {})
@@ -120,16 +115,14 @@ class EpochHooks:
             self._tell(self._late, *self._batches.popleft()[1:])
 
     def drop(self) -> None:
-        """Forgets what has been kept: the epochs are trained again, or never delivered."""
+        """Forget what has been kept: the epochs are trained again, or never delivered."""
         self._begins.clear()
         self._batches.clear()
 
     def begin_again(self, epoch: int, *, ahead: bool) -> None:
-        """Calls `on_epoch_begin` for an epoch within which a checkpoint was written.
+        """Call `on_epoch_begin` for an epoch within which a checkpoint was written.
 
-        Args:
-            epoch: that epoch.
-            ahead: whether an earlier one is still to be delivered.
+        `ahead` says that an earlier one is still to be delivered.
         """
         if self._late and ahead:
             self._tell(self._at_once, "on_epoch_begin", epoch, {})
@@ -137,12 +130,12 @@ class EpochHooks:
             self._callbacks.on_epoch_begin(epoch)
 
     def resumed(self, begun: Sequence[int]) -> None:
-        """Takes in which epochs had begun ahead of a delivery when a checkpoint was written."""
+        """Take in which epochs had begun ahead of a delivery when a checkpoint was written."""
         if self._any_begins:
             self._begins.extend(begun)
 
     def _ask_schedules(self, epoch: int) -> None:
-        """Has schedules set their learning rates, which they print in their turn only."""
+        """Have schedules set their learning rates, which they print in their turn only."""
         for callback in self._schedulers:
             verbose, callback.verbose = callback.verbose, 0
             try:
@@ -151,7 +144,7 @@ class EpochHooks:
                 callback.verbose = verbose
 
     def _places_of_rates(self) -> list[int]:
-        """Returns the places in `ModelState.variables` of the learning rates that schedules set."""
+        """Return the places in `ModelState.variables` of the learning rates that schedules set."""
         if not self._schedulers:
             return []
         optimizer = self._model.optimizer
@@ -171,7 +164,7 @@ class EpochHooks:
     def _tell(
         self, callbacks: Sequence[keras.callbacks.Callback], hook: str, number: int, logs: dict[str, Any]
     ) -> None:
-        """Calls a hook as a `CallbackList` does: with one dict for all."""
+        """Call a hook as a `CallbackList` does: with one dict for all."""
         for callback in callbacks:
             if hook == "on_epoch_begin":
                 callback.on_epoch_begin(number, logs)

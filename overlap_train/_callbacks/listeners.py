@@ -1,22 +1,35 @@
-"""Who listens to a fit: the callbacks of a list, and the list itself where its hooks are not Keras's own.
+"""Who listens to a fit, and whether the same would be decided about them again.
 
 Keras calls the hooks of a `CallbackList`, which pass on what they are given. A list of the user's own class,
 one with a hook set on itself, and a hook that has been replaced in Keras's class may do anything besides.
 Such hooks count as those of one more callback, whose code cannot be read.
+
+A callback may be given other methods, hold other functions or be set otherwise while a training runs, by
+itself or by other code. So it is asked again after each hook that may do so.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from overlap_train._callbacks.kinds import is_keras
+from overlap_train._callbacks.hooks import (
+    acts_in_test_batches,
+    asks_schedule,
+    hook_that_waits,
+    may_set_before_tests,
+    wants_test_batches,
+    wants_train_batches,
+)
+from overlap_train._callbacks.state import is_keras
 from overlap_train._inspection.code import variables_of
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 
-__all__ = ["listeners", "own_hooks", "remembering"]
+__all__ = ["Grounds", "listeners", "own_hooks", "remembering"]
+
 
 _HOOKS = (
     *("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"),
@@ -28,13 +41,13 @@ _UNREADABLE = object()
 
 
 def listeners(callbacks: Any) -> list[Any]:
-    """Returns what stands for a list, if it has hooks of its own, and then its callbacks."""
+    """Return what stands for a list, if it has hooks of its own, and then its callbacks."""
     members, hooks = list(callbacks.callbacks), own_hooks(callbacks)
     return [_stand_in(type(callbacks).__name__)(callbacks, hooks), *members] if hooks else members
 
 
 def own_hooks(callbacks: Any) -> tuple[str, ...]:
-    """Returns the hooks of a list that run other code than Keras's; one that several hosts share has none."""
+    """Return the hooks of a list that run other code than Keras's; one that several hosts share has none."""
     if not isinstance(callbacks, keras.callbacks.CallbackList):
         return ()
     if any(_is_replaced(callbacks, name) for name in _WITHIN):
@@ -46,7 +59,7 @@ def own_hooks(callbacks: Any) -> tuple[str, ...]:
 
 
 def remembering(callbacks: Any) -> list[keras.callbacks.Callback]:
-    """Returns who may remember something: the callbacks of a list, and a list of the user's class itself."""
+    """Return who may remember something: the callbacks of a list, and a list of the user's class itself."""
     listed = isinstance(callbacks, keras.callbacks.CallbackList) and not is_keras(type(callbacks))
     return [*callbacks.callbacks, callbacks] if listed else list(callbacks.callbacks)
 
@@ -64,7 +77,7 @@ class _OwnHooks(keras.callbacks.Callback):  # type: ignore[misc]
 
 @functools.lru_cache(maxsize=64)
 def _stand_in(name: str) -> type[_OwnHooks]:
-    """Returns the class of what stands for a list, by whose name messages call it."""
+    """Return the class of what stands for a list, by whose name messages call it."""
     return type(name, (_OwnHooks,), {})
 
 
@@ -77,4 +90,52 @@ def _is_replaced(listed: keras.callbacks.CallbackList, name: str) -> bool:
     if name in variables_of(listed):
         return True
     found = getattr(type(listed), name, None)
-    return found is not None and not keras_methods.is_stock_method(found)
+    return found is not None and not keras_models.is_stock_method(found)
+
+
+class Grounds:
+    """What has been decided about callbacks. On the training thread.
+
+    `set_since` returns what callbacks have set of what has been traced, or None.
+    """
+
+    def __init__(
+        self,
+        callbacks: Any,
+        waiting_hook: Callable[[keras.callbacks.Callback], str | None] = hook_that_waits,
+        set_since: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._callbacks = callbacks
+        self._waiting_hook = waiting_hook
+        self._set_since = set_since
+        self._given_up: str | None = None
+        self._decided = self._decide()
+
+    def changed(self) -> str | None:
+        """Return what is otherwise now, in words; None if the same would be decided again."""
+        if self._given_up is not None:
+            return self._given_up
+        place = self._set_since()
+        if place is not None:
+            return f"{place} was set, with which the validation computes its metrics"
+        if self._decide() != self._decided:
+            return "callbacks have other methods, functions or settings than before"
+        return None
+
+    def give_up(self, reason: str) -> None:
+        """Have them hold no more, for a reason in words."""
+        self._given_up = reason
+
+    def _decide(self) -> list[Any]:
+        return [own_hooks(self._callbacks), *map(self._decide_on, self._callbacks.callbacks)]
+
+    def _decide_on(self, callback: keras.callbacks.Callback) -> tuple[Any, ...]:
+        return (
+            id(callback),
+            asks_schedule(callback),
+            wants_train_batches(callback),
+            wants_test_batches(callback),
+            acts_in_test_batches(callback),
+            may_set_before_tests(callback),
+            self._waiting_hook(callback),
+        )

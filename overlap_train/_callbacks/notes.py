@@ -2,37 +2,121 @@
 
 A hook that keeps, counts or prints what it is given cannot tell when it is called, and a training cannot tell
 that it was. Such a hook may use its arguments, what its callback holds if that is plain data, some of
-Python's functions and modules, and functions of its kind. Anything else is taken to do anything, and so is
-code whose source is not at hand.
+Python's functions and modules, and functions of its kind. Plain are data, and objects of libraries that lead
+neither to the user's code nor to the training. Anything else is taken to do anything, and so is code whose
+source is not at hand.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import collections
 import functools
+import gc
 import inspect
 import logging
 import sys
 import types
+import weakref
 from collections.abc import Iterable, Mapping, Set
+from itertools import islice
 from typing import Any
 
 import keras
+import numpy as np
 
-from overlap_train._callbacks.plain import is_plain, is_plain_stream
 from overlap_train._inspection.code import (
     Origin,
     cells_of,
     content_of,
     definition_of,
+    is_simple,
+    module_of,
     origin_of,
     stored_in,
     variables_of,
 )
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 
-__all__ = ["only_computes", "only_notes"]
+__all__ = ["is_plain", "is_plain_stream", "only_computes", "only_notes"]
+
+
+_MOST_OBJECTS = 20_000
+# Of longer containers the first and the last items are looked at: a list of losses grows with the training.
+_MOST_ITEMS = 1_000
+_SEQUENCES = (list, tuple, set, frozenset, collections.deque)
+# Whose objects hold on to the whole notebook, and show what they are given.
+_SHOWING = frozenset({"IPython", "_pytest", "ipykernel", "ipywidgets", "comm", "google"})
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is data, or an object that can only keep and write what it is given."""
+    if is_simple(value):
+        return True
+    waiting, seen = [value], dict[int, Any]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or is_simple(each):
+            continue
+        seen[id(each)] = each  # held, so that its `id` stays its own
+        if len(seen) > _MOST_OBJECTS or not _is_allowed(each, outermost=each is value):
+            return False
+        waiting.extend(_held_by(each))
+    return True
+
+
+def is_plain_stream(stream: Any) -> bool:
+    """Whether what is written to a stream reaches no code of the user's."""
+    while stream is not None:
+        if origin_of(type(stream)) is Origin.USER:
+            return False
+        stream = getattr(stream, "buffer", None) or getattr(stream, "raw", None)
+    return True
+
+
+def _is_allowed(thing: Any, *, outermost: bool) -> bool:
+    kind: Any = thing if isinstance(thing, type) else type(thing)
+    if isinstance(thing, type):
+        return _is_apart(kind)
+    if isinstance(thing, (types.FunctionType, types.BuiltinFunctionType)):
+        return not outermost and origin_of(thing) in (Origin.LIBRARY, Origin.STANDARD)
+    if isinstance(thing, np.ndarray) and thing.dtype.hasobject:
+        return False
+    if isinstance(thing, (types.ModuleType, types.GeneratorType, weakref.ReferenceType, np.ufunc)):
+        return False
+    if outermost and callable(thing):
+        return False
+    return _is_apart(kind)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_apart(kind: Any) -> bool:
+    """Whether neither a class nor one of its bases is the user's, Keras's or TensorFlow's."""
+    return not {Origin.USER, Origin.TRAINING} & {origin_of(base) for base in inspect.getmro(kind)}
+
+
+def _held_by(thing: Any) -> Iterable[Any]:
+    kind = type(thing)
+    if module_of(kind).split(".")[0] in _SHOWING or isinstance(thing, type):
+        return ()
+    if isinstance(thing, logging.Logger):  # the manager knows the loggers of everybody
+        return (*thing.handlers, *thing.filters, thing.parent if thing.propagate else None)
+    if isinstance(thing, types.FunctionType):
+        return (thing.__closure__, thing.__defaults__, thing.__kwdefaults__)
+    if kind in (dict, collections.OrderedDict):
+        return [*_ends(thing.keys()), *_ends(thing.values())]
+    if kind in _SEQUENCES:
+        return _ends(thing)
+    return [*gc.get_referents(thing), *variables_of(thing).values()]
+
+
+def _ends(items: Any) -> list[Any]:
+    ends = list(islice(items, _MOST_ITEMS))
+    if len(items) > _MOST_ITEMS and hasattr(items, "__reversed__"):
+        ends += islice(reversed(items), _MOST_ITEMS)
+    return ends
+
 
 _SYNTAX: tuple[type[ast.AST], ...] = (
     *(ast.AnnAssign, ast.Assign, ast.AugAssign, ast.Break, ast.Continue, ast.Delete, ast.ExceptHandler),
@@ -73,7 +157,7 @@ def only_notes(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool
 def only_computes(function: Any) -> bool:
     """Whether nobody can notice that a function of numbers is called once more."""
     if isinstance(function, keras.optimizers.schedules.LearningRateSchedule):
-        return keras_methods.is_stock_method(type(function).__call__)
+        return keras_models.is_stock_method(type(function).__call__)
     if isinstance(function, types.MethodType):
         return function.__name__ == "__call__" and only_computes(function.__self__)
     return isinstance(function, types.FunctionType) and _Whitelist(None).allows(function)
@@ -84,21 +168,14 @@ class _RefusedError(Exception):
 
 
 class _Needs(ast.NodeVisitor):
-    """What a function of allowed syntax takes from outside of itself.
-
-    Attributes:
-        paths: dotted names that begin with a global name, one of a closure or of Python's.
-        reads: attributes of its first parameter, if that is the callback.
-        writes: those of them that it sets.
-        inherited: methods that it asks `super` for, each behind the name of the class that it gives.
-        computes: whether it sets no attribute and no item, and asks no value for attributes.
-    """
+    """What a function of allowed syntax takes from outside of itself."""
 
     def __init__(self, outside: Set[str], me: str | None) -> None:
         self._outside, self._me = outside, me
-        self.paths, self.inherited = set[tuple[str, ...]](), set[tuple[str, str]]()
-        self.reads, self.writes = set[str](), set[str]()
-        self.computes = True
+        self.paths = set[tuple[str, ...]]()  # dotted names that begin with a name from outside
+        self.inherited = set[tuple[str, str]]()  # what it asks `super` for: a class and a method
+        self.reads, self.writes = set[str](), set[str]()  # attributes of the callback
+        self.computes = True  # it sets no attribute and no item, and asks no value for attributes
 
     def generic_visit(self, node: ast.AST) -> None:
         if not isinstance(node, _SYNTAX):
@@ -142,7 +219,7 @@ class _Needs(ast.NodeVisitor):
             self.computes = self.computes and not rest
 
     def _asked_by_super(self, node: ast.Attribute) -> str | None:
-        """Returns the name of the class in `super().hook` or `super(Class, self).hook`."""
+        """Return the name of the class in `super().hook` or `super(Class, self).hook`."""
         match node.value:
             case ast.Call(func=ast.Name("super"), args=[], keywords=[]) if self._me:
                 return "__class__"
@@ -244,7 +321,7 @@ class _Whitelist:
 
 @functools.lru_cache(maxsize=1024)
 def _needs(code: types.CodeType, bound: bool) -> _Needs | None:
-    """Returns what a function needs; None if its syntax is not allowed or its source not at hand."""
+    """Return what a function needs; None if its syntax is not allowed or its source not at hand."""
     node = definition_of(code)
     if node is None or (bound and not code.co_argcount):  # its first argument is in `*args`
         return None
@@ -259,7 +336,7 @@ def _needs(code: types.CodeType, bound: bool) -> _Needs | None:
 
 
 def _dotted(node: ast.AST) -> tuple[str, ...] | None:
-    """Returns the names of `a.b.c`; None where the first part is no name."""
+    """Return the names of `a.b.c`; None where the first part is no name."""
     if isinstance(node, ast.Name):
         return (node.id,)
     inner = _dotted(node.value) if isinstance(node, ast.Attribute) else None

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import keras
 
+from overlap_train._support.arguments import is_count
 from overlap_train._support.files import open_regular
-from overlap_train._support.numbers import is_count
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = [
@@ -41,27 +41,18 @@ _LARGEST_INTEGER = 2**64 - 1
 
 @dataclass(frozen=True)
 class FileMark:
-    """How far a callback had written its file.
+    """How far a callback had written its file."""
 
-    Attributes:
-        number: of the callback among those of its class.
-        path: of the file, absolute.
-        device: on which it lies.
-        inode: of the file.
-        size_bytes: up to the mark.
-        tail_sha256: of the last bytes before the mark.
-    """
-
-    number: int
-    path: str
+    number: int  # of the callback among those of its class
+    path: str  # absolute
     device: int
     inode: int
-    size_bytes: int
-    tail_sha256: str
+    size_bytes: int  # up to the mark
+    tail_sha256: str  # of the last bytes before the mark
 
 
 def files_of(callbacks: Iterable[keras.callbacks.Callback]) -> dict[int, str]:
-    """Returns the absolute paths of the files that callbacks append to, by the number of the callback.
+    """Return the absolute paths of the files that callbacks append to, by the number of the callback.
 
     Of Keras's callbacks only CSVLogger appends to a file that can be cut. TensorBoard's event files stay: the
     resumed run begins another, and epochs that ran twice are in both.
@@ -71,11 +62,7 @@ def files_of(callbacks: Iterable[keras.callbacks.Callback]) -> dict[int, str]:
 
 
 def mark_files(paths: dict[int, str]) -> tuple[FileMark, ...]:
-    """Marks the present ends of files; those that cannot be read as regular files are left out.
-
-    Args:
-        paths: as `files_of` returned them when the training began.
-    """
+    """Mark the present ends of files; those that cannot be read as regular files are left out."""
     marks = []
     for number, path in paths.items():
         with suppress(OSError, _Other), _opened(path, os.O_RDONLY) as file:
@@ -86,18 +73,14 @@ def mark_files(paths: dict[int, str]) -> tuple[FileMark, ...]:
 
 
 def sync_files(marks: Iterable[FileMark]) -> None:
-    """Makes marked files durable, so that no checkpoint says more of them than a power cut leaves."""
+    """Make marked files durable, so that no checkpoint says more of them than a power cut leaves."""
     for mark in marks:
         with suppress(OSError, _Other), _opened(mark.path, os.O_RDONLY) as file:
             os.fsync(file.fileno())
 
 
 def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
-    """Returns marks from the JSON of a checkpoint, each of them what `dataclasses.asdict` made of one.
-
-    Raises:
-        CheckpointCorruptError: the JSON is something else.
-    """
+    """Return marks from the JSON of a checkpoint, each of them what `dataclasses.asdict` made of one."""
     marks = []
     for entry in described:
         try:
@@ -115,12 +98,10 @@ def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
 def append_to_files(
     callbacks: Iterable[keras.callbacks.Callback],
 ) -> list[keras.callbacks.CSVLogger]:
-    """Has callbacks go on with their files; call it before `on_train_begin`.
+    """Have callbacks go on with their files; call it before `on_train_begin`.
 
-    A CSVLogger would otherwise empty its file there. `restore` puts `append` back to what the user chose.
-
-    Returns:
-        The loggers that would not have appended.
+    A CSVLogger would otherwise empty its file there. Returns the loggers that would not have appended;
+    `restore` puts `append` back to what the user chose.
     """
     changed = [logger for logger in _loggers(callbacks) if not logger.append]
     for logger in changed:
@@ -131,18 +112,10 @@ def append_to_files(
 def rewind_files(
     callbacks: Iterable[keras.callbacks.Callback], marks: Iterable[FileMark], epoch: int
 ) -> None:
-    """Takes the files of callbacks back to before the epochs from `epoch` on, which run again.
+    """Take the files of callbacks back to before the epochs from `epoch` on, which run again.
 
     Call it when nothing can be refused any more. That is behind `on_train_begin`: what a CSVLogger has opened
-    to append to may be cut.
-
-    Args:
-        callbacks: any; those without such a file are left alone.
-        marks: of the checkpoint.
-        epoch: the next epoch to train, counted from 0.
-
-    Raises:
-        OSError: a file that this training has written cannot be cut.
+    to append to may be cut. An OSError says that a file of this training cannot be.
     """
     loggers = _loggers(callbacks)
     paths, marks = files_of(loggers), list(marks)
@@ -163,7 +136,7 @@ class _Other(Exception):
 
 
 def _opened(path: str, flags: int) -> io.FileIO:
-    """Opens a regular file and waits for nobody: a pipe would wait for its other end."""
+    """Open a regular file and wait for nobody: a pipe would wait for its other end."""
     try:
         descriptor = open_regular(path, flags, follow_links=True)
     except OSError as error:  # the callback opens it too, and says what is wrong with it
@@ -172,13 +145,13 @@ def _opened(path: str, flags: int) -> io.FileIO:
 
 
 def _tail_sha256(file: io.FileIO, size_bytes: int) -> str:
-    """Returns the digest of the last bytes before a place in a file."""
+    """Return the digest of the last bytes before a place in a file."""
     start = max(0, size_bytes - _TAIL_BYTES)
     return hashlib.sha256(os.pread(file.fileno(), size_bytes - start, start)).hexdigest()
 
 
 def _cut(path: str, mark: FileMark, epoch: int, separator: str) -> None:
-    """Cuts out the rows after a mark that are of the training that set it; what follows them moves up.
+    """Cut out the rows after a mark that are of the training that set it; what follows them moves up.
 
     The names of the columns, which come with the first row, stay: the CSVLogger has seen them.
     """
@@ -194,7 +167,7 @@ def _cut(path: str, mark: FileMark, epoch: int, separator: str) -> None:
 
 
 def _require_marked(file: io.FileIO, path: str, mark: FileMark) -> None:
-    """Raises `_Other` unless the file is the marked one, by its place and by what is in it."""
+    """Raise `_Other` unless the file is the marked one, by its place and by what is in it."""
     status = os.fstat(file.fileno())
     same_file = (status.st_dev, status.st_ino) == (mark.device, mark.inode)
     # Of a log that was empty nothing but its place in the file system can tell.
@@ -205,7 +178,7 @@ def _require_marked(file: io.FileIO, path: str, mark: FileMark) -> None:
 
 
 def _same_path(path: str, marked: str) -> bool:
-    """Tells whether two paths lead to one file; what this system cannot name is no file of it."""
+    """Tell whether two paths lead to one file; what this system cannot name is no file of it."""
     try:
         return os.path.realpath(path) == os.path.realpath(marked)
     except ValueError:  # a null character, or one that the encoding of file names does not have
@@ -213,7 +186,7 @@ def _same_path(path: str, marked: str) -> bool:
 
 
 def _header_bytes(file: io.FileIO, separator: str) -> int:
-    """Returns the bytes of the line with the names of the columns, if a file begins with one."""
+    """Return the bytes of the line with the names of the columns, if a file begins with one."""
     with suppress(csv.Error):
         for row in _rows(_text(file, 0), separator):
             return row.end if row.first == "epoch" and row.finished else 0
@@ -221,7 +194,7 @@ def _header_bytes(file: io.FileIO, separator: str) -> int:
 
 
 def _own_bytes(file: io.FileIO, start: int, epoch: int, separator: str) -> int:
-    """Returns the bytes from `start` on that hold the rows of `epoch` and the epochs right after it."""
+    """Return the bytes from `start` on that hold the rows of `epoch` and the epochs right after it."""
     own = 0
     with suppress(csv.Error):  # no text of ours
         for row in _rows(_text(file, start), separator):

@@ -14,8 +14,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.kinds import is_number, settings_of
-from overlap_train._callbacks.state import without_bars
+from overlap_train._callbacks.state import is_number, settings_of, without_bars
 from overlap_train._inspection.code import variables_of
 from overlap_train.errors import CheckpointCorruptError
 
@@ -31,32 +30,23 @@ _PLACES = frozenset(
 
 
 class Settings:
-    """The settings of the callbacks of one `fit`. Belongs to the training thread.
-
-    Attributes:
-        callbacks: those that remember something, in their order.
-    """
+    """The settings of the callbacks of one `fit`, noted as it begins. Belongs to the training thread."""
 
     def __init__(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-        """Notes the settings as `fit` begins."""
         self.callbacks = without_bars(callbacks)
         self._began = list(map(_plain, self.callbacks))
 
     def noted(self) -> list[dict[str, Any]]:
-        """Returns the settings of each callback: as it was given, or what it was given and what it is now."""
+        """Return the settings of each callback: as it was given, or what it was given and what it is now."""
         return [
             {n: v if _same(v, now.get(n, v)) else [v, now[n]] for n, v in began.items()}
             for began, now in zip(self._began, map(_plain, self.callbacks), strict=True)
         ]
 
     def known(self, kinds: Sequence[str], noted: Noted) -> list[int | None]:
-        """Returns the number in a checkpoint of each callback, None of one that is new.
+        """Return the number in a checkpoint of each callback, None of one that is new.
 
         That is the first one of its class that is left, and of several the one with its settings.
-
-        Args:
-            kinds: the classes of the callbacks in the checkpoint.
-            noted: their settings.
         """
         found: dict[int, int] = {}
         for alike in (True, False):
@@ -72,11 +62,9 @@ class Settings:
         return [found.get(here) for here in range(len(self.callbacks))]
 
     def compared(self, noted: Noted, numbers: Sequence[int | None]) -> tuple[dict[str, str], dict[str, str]]:
-        """Returns with which settings callbacks were given to the other training, and now: texts by name.
+        """Return with which settings callbacks were given to the other training, and now: texts by name.
 
-        Args:
-            noted: in the checkpoint.
-            numbers: of the callbacks there, as `known` returns them.
+        `numbers` are those of `known`.
         """
         before: dict[str, str] = {}
         now: dict[str, str] = {}
@@ -91,11 +79,7 @@ class Settings:
         return before, now
 
     def check(self, noted: Noted, numbers: Sequence[int | None]) -> None:
-        """Makes sure that settings of a checkpoint can be those of these callbacks.
-
-        Raises:
-            CheckpointCorruptError: no callback has had such settings.
-        """
+        """Raise CheckpointCorruptError unless settings of a checkpoint can be those of these callbacks."""
         for began, number in zip(self._began, numbers, strict=True):
             for name, value in noted[number].items() if number is not None else ():
                 if isinstance(value, list):
@@ -106,7 +90,7 @@ class Settings:
                     raise CheckpointCorruptError(f"its setting {name!r:.80} of a callback is invalid")
 
     def put_back(self, noted: Noted, numbers: Sequence[int | None]) -> None:
-        """Puts settings back that the training had changed, where the user has left them as they were."""
+        """Put settings back that the training had changed, where the user has left them as they were."""
         for callback, began, number in zip(self.callbacks, self._began, numbers, strict=True):
             for name, pair in noted[number].items() if number is not None else ():
                 plain = isinstance(pair, list) and type(variables_of(callback).get(name)) in _PLAIN
@@ -115,7 +99,7 @@ class Settings:
 
 
 def _plain(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Returns the settings that are plain values, and of functions the names."""
+    """Return the settings that are plain values, and of functions the names."""
     names, found = settings_of(type(callback)), variables_of(callback)  # type: ignore[arg-type]
     if isinstance(callback, keras.callbacks.CSVLogger):
         names |= {"sep"}  # as it calls its `separator`
@@ -132,7 +116,7 @@ def _given(noted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compared(given: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the settings that tell one callback from another, as messages show them."""
+    """Return the settings that tell one callback from another, as messages show them."""
     shown = {name: value for name, value in given.items() if name not in _PLACES}
     return {n: f"{v:.7g}" if isinstance(v, float) else f"{v!s:.100}" for n, v in shown.items()}
 

@@ -1,9 +1,9 @@
 """What callbacks remember from epoch to epoch, taken for a checkpoint and put back for a resume.
 
-Of Keras's own callbacks that is what the table of `kinds` names: their patience, best values and counters.
-Their settings are left alone, so that a resumed run obeys the new ones, and because Keras changes one of them
-(`min_delta` turns negative on first use). Of the attributes that a user's class adds, each that is plain is
-(see `_copies.values`).
+Of Keras's own callbacks that is what a table names: their patience, best values and counters. Their settings
+are left alone, so that a resumed run obeys the new ones, and because Keras changes one of them (`min_delta`
+turns negative on first use). Of the attributes that a user's class adds, each that is plain is (see
+`_copies.values`).
 
 A user's callback may say itself what it remembers: `get_state()` returns it and `set_state(state)` takes it
 back. The names follow Keras's `get_weights` and `set_weights`, Keras Tuner, and the iterators of Grain. They
@@ -15,12 +15,15 @@ Use all of it on the training thread, and restore after `on_train_begin`, which 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
-from overlap_train._callbacks.kinds import is_keras, of_keras, unfit
 from overlap_train._copies.restoring import Restorer
 from overlap_train._copies.values import (
     SPOKEN,
@@ -38,17 +41,166 @@ from overlap_train._copies.values import (
 from overlap_train._inspection.code import variables_of
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = ["Unstored", "capture_all", "check_all", "restore_all", "without_bars"]
+__all__ = [
+    "Unstored",
+    "capture_all",
+    "check_all",
+    "is_keras",
+    "is_number",
+    "of_keras",
+    "restore_all",
+    "settings_of",
+    "unfit",
+    "without_bars",
+]
+
+
+# For each class of Keras: the attributes that are state.
+_STATE: Mapping[str, tuple[str, ...]] = {
+    "BackupAndRestore": ("_batches_seen_since_last_saving", "_last_batch_seen", "_current_epoch"),
+    # `append_header` and the open file are what on_train_begin has found; `append` see `rewind`.
+    "CSVLogger": ("keys", "append"),
+    "EarlyStopping": ("wait", "stopped_epoch", "best_weights", "best_epoch"),
+    "History": ("history", "epoch"),
+    "ModelCheckpoint": ("_batches_seen_since_last_saving", "_last_batch_seen", "_current_epoch"),
+    "MonitorCallback": ("best",),
+    "OrbaxCheckpoint": (
+        *("_batches_seen_since_last_saving", "_last_batch_seen", "_total_batches_seen", "_current_epoch"),
+    ),
+    "ReduceLROnPlateau": ("cooldown_counter", "wait"),
+    "SwapEMAWeights": ("_ema_weights_in_model",),
+    "TensorBoard": ("_global_train_batch", "_global_test_batch", "_should_write_train_graph"),
+}
+
+# And those that are neither state nor an argument of the constructor: derived settings, clocks, resources.
+_MACHINERY: Mapping[str, tuple[str, ...]] = {
+    "BackupAndRestore": (
+        *("_weights_path", "_training_metadata_path", "_prev_weights_path", "_prev_training_metadata_path"),
+    ),
+    "CSVLogger": ("sep", "writer", "append_header", "csv_file"),
+    "Callback": ("params", "_model"),
+    "CallbackList": (
+        *("_in_begin_end_block_count", "_executor", "_async_train", "_async_test", "_async_predict"),
+        *("_futures", "_progbar", "_history"),
+    ),
+    "MonitorCallback": ("monitor_op",),
+    "OrbaxCheckpoint": ("_async_futures", "_multihost_initialized", "checkpointer"),
+    "TensorBoard": (
+        *("_log_write_dir", "_train_dir", "_val_dir", "_writers", "_summary_module", "_prev_summary_state"),
+        *("_start_batch", "_stop_batch", "_profiler_started", "_batch_trace_context", "_is_tracing"),
+        *("_should_trace", "_previous_epoch_iterations", "_train_accumulated_time", "_batch_start_time"),
+        "_epoch_start_time",
+    ),
+}
+
+
+@cache
+def of_keras(kind: type) -> tuple[frozenset[str], frozenset[str]]:
+    """Return what Keras's classes among the bases of `kind` keep: state, and all else."""
+    state: set[str] = set()
+    settings: set[str] = set()
+    for base in filter(is_keras, kind.__mro__):
+        state.update(_STATE.get(base.__name__, ()))
+        settings.update(_MACHINERY.get(base.__name__, ()))
+        if "__init__" in vars(base):
+            settings.update(inspect.getfullargspec(base.__init__).args)  # type: ignore[misc]
+    return frozenset(state), frozenset(settings - state)
+
+
+@cache
+def settings_of(kind: type) -> frozenset[str]:
+    """Return the arguments of the constructors of Keras's classes among the bases of `kind`."""
+    found: set[str] = set()
+    for base in filter(is_keras, kind.__mro__):
+        if "__init__" in vars(base):
+            found.update(inspect.getfullargspec(base.__init__).args)  # type: ignore[misc]
+    return frozenset(found - {"self"})
+
+
+def is_keras(kind: type) -> bool:
+    """Whether a class is one of Keras's own."""
+    return kind.__module__.split(".")[0] == "keras"
+
+
+def unfit(name: str, value: Any, model: keras.Model | None) -> str | None:
+    """Return in words why a value of a checkpoint cannot be that of an attribute of Keras's, or None.
+
+    The weights of the callback's model have the shapes of those that are remembered.
+    """
+    if name == "best_weights":
+        return None if value is None or _are_weights(value, model) else "does not hold the model's weights"
+    expected, fits = _EXPECTED.get(name, ("a whole number", _is_count))
+    return None if fits(value) else f"is of type {type(value).__name__}, where {expected} belongs"
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_batch(value: Any) -> bool:
+    return value is None or _is_count(value)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, (bool, np.bool_))
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is None or a number that Keras can compare with a metric.
+
+    An array of one element is one, too: whatever a callback has put into the logs.
+    """
+    if value is None:
+        return True
+    if not isinstance(value, (int, float, np.generic, np.ndarray, tf.Tensor)):
+        return False
+    try:
+        bool(keras.ops.less(0.5, value))
+    except Exception:  # Keras and TensorFlow raise many types for what they cannot compare
+        return False
+    return True
+
+
+def _is_cooldown(value: Any) -> bool:
+    return value is not None and is_number(value)  # it begins as the user's `cooldown`
+
+
+def _are_names(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value))
+
+
+def _is_history(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(column, list) for column in value.values())
+
+
+def _are_weights(value: Any, model: keras.Model | None) -> bool:
+    # TensorFlow returns a weight without axes, as a Normalization has one, as a scalar of NumPy's.
+    if not isinstance(value, list) or not all(isinstance(each, (np.ndarray, np.generic)) for each in value):
+        return False
+    if model is None:
+        return True
+    return [(a.shape, a.dtype.name) for a in value] == [(tuple(w.shape), w.dtype) for w in model.weights]
+
+
+# The attributes that are not listed are counters.
+_EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "_ema_weights_in_model": ("True or False", _is_flag),
+    "_last_batch_seen": ("a whole number or None", _is_batch),
+    "_should_write_train_graph": ("True or False", _is_flag),
+    "append": ("True or False", _is_flag),
+    "best": ("a number", is_number),
+    "cooldown_counter": ("a number", _is_cooldown),
+    "epoch": ("a list of epochs", lambda value: isinstance(value, list) and all(map(_is_count, value))),
+    "history": ("a dict of lists", _is_history),
+    "keys": ("a list of names", _are_names),
+}
 
 
 def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[ObjectValue, ...]:
-    """Copies what each callback remembers, but for progress bars, whose memory ends with an epoch.
+    """Copy what each callback remembers, but for progress bars, whose memory ends with an epoch.
 
     Shared are what is immutable, the buffers of variables, and the arrays of Keras's own callbacks, which
-    replace and never change them.
-
-    Raises:
-        TypeError: a `get_state` returned what is not plain.
+    replace and never change them. A `get_state` that returned what is not plain is a TypeError.
     """
     listed = without_bars(callbacks)
     copier = Copier(_foreign(listed), parts=_parts, apart=listed)
@@ -74,13 +226,9 @@ def _foreign(callbacks: Iterable[keras.callbacks.Callback]) -> Foreign:
 def restore_all(
     callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]
 ) -> tuple[str, ...]:
-    """Restores each callback from the state at its position, or none if one does not fit.
+    """Restore each callback from the state at its position, or none if one does not fit.
 
-    Returns:
-        The attributes that could not be put back, each with the reason; they stay as they are.
-
-    Raises:
-        CheckpointCorruptError: a state holds what no callback of its class remembers.
+    Returns the attributes that could not be put back, each with the reason; they stay as they are.
     """
     listed = list(callbacks)
     check_all(listed, states)
@@ -91,17 +239,13 @@ def restore_all(
 
 
 def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]) -> None:
-    """Makes sure that each callback can be restored from the state at its position, and changes nothing.
-
-    Raises:
-        CheckpointCorruptError: a state holds what no callback of its class remembers.
-    """
+    """Raise CheckpointCorruptError unless each callback can be restored from the state at its position."""
     for callback, state in zip(callbacks, states, strict=True):
         _check(callback, state)
 
 
 def _check(callback: keras.callbacks.Callback, state: ObjectValue) -> None:
-    """Refuses attributes that are taken from no callback of this class, and values of another type."""
+    """Refuse attributes that are taken from no callback of this class, and values of another type."""
     known, settings = of_keras(type(callback))  # type: ignore[arg-type]
     for name, value in state.attributes.items():
         reason = None
@@ -128,7 +272,7 @@ class Unstored:
         self._began: list[tuple[Mapping[str, int], Mapping[str, Any]]] = []
 
     def begin(self, callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]) -> None:
-        """Notes how the callbacks stand behind `on_train_begin`."""
+        """Note how the callbacks stand behind `on_train_begin`."""
         self._began = [
             (places(state, state.kind), {n: v for n, v in variables_of(callback).items() if is_code(v)})
             for callback, state in zip(without_bars(callbacks), states, strict=True)
@@ -137,7 +281,7 @@ class Unstored:
     def names(
         self, states: Sequence[ObjectValue], callbacks: Iterable[keras.callbacks.Callback] = ()
     ) -> list[str]:
-        """Returns the names that have not been returned yet, of states and of the callbacks they are of."""
+        """Return the names that have not been returned yet, of states and of the callbacks they are of."""
         found = [f"{state.kind}.{name}" for state in states for name in state.lost]
         for callback, state, (there, code) in zip(without_bars(callbacks), states, self._began, strict=False):
             now, here = variables_of(callback), places(state, state.kind)
@@ -149,7 +293,7 @@ class Unstored:
 
 
 def without_bars(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
-    """Returns all but progress bars."""
+    """Return all but progress bars."""
     return [callback for callback in callbacks if not isinstance(callback, keras.callbacks.ProgbarLogger)]
 
 
@@ -158,7 +302,7 @@ def _parts(value: Any) -> Mapping[str, Any] | None:
 
 
 def _remembered(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Returns the attributes that are state, by the table or because Keras does not know them."""
+    """Return the attributes that are state, by the table or because Keras does not know them."""
     state, settings = of_keras(type(callback))  # type: ignore[arg-type]
     live, custom = variables_of(callback), speaks(callback)
     found = {name: part for name, part in live.items() if name in state or not (custom or name in settings)}

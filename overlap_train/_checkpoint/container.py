@@ -7,10 +7,10 @@
     manifest  JSON: epoch, step, meta, fingerprint, and for each array its name, dtype, shape and SHA-256
     data      the arrays' elements in C order, one array after another
 
-Numbers are little-endian. One file and not a directory, so that one rename makes it visible and nothing in
-it can be lost alone; not a zip, because a zip has bytes that no checksum covers. Here every byte is covered,
-and the size of the file follows from the manifest. There is no pickle: to read it runs no code. JSON is that
-of Python, which writes NaN and the infinities by name and integers with all their digits.
+Numbers are little-endian. One file and not a directory, so that one rename makes it visible and nothing in it
+can be lost alone; not a zip, because a zip has bytes that no checksum covers. Here every byte is covered, and
+the size of the file follows from the manifest. There is no pickle: to read it runs no code. JSON is that of
+Python, which writes NaN and the infinities by name and integers with all their digits.
 
 A checksum says that a file is as it was written, not who wrote it. So the manifest is checked like any other
 input: field by field, and every size against the file and this machine before memory is taken for it.
@@ -26,9 +26,11 @@ import json
 import math
 import os
 import re
+import reprlib
 import struct
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -36,13 +38,112 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._checkpoint.disk import explain
-from overlap_train._checkpoint.state import CheckpointState, shortened
-from overlap_train._support.files import open_regular
-from overlap_train._support.numbers import is_count, require_count
+from overlap_train._support.arguments import is_count, plain_text, require_count
+from overlap_train._support.files import open_regular, what_is_no_file
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
-__all__ = ["encode", "read"]
+__all__ = ["CheckpointState", "encode", "explain", "read", "shortened", "sync", "sync_directory"]
+
+
+_LONGEST_SHOWN = 160
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointState:
+    """Everything that decides how a training goes on."""
+
+    epoch: int  # the next one, counted from 0
+    step: int  # training steps made so far
+    # Of any shape and dtype without Python objects or fields; those of ml_dtypes, such as bfloat16, included.
+    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    # Of JSON, with integers of any size, NaN and infinities.
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+
+
+def shortened(value: object) -> str:
+    """Return a value as a message shows it, whatever a file holds: text of bounded length."""
+    if isinstance(value, str):
+        text = plain_text(value)
+        return repr(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "...")
+    if isinstance(value, int) and value.bit_length() > 1024:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = reprlib.repr(value)
+    except ValueError:  # of an integer in it that has more digits than Python writes out
+        return f"a {type(value).__name__} that cannot be printed"
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+
+
+# What the file systems of networks, of user space and of sealed images answer to a request that they lack.
+_NO_SYNC_HERE = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS)
+# A directory may be searched and written without being read, and some systems sync none.
+_NO_SYNC_OF_DIRECTORIES = (*_NO_SYNC_HERE, errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR)
+
+
+def sync(descriptor: int) -> None:
+    """Make what was written to a file durable, where the file system knows how to."""
+    _sync(descriptor, _NO_SYNC_HERE)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable, which syncing a file does not."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in _NO_SYNC_OF_DIRECTORIES:
+            raise
+        return
+    try:
+        _sync(descriptor, _NO_SYNC_OF_DIRECTORIES)
+    finally:
+        os.close(descriptor)
+
+
+def explain(error: OSError, path: str | os.PathLike[str], *, directory: bool = False) -> str:
+    """Return what is wrong with a path and what to do about it, after `error` came of using it.
+
+    `directory` says that a directory belongs there.
+    """
+    reason = error.strerror or str(error)
+    obstacle = _obstacle(error, path, directory)
+    if obstacle is not None:
+        return f"{reason}. {obstacle}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{reason}. Let user {os.geteuid()} read and write there, or give another directory"
+    if error.errno == errno.EROFS:
+        return f"{reason}. Give a directory on a file system that can be written"
+    if error.errno == errno.EFBIG:
+        return f"{reason}. Raise the limit of a file's size (ulimit -f), or give a directory on another disk"
+    if error.errno == errno.ENAMETOOLONG:
+        return f"{reason}. Give a shorter path"
+    return f"{reason}. Give another directory" if directory else reason
+
+
+def _sync(descriptor: int, tolerated: tuple[int, ...]) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in tolerated:
+            raise
+
+
+def _obstacle(error: OSError, path: str | os.PathLike[str], directory: bool) -> str | None:
+    """Return what is in the way: something that is no file where one belongs, or no directory."""
+    in_the_way = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY)
+    if error.errno not in (*in_the_way, *([errno.ENOENT] if directory else [])):
+        return None
+    for place in () if directory else (error.filename2, error.filename, path):
+        if place is None or not os.path.lexists(place):
+            continue
+        found = what_is_no_file(place)
+        if found is not None and error.errno != errno.ENOTDIR:
+            return f"{os.fspath(place)} is {found}, where a file belongs; move it away"
+    for place in (Path(path), *Path(path).parents):
+        if os.path.lexists(place) and not os.path.isdir(place):
+            return f"{place} is no directory; move it away, or give another directory"
+    return None
+
 
 _MAGIC = b"OTCKPT"
 _VERSION = 3
@@ -65,11 +166,9 @@ Bytes = bytes | memoryview
 
 
 def encode(state: CheckpointState) -> list[Bytes]:
-    """Returns the pieces of the file, in order; those of arrays share the arrays' memory where they can.
+    """Return the pieces of the file, in order; those of arrays share the arrays' memory where they can.
 
-    Raises:
-        TypeError: a part of the state is of a type that cannot be stored; the message names it.
-        ValueError: a number is out of range.
+    A part of a type that cannot be stored is a TypeError that names it, a number out of range a ValueError.
     """
     data, described = [], []
     for name, array in state.arrays.items():
@@ -102,14 +201,10 @@ def encode(state: CheckpointState) -> list[Bytes]:
 
 
 def read(path: str | os.PathLike[str]) -> CheckpointState:
-    """Reads a checkpoint and verifies every byte of it.
+    """Read a checkpoint and verify every byte of it; its arrays have memory of their own.
 
-    Returns:
-        The state, with arrays of their own memory.
-
-    Raises:
-        CheckpointCorruptError: the file is damaged, of another version, no checkpoint or no regular file.
-        CheckpointError: there is no such file, or this process may not read it.
+    CheckpointCorruptError means that the file is damaged, of another version, no checkpoint or no regular
+    file; CheckpointError that there is none, or that this process may not read it.
     """
     try:
         with open(open_regular(path, os.O_RDONLY), "rb") as file:
@@ -222,7 +317,7 @@ def _described(entry: object) -> _Array:
 
 
 def _dtype(text: str) -> np.dtype[Any] | None:
-    """Returns the dtype that `_dtype_name` called so, or None if it calls none so."""
+    """Return the dtype that `_dtype_name` called so, or None if it calls none so."""
     if not (_DTYPE.fullmatch(text) or isinstance(getattr(ml_dtypes, text, None), type)):
         return None
     try:
@@ -253,7 +348,7 @@ def _is_text(content: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
 
 
 def _machine_bytes() -> int:
-    """Returns the memory of this machine, or the part of it that this process may have."""
+    """Return the memory of this machine, or the part of it that this process may have."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _LIMITS:
         with contextlib.suppress(OSError, ValueError):  # "max", or no such file
@@ -262,7 +357,7 @@ def _machine_bytes() -> int:
 
 
 def _dtype_name(name: str, array: object) -> str:
-    """Returns what `numpy.dtype` makes the array's dtype of again."""
+    """Return what `numpy.dtype` makes the array's dtype of again."""
     if not isinstance(array, (np.ndarray, np.generic)):
         raise TypeError(f"arrays[{name!r}] must be a NumPy array; got {type(array).__name__}")
     dtype = array.dtype
@@ -283,7 +378,7 @@ def _require_text(what: str, value: object) -> None:
 
 
 def _require_json(value: object, where: str) -> None:
-    """Refuses what JSON would change or lose: tuples, keys that are not text, any other object."""
+    """Refuse what JSON would change or lose: tuples, keys that are not text, any other object."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return
     if not isinstance(value, (list, dict)):

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from overlap_train._checkpoint.state import CheckpointState, shortened
-from overlap_train._support.numbers import is_count
+from overlap_train._checkpoint.container import CheckpointState, shortened
+from overlap_train._support.arguments import is_count
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["Extent", "TrainingMeta", "is_log"]
@@ -32,22 +32,15 @@ _CURSOR = ("drawn", "seen", "open", "epochs", "within", "steps")
 
 @dataclass(frozen=True)
 class Extent:
-    """How long the epochs of a training are, as far as that is known.
+    """How long the epochs of a training are, as far as that is known."""
 
-    Attributes:
-        num_batches: in one pass over the data.
-        steps_per_epoch: that the user asked for.
-        group: steps that are always made together, as long as the data lasts.
-        configuration: of the training, by name.
-    """
-
-    num_batches: int | None = None
-    steps_per_epoch: int | None = None
-    group: int = 1
+    num_batches: int | None = None  # in one pass over the data
+    steps_per_epoch: int | None = None  # that the user asked for
+    group: int = 1  # steps that are always made together, as long as the data lasts
     configuration: Mapping[str, str] = field(default_factory=dict)
 
     def most_steps(self, epochs: int, configuration: Any) -> int | None:
-        """Returns how many steps epochs can have had in a run of such a configuration; None if any number."""
+        """Return how many steps epochs can have had in a run of such a configuration; None if any number."""
         if self.num_batches:
             return epochs * self.num_batches  # an epoch ends with the pass
         if not self.steps_per_epoch:
@@ -60,26 +53,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class TrainingMeta:
-    """Where and how a training goes on.
-
-    Attributes:
-        callbacks: their states, as `packing.pack` describes them.
-        cursor: the position in the data: `drawn`, `seen`, `open`, `epochs`, `within`, `steps`.
-        stopped: whether a callback had stopped the training.
-        logs: of the last delivered epoch.
-        max_lag: how far the training ran ahead.
-        files: the logs that the training had written, as `callbacks.rewind` describes them.
-        data: what the training data has to be told, as `packing.pack` describes it.
-        undelivered: the epochs that wait for their delivery, as `values.pack_undelivered` describes them.
-        settings: what may change when the training goes on, but is to be told, by name.
-        configuration: of the model, its optimizer and its compilation as `fit` began, by name.
-        inside: the validations inside epochs, as `inside_epochs.pack_inside_epochs` describes them.
-        random: the states of everybody's random generators, as `packing.pack` describes them.
-        in_turn: whether these states are those of all that has drawn until then, and of nothing else.
-        attributes: plain ones that the training has set on the model, by name.
-        plan: how the steps were computed, as `Loop.plan` says.
-        callback_settings: of each callback, as `callbacks.settings` describes them.
-    """
+    """Where and how a training goes on, as JSON has it."""
 
     callbacks: list[Any]
     cursor: Mapping[str, Any]
@@ -99,19 +73,15 @@ class TrainingMeta:
     callback_settings: list[dict[str, Any]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns it as the `meta` of a checkpoint."""
+        """Return it as the `meta` of a checkpoint."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     @classmethod
     def of(cls, state: CheckpointState, extent: Extent | None = None) -> TrainingMeta:
-        """Returns what a checkpoint says.
+        """Return what a checkpoint says.
 
-        Args:
-            state: as read.
-            extent: of the epochs of the training that is to go on.
-
-        Raises:
-            CheckpointCorruptError: a field is missing, or has a value that no training has written.
+        CheckpointCorruptError: a field is missing, or has a value that no training of this extent has
+        written.
         """
         meta, extent = state.meta, extent or Extent()
         cursor = _of_type(meta, "cursor", dict)
@@ -148,7 +118,7 @@ def _place(cursor: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _undelivered(state: CheckpointState, extent: Extent) -> list[dict[str, Any]]:
-    """Returns the epochs that wait: they lie right before the present one."""
+    """Return the epochs that wait: they lie right before the present one."""
     entries = _of_type(state.meta, "undelivered", list)
     first, checked = state.epoch - len(entries), []
     for number, entry in enumerate(entries):

@@ -16,12 +16,11 @@ import keras
 from overlap_train._callbacks.rewind import append_to_files, files_of, rewind_files
 from overlap_train._callbacks.settings import Settings
 from overlap_train._callbacks.state import capture_all, check_all, restore_all
-from overlap_train._checkpoint.configuration import differences, told_differences
-from overlap_train._checkpoint.content import Found, StartPoint, Told, understood
+from overlap_train._checkpoint.attributes import ModelAttributes
+from overlap_train._checkpoint.container import CheckpointState
+from overlap_train._checkpoint.content import Found, StartPoint, Told, stored_values, understood
+from overlap_train._checkpoint.fingerprints import differences, told_differences
 from overlap_train._checkpoint.meta import Extent
-from overlap_train._checkpoint.model_attributes import ModelAttributes
-from overlap_train._checkpoint.state import CheckpointState
-from overlap_train._checkpoint.values import stored_values
 from overlap_train._checkpoint.writing import ALL_VARIABLES, VALIDATED, CheckpointWriter
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import Cursor, CursorState, check_remembered
@@ -36,7 +35,12 @@ __all__ = ["Resumer", "StartPoint", "Told"]
 
 
 class Resumer(CheckpointWriter):
-    """Writes the checkpoints of one `fit` and starts it from the newest. Belongs to the training thread."""
+    """Writes the checkpoints of one `fit` and starts it from the newest. Belongs to the training thread.
+
+    Making it locks the directory and reads the newest sound checkpoint in it. CheckpointCorruptError means
+    that all are damaged, CheckpointMismatchError that the newest sound one belongs to another model, data or
+    history. `check_data` raises ValueError for a position in the data that is none.
+    """
 
     def __init__(
         self,
@@ -52,25 +56,6 @@ class Resumer(CheckpointWriter):
         say: Callable[[str], None] = lambda message: None,
         record: Callable[[Span], None] = lambda span: None,
     ) -> None:
-        """Locks the directory and reads the newest sound checkpoint in it.
-
-        Args:
-            policy: where, when and how many.
-            belongs_to: what a checkpoint has to belong to, part by part.
-            variables: whose values are stored.
-            extent: of the epochs of this training.
-            check_data: raises ValueError for a position in the data that is none.
-            attributes: of the model; None if none are stored.
-            told: what may differ from the checkpoint, but is to be told.
-            trained_by: returns the function that trains; see `CheckpointWriter`.
-            say: told what differs.
-            record: takes the span of each write, on the thread that writes.
-
-        Raises:
-            CheckpointError: the directory cannot be used or another training holds it.
-            CheckpointCorruptError: there are checkpoints and all are damaged.
-            CheckpointMismatchError: the newest sound one belongs to another model, data or history.
-        """
         super().__init__(
             policy,
             belongs_to,
@@ -90,12 +75,7 @@ class Resumer(CheckpointWriter):
             raise
 
     def accept(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-        """Takes the callbacks and finds which of them the checkpoint knows; call it before `on_train_begin`.
-
-        Raises:
-            CheckpointMismatchError: a callback cannot be what the checkpoint holds of it.
-            CheckpointCorruptError: what all checkpoints hold for them is invalid.
-        """
+        """Take the callbacks and find which of them the checkpoint knows; call it before `on_train_begin`."""
         listed = list(callbacks)
         self._files, self._settings = files_of(listed), Settings(listed)
         self._accept()
@@ -109,25 +89,12 @@ class Resumer(CheckpointWriter):
         callbacks: Iterable[keras.callbacks.Callback],
         begin_epoch: Callable[..., None],
     ) -> StartPoint | None:
-        """Puts everything back as the checkpoint has it; call it after `on_train_begin`.
+        """Put everything back as the checkpoint has it, if there is one; call it after `on_train_begin`.
 
-        The callbacks' files come last, when nothing can be refused any more.
-
-        Args:
-            state: the variables.
-            cursor: the position in the data.
-            callbacks: of the fit.
-            begin_epoch: calls their `on_epoch_begin`, for an epoch that goes on: what the callbacks set in
-                Python there is not in the checkpoint, and what they remember and change is. Told by `ahead`
-                whether earlier epochs are still to be delivered, so that it is not due for all.
-
-        Returns:
-            Where to go on, or None if there is no checkpoint.
-
-        Raises:
-            CheckpointMismatchError: a callback cannot be what the checkpoint holds of it.
-            CheckpointCorruptError: what all checkpoints hold for them is invalid.
-            OSError: a file that the training has written cannot be cut.
+        The callbacks' files come last, when nothing can be refused any more. `begin_epoch` calls the
+        `on_epoch_begin` of an epoch that goes on: what the callbacks set in Python there is not in the
+        checkpoint, and what they remember and change is. By `ahead` it learns whether earlier epochs are
+        still to be delivered, so that it is not due for all.
         """
         listed, self._function = list(callbacks), self._trained_by()
         self._accept()
@@ -158,17 +125,17 @@ class Resumer(CheckpointWriter):
         return StartPoint(*where, found.undelivered, found.inside or None, meta.plan)
 
     def close(self) -> None:
-        """Lets the writer finish and unlocks the directory; loggers of a refused fit do as they were told."""
+        """Let the writer finish and unlocks the directory; loggers of a refused fit do as they were told."""
         super().close()
         for logger in self._appending:
             logger.append = False
 
     def _numbers(self, found: Found) -> list[int | None]:
-        """Returns the number of each callback in a checkpoint, None of one that is new."""
+        """Return the number of each callback in a checkpoint, None of one that is new."""
         return self._settings.known([state.kind for state in found.callbacks], found.meta.callback_settings)
 
     def _known(self, found: Found) -> list[tuple[keras.callbacks.Callback, ObjectValue]]:
-        """Returns the callbacks that a checkpoint knows, and what they remembered."""
+        """Return the callbacks that a checkpoint knows, and what they remembered."""
         both = zip(self._settings.callbacks, self._numbers(found), strict=True)
         return [(callback, found.callbacks[number]) for callback, number in both if number is not None]
 
@@ -188,7 +155,7 @@ class Resumer(CheckpointWriter):
             self._say(f"these attributes of the model are not put back, because its code reads them: {names}")
 
     def _draw_again(self, found: Found) -> None:
-        """Has the validation data stand where it stood."""
+        """Have the validation data stand where it stood."""
         passed = found.data.pop(VALIDATED, {})
         if self._passes is None:
             return
@@ -207,12 +174,9 @@ class Resumer(CheckpointWriter):
             self._say(f"of the training data these attributes are others than before: {', '.join(others)}")
 
     def _put_random_back(self, found: Found, state: ModelState, *, again: bool = False) -> None:
-        """Puts everybody's random generators back.
+        """Put everybody's random generators back, once the values of the variables are restored.
 
-        Args:
-            found: the checkpoint.
-            state: of whose variables the values are restored already.
-            again: whether data has put back the states that it had drawn from.
+        `again` says that data has put back the states that it had drawn from.
         """
         if again and not (found.meta.in_turn and not found.data.get("begun")):
             return
@@ -250,7 +214,7 @@ class Resumer(CheckpointWriter):
             )
 
     def _load(self, *, of_callbacks: bool = False) -> Found | None:
-        """Reads the newest checkpoint that makes sense, to the callbacks too if they are known."""
+        """Read the newest checkpoint that makes sense, to the callbacks too if they are known."""
         found: list[Found] = []
 
         def check(state: CheckpointState) -> None:
@@ -266,7 +230,7 @@ class Resumer(CheckpointWriter):
         return found[0] if found else None
 
     def _require_same(self, state: CheckpointState) -> None:
-        """Refuses a training whose history would hold values of two kinds, or that has other variables."""
+        """Refuse a training whose history would hold values of two kinds, or that has other variables."""
         before, now = dict(state.fingerprint), dict(self._fingerprint)
         if before == now:
             return
@@ -283,7 +247,7 @@ class Resumer(CheckpointWriter):
         )
 
     def _accept(self) -> None:
-        """Goes back to an older checkpoint if the newest is invalid to the callbacks."""
+        """Go back to an older checkpoint if the newest is invalid to the callbacks."""
         if self._found is None:
             return
         try:

@@ -1,7 +1,10 @@
-"""The directory of a training's checkpoints: written atomically, kept a few deep, read newest first.
+"""The directory of a training's checkpoints: locked, written atomically, kept a few deep, read newest first.
 
-A checkpoint is written under another name, made durable, renamed, and the rename made durable. Only then
-are older ones deleted. So a crash at any moment leaves the old ones or the new one, and never a half.
+A checkpoint is written under another name, made durable, renamed, and the rename made durable. Only then are
+older ones deleted. So a crash at any moment leaves the old ones or the new one, and never a half.
+
+The file of the lock is written to, so it is used only if it can be no other: a regular file of one name,
+which holds nothing or the number of a process.
 """
 
 from __future__ import annotations
@@ -11,21 +14,128 @@ import os
 import re
 import shutil
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.disk import explain, sync, sync_directory
-from overlap_train._checkpoint.lock import DirectoryLock
-from overlap_train._checkpoint.state import CheckpointState
-from overlap_train._support.arguments import require_path
+from overlap_train._checkpoint.container import CheckpointState, explain, sync, sync_directory
+from overlap_train._support.arguments import require_count, require_path
 from overlap_train._support.closing import Closing
-from overlap_train._support.files import IrregularFileError, Replacement, open_regular
-from overlap_train._support.numbers import require_count
+from overlap_train._support.files import IrregularFileError, Replacement, open_lock, open_regular, try_lock
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
-__all__ = ["CheckpointStore"]
+__all__ = ["CheckpointStore", "DirectoryLock"]
+
+
+_NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_LONGEST_CONTENT = 32
+
+
+class DirectoryLock:
+    """Keeps other writers, in this process and in others, out of a directory.
+
+    Use it from one thread at a time.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock; does nothing if it is held already.
+
+        One whose file was deleted or replaced since, with its directory or alone, keeps nobody out any more
+        and is taken again. CheckpointError means that another store holds it, or that something that is no
+        lock lies in its place; OSError that the lock file cannot be made.
+        """
+        path = self._directory / ".lock"
+        if self._descriptor is not None:
+            if _is_at(path, self._descriptor):
+                return
+            self.release()
+        try:
+            descriptor = open_lock(path)
+        except IrregularFileError as error:
+            raise CheckpointError(_not_a_lock(path, str(error))) from error
+        try:
+            self._require_own(path, descriptor)
+            self._lock(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        _held.add(self)
+
+    def release(self) -> None:
+        """Give the lock back; may be called again."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    @staticmethod
+    def _require_own(path: Path, descriptor: int) -> None:
+        if os.fstat(descriptor).st_nlink > 1:
+            raise CheckpointError(_not_a_lock(path, "the file has another name too"))
+        content = os.pread(descriptor, _LONGEST_CONTENT + 1, 0)
+        if len(content) > _LONGEST_CONTENT or not (content.strip(b"\0 \r\n") or b"0").isdigit():
+            raise CheckpointError(_not_a_lock(path, "it holds something else than the number of a process"))
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            locked = try_lock(descriptor)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS_HERE:
+                raise
+            warnings.warn(
+                f"The file system of {self._directory} has no locks, so nothing keeps a second training from "
+                "writing its checkpoints there.",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+            locked = True
+        if not locked:
+            holder = os.pread(descriptor, _LONGEST_CONTENT, 0).decode("ascii", "replace").strip() or "unknown"
+            raise CheckpointError(
+                f"Another training (process {holder}) writes its checkpoints into {self._directory}. Wait "
+                "until it has ended, or give this one another directory."
+            )
+        with suppress(OSError):  # who holds it is for the message only
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode("ascii"), 0)
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", None) is not None:
+            warnings.warn(f"The lock of {self._directory} was not released.", ResourceWarning, stacklevel=1)
+            self.release()
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is still the one at a path."""
+    with suppress(OSError):
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    return False
+
+
+def _not_a_lock(path: Path, reason: str) -> str:
+    return (
+        f"{path} is not the lock of a training's checkpoints: {reason}. Look at it and delete it, or give "
+        "another directory."
+    )
+
+
+_held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Close a forked child's copies, with which an orphaned worker would hold a dead run's lock."""
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
 
 # With more digits the next name would be too long for a file system sooner than the numbers were used up.
 _NAME = re.compile(r"ckpt-([0-9]{6,18})\.otck")
@@ -44,16 +154,7 @@ class CheckpointStore(Closing):
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
-        """Nothing is read or made before the first use.
-
-        Args:
-            directory: where the checkpoints lie; made on the first save.
-            keep: how many are kept.
-
-        Raises:
-            TypeError: `directory` is no path, or `keep` no integer.
-            ValueError: `keep` is below 1.
-        """
+        """Neither read nor make anything before the first use; `keep` is how many checkpoints stay."""
         self._directory = require_path("directory", directory)
         self._keep = require_count("keep", keep, minimum=1)
         self._lock = DirectoryLock(self._directory)
@@ -61,11 +162,7 @@ class CheckpointStore(Closing):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The checkpoints, oldest first; they may be damaged.
-
-        Raises:
-            CheckpointError: the directory cannot be listed.
-        """
+        """The checkpoints, oldest first; they may be damaged."""
         try:
             numbered = [(int(m[1]), p) for p in self._directory.iterdir() if (m := _NAME.fullmatch(p.name))]
         except FileNotFoundError:
@@ -78,10 +175,9 @@ class CheckpointStore(Closing):
         return tuple(path for _, path in sorted(numbered))
 
     def acquire(self) -> None:
-        """Makes the directory and locks it until `close`; does nothing if that is done.
+        """Make the directory and lock it until `close`; does nothing if that is done.
 
-        Raises:
-            CheckpointError: another training holds it, it cannot be made, or no number is left in it.
+        CheckpointError: another training holds it, it cannot be made, or no number is left in it.
         """
         try:
             if not self._directory.is_dir():
@@ -96,16 +192,10 @@ class CheckpointStore(Closing):
             ) from error
 
     def save(self, state: CheckpointState) -> Path:
-        """Writes a checkpoint and then deletes those that are too many.
+        """Write a checkpoint, delete those that are too many, and return its path; it is durable then.
 
-        Returns:
-            Its path; it is durable.
-
-        Raises:
-            CheckpointError: it cannot be written, such as on a full disk, or another training writes here.
-                Older checkpoints are as before.
-            TypeError: a part of the state cannot be stored.
-            ValueError: a number of it is out of range.
+        If it cannot be written, such as on a full disk, a CheckpointError says why, and older ones are as
+        before.
         """
         pieces = container.encode(state)
         self.acquire()
@@ -122,19 +212,12 @@ class CheckpointStore(Closing):
     def load_latest(
         self, check: Callable[[CheckpointState], None] = lambda state: None
     ) -> CheckpointState | None:
-        """Reads the newest checkpoint that is sound, and warns of each damaged one that it passes over.
+        """Return the newest sound checkpoint, or None where there is none; warn of damaged ones.
 
-        Args:
-            check: raises CheckpointCorruptError for a state that is invalid to the training that wants
-                it, which is then passed over too, and CheckpointMismatchError for that of another training.
-
-        Returns:
-            The state, or None if the directory is empty or missing.
-
-        Raises:
-            CheckpointCorruptError: there are checkpoints, and all of them are damaged.
-            CheckpointMismatchError: the newest sound one belongs to another training.
-            CheckpointError: the directory, or a checkpoint that may be sound, cannot be read.
+        `check` raises CheckpointCorruptError for a state that is invalid to the training that wants it, which
+        is then passed over too, and CheckpointMismatchError for that of another training, which ends the
+        search. If all are damaged, that is a CheckpointCorruptError; a directory or a checkpoint that may be
+        sound and cannot be read is a CheckpointError.
         """
         reasons: dict[Path, str] = {}
         left = list(self.paths)
@@ -164,7 +247,7 @@ class CheckpointStore(Closing):
         return None
 
     def close(self) -> None:
-        """Unlocks the directory; may be called again."""
+        """Unlock the directory; may be called again."""
         self._lock.release()
 
     def __enter__(self) -> CheckpointStore:
@@ -172,11 +255,7 @@ class CheckpointStore(Closing):
         return self
 
     def _next_path(self) -> Path:
-        """Returns the path of the next checkpoint.
-
-        Raises:
-            CheckpointError: the newest one has the last number, such as one that was made by hand.
-        """
+        """Return the path of the next checkpoint; behind the last number, made by hand, there is none."""
         paths = self.paths
         number = 1 + (int(_NAME.fullmatch(paths[-1].name)[1]) if paths else 0)  # type: ignore[index]
         path = self._directory / f"ckpt-{number:06d}.otck"
@@ -200,13 +279,13 @@ class CheckpointStore(Closing):
         sync_directory(self._directory)
 
     def _remove_leftovers(self) -> None:
-        """Deletes what earlier crashes left; while this store has the lock, nobody else is writing."""
+        """Delete what earlier crashes left; while this store has the lock, nobody else is writing."""
         for path in self._directory.iterdir():
             if _LEFTOVER.fullmatch(path.name):
                 os.unlink(path)
 
     def _prune(self) -> None:
-        """Deletes all that are older than the oldest to be kept; damaged ones do not count as kept."""
+        """Delete all that are older than the oldest to be kept; damaged ones do not count as kept."""
         paths = self.paths
         sound = [path for path in paths if path not in self._damaged]
         if len(sound) <= self._keep:
@@ -243,7 +322,7 @@ class CheckpointStore(Closing):
 
 
 def _told_of(reasons: Mapping[Path, str]) -> str:
-    """Returns what is wrong with which files, each reason once."""
+    """Return what is wrong with which files, each reason once."""
     files: dict[str, list[str]] = {}
     for path, reason in reasons.items():
         files.setdefault(reason, []).append(path.name)

@@ -21,10 +21,9 @@ import keras
 from overlap_train._callbacks.rewind import mark_files, sync_files
 from overlap_train._callbacks.settings import Settings
 from overlap_train._callbacks.state import Unstored, capture_all
-from overlap_train._checkpoint.content import Captured, StartPoint, Told, as_checkpoint
-from overlap_train._checkpoint.model_attributes import ModelAttributes
+from overlap_train._checkpoint.attributes import ModelAttributes
+from overlap_train._checkpoint.content import Captured, StartPoint, Told, as_checkpoint, specs_of
 from overlap_train._checkpoint.store import CheckpointStore
-from overlap_train._checkpoint.values import specs_of
 from overlap_train._copies.values import ObjectValue
 from overlap_train._keras.randomness import random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
@@ -46,14 +45,19 @@ class Passes(Protocol):
     """Tells how far validations have drawn their data, and gets there; see `ValidationPasses`."""
 
     def standing(self) -> dict[str, Any]:
-        """Returns how far, in values for a checkpoint."""
+        """Return how far, in values for a checkpoint."""
 
     def go_on(self, stood: Any) -> None:
-        """Draws as far as another process had."""
+        """Draw as far as another process had."""
 
 
 class CheckpointWriter(Closing):
-    """Writes the checkpoints of one `fit`. Belongs to the training thread."""
+    """Writes the checkpoints of one `fit`, into a directory that it locks. Belongs to the training thread.
+
+    `trained_by` returns the function that trains; `start` notes it, and behind another one nothing is
+    written. `say` gets what no checkpoint will hold, `record` the span of each write, on the thread that
+    writes.
+    """
 
     def __init__(
         self,
@@ -67,22 +71,6 @@ class CheckpointWriter(Closing):
         say: Callable[[str], None] = lambda message: None,
         record: Callable[[Span], None] = lambda span: None,
     ) -> None:
-        """Locks the directory.
-
-        Args:
-            policy: where, when and how many.
-            belongs_to: what a checkpoint has to belong to, part by part.
-            variables: whose values are stored.
-            attributes: of the model; None if none are stored.
-            told: what may differ when the training goes on, but is to be told.
-            trained_by: returns the function that trains; `start` notes it, and behind another one nothing is
-                written.
-            say: told what no checkpoint will hold.
-            record: takes the span of each write, on the thread that writes.
-
-        Raises:
-            CheckpointError: the directory cannot be used or another training holds it.
-        """
         self._policy = policy
         self._variables = variables
         specs = [f"{shape} {dtype}" for shape, dtype in specs_of(variables)]
@@ -109,20 +97,20 @@ class CheckpointWriter(Closing):
         self._store.acquire()
 
     def watch(self, inside: Callable[[], InsideEpochs]) -> None:
-        """Takes what tells how the validations inside epochs stand."""
+        """Take what tells how the validations inside epochs stand."""
         self._inside = inside
 
     def watch_plan(self, plan: Callable[[], str]) -> None:
-        """Takes what tells how the steps are computed."""
+        """Take what tells how the steps are computed."""
         self._plan = plan
 
     def watch_passes(self, passes: Passes) -> None:
-        """Takes what tells how far the validation data has been drawn; nothing has been."""
+        """Take what tells how far the validation data has been drawn; nothing has been."""
         self._passes = passes
         self._passed = passes.standing()
 
     def steps_left(self, step: int) -> int | None:
-        """Returns how many steps may follow `step` before a checkpoint is due; None if any."""
+        """Return how many steps may follow `step` before a checkpoint is due; None if any."""
         every = self._policy.every_steps
         return None if every is None else every - step % every
 
@@ -137,10 +125,9 @@ class CheckpointWriter(Closing):
         values: Values,
         callbacks: Iterable[keras.callbacks.Callback],
     ) -> None:
-        """Writes a checkpoint of where the training stands, unless one of this step has been written.
+        """Write a checkpoint of where the training stands, unless one of this step has been written.
 
-        Raises:
-            CheckpointError: an earlier one could not be written.
+        A CheckpointError says that an earlier one could not be.
         """
         if not point.undelivered:  # of which the oldest, which will be validated again, may have drawn
             self._note_passes()
@@ -155,10 +142,9 @@ class CheckpointWriter(Closing):
         *,
         last: bool,
     ) -> None:
-        """Writes a checkpoint if one is due, or if this delivery is the last.
+        """Write a checkpoint if one is due, or if this delivery is the last.
 
-        Raises:
-            CheckpointError: an earlier one could not be written.
+        A CheckpointError says that an earlier one could not be written.
         """
         self._deliveries += 1
         self._note_passes()
@@ -219,7 +205,7 @@ class CheckpointWriter(Closing):
         return self._ceased
 
     def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[ObjectValue, ...]:
-        """Returns what callbacks remember; says once of each attribute that no checkpoint holds it."""
+        """Return what callbacks remember; says once of each attribute that no checkpoint holds it."""
         listed = list(callbacks)
         states = capture_all(listed)
         self._say_unstored(states, listed)
@@ -237,21 +223,21 @@ class CheckpointWriter(Closing):
             )
 
     def wait(self) -> None:
-        """Waits for the writer, and raises what it raised."""
+        """Wait for the writer, and raise what it raised."""
         if self._writing is not None:
             wait([self._writing])  # after a KeyboardInterrupt here it is still being written
             writing, self._writing = self._writing, None
             writing.result()
 
     def close(self) -> None:
-        """Lets the writer finish and unlocks the directory. Idempotent."""
+        """Let the writer finish and unlocks the directory. Idempotent."""
         if self._writing is not None and self._writing.exception() is not None:
             warnings.warn(str(self._writing.exception()), RuntimeWarning, stacklevel=2)
         self._writing = None
         self._store.close()
 
     def close_now(self) -> None:
-        """Leaves the writer alone, which unlocks the directory at its end."""
+        """Leave the writer alone, which unlocks the directory at its end."""
         if self._writing is None:
             self._store.close()
         else:

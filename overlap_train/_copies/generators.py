@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._keras.generator_states import (
+from overlap_train._keras.randomness import (
     BIT_GENERATORS,
     require_numpy_state,
     require_python_state,
@@ -30,12 +30,7 @@ _BITS: Mapping[str, Any] = {name: getattr(np.random, name) for name in BIT_GENER
 
 @dataclass(frozen=True, eq=False)
 class GeneratorValue:
-    """The state of a generator.
-
-    Attributes:
-        kind: the name of its class.
-        state: in plain values.
-    """
+    """The state of a generator, in plain values, and the name of its class."""
 
     kind: str
     state: Any
@@ -48,7 +43,7 @@ def is_generator(value: Any) -> bool:
 
 
 def copied_generator(value: Any) -> GeneratorValue:
-    """Returns the state of a generator; nothing of it is shared."""
+    """Return the state of a generator; nothing of it is shared."""
     kind = type(value)
     if kind is random.Random:
         return GeneratorValue("Random", value.getstate())
@@ -62,11 +57,7 @@ def copied_generator(value: Any) -> GeneratorValue:
 
 
 def made_generator(value: GeneratorValue) -> Any:
-    """Returns a generator with a state.
-
-    Raises:
-        TypeError: the state is none, as for `ValueError` and `KeyError`.
-    """
+    """Return a generator with a state; raise what `require_state` raises."""
     kind, state = value.kind, value.state
     require_state(value)
     if kind == "Random":
@@ -84,11 +75,7 @@ def made_generator(value: GeneratorValue) -> Any:
 
 
 def require_state(value: GeneratorValue) -> None:
-    """Makes sure that a state is that of a generator of its kind, and can be handed to it.
-
-    Raises:
-        TypeError: it is none, as for `ValueError` and `KeyError`.
-    """
+    """Raise TypeError, ValueError or KeyError unless a state can be handed to a generator of its kind."""
     kind, state = value.kind, value.state
     if kind == "Random":
         require_python_state(state)
@@ -129,11 +116,7 @@ def takes_state(live: Any, value: GeneratorValue) -> bool:
 
 
 def set_generator(live: Any, value: GeneratorValue) -> None:
-    """Gives a generator a state that it takes.
-
-    Raises:
-        ValueError: it is none, as for `TypeError` and `KeyError`.
-    """
+    """Give a generator a state that it takes; raise what `require_state` raises."""
     require_state(value)
     if value.kind == "Random":
         live.setstate(value.state)

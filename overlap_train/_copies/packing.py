@@ -44,28 +44,17 @@ _UNFIT = (
 
 
 def pack(value: Any, prefix: str) -> tuple[Arrays, Any]:
-    """Splits a copy into arrays, which share its memory, and JSON, to be handed to `unpack`.
-
-    Args:
-        value: as a `Copier` makes it.
-        prefix: of the arrays' names.
-    """
+    """Split a copy into arrays, which share its memory, and JSON, to be handed to `unpack`."""
     packer = _Packer(prefix)
     described = packer.packed(value)
     return packer.arrays, described
 
 
 def unpack(arrays: Mapping[str, npt.NDArray[Any]], described: Any, *, sharing: bool = True) -> Any:
-    """Puts a copy together again from what `pack` made.
+    """Put a copy together again from what `pack` made, or raise CheckpointCorruptError.
 
-    Args:
-        arrays: those of `pack`, among others.
-        described: the JSON of `pack`.
-        sharing: whether two names may hold the same. Who reads such a copy has to look at nothing twice, or a
-            small file would keep it busy for ever.
-
-    Raises:
-        CheckpointCorruptError: the two do not fit together.
+    `sharing` says whether two names may hold the same. Who reads such a copy has to look at nothing twice, or
+    a small file would keep it busy for ever.
     """
     try:
         return _Unpacker(arrays, sharing).unpacked(described)
@@ -84,7 +73,7 @@ class _Packer:
         self._numbers: dict[int, int] = {}
 
     def packed(self, value: Any) -> Any:
-        """Returns the JSON of a value."""
+        """Return the JSON of a value."""
         # NumPy's scalars come first: np.float64 is a float too.
         if isinstance(value, np.generic):
             return {"scalar": self._stored(value)}
@@ -136,7 +125,7 @@ class _Packer:
         return items if kinds == {str} else [*map(self.packed, items)]
 
     def _members(self, members: Collection[Any]) -> list[Any]:
-        """Writes the members of a set in an order of their own, so that equal sets come to the same."""
+        """Write the members of a set in an order of their own, so that equal sets come to the same."""
         return [*map(self.packed, sorted(members, key=lambda member: (type(member).__name__, repr(member))))]
 
     def _stored(self, content: Any) -> str:
@@ -155,7 +144,7 @@ class _Unpacker:
         self._deepest = 0
 
     def unpacked(self, value: Any, depth: int = 0) -> Any:
-        """Returns the value of its JSON, which stands so deep in others."""
+        """Return the value of its JSON, which stands so deep in others."""
         self._reach(depth)
         if isinstance(value, list):
             return self._numbered("list", value, depth)
@@ -227,14 +216,14 @@ class _Unpacker:
 
 
 def _of_type(content: Any, kind: type) -> Any:
-    """Returns what a file holds, if it is of the type that is written for it."""
+    """Return what a file holds, if it is of the type that is written for it."""
     if type(content) is not kind:
         raise TypeError(f"a value that is made of a {type(content).__name__}")
     return content
 
 
 def _spread(members: list[Any]) -> list[Any]:
-    """Returns members of a set, or keys of a dict, if few have one hash: each is compared with these."""
+    """Return members of a set, or keys of a dict, if few have one hash: each is compared with these."""
     alike = max(collections.Counter(map(hash, members)).values(), default=0)
     if alike > _MOST_ALIKE:
         raise ValueError(f"{alike} members of a set that have one hash")

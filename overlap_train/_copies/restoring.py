@@ -45,13 +45,8 @@ class NotPutBackError(Exception):
 class Restorer:
     """Puts copies back; each can be put back any number of times, with a new restorer.
 
-    Args:
-        foreign: returns the `id` of each variable that somebody else restores.
-        parts: returns what an object is made of by name, or None.
-        apart: objects that are put back by themselves.
-
-    Attributes:
-        stay: the attributes that could not be put back and stay as they are, with the reasons.
+    `foreign`, `parts` and `apart` are those of a `Copier`. Attributes that could not be put back `stay` as
+    they are, and are named there with the reasons.
     """
 
     def __init__(
@@ -64,7 +59,7 @@ class Restorer:
         self._taken: dict[int, Any] = {}
 
     def attributes(self, live: Any, values: Mapping[str, Any], label: str) -> None:
-        """Puts the parts of an object back."""
+        """Put the parts of an object back."""
         parts = self._parts(live) or {}
         for name, value in values.items():
             if name == SPOKEN:
@@ -87,11 +82,7 @@ class Restorer:
                 object.__setattr__(live, name, new)
 
     def put(self, live: Any, value: Any, label: str = "") -> Any:
-        """Returns what a copy becomes, which is the live object if that can be changed to it.
-
-        Raises:
-            NotPutBackError: it cannot be put back.
-        """
+        """Return what a copy becomes: the live object if that can be changed to it."""
         if type(value) in SIMPLE:
             return value
         if id(value) not in self._new:
@@ -167,7 +158,7 @@ def _written(live: Any, value: Any) -> Any:
 
 
 def _filled(live: Any, new: Any) -> Any:
-    """Returns the live container with a new content, or the new one if the live one is of another kind."""
+    """Return the live container with a new content, or the new one if the live one is of another kind."""
     if type(live) is not type(new) or type(new) not in _CONTAINERS:
         return new
     if isinstance(new, collections.deque) and live.maxlen != new.maxlen:
@@ -177,7 +168,7 @@ def _filled(live: Any, new: Any) -> Any:
 
 
 def _fill(base: Any, live: Any, content: Any) -> None:
-    """Gives a container a new content, by the methods of the class of Python's that it is based on."""
+    """Give a container a new content, by the methods of the class of Python's that it is based on."""
     base.clear(live)
     if base in (list, collections.deque):
         base.extend(live, content)

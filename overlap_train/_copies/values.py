@@ -71,11 +71,7 @@ _NO_ATTRIBUTES = (property, staticmethod, classmethod, types.GetSetDescriptorTyp
 
 
 class NotPlainError(Exception):
-    """A value, or something in it, is not plain.
-
-    Attributes:
-        constant: whether nothing is lost by that.
-    """
+    """A value, or something in it, is not plain; if it is `constant`, nothing is lost by that."""
 
     def __init__(self, what: str, *, constant: bool = False) -> None:
         super().__init__(what)
@@ -91,31 +87,21 @@ class VariableValue:
 
 @dataclass(frozen=True, eq=False)
 class ObjectValue:
-    """What an object held at one moment. It is put back into an object of its class that is in its place.
+    """What an object held at one moment. It is put back into an object of its class that is in its place."""
 
-    Attributes:
-        kind: the name of its class.
-        attributes: those that are plain, or its variables by number.
-        items: what it holds as a container, or the name of a member of an enumeration.
-        lost: the names of attributes, and of what they hold, that are not plain and may change.
-    """
-
-    kind: str
+    kind: str  # the name of its class
+    # Those that are plain, or its variables by number.
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    items: Any = None
-    lost: tuple[str, ...] = ()
+    items: Any = None  # what it holds as a container, or the name of a member of an enumeration
+    lost: tuple[str, ...] = ()  # what is not plain and may change
 
 
 class Copier:
     """Copies values; what several of them hold has one copy.
 
-    Args:
-        foreign: returns the `id` of each variable that somebody else restores.
-        parts: returns what an object is made of by name, or None.
-        copy_arrays: whether whoever holds an array may write into it.
-        alone: whether the copy has to be enough to make the value anew: it holds no objects, and a tensor for
-            each variable.
-        apart: objects that are copied by themselves, such as the other callbacks.
+    `foreign` returns the `id` of each variable that is restored elsewhere, and `parts` what an object is made
+    of by name, or None. A copy that is to be enough `alone` to make the value anew holds no objects, and a
+    tensor for each variable. Objects that are `apart` are copied by themselves, such as the other callbacks.
     """
 
     def __init__(
@@ -139,10 +125,9 @@ class Copier:
         return self._list_foreign()
 
     def object(self, value: Any, parts: Mapping[str, Any]) -> ObjectValue:
-        """Returns what an object holds of the named parts; those that are not plain are left out.
+        """Return what an object holds of the named parts; those that are not plain are left out.
 
-        Raises:
-            NotPlainError: what it says itself that it remembers is not plain.
+        If it says itself what it remembers and that is not plain, this is a NotPlainError.
         """
         self._above.add(id(value))
         attributes: dict[str, Any] = {}
@@ -168,11 +153,7 @@ class Copier:
         return self.copy(part)
 
     def copy(self, value: Any) -> Any:
-        """Returns the copy of a value.
-
-        Raises:
-            NotPlainError: it is not plain.
-        """
+        """Return the copy of a value, or raise NotPlainError."""
         if type(value) in SIMPLE:
             return value
         if id(value) in self._apart:
@@ -233,7 +214,7 @@ class Copier:
         return content if self._alone else VariableValue(content)
 
     def _items(self, items: Iterable[Any]) -> list[Any]:
-        """Copies items; if all of them are constants, nothing is lost."""
+        """Copy items; if all of them are constants, nothing is lost."""
         done, constants = [], []
         for item in items:
             try:
@@ -268,7 +249,7 @@ class Copier:
 
 
 def parts_of(value: Any) -> Mapping[str, Any] | None:
-    """Returns what an object is made of by name; None if that is not all it is.
+    """Return what an object is made of by name; None if that is not all it is.
 
     An object of a class with memory of its own, written in C, is more than that; so is one of a library's,
     which may hold what belongs to the process.
@@ -291,11 +272,7 @@ def speaks(value: Any) -> bool:
 
 
 def spoken_by(value: Any, method: str = "get_state") -> Any:
-    """Returns a copy of what an object says that it remembers, from which that can be made anew.
-
-    Raises:
-        NotPlainError: it is not plain.
-    """
+    """Return a copy of what an object says that it remembers, from which that can be made anew."""
     return Copier(alone=True).copy(getattr(value, method)())
 
 
@@ -322,12 +299,12 @@ def keeps(kind: Any, name: str) -> bool:
 
 
 def base_of(kind: type) -> Any:
-    """Returns the class of Python's that says what a class holds besides attributes: `object` for nothing."""
+    """Return the class of Python's that says what a class holds besides attributes: `object` for nothing."""
     return next((base for base in kind.__mro__ if base in _BASES), object)
 
 
 def content_of(value: Any) -> Any:
-    """Returns what an object holds as a container, without calling methods of its class."""
+    """Return what an object holds as a container, without calling methods of its class."""
     base = base_of(type(value))
     if base is collections.deque:
         return collections.deque(base.__iter__(value), value.maxlen)
@@ -335,7 +312,7 @@ def content_of(value: Any) -> Any:
 
 
 def places(value: Any, label: str) -> collections.Counter[str]:
-    """Counts the variables and objects in a copy, by what holds them and their class.
+    """Count the variables and objects in a copy, by what holds them and their class.
 
     They come back only where there are as many in the resumed process.
     """
@@ -368,7 +345,7 @@ def is_variable(value: Any) -> bool:
 
 
 def tf_variable(variable: Any) -> Any:
-    """Returns the TensorFlow variable that a variable is."""
+    """Return the TensorFlow variable that a variable is."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
@@ -392,7 +369,7 @@ def _copied_tensor(value: Any) -> Any:
 
 
 def model_variables(model: keras.Model | None) -> frozenset[int]:
-    """Returns the `id` of each variable of a model and of what it is compiled with; a snapshot has them."""
+    """Return the `id` of each variable of a model and of what it is compiled with; a snapshot has them."""
     optimizer, metrics = getattr(model, "optimizer", None), getattr(model, "metrics_variables", ())
     found = [*getattr(model, "variables", ()), *metrics, *getattr(optimizer, "variables", ())]
     return frozenset(map(id, [*found, *(variable.value for variable in found)]))

@@ -31,7 +31,7 @@ from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline_parts import without_autotune
 from overlap_train._keras.data import Arrays, row_order, row_shuffling
 from overlap_train._keras.randomness import global_seed
-from overlap_train._support.numbers import is_count
+from overlap_train._support.arguments import is_count
 from overlap_train._support.threads import in_background
 
 __all__ = ["ArrayFeed", "RowOrders"]

@@ -13,8 +13,7 @@ from typing import Any
 
 from overlap_train._data.feed import Feed
 from overlap_train._keras.data import warn_out_of_data
-from overlap_train._support.arguments import shown
-from overlap_train._support.numbers import is_count
+from overlap_train._support.arguments import is_count, shown
 
 __all__ = ["Cursor", "CursorState", "check_remembered"]
 

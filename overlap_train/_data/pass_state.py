@@ -18,7 +18,7 @@ from tensorflow.core.framework import tensor_pb2
 from overlap_train._data.pipeline import function_nodes, stages_of
 from overlap_train._data.pipeline_parts import looked_up_once
 from overlap_train._inspection.traced import CapturedVariable
-from overlap_train._support.numbers import is_count
+from overlap_train._support.arguments import is_count
 
 __all__ = [
     "DrawnVariables",

@@ -24,7 +24,7 @@ from overlap_train._data.pipeline import (
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
 from overlap_train._data.pipeline_parts import is_lookup
 from overlap_train._keras.data import Pipeline, warn_out_of_data
-from overlap_train._keras.evaluation import Pass
+from overlap_train._keras.training import Pass
 
 __all__ = ["BatchStream", "StreamedBatches"]
 

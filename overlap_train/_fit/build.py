@@ -12,11 +12,10 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.grounds import Grounds
+from overlap_train._callbacks.delivery import Checks
 from overlap_train._callbacks.hooks import hook_that_waits
 from overlap_train._callbacks.late import EpochHooks
-from overlap_train._callbacks.listeners import listeners, own_hooks, remembering
-from overlap_train._callbacks.outcomes import Checks
+from overlap_train._callbacks.listeners import Grounds, listeners, own_hooks, remembering
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer, share_start
@@ -31,12 +30,11 @@ from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import StepBuilder
 from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._inspection.traces import Traces
-from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import optimizers as keras_optimizers
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support.reasons import Reason
-from overlap_train._training.loops import Loop
-from overlap_train._training.pace import Pace
+from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.step import Step, require_optimizer
 from overlap_train._validation.backlog import Backlog, StepSchedule, StepValidations, deliver_step_validation
 from overlap_train._validation.functions import FunctionRequest, add_functions
@@ -263,7 +261,7 @@ class FitBuilder:
         settings, request, model = self._settings, self._request, self._request.model
         validates = bool(request.sets or request.functions)  # else Keras makes no test function
         anew = validates and settings.hosts.count == 1
-        anew = anew and not Traces.of(model).holds("test", keras_evaluation.test_function(model))
+        anew = anew and not Traces.of(model).holds("test", keras_training.test_function(model))
         inside = settings.validation.every_steps or settings.validation.every_seconds
         once = request.epochs - request.initial_epoch <= 1 and not inside
         builder = SuiteBuilder(

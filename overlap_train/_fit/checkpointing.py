@@ -9,13 +9,16 @@ from typing import Any
 
 import keras
 
-from overlap_train._checkpoint.configuration import describe_configuration, shown_rate
-from overlap_train._checkpoint.data_state import beside
-from overlap_train._checkpoint.fingerprints import describe_sets, fingerprint
+from overlap_train._checkpoint.attributes import ModelAttributes, beside
+from overlap_train._checkpoint.content import require_storable
+from overlap_train._checkpoint.fingerprints import (
+    describe_configuration,
+    describe_sets,
+    fingerprint,
+    shown_rate,
+)
 from overlap_train._checkpoint.meta import Extent
-from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.resume import Resumer, Told
-from overlap_train._checkpoint.values import require_storable
 from overlap_train._data.cursor import check_remembered
 from overlap_train._data.feed import Feed
 from overlap_train._data.pass_state import SourceState, seeds_of, unseeded_draws

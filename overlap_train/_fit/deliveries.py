@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from overlap_train._callbacks.delivery import Begun, Outcome
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._callbacks.listeners import remembering
-from overlap_train._callbacks.outcomes import Begun, Outcome
+from overlap_train._checkpoint.content import Undelivered
 from overlap_train._checkpoint.resume import Resumer, StartPoint
-from overlap_train._checkpoint.values import Undelivered
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.followers import AnyDelivery

@@ -22,8 +22,7 @@ from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import Snapshot
-from overlap_train._training.loops import Loop, StepsDone
-from overlap_train._training.pace import Pace
+from overlap_train._training.loops import Loop, Pace, StepsDone
 from overlap_train._training.step import Step
 from overlap_train._validation.backlog import StepValidations
 from overlap_train._validation.suite import ValidationSuite

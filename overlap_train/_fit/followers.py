@@ -14,9 +14,8 @@ from typing import Any, TypeAlias
 
 import keras
 
-from overlap_train._callbacks.delivery import Delivery
+from overlap_train._callbacks.delivery import BeginNext, Checks, Delivery, Ended, Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._callbacks.outcomes import BeginNext, Checks, Ended, Outcome
 from overlap_train._checkpoint.fingerprints import fingerprint
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
@@ -25,7 +24,7 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
-from overlap_train._training.replicas.strategy import Replicas
+from overlap_train._training.strategy import Replicas
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointMismatchError
 from overlap_train.options.validation import ValidationPolicy

@@ -32,8 +32,8 @@ import time
 from types import FrameType
 from typing import Any
 
-from overlap_train._support import forks
-from overlap_train._support.signal_listener import SignalListener, end_by
+from overlap_train._support import signals as signals_module
+from overlap_train._support.signals import SignalListener, end_by
 
 __all__ = ["Interrupted", "Interrupts"]
 
@@ -72,7 +72,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            forks.register(self)
+            signals_module.register(self)
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 # None: installed by C code, which we could not put back. Ignored: somebody wants it so.
@@ -91,7 +91,7 @@ class Interrupts:
         for number, handler in self._previous.items():
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler)
-        forks.unregister(self)
+        signals_module.unregister(self)
         self._over_in_children[0] = 1
         raised, self._raised = self._raised, None
         if raised is not None and kind is None:

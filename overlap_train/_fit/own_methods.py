@@ -15,9 +15,9 @@ import keras
 import tensorflow as tf
 
 from overlap_train._fit.request import TrainerSettings
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
-from overlap_train._keras.updates import Updates
+from overlap_train._keras.optimizers import Updates
 from overlap_train._snapshot import StateVariable, same_bits
 from overlap_train._validation.given_sets import is_set
 from overlap_train.options.execution import ExecutionPlan
@@ -95,9 +95,9 @@ class OwnMethod:
     """
 
     def __init__(self, model: keras.Model, method: str, asked: Sequence[str]) -> None:
-        owner = keras_methods.overriding_class(model, method)
+        owner = keras_models.overriding_class(model, method)
         self.by_library = owner is None
-        by_library = f"keras.Model.{method} of {keras_methods.patched_by(model, method)}"
+        by_library = f"keras.Model.{method} of {keras_models.patched_by(model, method)}"
         self.name = by_library if owner is None else f"{owner.__name__}.{method}"
         self.used = False
         self._model = model

@@ -17,17 +17,15 @@ from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.callback_list import require_callbacks
 from overlap_train._inspection.traces import Same, function_key
 from overlap_train._keras import data as keras_data
-from overlap_train._keras import evaluation as keras_evaluation
-from overlap_train._keras import forks, routes
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import routes, threads
 from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._support import fit_arguments
 from overlap_train._support.fit_arguments import Preprocess
-from overlap_train._training.replicas.step import SingleReplicaStep
-from overlap_train._training.replicas.strategy import Replicas
+from overlap_train._training.replicas import SingleReplicaStep
 from overlap_train._training.step import StepFunction
+from overlap_train._training.strategy import Replicas
 from overlap_train._validation.given_sets import is_set, named_sets
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
@@ -114,7 +112,7 @@ def make_request(
         ValueError: for an argument out of range, empty or mismatched data, or what these replicas cannot do.
         RuntimeError: in a fork in which TensorFlow cannot run.
     """
-    forks.require_runtime()
+    threads.require_runtime()
     model, policy = settings.model, settings.validation
     fit_arguments.check_class_weight(class_weight)
     require_callbacks(callbacks)
@@ -204,8 +202,8 @@ def require_heeded(settings: TrainerSettings, *, within_evaluate: bool = False) 
 
     Within an `evaluate` the model's own has passed the call on.
     """
-    own = keras_evaluation.validates_itself(settings.model)
-    if within_evaluate and not keras_evaluation.has_own_test_function(settings.model):
+    own = keras_training.validates_itself(settings.model)
+    if within_evaluate and not keras_training.has_own_test_function(settings.model):
         own = None
     asked = [] if settings.preprocess is None else ["preprocess"]
     if not settings.stock_validation:
@@ -222,7 +220,7 @@ def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
 
     A model that evaluates by code of its own takes any data.
     """
-    if keras_evaluation.validates_itself(model) is not None:
+    if keras_training.validates_itself(model) is not None:
         return
     for each in sets:
         keras_data.require_usable(*keras.utils.unpack_x_y_sample_weight(each.data), role="validation")
@@ -271,7 +269,7 @@ class TrainerSettings:
     @property
     def stock_step(self) -> bool:
         """Whether a training step is Keras's own from the trainer to the model."""
-        return self.stock and keras_methods.is_stock_method(self.model.train_step)
+        return self.stock and keras_models.is_stock_method(self.model.train_step)
 
     @property
     def train_identity(self) -> Hashable:

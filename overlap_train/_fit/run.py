@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.delivery import evaluate_now
-from overlap_train._checkpoint.data_state import beside
+from overlap_train._checkpoint.attributes import beside
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list
@@ -21,8 +21,7 @@ from overlap_train._fit.request import FitRequest, TrainerSettings
 from overlap_train._fit.session import FitSession
 from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._inspection.traces import Traces
-from overlap_train._keras import data_mistakes, forks
-from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import data_mistakes, threads
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.suite import ValidationSuite
@@ -76,10 +75,10 @@ def run_evaluate(
     settings: TrainerSettings, data: ValidationSet, callbacks: Any, verbose: int | str = 0
 ) -> dict[str, Any]:
     """Evaluates the model as it is; returns its metrics by name. On the thread that called `evaluate`."""
-    forks.require_runtime()
+    threads.require_runtime()
     model, sets = settings.model, {"": data}
     given = give_sets(settings, sets)
-    by_keras = keras_evaluation.has_own_test_function(model)  # batch by batch, its bar included
+    by_keras = keras_training.has_own_test_function(model)  # batch by batch, its bar included
     line = ResultLine(callbacks, 0 if by_keras else verbose)
     steps = data.steps if by_keras else given.asked("")
     callback_list = make_callback_list(
@@ -93,7 +92,7 @@ def run_evaluate(
     )
     with contextlib.ExitStack() as resources:
         resources.callback(given.close)
-        anew = not Traces.of(model).holds("test", keras_evaluation.test_function(model))
+        anew = not Traces.of(model).holds("test", keras_training.test_function(model))
 
         def build(held: contextlib.ExitStack) -> tuple[ModelState, ValidationSuite]:
             given.reopen()

@@ -19,11 +19,10 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._support.printing import told
 from overlap_train._training.execution import Task, make_execution
-from overlap_train._training.kernels.choice import FastKernels, find_fast_kernels, find_free_kernels
-from overlap_train._training.loops import Loop
-from overlap_train._training.pace import Pace
-from overlap_train._training.replicas.step import make_step
-from overlap_train._training.rows import leaves_of
+from overlap_train._training.kernels import FastKernels, find_fast_kernels, find_free_kernels
+from overlap_train._training.loops import Loop, Pace
+from overlap_train._training.parts import leaves_of
+from overlap_train._training.replicas import make_step
 from overlap_train._training.step import MetricsReader, Step, StepFunction
 from overlap_train.options.checkpoint import CheckpointPolicy
 

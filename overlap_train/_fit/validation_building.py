@@ -19,7 +19,7 @@ from overlap_train._fit.draws import is_drawn_in_order
 from overlap_train._fit.evaluator_host import connect_suite
 from overlap_train._fit.request import TrainerSettings
 from overlap_train._inspection.traced import CapturedVariable, union
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState
 from overlap_train._training.step import Step
 from overlap_train._validation.given_sets import GivenSets
@@ -137,7 +137,7 @@ class SuiteBuilder:
         setting = next((type(c).__name__ for c in listening if may_set_before_tests(c)), None)
         listened = listened_to(self._callbacks)
         looks = listened or any(
-            overrides(c, "on_test_begin") and not keras_methods.is_stock_method(type(c)) for c in listening
+            overrides(c, "on_test_begin") and not keras_models.is_stock_method(type(c)) for c in listening
         )
         alone = acting is None and setting is None and self._validates_alone()
         return SetRequest(

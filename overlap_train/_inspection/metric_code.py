@@ -35,8 +35,8 @@ from overlap_train._inspection.code import (
     variables_of,
 )
 from overlap_train._inspection.reads import Place, Reading, closed_over, named_in
-from overlap_train._keras import methods
 from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models
 
 __all__ = [
     "NO_CONSTANTS",
@@ -64,7 +64,7 @@ def metrics_by_python(model: keras.Model) -> str | None:
     Keras runs these methods operation by operation, each time anew. Those that touch variables, tensors and
     other metrics only can be compiled; those whose code reads what Python may change cannot.
     """
-    if not methods.is_stock_method(model.reset_metrics):
+    if not models.is_stock_method(model.reset_metrics):
         return f"{type(model).__name__}.reset_metrics may depend on Python's state"
     named = (model, "metrics", function_of(look_up(model, "metrics")))
     for owner, name, method in (named, *methods_of_metrics(model)):
@@ -106,7 +106,7 @@ class Read(NamedTuple):
 
 def reads_of(owner: Any, method: Any) -> Iterator[Read]:
     """Yields what a method reads and Python may change, in the functions of the user's that it names, too."""
-    if methods.is_stock_method(method):
+    if models.is_stock_method(method):
         return
     function = getattr(method, "__func__", method)
     if not isinstance(function, types.FunctionType):
@@ -116,7 +116,7 @@ def reads_of(owner: Any, method: Any) -> Iterator[Read]:
     waiting = [function]
     while waiting:
         function = waiting.pop()
-        if function in seen or methods.is_stock_method(function):
+        if function in seen or models.is_stock_method(function):
             continue
         seen.append(function)
         if origin_of(function) is not Origin.USER:
@@ -235,7 +235,7 @@ class _NotHeldError(Exception):
 def constants_of(model: keras.Model) -> tuple[Constants, str | None]:
     """Returns what the metrics of a model are set back and read with of Python."""
     named = function_of(look_up(model, "metrics"))
-    if not methods.is_stock_method(model.reset_metrics) or reads_python(model, named):
+    if not models.is_stock_method(model.reset_metrics) or reads_python(model, named):
         return NO_CONSTANTS, metrics_by_python(model)
     for owner, name, method in methods_of_metrics(model):
         try:
@@ -243,14 +243,14 @@ def constants_of(model: keras.Model) -> tuple[Constants, str | None]:
         except _NotHeldError as error:
             return NO_CONSTANTS, f"{type(owner).__name__}.{name} {error}"
     roots = [metric for metric in keras_metrics.metric_leaves(model) if not _reads_nothing(metric)]
-    own = [] if methods.is_stock_method(model.get_metrics_result) else [model.get_metrics_result]
+    own = [] if models.is_stock_method(model.get_metrics_result) else [model.get_metrics_result]
     return Constants([*roots, *own]), None
 
 
 def _reads_nothing(metric: keras.metrics.Metric) -> bool:
     """Whether a metric is one of Keras's whose result is made of its variables alone."""
     simple = isinstance(metric, (keras.metrics.Mean, keras.metrics.Sum))
-    return simple and methods.is_stock_method(type(metric))
+    return simple and models.is_stock_method(type(metric))
 
 
 def _require_plain(owner: Any, method: Any) -> None:

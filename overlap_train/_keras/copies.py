@@ -35,13 +35,13 @@ __all__ = [
 
 
 def eager_random_state() -> Any:
-    """Returns the state from which eager operations without a seed take theirs; None before a seed is set."""
+    """Return the state from which eager operations without a seed take theirs; None before a seed is set."""
     generator = getattr(context.context(), "_rng", None)
     return None if generator is None else generator.getstate()
 
 
 def undisturbed() -> contextlib.ExitStack:
-    """Leaves random states and running names as they were, whatever is built meanwhile.
+    """Leave random states and running names as they were, whatever is built meanwhile.
 
     Those of Python, NumPy and TensorFlow (`context()._seed`, `_rng`), and of Keras its global seed generator
     and the numbers that make names unique (`global_seed_generator`, `object_name_uids`).
@@ -72,13 +72,13 @@ def undisturbed() -> contextlib.ExitStack:
 
 
 def trusted() -> contextlib.AbstractContextManager[None]:
-    """Lets the functions in a model's configuration be made again, on this thread (`SafeModeScope`)."""
+    """Let the functions in a model's configuration be made again, on this thread (`SafeModeScope`)."""
     scope: contextlib.AbstractContextManager[None] = SafeModeScope(safe_mode=False)
     return scope
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
-    """Returns what a model was compiled with, the objects themselves (`_compile_config`).
+    """Return what a model was compiled with, the objects themselves (`_compile_config`).
 
     None if it is not compiled, or by a `compile` of its own.
     """
@@ -89,20 +89,20 @@ def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
 
 
 def build_optimizer(model: keras.Model) -> None:
-    """Makes the variables of a model's optimizer, if it has one that has not."""
+    """Make the variables of a model's optimizer, if it has one that has not."""
     optimizer = getattr(model, "optimizer", None)
     if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
         optimizer.build(model.trainable_variables)
 
 
 def trainable(model: keras.Model) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """Returns whether each of a model's layers is to be trained, and each of its variables."""
+    """Return whether each of a model's layers is to be trained, and each of its variables."""
     layers = tuple(layer._trainable for layer in model._flatten_layers())
     return layers, tuple(variable.trainable for variable in model.variables)
 
 
 def set_trainable(copy: keras.Model, flags: tuple[tuple[bool, ...], tuple[bool, ...]]) -> None:
-    """Says of a copy's layers and variables what `trainable` has said of the model's (`_trainable`)."""
+    """Say of a copy's layers and variables what `trainable` has said of the model's (`_trainable`)."""
     layers, variables = flags
     for layer, flag in zip(copy._flatten_layers(), layers, strict=True):
         layer._trainable = flag
@@ -114,7 +114,7 @@ def set_trainable(copy: keras.Model, flags: tuple[tuple[bool, ...], tuple[bool, 
 
 
 def name_alike(copied: Iterable[keras.Variable], own: Iterable[keras.Variable]) -> None:
-    """Gives the variables of a copy the names and paths of the model's own (`_name`, `_path`).
+    """Give the variables of a copy the names and paths of the model's own (`_name`, `_path`).
 
     They depend on when and within what a layer was built, and a function may look a variable up by its path.
     """
@@ -123,12 +123,12 @@ def name_alike(copied: Iterable[keras.Variable], own: Iterable[keras.Variable]) 
 
 
 def set_path(variable: keras.Variable, path: str) -> None:
-    """Gives a variable a path, and the name that it ends with."""
+    """Give a variable a path, and the name that it ends with."""
     variable._name, variable._path = path.rpartition("/")[2], path
 
 
 @functools.cache
 def base_attributes() -> frozenset[str]:
-    """Returns the names of the attributes that Keras itself gives to every model."""
+    """Return the names of the attributes that Keras itself gives to every model."""
     with undisturbed():
         return frozenset(vars(keras.Model()))

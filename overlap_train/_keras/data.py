@@ -14,9 +14,8 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from overlap_train._keras.data_workers import DataWorkers
-from overlap_train._keras.grain_data import told
-from overlap_train._keras.lent_batches import LentBatches
+from overlap_train._keras.data_mistakes import refuse_plain_values
+from overlap_train._keras.data_sources import DataWorkers, LentBatches, told
 from overlap_train._keras.names import (
     ArrayDataAdapter,
     GeneratorDataAdapter,
@@ -27,7 +26,6 @@ from overlap_train._keras.names import (
     can_convert_arrays,
     get_data_adapter,
 )
-from overlap_train._keras.plain_values import refuse_plain_values
 from overlap_train._keras.tracebacks import warn_user
 
 __all__ = [
@@ -52,28 +50,19 @@ OUT_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Batches that come one after another: a dataset of the user's, or what Keras makes of other data.
+    """Batches that come one after another: a dataset of the user's, or what Keras makes of other data."""
 
-    Attributes:
-        is_dataset: whether it is a dataset of the user's: a new iterator of it may advance a shuffle's seed.
-        by_python: whether the user's Python makes the batches, and not Keras of sparse arrays or a dataset.
-        restarts: whether another iterator starts from the first batch again; a generator's goes on.
-        resumable: whether drawing again from a pass's first batch on, in another process and from the same
-            state of the source, is known to give the same batches: by index, from a generator, from Grain.
-        stateful: the user's object whose attributes are that state, if it has any.
-        told: a dataset of Grain's that tells where it stands; see `grain_data`.
-        looked_at: whether Keras draws its first batch before the first pass of a training and before each
-            validation (`_maybe_symbolic_build`), and it can be drawn again: thereby what the user's data
-            draws from moves. How many a generator loses depends on timing; here it loses none.
-        adapter: Keras's, which `fit` and `evaluate` take in place of the data.
-    """
-
-    is_dataset: bool
-    by_python: bool
-    restarts: bool
+    is_dataset: bool  # of the user's: a new iterator of it may advance a shuffle's seed
+    by_python: bool  # of the user's, and not made by Keras of sparse arrays or a dataset
+    restarts: bool  # another iterator starts from the first batch again; a generator's goes on
+    # Whether drawing again from a pass's first batch on, in another process and from the same state of the
+    # source, is known to give the same batches: by index, from a generator, from Grain.
     resumable: bool
-    stateful: Any
-    told: Any
+    stateful: Any  # the user's object whose attributes are that state
+    told: Any  # a dataset of Grain's that tells where it stands
+    # Whether Keras draws its first batch before the first pass of a training and before each validation
+    # (`_maybe_symbolic_build`), and it can be drawn again: thereby what the user's data draws from moves.
+    # How many a generator loses depends on timing; here it loses none.
     looked_at: bool
     adapter: Any = field(repr=False)
     _lent: LentBatches | None = field(repr=False)
@@ -90,7 +79,7 @@ class Pipeline:
         return len(getattr(self.adapter, "_first_batches", ()))
 
     def own_batches(self) -> bool:
-        """Has no batch of a new iterator share memory with the user's arrays; returns whether it can be had.
+        """Have no batch of a new iterator share memory with the user's arrays; return whether it can be had.
 
         It can of what a generator or a `PyDataset` gives, if it is dense.
         """
@@ -107,49 +96,40 @@ class Pipeline:
         return count
 
     def begin_epoch(self) -> None:
-        """Tells the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
+        """Tell the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
         self.adapter.on_epoch_begin()
 
     def end_epoch(self) -> None:
-        """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
+        """Tell the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
         self.adapter.on_epoch_end()
 
     def skip_epochs(self, count: int) -> None:
-        """Counts epochs that ended in another process; Keras 3.16 shuffles a `PyDataset` by it (`_epoch`)."""
+        """Count epochs that ended in another process; Keras 3.16 shuffles a `PyDataset` by it (`_epoch`)."""
         if isinstance(getattr(self.adapter, "_epoch", None), int):
             self.adapter._epoch += count
 
     def close(self) -> None:
-        """Ends the workers that Keras has started for it; call it when nobody draws any more. Idempotent."""
+        """End the workers that Keras has started for it; call it when nobody draws any more. Idempotent."""
         if self._workers is not None:
             self._workers.end()
 
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """Arrays whose rows become batches.
+    """Arrays whose rows become batches."""
 
-    Attributes:
-        inputs: `(x, y, sample_weight)` or a part of it as Keras batches them, the rows along axis 0:
-            floating-point arrays have Keras's `floatx`, weights are made from `class_weight`, sparse arrays
-            are wrapped.
-        num_samples: rows.
-        batch_size: rows of a full batch.
-        shuffle: as in `fit`.
-        dense: whether all of them are there and dense, so that rows can be gathered and sliced.
-        pipeline: their batches as Keras brings them.
-    """
-
+    # `(x, y, sample_weight)` or a part of it as Keras batches them: floating-point arrays have Keras's
+    # `floatx`, weights are made from `class_weight`, sparse arrays are wrapped.
     inputs: Any
     num_samples: int
     batch_size: int
     shuffle: bool | str
-    dense: bool
+    dense: bool  # so that rows can be gathered and sliced
     pipeline: Pipeline = field(repr=False)
 
 
 def row_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data.Dataset:
-    """Returns a dataset whose passes yield row numbers, int64[n], in the order of `keras.Model.fit`.
+    """Return a dataset whose passes yield row numbers, int64[n], in the order of `keras.Model.fit`.
 
     The row numbers themselves go through Keras's own adapter, so the same global seed gives the same order. A
     shuffle over all rows does not depend on the batch size and comes in one piece.
@@ -199,25 +179,12 @@ def recognize(
     class_weight: dict[int, float] | None = None,
     looked_at: bool = False,
 ) -> Arrays | Pipeline:
-    """Returns what the first arguments of `keras.Model.fit` or `evaluate` are (`get_data_adapter`).
+    """Return what the first arguments of `keras.Model.fit` or `evaluate` are (`get_data_adapter`).
 
     Keras warns that `shuffle`, which is True unless one says otherwise, does nothing for datasets and
-    generators.
-
-    Args:
-        x: as `keras.Model.fit` takes it.
-        y: as `keras.Model.fit` takes it.
-        sample_weight: as `keras.Model.fit` takes it.
-        role: what the data is for, for messages.
-        batch_size: rows of a batch, for arrays; None leaves it to Keras.
-        steps: batches of an epoch, or None.
-        shuffle: as in `fit`.
-        class_weight: as in `fit`.
-        looked_at: whether Keras looks at a batch beforehand; see `looks_beforehand`.
-
-    Raises:
-        ValueError: for data that Keras does not know, mismatched lengths, and empty data other than a dataset
-            to validate on.
+    generators. `role` is for messages; `looked_at` says that Keras looks at a batch beforehand, see
+    `looks_beforehand`. A ValueError refuses data that Keras does not know, mismatched lengths, and empty data
+    other than a dataset to validate on.
     """
     require_usable(x, y, sample_weight, role=role)
     telling = told(x)
@@ -240,17 +207,9 @@ def recognize(
 
 
 def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
-    """Refuses data of which a look without drawing from it tells that it is of no use.
+    """Raise ValueError for data of which a look without drawing from it tells that it is of no use.
 
-    Args:
-        x: as `keras.Model.fit` takes it.
-        y: as `keras.Model.fit` takes it.
-        sample_weight: as `keras.Model.fit` takes it.
-        role: what the data is for, for messages.
-
-    Raises:
-        ValueError: for no data, text, data without rows, and data that Keras does not know or that is
-            divided.
+    That is no data, text, data without rows, and data that Keras does not know or that is divided.
     """
     for part in (x, y, sample_weight):
         _refuse_hugging_face(part, role)
@@ -281,7 +240,7 @@ _WARNS_OF_ENDS = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 16)
 
 
 def hugging_face_kind(data: Any) -> str | None:
-    """Returns which class of Hugging Face's `datasets` data belongs to, or None if to none."""
+    """Return which class of Hugging Face's `datasets` data belongs to, or None if to none."""
     names = [cls.__name__ for cls in type(data).__mro__ if cls.__module__.split(".")[0] == "datasets"]
     return next((name for name in names if name in _INSTEAD), None)
 
@@ -299,7 +258,7 @@ _INSTEAD = {
 
 
 def _refuse_hugging_face(data: Any, role: str) -> None:
-    """Raises a ValueError that says what Keras takes in place of a dataset of Hugging Face's."""
+    """Raise a ValueError that says what Keras takes in place of a dataset of Hugging Face's."""
     kind = hugging_face_kind(data)
     if kind is not None:
         raise ValueError(
@@ -308,25 +267,23 @@ def _refuse_hugging_face(data: Any, role: str) -> None:
 
 
 def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
-    """Splits the last `fraction` of the rows off, as `validation_split` does."""
+    """Split the last `fraction` of the rows off, as `validation_split` does."""
     refuse_plain_values(*arrays, role="training")
     train, validation = array_slicing.train_validation_split(arrays, validation_split=fraction)
     return train, validation
 
 
 def warn_out_of_data(*, asked: bool = True) -> None:
-    """Warns in Keras's words that an epoch or a validation has found the end of its data.
+    """Warn in Keras's words that an epoch or a validation has found the end of its data.
 
-    Args:
-        asked: whether a number of batches had been asked for. Keras up to 3.15 warns where none had, too
-            (keras#23084).
+    Keras up to 3.15 warns where no number of batches had been asked for, too (keras#23084).
     """
     if asked or _WARNS_OF_ENDS:
         warn_user(_OUT_OF_DATA)
 
 
 def without_optionals(batch: Any) -> Any:
-    """Turns the empty optionals by which `tf.data` carries a None back into None, as Keras does."""
+    """Turn the empty optionals by which `tf.data` carries a None back into None, as Keras does."""
     return keras.tree.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
     )
@@ -348,7 +305,7 @@ def _pipeline(adapter: Any, x: Any, telling: Any, looked_at: bool) -> Pipeline:
 
 
 def _lent(adapter: Any) -> LentBatches | None:
-    """Puts itself between an adapter and the user's Python that makes its batches, if it can."""
+    """Put itself between an adapter and the user's Python that makes its batches, if it can."""
     if isinstance(adapter, GeneratorDataAdapter):
         lent = LentBatches(adapter.generator)
         adapter.generator = lent.iterate
@@ -361,13 +318,13 @@ def _lent(adapter: Any) -> LentBatches | None:
 
 
 def _workers(adapter: Any) -> DataWorkers | None:
-    """Puts itself between an adapter and the pools that it starts for the user's data, if it starts any."""
+    """Put itself between an adapter and the pools that it starts for the user's data, if it starts any."""
     enqueuer = getattr(adapter, "enqueuer", None)
     return None if enqueuer is None else DataWorkers(enqueuer)
 
 
 def _tensor_of(leaf: Any) -> Any:
-    """Returns what a variable of Keras's holds, and everything else as it is."""
+    """Return what a variable of Keras's holds, and everything else as it is."""
     return tf.convert_to_tensor(leaf.value) if isinstance(leaf, keras.Variable) else leaf
 
 

@@ -1,21 +1,94 @@
-"""Notes on what Keras raises of data with a usual mistake: its messages do not say what is wrong there.
+"""Mistakes in data of which Keras's messages do not say what is wrong: refused, or noted on its errors.
 
-The message stays Keras's. The note stands behind it in the traceback (PEP 678, from Python 3.11 on).
+Refused are text, numbers and nothing where Keras takes arrays, with what to pass instead. Keras refuses them
+too, but names a type alone, prints all of the data, or fails in its own code. Where Keras has raised an
+error, its message stays, and a note stands behind it in the traceback (PEP 678, from Python 3.11 on). Leans
+on `standardize_dtype`, so that nothing is refused which Keras takes. Any thread.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from overlap_train._keras import methods
 from overlap_train._keras import models as keras_models
 
-__all__ = ["Noted"]
+__all__ = ["Noted", "refuse_plain_values"]
+
+
+_SCALARS = (str, bytes, bool, int, float, complex)
+_REMEDIES = {
+    "x": "turn it into numbers (keras.layers.StringLookup, TextVectorization), or pass tf.constant(x) to a "
+    "model that takes text",
+    "y": "turn labels into numbers, as by numpy.unique(y, return_inverse=True)[1]",
+    "sample_weight": "pass numbers",
+}
+
+
+def refuse_plain_values(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
+    """Raise ValueError for text, numbers and lists of numbers among the arrays of the data, and for none."""
+    if isinstance(x, (list, tuple, dict)) and _is_empty((x, y, sample_weight)):
+        raise ValueError(f"there is no {role} data: x holds no array; pass at least one")
+    for name, part in (("x", x), ("y", y), ("sample_weight", sample_weight)):
+        for leaf in _leaves(part):
+            kind = _kind(leaf)
+            if kind == "numbers":
+                raise ValueError(
+                    f"{name} of the {role} data is a list of numbers, and Keras takes arrays; pass "
+                    f"numpy.asarray({name})"
+                )
+            if kind == "a number":
+                raise ValueError(
+                    f"{name} of the {role} data is a single number, without rows; pass an array with one for "
+                    "each sample"
+                )
+            if kind is not None:
+                raise ValueError(f"{name} of the {role} data holds text; {_REMEDIES[name]}")
+
+
+def _is_empty(data: Any) -> bool:
+    return all(leaf is None for leaf in keras.tree.flatten(data))
+
+
+def _leaves(part: Any) -> Iterator[Any]:
+    """Yield the arrays of NumPy's in a part of the data, others without rows, and what lists hold."""
+    if isinstance(part, np.ndarray) or _is_number(part):
+        yield part
+    elif isinstance(part, Mapping):
+        yield from _leaves(list(part.values()))
+    elif isinstance(part, (list, tuple)):
+        for each in part:
+            if isinstance(each, _SCALARS) and not hasattr(each, "__array__"):
+                yield each
+            else:
+                yield from _leaves(each)
+
+
+def _is_number(part: Any) -> bool:
+    """Whether a part of the data is an array, or a tensor, of no dimension."""
+    try:
+        return tuple(part.shape) == ()
+    except Exception:  # it has none, or cannot tell
+        return False
+
+
+def _kind(leaf: Any) -> str | None:
+    """Return what is wrong with a leaf: it is "text", "a number" or one of "numbers"; or None."""
+    if _is_number(leaf):
+        return "a number"
+    if not isinstance(leaf, np.ndarray):
+        return "text" if isinstance(leaf, (str, bytes)) else "numbers"
+    try:
+        keras.backend.standardize_dtype(leaf.dtype)
+    except ValueError:
+        return "text" if leaf.dtype.kind in "US" else None  # objects that are all text it takes
+    return None
+
 
 _METHODS = ("train_step", "test_step", "compute_loss")
 
@@ -23,10 +96,7 @@ _METHODS = ("train_step", "test_step", "compute_loss")
 class Noted:
     """Adds a note to a TypeError or ValueError of its block if the data cannot be what the model is for.
 
-    Args:
-        model: compiled; of one with a `train_step` or the like of its own nothing is known.
-        element_spec: returns nested `tf.TensorSpec` of what should be a batch; asked if there is an error.
-        whose: "training" or "validation".
+    Of a model with a `train_step` or the like of its own nothing is known.
     """
 
     def __init__(self, model: keras.Model, element_spec: Callable[[], Any], whose: str) -> None:
@@ -46,7 +116,7 @@ class Noted:
 
 
 def _mistake(model: keras.Model, element_spec: Any, whose: str) -> str | None:
-    if any(methods.overriding_class(model, name) is not None for name in _METHODS):
+    if any(keras_models.overriding_class(model, name) is not None for name in _METHODS):
         return None
     x, y, _ = keras.utils.unpack_x_y_sample_weight(element_spec)
     rows = _shapes_of_rows(model, x)
@@ -65,7 +135,7 @@ def _mistake(model: keras.Model, element_spec: Any, whose: str) -> str | None:
 
 
 def _shapes_of_rows(model: keras.Model, x: Any) -> list[tuple[int | None, ...]]:
-    """Returns the shapes of a model's inputs in the data, if each lacks the dimension of the batch."""
+    """Return the shapes of a model's inputs in the data, if each lacks the dimension of the batch."""
     wanted = [tuple(each.shape) for each in getattr(model, "inputs", None) or ()]
     given = [leaf.shape for leaf in tf.nest.flatten(x) if isinstance(leaf, tf.TensorSpec)]
     if not wanted or len(given) != len(wanted) or any(shape.rank is None for shape in given):

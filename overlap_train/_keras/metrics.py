@@ -1,7 +1,9 @@
-"""The metrics of a model one by one, and its logs as Keras hands them out.
+"""The losses and metrics of a model: how a batch comes to them, which ones sum over rows, and the logs.
 
-Leans on `CompileMetrics`, `MetricsList`, `pythonify_logs`, `_get_metrics_result_or_logs` and
-`_flatten_metrics_in_order`.
+Leans on `CompileMetrics`, `MetricsList`, `pythonify_logs`, `_get_metrics_result_or_logs`,
+`_flatten_metrics_in_order`, `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_compute_loss`,
+`_aggregate_additional_loss`, `_flat_losses` and `_fn_kwargs`. Losses are computed while tracing, on the
+training thread.
 """
 
 from __future__ import annotations
@@ -10,28 +12,36 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from overlap_train._keras import methods, models
+from overlap_train._keras import models
 from overlap_train._keras.names import CompileMetrics, MetricsList, pythonify_logs
 
 __all__ = [
+    "additional_losses",
+    "averages_rows",
+    "compute_and_track_loss",
+    "compute_loss",
     "flatten_logs",
     "metric_leaves",
     "metrics_or_logs",
     "python_logs",
     "reset_others",
+    "row_loss",
     "stock_metric_handles",
+    "track_loss",
+    "tracks_each_loss",
     "unlisted_loss_handles",
 ]
 
 
 def python_logs(logs: Any) -> dict[str, Any]:
-    """Turns logs of tensors into flat logs of floats, or arrays, as callbacks get them (`pythonify_logs`)."""
+    """Turn logs of tensors into flat logs of floats, or arrays, as callbacks get them (`pythonify_logs`)."""
     return dict(pythonify_logs(logs))
 
 
 def metrics_or_logs(model: keras.Model, logs: Any) -> Any:
-    """Returns the metrics' results where the logs have their names, else the logs.
+    """Return the metrics' results where the logs have their names, else the logs.
 
     Keras's rule for the logs of an epoch and of a validation (`_get_metrics_result_or_logs`).
     """
@@ -39,12 +49,12 @@ def metrics_or_logs(model: keras.Model, logs: Any) -> Any:
 
 
 def flatten_logs(model: keras.Model, logs: dict[str, float]) -> Any:
-    """Returns metrics as `keras.Model.evaluate` does without `return_dict` (`_flatten_metrics_in_order`)."""
+    """Return metrics as `keras.Model.evaluate` does without `return_dict` (`_flatten_metrics_in_order`)."""
     return model._flatten_metrics_in_order(logs)
 
 
 def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
-    """Returns the metrics of `model` one by one, with the containers that `compile` makes opened."""
+    """Return the metrics of `model` one by one, with the containers that `compile` makes opened."""
     leaves: list[keras.metrics.Metric] = []
 
     def add(metrics: Iterable[keras.metrics.Metric]) -> None:
@@ -59,7 +69,7 @@ def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
 
 
 def reset_others(model: keras.Model, known: Collection[int]) -> None:
-    """Sets back the metrics of `model` none of whose variables is known, by the `id` of a handle."""
+    """Set back the metrics of `model` none of whose variables is known, by the `id` of a handle."""
     for metric in metric_leaves(model):
         handles = {id(handle) for v in metric.variables for handle in models.variable_handles(v)}
         if handles.isdisjoint(known):
@@ -67,7 +77,7 @@ def reset_others(model: keras.Model, known: Collection[int]) -> None:
 
 
 def unlisted_loss_handles(model: keras.Model) -> list[int]:
-    """Returns the `id` of each handle of Keras's loss tracker, if the model's own `metrics` leaves it out."""
+    """Return the `id` of each handle of Keras's loss tracker, if the model's own `metrics` leaves it out."""
     tracker = getattr(model, "_loss_tracker", None)
     if tracker is None or any(metric is tracker for metric in model.metrics):
         return []
@@ -75,6 +85,108 @@ def unlisted_loss_handles(model: keras.Model) -> list[int]:
 
 
 def stock_metric_handles(model: keras.Model) -> list[Any]:
-    """Returns the handles of all variables of Keras's own metrics."""
-    metrics = [metric for metric in metric_leaves(model) if methods.is_stock_method(type(metric))]
+    """Return the handles of all variables of Keras's own metrics."""
+    metrics = [metric for metric in metric_leaves(model) if models.is_stock_method(type(metric))]
     return [handle for m in metrics for v in m.variables for handle in models.variable_handles(v)]
+
+
+def averages_rows(model: keras.Model) -> bool:
+    """Whether loss and metrics of several batches together are those of one batch of all their rows.
+
+    They are if the loss is an average over rows of stock losses, and each metric a stock one whose state sums
+    what each row gives it. What a user has written, or what divides by a number that differs from batch to
+    batch (masks, an ignored class, losses of a whole batch such as Dice), is not known to be.
+    """
+    compiled = model._compile_metrics
+    if row_loss(model) is None or not (compiled is None or compiled.built):
+        return False
+    return all(metric is model._loss_tracker or _sums_rows(metric) for metric in metric_leaves(model))
+
+
+def row_loss(model: keras.Model) -> str | None:
+    """The name of the stock loss of a row that the compiled loss averages over a batch, if it does."""
+    loss = model._compile_loss
+    if loss is None or not loss.built or len(loss._flat_losses) != 1:
+        return None
+    (resolved,) = (entry.loss for entry in loss._flat_losses)
+    function = getattr(resolved, "fn", None)
+    options = getattr(resolved, "_fn_kwargs", {})
+    known = models.is_stock_method(type(resolved)) and _is_stock_function(function, _ROW_FUNCTIONS)
+    by_row = options.get("axis", -1) == -1 and options.get("ignore_class") is None
+    averages = known and by_row and resolved.reduction == "sum_over_batch_size"
+    return str(getattr(function, "__name__", "")) if averages else None
+
+
+def _sums_rows(metric: keras.metrics.Metric) -> bool:
+    if not models.is_stock_method(type(metric)):
+        return False
+    if isinstance(metric, keras.metrics.MeanMetricWrapper):
+        by_row = metric._fn_kwargs.get("axis", -1) == -1
+        return by_row and _is_stock_function(metric._fn, _ROW_FUNCTIONS | _ROW_METRICS)
+    return isinstance(metric, (keras.metrics.Precision, keras.metrics.Recall, keras.metrics.AUC))
+
+
+def _is_stock_function(function: Any, names: frozenset[str]) -> bool:
+    return models.is_stock_method(function) and getattr(function, "__name__", None) in names
+
+
+# Of `keras.losses` and `keras.metrics`: one value for each row, or each element of it. Not `hinge`, which
+# looks at all labels of a batch to tell 0 and 1 from -1 and 1.
+_ROW_FUNCTIONS = frozenset(
+    (
+        "binary_crossentropy",
+        "categorical_crossentropy",
+        "sparse_categorical_crossentropy",
+        "mean_squared_error",
+        "mean_absolute_error",
+        "mean_absolute_percentage_error",
+        "mean_squared_logarithmic_error",
+        "huber",
+        "log_cosh",
+        "categorical_hinge",
+        "kl_divergence",
+        "poisson",
+        "cosine_similarity",
+    )
+)
+
+
+_ROW_METRICS = frozenset(
+    (
+        "accuracy",
+        "binary_accuracy",
+        "categorical_accuracy",
+        "sparse_categorical_accuracy",
+        "top_k_categorical_accuracy",
+        "sparse_top_k_categorical_accuracy",
+    )
+)
+
+
+def compute_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Return a batch's loss as `train_step` computes it (`_compute_loss`)."""
+    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+
+
+def compute_and_track_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Return a batch's loss and counts it, as `train_step` does."""
+    loss = compute_loss(model, x, y, y_pred, sample_weight)
+    track_loss(model, x, loss)
+    return loss
+
+
+def track_loss(model: keras.Model, x: Any, loss: Any) -> None:
+    """Count the loss of a batch of x (`_loss_tracker`)."""
+    rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
+    model._loss_tracker.update_state(loss, sample_weight=rows)
+
+
+def additional_losses(model: keras.Model) -> list[Any]:
+    """Return what `compute_loss` adds to the compiled loss, as it does (`_aggregate_additional_loss`)."""
+    return [model._aggregate_additional_loss(loss) for loss in model.losses]
+
+
+def tracks_each_loss(model: keras.Model) -> bool:
+    """Whether Keras averages the losses of several outputs one by one (`_compile_loss.metrics`)."""
+    loss = model._compile_loss
+    return loss is not None and bool(loss.metrics)

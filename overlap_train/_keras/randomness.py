@@ -1,15 +1,20 @@
-"""The random generators that belong to everybody: their states, taken and put back.
+"""The random generators that belong to everybody: their states, taken, checked and put back.
 
 Those of `random`, NumPy, TensorFlow's eager operations (`context()._seed`, `_rng`), Keras
-(`global_seed_generator`) and `tf.random.get_global_generator` (`global_generator`). Who draws without a
+(`global_seed_generator`) and `tf.random.get_global_generator` (`global_generator`). What draws without a
 generator of its own, such as a callback, gets the numbers that follow. On the training thread.
+
+Python and NumPy put a state back nearly unseen, and NumPy indexes memory by what it says: a position that is
+out of range reads beside the generator, or ends the process. So a state that comes from a file is looked at
+before it is handed to them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from types import NoneType
 from typing import Any
 
 import keras
@@ -19,18 +24,133 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
-from overlap_train._keras.generator_states import require_numpy_state, require_python_state
 from overlap_train._keras.names import global_seed_generator, global_state
 
 __all__ = [
+    "BIT_GENERATORS",
     "check_random_states",
     "global_seed",
     "global_variables",
     "numpy_state",
     "random_states",
+    "require_numpy_state",
+    "require_python_state",
+    "require_seeds",
     "set_numpy_state",
     "set_random_states",
 ]
+
+
+BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+"""The generators of bits of NumPy's whose states are known."""
+
+_PYTHONS_NUMBERS = 625  # of the state of a generator of Python's: 624, and the position in them
+_SEED_PARTS = frozenset(("entropy", "spawn_key", "pool_size", "n_children_spawned"))
+_LARGEST_POOL = 64
+_MOST_SEED_BITS = 1 << 14  # NumPy takes a time that grows with the square of an integer's length
+
+_Check = Callable[[Any], bool]
+
+
+def _whole(most: int) -> _Check:
+    return lambda value: (
+        isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) <= most
+    )
+
+
+def _words(count: int, dtype: Any) -> _Check:
+    return lambda value: (
+        type(value) is np.ndarray and value.dtype.newbyteorder("=") == dtype and value.shape == (count,)
+    )
+
+
+_LONG = {"state": _whole(2**128 - 1), "inc": _whole(2**128 - 1)}
+# What each keeps under "state", and beside it.
+_INNER: Mapping[str, Mapping[str, _Check]] = {
+    "MT19937": {"key": _words(624, np.uint32), "pos": _whole(624)},
+    "PCG64": _LONG,
+    "PCG64DXSM": _LONG,
+    "Philox": {"counter": _words(4, np.uint64), "key": _words(2, np.uint64)},
+    "SFC64": {"state": _words(4, np.uint64)},
+}
+_HALF: Mapping[str, _Check] = {"has_uint32": _whole(1), "uinteger": _whole(2**32 - 1)}
+_OUTER: Mapping[str, Mapping[str, _Check]] = {
+    "MT19937": {},
+    "PCG64": _HALF,
+    "PCG64DXSM": _HALF,
+    "Philox": {"buffer": _words(4, np.uint64), "buffer_pos": _whole(4), **_HALF},
+    "SFC64": _HALF,
+}
+# A RandomState has these besides.
+_NORMAL: Mapping[str, _Check] = {
+    "has_gauss": _whole(1),
+    "gauss": lambda value: isinstance(value, (float, np.floating)),
+}
+
+
+def require_numpy_state(state: Any, *, legacy: bool = False) -> str:
+    """Return the name of the bit generator whose state it is, or raise TypeError or ValueError.
+
+    With `legacy` it is the state of a `RandomState`, also as the tuple of five that NumPy returns for
+    MT19937.
+    """
+    if legacy and type(state) is tuple:
+        if len(state) != 5:
+            raise ValueError(f"a state of {len(state)} parts")
+        name, key, pos, has_gauss, gauss = state
+        state = {"bit_generator": name, "state": {"key": key, "pos": pos}}
+        state |= {"has_gauss": has_gauss, "gauss": gauss}
+    if type(state) is not dict or type(state.get("bit_generator")) is not str:
+        raise TypeError("a state that names no generator of bits")
+    name = state["bit_generator"]
+    if name not in BIT_GENERATORS:
+        raise ValueError(f"a state of {name:.80}")
+    inner = state.get("state")
+    if type(inner) is not dict or inner.keys() != _INNER[name].keys():
+        raise TypeError(f"a state of {name} without all of its parts")
+    outer = {**_OUTER[name], **(_NORMAL if legacy else {})}
+    if state.keys() != {"bit_generator", "state", *outer}:
+        raise TypeError(f"a state of {name} with other parts than its own")
+    _require_parts(name, inner, _INNER[name])
+    _require_parts(name, state, outer)
+    return name
+
+
+def require_python_state(state: Any) -> None:
+    """Raise TypeError or ValueError unless a state can be that of a generator of Python's."""
+    if type(state) is not tuple or len(state) != 3:
+        raise TypeError("a state that is no tuple of three")
+    version, numbers, gauss = state
+    whole, index = _whole(2**32 - 1), _whole(_PYTHONS_NUMBERS - 1)
+    right = type(numbers) is tuple and len(numbers) == _PYTHONS_NUMBERS and all(map(whole, numbers))
+    if type(version) is not int or version != 3 or not right or not index(numbers[-1]):
+        raise ValueError("a state of other numbers than a generator's")
+    if not isinstance(gauss, (float, NoneType)):
+        raise TypeError(f"a number of type {type(gauss).__name__}")
+
+
+def require_seeds(parts: Any) -> None:
+    """Raise TypeError or ValueError unless parts can be those of a `SeedSequence` that is soon made."""
+    if type(parts) is not dict or parts.keys() != _SEED_PARTS:
+        raise ValueError("seeds without all of their parts")
+    entropy, key = parts["entropy"], parts["spawn_key"]
+    numbers = [] if entropy is None else entropy if type(entropy) is list else [entropy]
+    if type(key) is not tuple or not all(type(n) is int and n >= 0 for n in (*numbers, *key)):
+        raise TypeError("seeds that are no whole numbers")
+    bits = sum(max(32, number.bit_length()) for number in (*numbers, *key))
+    if bits > _MOST_SEED_BITS:
+        raise ValueError(f"seeds of {bits} bits")
+    if not _whole(_LARGEST_POOL)(parts["pool_size"]) or parts["pool_size"] < 4:
+        raise ValueError("a pool of another size")
+    if not _whole(2**32 - 1)(parts["n_children_spawned"]):
+        raise ValueError("seeds of another number of children")
+
+
+def _require_parts(name: str, parts: Mapping[str, Any], checks: Mapping[str, _Check]) -> None:
+    for part, fits in checks.items():
+        if not fits(parts[part]):
+            raise ValueError(f"a state of {name} whose {part} is out of range")
+
 
 _numpy_random: Any = np.random  # whose stubs lack the two functions that ask for its kind and set it
 _LONGEST_SEED_BITS = 1 << 12
@@ -38,10 +158,9 @@ _NUMBERS = 625  # of the state of a generator of Python's
 
 
 def random_states(known: Collection[int] = ()) -> dict[str, Any]:
-    """Returns the states, in plain values; nothing of them is shared.
+    """Return the states, in plain values; nothing of them is shared.
 
-    Args:
-        known: the `id` of the handles of variables that somebody else restores.
+    Variables whose handles have an `id` in `known` are left out: something else restores them.
     """
     eager = context.context()
     generator = getattr(eager, "_rng", None)
@@ -57,14 +176,9 @@ def random_states(known: Collection[int] = ()) -> dict[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) -> None:
-    """Puts states back.
+    """Put states of `random_states` back, but for the variables in `known`.
 
-    Args:
-        states: of `random_states`.
-        known: as there; these variables are left alone.
-
-    Raises:
-        ValueError: one is none, as for `TypeError`, `LookupError` and `OverflowError`.
+    What is no state raises ValueError, TypeError, LookupError or OverflowError.
     """
     if "keras" in states:
         global_seed_generator()  # which draws from Python's when it is made
@@ -84,7 +198,7 @@ def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) ->
 
 
 def global_seed(seed: int | None) -> contextlib.ExitStack:
-    """Sets TensorFlow's global seed for what is traced within; eager operations draw on as they did."""
+    """Set TensorFlow's global seed for what is traced within; eager operations draw on as they did."""
     eager = context.context()
     before, eager._seed = eager._seed, seed
     undo = contextlib.ExitStack()
@@ -93,11 +207,7 @@ def global_seed(seed: int | None) -> contextlib.ExitStack:
 
 
 def check_random_states(states: Mapping[str, Any]) -> None:
-    """Makes sure that states can be put back, and changes nothing.
-
-    Raises:
-        ValueError: one is none, as for `TypeError`, `LookupError` and `OverflowError`.
-    """
+    """Raise what `set_random_states` would raise for states, and change nothing."""
     _long(states["python"])
     require_numpy_state(states["numpy"], legacy=True)
     if states["eager"] is not None:
@@ -116,19 +226,15 @@ def check_random_states(states: Mapping[str, Any]) -> None:
 
 
 def numpy_state() -> Any:
-    """Returns the state of NumPy's global generator; nothing of it is shared."""
+    """Return the state of NumPy's global generator; nothing of it is shared."""
     state = np.random.get_state(legacy=False)
     return {**state, "state": {name: np.copy(part)[()] for name, part in state["state"].items()}}
 
 
 def set_numpy_state(state: Any) -> None:
-    """Puts a state of NumPy's global generator back, which then draws from what it drew from.
+    """Put a state of NumPy's global generator back, which then draws from what it drew from.
 
-    Args:
-        state: of `numpy_state`, or a tuple, as NumPy returns it for the generator that it begins with.
-
-    Raises:
-        ValueError: it is none, as for `TypeError`, `LookupError` and `OverflowError`.
+    It is one of `numpy_state`, or a tuple as NumPy returns it for the generator that it begins with.
     """
     generator = getattr(np.random, require_numpy_state(state, legacy=True))(0)
     shared = _numpy_random
@@ -138,17 +244,13 @@ def set_numpy_state(state: Any) -> None:
 
 
 def _short(state: Any) -> list[Any]:
-    """Returns the state of a generator of Python's with its numbers in an array."""
+    """Return the state of a generator of Python's with its numbers in an array."""
     version, numbers, gauss = state
     return [version, np.array(numbers, np.uint32), gauss]
 
 
 def _long(state: Any) -> Any:
-    """Returns the state as Python takes it.
-
-    Raises:
-        TypeError: it is none, as for `ValueError`.
-    """
+    """Return the state as Python takes it, or raise TypeError or ValueError."""
     if type(state) is not list:
         raise TypeError(f"a state of type {type(state).__name__}")
     version, numbers, gauss = state
@@ -162,12 +264,12 @@ def _long(state: Any) -> Any:
 
 
 def global_variables() -> list[tf.Variable]:
-    """Returns the states of Keras's and TensorFlow's global generators, of those that there are."""
+    """Return the states of Keras's and TensorFlow's global generators, of those that there are."""
     return list(_variables().values())
 
 
 def _variables() -> dict[str, tf.Variable]:
-    """Returns the variables of the generators that exist."""
+    """Return the variables of the generators that exist."""
     found = {}
     generator = global_state.get_global_attribute("global_seed_generator")
     if isinstance(generator, keras.random.SeedGenerator):

@@ -39,7 +39,7 @@ AddedLoss = tuple[keras.Layer, tf.Tensor]
 
 
 def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
-    """Returns the strategy whose scope made a model (`_distribute_strategy`), or None."""
+    """Return the strategy whose scope made a model (`_distribute_strategy`), or None."""
     return getattr(model, "_distribute_strategy", None)
 
 
@@ -54,17 +54,17 @@ def looks_beforehand(model: keras.Model) -> bool:
 
 
 def optimizer_strategy(optimizer: Any) -> Any:
-    """Returns the strategy whose scope made an optimizer (`_distribution_strategy`)."""
+    """Return the strategy whose scope made an optimizer (`_distribution_strategy`)."""
     return optimizer._distribution_strategy
 
 
 def inner_optimizer(optimizer: Any) -> Any:
-    """Returns the optimizer that applies the gradients, which a LossScaleOptimizer wraps."""
+    """Return the optimizer that applies the gradients, which a LossScaleOptimizer wraps."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def symbolic_build(model: keras.Model, element_spec: Any) -> None:
-    """Makes the variables of a model, its metrics, loss and optimizer as Keras does (`_symbolic_build`).
+    """Make the variables of a model, its metrics, loss and optimizer as Keras does (`_symbolic_build`).
 
     Called in the scope of the strategy, outside its replicas, where Keras makes them too.
     """
@@ -73,22 +73,22 @@ def symbolic_build(model: keras.Model, element_spec: Any) -> None:
 
 
 def mask_of(tensor: Any) -> Any:
-    """Returns the mask that a layer's output carries, or None (`_keras_mask`)."""
+    """Return the mask that a layer's output carries, or None (`_keras_mask`)."""
     return getattr(tensor, "_keras_mask", None)
 
 
 def set_mask(tensor: Any, mask: Any) -> None:
-    """Makes a tensor carry a mask (`_keras_mask`)."""
+    """Make a tensor carry a mask (`_keras_mask`)."""
     tensor._keras_mask = mask
 
 
 def logits_of(tensor: Any) -> Any:
-    """Returns the logits that crossentropies take instead of a layer's output, or None (`_keras_logits`)."""
+    """Return the logits that crossentropies take instead of a layer's output, or None (`_keras_logits`)."""
     return getattr(tensor, "_keras_logits", None)
 
 
 def set_logits(tensor: Any, logits: Any) -> None:
-    """Makes crossentropies take other logits than a tensor's logarithm (`_keras_logits`)."""
+    """Make crossentropies take other logits than a tensor's logarithm (`_keras_logits`)."""
     tensor._keras_logits = logits
 
 
@@ -97,7 +97,7 @@ _SCALINGS = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
 
 
 def unscaled_losses() -> contextlib.ExitStack:
-    """Computes losses on this thread as if there were one replica (`scale_loss_for_distribution`).
+    """Compute losses on this thread as if there were one replica (`scale_loss_for_distribution`).
 
     Keras divides a loss by the number of replicas, since it means the mean of the rows of one of them. Other
     threads go on as before. Nothing in the block may wait for another replica.
@@ -122,7 +122,7 @@ def unscaled_losses() -> contextlib.ExitStack:
 
 
 def gradients_already_reduced(optimizer: Any) -> contextlib.ExitStack:
-    """Lets `apply_gradients` take gradients that are summed over the replicas (`_all_reduce_sum_gradients`).
+    """Let `apply_gradients` take gradients that are summed over the replicas (`_all_reduce_sum_gradients`).
 
     Keras sums them after clipping, so that each replica clips its own; summed before, the gradient of the
     whole batch is clipped, as on one device.
@@ -145,14 +145,9 @@ def gradients_already_reduced(optimizer: Any) -> contextlib.ExitStack:
 def keep_added_losses_apart(
     layers: Sequence[keras.Layer], patches: contextlib.ExitStack
 ) -> Callable[[], list[AddedLoss]]:
-    """Keeps what each replica adds with `add_loss` apart: layers hold one list, which replicas share.
+    """Keep what each replica adds with `add_loss` apart: layers hold one list, which replicas share.
 
-    Args:
-        layers: of the model.
-        patches: puts them back.
-
-    Returns:
-        The function that begins a replica's forward pass and returns the list that it will fill.
+    Returns what begins a replica's forward pass and returns the list that it will fill.
     """
     local = threading.local()
 
@@ -171,7 +166,7 @@ def keep_added_losses_apart(
 
 
 def place_added_losses(model: keras.Model, added: Sequence[AddedLoss]) -> None:
-    """Makes these the terms that `model.losses` returns beside regularisers (`_losses`, `_loss_ids`)."""
+    """Make these the terms that `model.losses` returns beside regularisers (`_losses`, `_loss_ids`)."""
     model._clear_losses()
     scope = get_stateless_scope() if in_stateless_scope() else None
     for layer, term in added:
@@ -183,7 +178,7 @@ def place_added_losses(model: keras.Model, added: Sequence[AddedLoss]) -> None:
 
 
 def without_updates(model: keras.Model) -> keras.StatelessScope:
-    """Returns a scope in which assignments to variables are forgotten, and `add_loss` still counts.
+    """Return a scope in which assignments to variables are forgotten, and `add_loss` still counts.
 
     The weights are read here, so that a gradient tape in whose block this is called sees it: in such a scope
     regularisers get the scope's values (`_get_regularization_losses`).

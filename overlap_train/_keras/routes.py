@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import keras
 
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 
 __all__ = [
     "Handler",
@@ -39,23 +39,15 @@ R = TypeVar("R")
 
 @dataclass
 class Route:
-    """One routed call.
-
-    Attributes:
-        model: whose method is routed.
-        name: of the method.
-        target: called in its place.
-        busy: whether it is running, so that what it calls is Keras's own.
-        error: what the target raised, and its cause, which Keras takes away.
-        handled: whether it is one of all models' calls, which goes to a `Handler`.
-    """
+    """One routed call."""
 
     model: keras.Model
     name: str
-    target: Callable[..., Any]
-    busy: bool = False
+    target: Callable[..., Any]  # called in place of the method
+    busy: bool = False  # what a running target calls is Keras's own
+    # Of the target, and its cause, which Keras takes away.
     error: tuple[BaseException, BaseException | None] | None = None
-    handled: bool = False
+    handled: bool = False  # one of all models' calls, which goes to a `Handler`
 
 
 class Handler(Protocol):
@@ -64,15 +56,7 @@ class Handler(Protocol):
     def __call__(
         self, original: Callable[..., Any], model: keras.Model, name: str, *args: Any, **kwargs: Any
     ) -> Any:
-        """Does what the call asks for.
-
-        Args:
-            original: Keras's method, in case it is to be called after all.
-            model: whose method it is.
-            name: of the method.
-            args: of the call.
-            kwargs: of the call.
-        """
+        """Do what the call asks for; `original` is Keras's method, in case it is to be called after all."""
 
 
 _local = threading.local()
@@ -89,7 +73,7 @@ def is_within(model: keras.Model, name: str) -> bool:
     """Whether a method of the model's own class is running, on this thread, and has called us."""
     if _is_marked(model, name):
         return True  # called again by what we have called
-    codes = keras_methods.codes_of(model, name)  # a function of a script may have the same name
+    codes = keras_models.codes_of(model, name)  # a function of a script may have the same name
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -119,18 +103,15 @@ class Through:
 
 
 def entered(model: keras.Model, name: str, *, handled: bool = False) -> contextlib.ExitStack:
-    """Marks that a method of the model's own is about to be called by us, so that it is not called again.
+    """Mark that a method of the model's own is about to be called by us, so that it is not called again.
 
-    Args:
-        model: whose method it is.
-        name: of the method.
-        handled: whether a `Handler` is about to be called in its place.
+    With `handled`, a `Handler` is about to be called in its place.
     """
     return _marked(Route(model, name, lambda: None, busy=True, handled=handled))
 
 
 def passed_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Returns a decorator for a method of the trainer that does what the model's method of a name does.
+    """Return a decorator for a method of the trainer that does what the model's method of a name does.
 
     Where the model has a method of its own, which has not called us, `_{name}_by_model` is called, with the
     arguments as they were given: the model's method may have others than Keras's.
@@ -140,7 +121,7 @@ def passed_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @functools.wraps(method)
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             trainer: Any = args[0]
-            if keras_methods.is_replaced(trainer.model, name) and not is_within(trainer.model, name):
+            if keras_models.is_replaced(trainer.model, name) and not is_within(trainer.model, name):
                 result: R = getattr(trainer, f"_{name}_by_model")(*args[1:], **kwargs)
                 return result
             return method(*args, **kwargs)
@@ -157,7 +138,7 @@ def is_routed(model: keras.Model, name: str) -> bool:
 
 
 def suspended() -> contextlib.ExitStack:
-    """Lets Keras do what this thread asks of it, whatever is routed."""
+    """Let Keras do what this thread asks of it, whatever is routed."""
     before = getattr(_local, "suspended", False)
     _local.suspended = True
     undo = contextlib.ExitStack()
@@ -166,7 +147,7 @@ def suspended() -> contextlib.ExitStack:
 
 
 def add_handler(handler: Handler, *, everywhere: bool) -> None:
-    """Routes the methods of all models: on this thread, or on all."""
+    """Route the methods of all models: on this thread, or on all."""
     for name in _NAMES:
         _exchange(name)
     place = _everywhere if everywhere else _handlers()
@@ -176,7 +157,7 @@ def add_handler(handler: Handler, *, everywhere: bool) -> None:
 
 
 def remove_handler(handler: Handler, *, everywhere: bool) -> None:
-    """Ends what `add_handler` began; any thread may do so, as where a generator is closed by another."""
+    """End what `add_handler` began; any thread may do so, as where a generator is closed by another."""
     place = _everywhere if everywhere else _handlers()
     with _lock:
         if handler not in place:
@@ -188,7 +169,7 @@ def remove_handler(handler: Handler, *, everywhere: bool) -> None:
 
 
 def _handlers() -> list[Handler]:
-    """Returns the handlers of this thread, the innermost last."""
+    """Return the handlers of this thread, the innermost last."""
     found: list[Handler] = _local.__dict__.setdefault("handlers", [])
     return found
 
@@ -206,21 +187,21 @@ def _is_marked(model: keras.Model, name: str) -> bool:
 
 
 def _exchange(name: str) -> None:
-    """Lets Keras's method come here, if it does not yet."""
+    """Let Keras's method come here, if it does not yet."""
     with _lock:
         if not _users.get(name):
-            cell = keras_methods.method_cell(name)
+            cell = keras_models.method_cell(name)
             _originals[name] = cell.cell_contents
             cell.cell_contents = _routed(cell.cell_contents, name)
         _users[name] = _users.get(name, 0) + 1
 
 
 def _put_back(name: str) -> None:
-    """Gives Keras's method back what it was, if no call is routed any more."""
+    """Give Keras's method back what it was, if no call is routed any more."""
     with _lock:
         _users[name] -= 1
         if not _users[name]:
-            keras_methods.method_cell(name).cell_contents = _originals.pop(name)
+            keras_models.method_cell(name).cell_contents = _originals.pop(name)
 
 
 def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -250,7 +231,7 @@ def _called(route: Route, *args: Any, **kwargs: Any) -> Any:
 
 
 def _handler() -> Handler | None:
-    """Returns who takes the calls of this thread."""
+    """Return who takes the calls of this thread."""
     if getattr(_local, "suspended", False):
         return None
     for handlers in (_handlers(), _everywhere):

@@ -1,40 +1,50 @@
-"""What Keras's `fit` goes by: its train function, the groups of its steps, where it begins and its caps.
+"""What Keras's `fit` goes by, and how it validates: its functions, the groups of its steps, its caps.
 
-Leans on `_call_has_training_arg`, `_initial_epoch`, `_should_trace` and TensorFlow's
-`is_op_determinism_enabled`. On the training thread.
+Leans on `_call_has_training_arg`, `_initial_epoch`, `_should_trace`, `TFEpochIterator`,
+`_eval_epoch_iterator`, the argument `_use_cached_eval_dataset` and TensorFlow's `is_op_determinism_enabled`.
+On the training thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 from tensorflow.python.framework import config as tf_config
 
-from overlap_train._keras import methods
+from overlap_train._keras import models
+from overlap_train._keras.data import OUT_OF_DATA, warn_out_of_data
+from overlap_train._keras.names import TFEpochIterator
 from overlap_train._keras.tracebacks import warn_user
 
 __all__ = [
+    "FitEvaluation",
+    "Pass",
     "begin_training",
     "capped_epochs",
     "capped_steps",
     "forward",
+    "has_own_test_function",
     "initial_epoch",
     "is_deterministic",
     "profiles",
     "require_stock_function",
     "steps_per_execution",
+    "test_function",
     "train_function",
+    "validates_itself",
 ]
 
 
 def steps_per_execution(model: keras.Model) -> int:
-    """Returns how many steps Keras makes between two calls of the batch hooks (`steps_per_execution`)."""
+    """Return how many steps Keras makes between two calls of the batch hooks (`steps_per_execution`)."""
     return int(getattr(model, "steps_per_execution", None) or 1)
 
 
 def capped_steps(steps: int | None) -> int | None:
-    """Returns steps of an epoch as `keras.config.set_max_steps_per_epoch` caps them, with Keras's warning."""
+    """Return steps of an epoch as `keras.config.set_max_steps_per_epoch` caps them, with Keras's warning."""
     limit = keras.config.max_steps_per_epoch()
     if not limit or (steps and steps <= limit):
         return steps
@@ -43,7 +53,7 @@ def capped_steps(steps: int | None) -> int | None:
 
 
 def begin_training(model: keras.Model) -> Any:
-    """Makes the model's train function as `fit` does, without tracing it; returns it (`train_function`).
+    """Make the model's train function as `fit` does, without tracing it; return it (`train_function`).
 
     `compile` takes it away and `make_train_function(force=True)` makes another one: whoever holds this one
     can tell that a callback did so.
@@ -53,10 +63,10 @@ def begin_training(model: keras.Model) -> Any:
 
 
 def require_stock_function(model: keras.Model) -> None:
-    """Raises ValueError if the model's train function is not the one that Keras makes (`train_function`)."""
+    """Raise ValueError if the model's train function is not the one that Keras makes (`train_function`)."""
     function = model.train_function
-    if methods.is_replaced(model, "make_train_function") or not (
-        function is None or methods.is_stock_method(function)
+    if models.is_replaced(model, "make_train_function") or not (
+        function is None or models.is_stock_method(function)
     ):
         raise ValueError(
             f"{type(model).__name__} makes its train function itself (make_train_function), while Trainer "
@@ -65,12 +75,12 @@ def require_stock_function(model: keras.Model) -> None:
 
 
 def train_function(model: keras.Model) -> Any:
-    """Returns what `begin_training` returned, or what a callback has put in its place, or None."""
+    """Return what `begin_training` returned, or what a callback has put in its place, or None."""
     return model.train_function
 
 
 def initial_epoch(model: keras.Model, default: int) -> int:
-    """Returns where BackupAndRestore found that training goes on (`_initial_epoch`), or `default`."""
+    """Return where BackupAndRestore found that training goes on (`_initial_epoch`), or `default`."""
     return getattr(model, "_initial_epoch", None) or default
 
 
@@ -80,7 +90,7 @@ def profiles(callback: keras.callbacks.TensorBoard) -> bool:
 
 
 def capped_epochs(epochs: int) -> int:
-    """Returns a number of epochs, capped as `keras.config.set_max_epochs` says for debugging."""
+    """Return a number of epochs, capped as `keras.config.set_max_epochs` says for debugging."""
     limit = keras.config.max_epochs()
     if not limit or epochs <= limit:
         return epochs
@@ -89,10 +99,147 @@ def capped_epochs(epochs: int) -> int:
 
 
 def forward(model: keras.Model, x: Any) -> Any:
-    """Calls a model for training as its `train_step` does (`_call_has_training_arg`)."""
+    """Call a model for training as its `train_step` does (`_call_has_training_arg`)."""
     return model(x, training=True) if model._call_has_training_arg else model(x)
 
 
 def is_deterministic() -> bool:
     """Whether `tf.config.experimental.enable_op_determinism` has been called."""
     return bool(tf_config.is_op_determinism_enabled())
+
+
+class _Catching:
+    """Keras's context that catches the end of the data, which tells of it."""
+
+    def __init__(self, catching: Any, tell: Callable[[], None]) -> None:
+        self._catching, self._tell = catching, tell
+
+    def __enter__(self) -> None:
+        self._catching.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        if isinstance(error, OUT_OF_DATA):
+            self._tell()
+        return self._catching.__exit__(kind, error, trace)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one validation has drawn."""
+
+    iterators: int  # made over the data, those at which Keras looked beforehand included
+    batches: int
+    ended: bool  # the end of the data was found behind the batches
+
+
+class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
+    """Keras's, which counts what it draws, and warns of the user's line."""
+
+    made = groups = 0
+    ended = told_of_end = False
+
+    def _get_iterator(self) -> Any:
+        self.made += 1
+        return super()._get_iterator()
+
+    def reset(self) -> None:
+        self.groups, self.ended = 0, False
+        super().reset()
+
+    def __next__(self) -> Any:
+        group = super().__next__()
+        self.groups += 1
+        return group
+
+    def catch_stop_iteration(self) -> _Catching:
+        return _Catching(super().catch_stop_iteration(), self._note_end)
+
+    def _note_end(self) -> None:
+        """Take back the group that was to be drawn when the data ended."""
+        self.ended, self.groups = True, self.groups - 1
+
+    def _interrupted_warning(self) -> None:
+        # The end of data of unknown length is told once, and not in each validation.
+        expected = self.steps_per_epoch or self.data_adapter.num_batches is not None
+        if expected or not self.groups or not self.told_of_end:
+            self.told_of_end = True
+            warn_out_of_data()
+
+    def take_pass(self) -> Pass:
+        """Return what has been drawn since the last call."""
+        made, self.made = self.made, 0
+        batches = self.groups * self.steps_per_execution
+        return Pass(made, min(batches, self.data_adapter.num_batches or batches), self.ended)
+
+
+class FitEvaluation:
+    """Calls `model.evaluate` on one set as `fit` does for its validations, with one iterator for all of them.
+
+    `data` returns `(x, y, sample_weight)` and is asked at the first validation.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        data: Callable[[], tuple[Any, Any, Any]],
+        batch_size: int | None,
+        steps: int | None,
+    ) -> None:
+        self._model, self._data, self._batch_size, self._steps = model, data, batch_size, steps
+        self._iterator: Any = None
+
+    def __call__(self, callbacks: Any) -> tuple[Any, Pass]:
+        """Return the logs, and what Keras's own `evaluate` has drawn."""
+        model = self._model
+        data = dict(zip(("x", "y", "sample_weight"), self._data(), strict=True), batch_size=self._batch_size)
+        if self._iterator is None:
+            self._iterator = _CountedEpochIterator(
+                **data,
+                distribute_strategy=model.distribute_strategy,
+                steps_per_execution=model.steps_per_execution,
+                steps_per_epoch=self._steps,
+                shuffle=False,
+            )
+        # Of this set alone: Keras's `fit` has one, and leaves it in the model where it ends by an error.
+        before = getattr(model, "_eval_epoch_iterator", None)
+        model._eval_epoch_iterator = self._iterator
+        try:
+            logs = model.evaluate(
+                **data,
+                steps=self._steps,
+                callbacks=callbacks,
+                return_dict=True,
+                _use_cached_eval_dataset=True,
+            )
+        finally:
+            model._eval_epoch_iterator = before
+        return logs, self._iterator.take_pass()
+
+    def close(self) -> None:
+        """Let the data go."""
+        self._iterator = None
+
+
+def has_own_test_function(model: keras.Model) -> bool:
+    """Whether a validation runs what a user has made, and not `test_step` (`make_test_function`)."""
+    if models.is_replaced(model, "make_test_function"):
+        return True
+    return model.test_function is not None and not models.is_stock_method(model.test_function)
+
+
+def validates_itself(model: keras.Model) -> str | None:
+    """Return who validates within `fit` in place of Keras: code of the model's own, or a library's."""
+    if has_own_test_function(model):
+        return f"{type(model).__name__} makes its test function itself"
+    if not models.is_replaced(model, "evaluate"):
+        return None
+    owner = models.overriding_class(model, "evaluate")
+    if owner is None:
+        return f"keras.Model.evaluate is that of {models.patched_by(model, 'evaluate')}"
+    return f"{owner.__name__} has an evaluate of its own"
+
+
+def test_function(model: keras.Model) -> Any:
+    """Return the model's test function, made as `evaluate` does, without tracing it (`test_function`)."""
+    model.make_test_function()
+    return model.test_function

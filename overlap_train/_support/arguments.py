@@ -1,41 +1,62 @@
 """Checks of what a user passes: each bad value is refused where it is given, saying what to do.
 
-The one owner of what counts as a flag, a choice, a text, a path and a collection; `numbers` owns the numbers
-and `fit_arguments` what Keras calls by a name. Scalars of NumPy are taken as those of Python, and returned as
-such. Free of TensorFlow, so that every room may use it. Any thread.
+The one owner of what counts as a flag, a choice, a text, a path, a collection, an integer and a number, and
+of the names of arguments; `fit_arguments` owns what Keras calls by a name. Scalars of NumPy are taken as
+those of Python, and returned as such; a boolean is no number. Free of TensorFlow, so that every room may use
+it. Any thread.
 """
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
+import math
+import numbers
+import operator
 import os
 import reprlib
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
-
-Auto = Literal["auto"]
-T = TypeVar("T")
+import numpy.typing as npt
 
 __all__ = [
+    "LARGEST",
     "Auto",
+    "array_of",
     "auto_or",
+    "checks_names",
     "freeze",
+    "is_count",
     "is_text",
+    "knows_names",
     "plain_text",
     "require_callable",
     "require_choice",
+    "require_count",
     "require_each",
     "require_flag",
     "require_instance",
+    "require_integer",
     "require_items",
     "require_mapping",
     "require_path",
+    "require_real",
+    "require_seconds",
+    "require_sizes",
     "require_text",
+    "scalar",
     "shown",
     "text_of",
 ]
+
+
+Auto = Literal["auto"]
+T = TypeVar("T")
 
 
 _shortener = reprlib.Repr()
@@ -43,7 +64,7 @@ _shortener.maxstring = _shortener.maxother = 80
 
 
 def shown(value: object) -> str:
-    """Returns a short text for any value, also one that is huge or cannot be printed."""
+    """Return a short text for any value, also one that is huge or cannot be printed."""
     try:
         text = _shortener.repr(value)
     except Exception:
@@ -52,7 +73,7 @@ def shown(value: object) -> str:
 
 
 def text_of(value: object) -> str:
-    """Returns what a value is printed as, whole, or a short text for one that cannot be printed."""
+    """Return what a value is printed as, whole, or a short text for one that cannot be printed."""
     try:
         return str(value)
     except Exception:  # of an object of the user's, or of one that is nested too deep
@@ -60,7 +81,7 @@ def text_of(value: object) -> str:
 
 
 def plain_text(value: str) -> str:
-    """Returns a text as a str; a class of the user's may compare and print it otherwise."""
+    """Return a text as a str; a class of the user's may compare and print it otherwise."""
     return str.__str__(value)
 
 
@@ -70,7 +91,7 @@ def is_text(value: object, *choices: str) -> bool:
 
 
 def freeze(instance: object, **values: Any) -> None:
-    """Sets attributes of a frozen dataclass, from its `__post_init__`."""
+    """Set attributes of a frozen dataclass, from its `__post_init__`."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)
 
@@ -78,7 +99,7 @@ def freeze(instance: object, **values: Any) -> None:
 def require_instance(
     name: str, value: object, kind: type | tuple[type, ...], *, optional: bool = True
 ) -> None:
-    """Raises TypeError unless `value` is of a kind, or None where that is `optional`."""
+    """Raise TypeError unless `value` is of a kind, or None where that is `optional`."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not (isinstance(value, kinds) or (optional and value is None)):
         expected = [each.__name__ for each in kinds] + ["None"] * optional
@@ -88,7 +109,7 @@ def require_instance(
 
 
 def require_flag(name: str, value: Any, *, expected: str = "True or False") -> bool:
-    """Returns `value` as a bool; True, False, 1, 0 and their NumPy scalars are taken, else TypeError."""
+    """Return `value` as a bool; True, False, 1, 0 and their NumPy scalars are taken, else TypeError."""
     taken = isinstance(value, (bool, int, np.bool_, np.integer))
     if isinstance(value, np.ndarray):
         taken = value.ndim == 0 and value.dtype.kind in "biu"
@@ -101,7 +122,7 @@ def require_flag(name: str, value: Any, *, expected: str = "True or False") -> b
 
 
 def require_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
-    """Returns `value` as a str if it is one of `choices`, or raises ValueError."""
+    """Return `value` as a str if it is one of `choices`, or raise ValueError."""
     known = tuple(choices)
     if not is_text(value, *known):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {shown(value)}")
@@ -109,7 +130,7 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
 
 
 def auto_or(name: str, value: Any, require: Callable[..., T], *, expected: str, **options: Any) -> T | Auto:
-    """Returns "auto" as it is, and what is no text as `require(name, value, **options)` does."""
+    """Return "auto" as it is, and what is no text as `require(name, value, **options)` does."""
     if not isinstance(value, str):
         return require(name, value, expected=expected, **options)
     if not is_text(value, "auto"):
@@ -118,7 +139,7 @@ def auto_or(name: str, value: Any, require: Callable[..., T], *, expected: str, 
 
 
 def require_text(name: str, value: Any, *, empty: bool = False) -> str:
-    """Returns `value` as a str, or raises TypeError, or ValueError where it must not be empty."""
+    """Return `value` as a str, or raise TypeError, or ValueError where it must not be empty."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string; got {shown(value)} of type {type(value).__name__}")
     text = plain_text(value)
@@ -128,7 +149,7 @@ def require_text(name: str, value: Any, *, empty: bool = False) -> str:
 
 
 def require_path(name: str, value: Any) -> Path:
-    """Returns a path that the system can take, or raises TypeError or ValueError."""
+    """Return a path that the system can take, or raise TypeError or ValueError."""
     try:
         text = os.fspath(value)
     except Exception:
@@ -150,14 +171,14 @@ def require_path(name: str, value: Any) -> Path:
 
 
 def require_callable(name: str, value: Any, *, optional: bool = False) -> None:
-    """Raises TypeError unless `value` is a function, or None where that is `optional`."""
+    """Raise TypeError unless `value` is a function, or None where that is `optional`."""
     if not (callable(value) or (optional and value is None)):
         expected = "a function or None" if optional else "a function"
         raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
 
 
 def require_each(name: str, values: Any, require: Callable[[str, Any], T], *, expected: str) -> tuple[T, ...]:
-    """Returns the items of a collection, each as `require(name, item)` returns it."""
+    """Return the items of a collection, each as `require(name, item)` returns it."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be {expected}; got {shown(values)} of type {type(values).__name__}")
     try:
@@ -168,7 +189,7 @@ def require_each(name: str, values: Any, require: Callable[[str, Any], T], *, ex
 
 
 def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tuple[T, ...]:
-    """Returns the items of a collection if each is of a kind, or raises TypeError."""
+    """Return the items of a collection if each is of a kind, or raise TypeError."""
 
     def of_kind(name: str, item: Any) -> T:
         if not isinstance(item, kind):
@@ -179,7 +200,187 @@ def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tu
 
 
 def require_mapping(name: str, value: Any, *, expected: str) -> Mapping[Any, Any]:
-    """Returns `value` if it is a mapping, or raises TypeError."""
+    """Return `value` if it is a mapping, or raise TypeError."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
     return value
+
+
+LARGEST = 2**63 - 1
+"""The largest integer that TensorFlow counts with."""
+
+
+def scalar(value: Any) -> Any:
+    """Return the number of Python in an array, a tensor or a variable without dimensions, else `value`."""
+    try:
+        # By name, as TensorFlow is not imported here; whatever an object of others raises, it is no number.
+        if not isinstance(value, (np.ndarray, np.generic)) and tuple(value.shape) == ():
+            value = value.numpy()
+        return value.item() if isinstance(value, (np.ndarray, np.generic)) and not value.ndim else value
+    except Exception:
+        return value
+
+
+def array_of(value: Any) -> npt.NDArray[Any]:
+    """Return what NumPy makes of a number, an array or a tensor; it shares the memory of most tensors.
+
+    A tensor without dimensions whose type NumPy lacks, such as bfloat16, fails where NumPy itself asks it.
+    """
+    is_scalar = hasattr(value, "numpy") and getattr(value, "shape", None) == ()
+    return np.asarray(value.numpy() if is_scalar else value)
+
+
+def is_count(value: object, largest: int = LARGEST) -> bool:
+    """Whether a value read from a file is an int from 0 to `largest`, and nothing that only acts as one."""
+    return type(value) is int and 0 <= value <= largest
+
+
+def require_integer(name: str, value: Any, *, expected: str = "an integer") -> int:
+    """Return `value` as an int; raise TypeError for anything else, a boolean included."""
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
+        try:
+            return operator.index(value)
+        except Exception:  # whatever an object of the user's raises, it is no integer
+            pass
+    raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
+
+
+def require_count(
+    name: str, value: Any, *, minimum: int, maximum: int = LARGEST, expected: str = "an integer"
+) -> int:
+    """Return `value` as an int, or raise TypeError or ValueError."""
+    count = require_integer(name, value, expected=expected)
+    if count < minimum:
+        raise ValueError(f"{name} must be at least {minimum}; got {shown(count)}")
+    if count > maximum:
+        raise ValueError(f"{name} must be at most {maximum}; got {shown(count)}")
+    return count
+
+
+def require_real(
+    name: str,
+    value: Any,
+    *,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    below: float | None = None,
+    infinite: bool = False,
+    expected: str = "a number",
+) -> float:
+    """Return `value` as a float, or raise TypeError or ValueError; NaN is always refused."""
+    real = _as_real(value)
+    if real is None:
+        raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
+    if math.isinf(real) and not infinite:
+        raise ValueError(f"{name} must be finite; got {shown(value)}")
+    if above is not None and not real > above:
+        wanted = "positive" if above == 0 else f"above {above:g}"
+        raise ValueError(f"{name} must be {wanted}; got {shown(value)}")
+    if minimum is not None and not real >= minimum:
+        raise ValueError(f"{name} must be at least {minimum:g}; got {shown(value)}")
+    if maximum is not None and not real <= maximum:
+        raise ValueError(f"{name} must be at most {maximum:g}; got {shown(value)}")
+    if below is not None and not real < below:
+        raise ValueError(f"{name} must be below {below:g}; got {shown(value)}")
+    if math.isnan(real):
+        raise ValueError(f"{name} must be finite; got {shown(value)}")
+    return real
+
+
+def _as_real(value: Any) -> float | None:
+    """Return what is a number as a float, infinite if it is too large for one, and None for all else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (np.ndarray, np.generic)):
+        # "V" without fields: the numbers that NumPy does not know itself, such as bfloat16.
+        if value.ndim or value.dtype.kind not in "fiuV" or value.dtype.names is not None:
+            return None
+    elif not isinstance(value, numbers.Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except Exception:
+        return None
+
+
+def require_seconds(
+    name: str, value: Any, *, zero: bool = False, expected: str = "a number of seconds"
+) -> float:
+    """Return a time that a thread can wait for, as a float, or raise TypeError or ValueError."""
+    minimum, above = (0.0, None) if zero else (None, 0.0)
+    # Beyond this Python's locks raise OverflowError: 292 years.
+    most = threading.TIMEOUT_MAX
+    return require_real(name, value, minimum=minimum, above=above, maximum=most, expected=expected)
+
+
+def require_sizes(
+    name: str, values: Any, *, length: int | None = None, open_ended: bool = False
+) -> tuple[Any, ...]:
+    """Return sizes such as those of a shape, each at least 1, or raise TypeError or ValueError."""
+    expected = f"a sequence of {length or 'one or more'} sizes"
+    items = require_each(name, values, lambda _, item: item, expected=expected)
+    if len(items) != length if length is not None else not items:
+        raise ValueError(f"{name} must be {expected}; got {shown(values)}")
+    last = len(items) - 1
+    return tuple(
+        None if item is None and open_ended and index < last else require_count(name, item, minimum=1)
+        for index, item in enumerate(items)
+    )
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checks_names(name: str, at: str = "{}", **within: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator: a call with an unknown argument then raises a TypeError that names the one meant.
+
+    Arguments of the classes in `within` are known too; `at` is the call that takes them.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = [p for n, p in inspect.signature(function).parameters.items() if n != "self"]
+        known = [p.name for p in parameters]
+        by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        unnamed = len(known) - len(by_name)
+        has_self = "self" in inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for given in kwargs:
+                if given not in known:
+                    raise TypeError(f"{name} has no argument {given!r}; {_meant(given, known, at, within)}")
+            more = len(args) - has_self - unnamed
+            if more > 0:
+                raise TypeError(f"{name} takes {_list(by_name)} by name; got {more} without one")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def knows_names(kind: type[T]) -> type[T]:
+    """Decorate a class: its constructor raises a TypeError that helps, for arguments that it has not."""
+    setattr(kind, "__init__", checks_names(kind.__name__)(vars(kind)["__init__"]))  # noqa: B010
+    return kind
+
+
+def _meant(given: str, known: list[str], at: str, within: Mapping[str, type]) -> str:
+    """Return what may have been meant by the name of an argument that there is not."""
+    for argument, kind in within.items():
+        if given == argument:
+            return f"pass {at.format(f'{argument}={kind.__name__}(...)')}"
+        if given in inspect.signature(kind).parameters:
+            return f"{kind.__name__} has: pass {at.format(f'{argument}={kind.__name__}({given}=...)')}"
+    close = difflib.get_close_matches(given, known)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"it takes {_list(known)}"
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,26 +1,34 @@
-"""The one owner of how files are opened with care and replaced whole.
+"""The one owner of how files are opened with care, replaced whole, and locked between processes.
 
 What lies at a path may have been put there by anyone, and a cache lies where other programs, other versions
 and other users write too. So what is read is a regular file of a sensible size or nothing, and a pipe in its
-place is not waited for; what is written takes the place of what was there. Any thread.
+place is not waited for; what is written takes the place of what was there.
+
+A lock is `flock` on a file that stays. The kernel drops it when its holder ends, however that happens, so
+there is no stale one. POSIX systems only. Any thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import stat
+import time
 from pathlib import Path
 
 __all__ = [
     "IrregularFileError",
     "Replacement",
+    "open_lock",
     "open_regular",
     "read_regular",
     "replace_content",
     "replacing",
+    "try_lock",
+    "wait_for_lock",
     "what_is_no_file",
 ]
 
@@ -43,7 +51,7 @@ class IrregularFileError(OSError):
 def open_regular(
     path: str | os.PathLike[str], flags: int, mode: int = 0o666, *, follow_links: bool = False
 ) -> int:
-    """Opens a regular file and returns its descriptor; never waits, as the open of a pipe would."""
+    """Open a regular file and return its descriptor; never waits, as the open of a pipe would."""
     careful = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow_links else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags | careful, mode)
@@ -60,7 +68,7 @@ def open_regular(
 
 
 def what_is_no_file(path: str | os.PathLike[str]) -> str | None:
-    """Returns what lies at a path if that is no regular file: "a link", "a directory" and so on."""
+    """Return what lies at a path if that is no regular file: "a link", "a directory" and so on."""
     with contextlib.suppress(OSError):
         mode = os.lstat(path).st_mode
         return None if stat.S_ISREG(mode) else _kind(mode)
@@ -68,7 +76,7 @@ def what_is_no_file(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links: bool = True) -> bytes:
-    """Returns the content of a regular file; never waits for a writer."""
+    """Return the content of a regular file; never waits for a writer."""
     descriptor = open_regular(path, os.O_RDONLY, follow_links=follow_links)
     try:
         if os.fstat(descriptor).st_size > most_bytes:
@@ -84,12 +92,8 @@ def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links:
 class Replacement:
     """Puts a file that its block writes in the place of another, or deletes it where the block raises.
 
-    Args:
-        target: what is replaced, at once, so that a reader never sees half of it.
-        unfinished: written in the block, which gets it, in the same folder.
-
-    Raises:
-        OSError: at the end of the block; it cannot be put there, and what was there is as before.
+    A reader never sees half of it. The block gets the file, which lies in the folder of the other. If it
+    cannot be put there, the end of the block raises OSError, and what was there is as before.
     """
 
     def __init__(self, target: Path, unfinished: Path) -> None:
@@ -115,7 +119,7 @@ class Replacement:
 
 
 def replacing(path: str | os.PathLike[str]) -> Replacement:
-    """Gives a file to write that takes the place of `path` on success, and vanishes on an error.
+    """Give a file to write that takes the place of `path` on success, and vanishes on an error.
 
     The folders above `path` are made. The file lies in the same folder and keeps the suffix of `path`. A
     device is left alone: who may replace `/dev/null` would take it from the whole system.
@@ -133,10 +137,42 @@ def replacing(path: str | os.PathLike[str]) -> Replacement:
 
 
 def replace_content(path: Path, text: str) -> None:
-    """Replaces a file at once, so that a reader never sees half of it; its folders are made."""
+    """Replace a file at once, so that a reader never sees half of it; its folders are made."""
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 
 def _kind(mode: int) -> str:
     return next((name for is_kind, name in _KINDS if is_kind(mode)), _DEVICE)
+
+
+_POLL_S = 0.1
+
+
+def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
+    """Open the file of a lock, made if need be; closing the descriptor gives the lock back."""
+    return open_regular(path, os.O_RDWR | os.O_CREAT, mode)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take the lock of an open file; return whether it is ours now, which it is not if another holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def wait_for_lock(path: str | os.PathLike[str], mode: int = 0o666, *, limit_s: float) -> int:
+    """Return the descriptor of a lock that is ours, or raise TimeoutError; closing it gives it back."""
+    deadline_s = time.monotonic() + limit_s
+    descriptor = open_lock(path, mode)
+    try:
+        while not try_lock(descriptor):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"another process has held it for {limit_s:g} s")
+            time.sleep(_POLL_S)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

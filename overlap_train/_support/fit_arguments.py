@@ -1,32 +1,40 @@
-"""Checks of the arguments of `fit` and `evaluate`, by the names that Keras gives them. Any thread."""
+"""Checks of the arguments of `fit` and `evaluate`, by the names that Keras gives them, and refusals of calls.
+
+A refusal is what is raised of the arguments of a call before anything of it has been begun. Code that has
+made the call for somebody else, as `routed()` does for Keras, may then let another one do it. Any thread.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import numbers
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from overlap_train._support.arguments import is_text, require_flag, shown
-from overlap_train._support.numbers import require_count, require_real, scalar
-
-Preprocess: TypeAlias = Callable[..., Any]
-"""Takes and returns the parts of a batch, `x`, `x, y` or `x, y, sample_weight`, as for `Dataset.map`."""
-
-Verbosity = Literal["auto", 0, 1, 2]
+from overlap_train._support.arguments import is_text, require_count, require_flag, require_real, scalar, shown
 
 __all__ = [
     "FitNumbers",
     "Preprocess",
+    "Refusing",
     "Verbosity",
     "check_class_weight",
     "check_evaluate",
     "check_fit",
     "check_frequency",
     "epoch_selector",
+    "is_refusal_of",
     "require_verbosity",
 ]
+
+
+Preprocess: TypeAlias = Callable[..., Any]
+"""Takes and returns the parts of a batch, `x`, `x, y` or `x, y, sample_weight`, as for `Dataset.map`."""
+
+Verbosity = Literal["auto", 0, 1, 2]
 
 
 class FitNumbers(NamedTuple):
@@ -55,8 +63,9 @@ def check_fit(
     verbose: Any = "auto",
     shuffle: Any = True,
 ) -> FitNumbers:
-    """Refuses values that cannot be meant, with the names of `keras.Model.fit`.
+    """Refuse values that cannot be meant, with the names of `keras.Model.fit`; return the others by name.
 
+    They come back as numbers of Python: what is counted with them later takes no arrays or tensors.
     `epochs=0` is taken: as in Keras, nothing is trained.
     """
     return FitNumbers(
@@ -77,7 +86,7 @@ def _count_or_none(name: str, value: Any) -> int | None:
 
 
 def _rows(name: str, value: Any) -> int | None:
-    """Returns the rows of a batch; TensorFlow, which counts them, takes them from a tensor of any type."""
+    """Return the rows of a batch; TensorFlow, which counts them, takes them from a tensor of any type."""
     number = scalar(value)
     is_tensor = number is not value and not isinstance(value, (np.ndarray, np.generic))
     if is_tensor and isinstance(number, float) and number.is_integer():
@@ -107,7 +116,7 @@ def _shuffle(value: Any) -> bool | str:
 
 
 def check_class_weight(class_weight: Any) -> None:
-    """Raises TypeError for a `class_weight` in which Keras could look up no class."""
+    """Raise TypeError for a `class_weight` in which Keras could look up no class."""
     if class_weight is not None and not hasattr(class_weight, "get"):
         raise TypeError(
             "class_weight must be a dict of classes and their weights, such as {0: 1.0, 1: 2.5}, or None; "
@@ -116,7 +125,7 @@ def check_class_weight(class_weight: Any) -> None:
 
 
 def check_frequency(validation_freq: Any) -> None:
-    """Refuses a `validation_freq` that Keras refuses at its first validation, or that cannot be meant."""
+    """Refuse a `validation_freq` that Keras refuses at its first validation, or that cannot be meant."""
     if not isinstance(validation_freq, (int, list)):
         try:
             given = str(validation_freq)
@@ -130,7 +139,7 @@ def check_frequency(validation_freq: Any) -> None:
 
 
 def require_verbosity(verbose: Any) -> Any:
-    """Returns "auto", 0, 1 or 2; raises ValueError for what Keras does not take for it."""
+    """Return "auto", 0, 1 or 2; raise ValueError for what Keras does not take for it."""
     number = scalar(verbose)
     if is_text(number, "auto"):
         return "auto"
@@ -143,11 +152,7 @@ def require_verbosity(verbose: Any) -> Any:
 
 
 def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, Any]:
-    """Refuses values that cannot be meant, with the names of `keras.Model.evaluate`.
-
-    Returns:
-        The values by name, as numbers of Python.
-    """
+    """Refuse values that cannot be meant, with the names of `keras.Model.evaluate`; return the others."""
     return {
         "steps": _count_or_none("steps", steps),
         "batch_size": _rows("batch_size", batch_size),
@@ -156,7 +161,7 @@ def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, An
 
 
 def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Callable[[int], bool]:
-    """Returns what tells of an epoch, counted from 0, whether it is validated."""
+    """Return what tells of an epoch, counted from 0, whether it is validated."""
     if isinstance(validation_freq, range):
         for epoch in (*validation_freq[:1], *validation_freq[-1:]):
             require_count(name, epoch, minimum=1)
@@ -180,3 +185,34 @@ def _has_items(value: Any) -> bool:
         return bool(getattr(value, "ndim", True))
     except Exception:  # whatever an object of the user's raises, it is no number
         return True
+
+
+_OWNER = "_overlap_train_refused_by"
+
+
+class Refusing:
+    """Marks the TypeErrors and ValueErrors of its block as refusals.
+
+    The owner refuses: a call within one of its callbacks may be refused by another one.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, (TypeError, ValueError)):
+            with contextlib.suppress(Exception):  # whose class refuses it
+                setattr(error, _OWNER, _mark_of(self._owner))
+
+
+def is_refusal_of(owner: object, error: BaseException) -> bool:
+    """Whether an exception says that `owner` has refused a call and begun nothing."""
+    return getattr(error, _OWNER, None) == _mark_of(owner)
+
+
+def _mark_of(owner: object) -> str:
+    """Return what tells an object from all others that live. Plain text: the error may be sent elsewhere."""
+    return f"{os.getpid()} {id(owner)}"

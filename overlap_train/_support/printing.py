@@ -16,7 +16,7 @@ def is_watched(stream: Any) -> bool:
 
 
 def printable(text: str, stream: Any) -> str:
-    """Returns a text as a stream can write it: what its encoding has not is written as a number.
+    """Return a text as a stream can write it: what its encoding has not is written as a number.
 
     A name may have letters that the terminal lacks, and a path bytes that are no text. A stream that names no
     encoding is taken for UTF-8.
@@ -26,7 +26,7 @@ def printable(text: str, stream: Any) -> str:
 
 
 def said(error: BaseException) -> str:
-    """Returns what an error says, also of one that cannot be printed."""
+    """Return what an error says, also of one that cannot be printed."""
     try:
         return str(error)
     except Exception:
@@ -34,5 +34,5 @@ def said(error: BaseException) -> str:
 
 
 def told(error: BaseException) -> str:
-    """Returns the class of an error and what it says."""
+    """Return the class of an error and what it says."""
     return f"{type(error).__name__}: {said(error)}"

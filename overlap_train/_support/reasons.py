@@ -142,12 +142,6 @@ class Reason:
 
     @classmethod
     def of(cls, identifier: str, cause: str = "", remedy: str | None = None) -> Reason:
-        """Return a reason of a kind.
-
-        Args:
-            identifier: a key of `KINDS`.
-            cause: what the sentence names.
-            remedy: one that is better for this cause than that of the kind.
-        """
+        """Return a reason of a kind, with its cause and maybe a remedy that is better for that."""
         kind = KINDS[identifier]
         return cls(identifier, kind.sentence.format(cause), remedy or kind.remedy)

@@ -23,7 +23,7 @@ _KEPT = ("function_call_options", "op_callbacks")
 
 
 def start(thread: threading.Thread) -> threading.Thread:
-    """Starts a thread and returns it; raises RuntimeError where the system allows no more."""
+    """Start a thread and return it; raise RuntimeError where the system allows no more."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -35,7 +35,7 @@ def start(thread: threading.Thread) -> threading.Thread:
 
 
 def in_background(function: Callable[[], _R], name: str, *, daemon: bool = False) -> Future[_R]:
-    """Calls a function on a thread that ends with it, or at once where the system starts no more threads.
+    """Call a function on a thread that ends with it, or at once where the system starts no more threads.
 
     An executor would do as well, but not in the first fit of a program that is exiting: then Python can no
     longer import its module.
@@ -58,7 +58,7 @@ def in_background(function: Callable[[], _R], name: str, *, daemon: bool = False
 
 
 def leaves_nothing(main: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorates what a thread runs from its beginning to its end, so that TensorFlow forgets the thread."""
+    """Decorate what a thread runs from its beginning to its end, so that TensorFlow forgets the thread."""
 
     @functools.wraps(main)
     def run(*arguments: _P.args, **options: _P.kwargs) -> _R:
@@ -71,7 +71,7 @@ def leaves_nothing(main: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _forget() -> None:
-    """Makes TensorFlow's context drop what it has of this thread, which runs nothing more."""
+    """Make TensorFlow's context drop what it has of this thread, which runs nothing more."""
     module = sys.modules.get(_CONTEXT)
     context = module and module.context_safe()
     kept = getattr(context, "_thread_local_data", None)

@@ -12,18 +12,15 @@ import tensorflow as tf
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.feed import Feed
 from overlap_train._inspection.traces import Same, Traces
-from overlap_train._keras import losses as keras_losses
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._support.caches import plan_times
-from overlap_train._training.loops import Loop, make_loop
-from overlap_train._training.obstacles import find_obstacle, unknown_layer
-from overlap_train._training.pace import Pace
-from overlap_train._training.plan_cache import Candidate, PlanCache, plan_key
+from overlap_train._training.loops import Loop, Pace, make_loop
 from overlap_train._training.planner import PlannedLoop
-from overlap_train._training.splitting import SplitStep
+from overlap_train._training.splitting import SplitStep, find_obstacle, unknown_layer
 from overlap_train._training.step import Step, StepFunction
+from overlap_train._training.trial import Candidate, PlanCache, plan_key
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay
 
@@ -46,38 +43,24 @@ class FasterOperations(Protocol):
         """The convolutions that a trace has met and that nobody has timed yet."""
 
     def around(self, function: StepFunction, rows: int | None) -> StepFunction:
-        """Returns a function of batches of so many rows that does the same on them when it is traced."""
+        """Return a function of batches of so many rows that does the same on them when it is traced."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be executed.
-
-    Attributes:
-        model: built and compiled.
-        feed: its data.
-        step: the step, traced, on the operations of `free`.
-        function: the function of one batch in `step`, without those and without what is `around` it.
-        stock: whether that function is the model's `train_step` itself, not a user's override in the trainer.
-        total_steps: training steps of the whole run, or None if nobody knows.
-        step_key: what the traced step depends on.
-        around: what runs a function of a batch under the model's strategy, if it has one.
-        shared: whether several replicas share each batch.
-        free: faster operations than Keras's that need not be tried, if there are any.
-        find_fast: finds these and others, which have to be tried before they are known as faster for this
-            model, if there are any; the same ones each time.
-    """
+    """What is to be executed."""
 
     model: keras.Model
     feed: Feed
-    step: Step
-    function: StepFunction
-    stock: bool
-    total_steps: int | None
-    step_key: Hashable = None
-    around: Callable[[StepFunction], StepFunction] = lambda step: step
-    shared: bool = False
-    free: FasterOperations | None = None
+    step: Step  # on the operations of `free`
+    function: StepFunction  # of one batch in `step`, without those and what is `around` it
+    stock: bool  # `function` is the model's own `train_step`, not one of the trainer's subclass
+    total_steps: int | None  # of the whole run, if that is known
+    step_key: Hashable = None  # what the traced step depends on
+    around: Callable[[StepFunction], StepFunction] = lambda step: step  # runs it under a strategy
+    shared: bool = False  # several replicas share each batch
+    free: FasterOperations | None = None  # need not be tried
+    # Those and others, which do; the same each time.
     find_fast: Callable[[], FasterOperations | None] = lambda: None
 
     @property
@@ -91,7 +74,7 @@ def _names(kernels: FasterOperations | None) -> str:
 
 
 def _timing_s(task: Task) -> float:
-    """Returns about how many seconds longer a step takes to be traced where convolutions are timed."""
+    """Return about how many seconds longer a step takes to be traced where convolutions are timed."""
     if task.free is not None:
         return _TIMING_S * len(task.free.untimed)
     layers = keras_models.flat_layers(task.model)
@@ -99,15 +82,10 @@ def _timing_s(task: Task) -> float:
 
 
 def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], None]) -> tuple[Loop, Pace]:
-    """Returns the loop that makes the steps, and the pace that sizes its calls.
+    """Return the loop that makes the steps, and the pace that sizes its calls.
 
-    Args:
-        task: what to execute.
-        plan: what the user has fixed.
-        message: told the plan in one line as soon as it stands.
-
-    Raises:
-        ValueError: if the plan asks for what this model or data cannot do; it says why.
+    `message` gets the plan in one line as soon as it stands. A plan that asks for what this model or data
+    cannot do is a ValueError that says why.
     """
     if plan.loop == "in_memory" and not isinstance(task.feed, ArrayFeed):
         raise ValueError(
@@ -139,7 +117,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
 def _planned_loop(
     task: Task, candidates: list[Candidate], pace: Pace, message: Callable[[str], None]
 ) -> PlannedLoop:
-    """Returns the loop that becomes the fastest candidate's; loops that the model has traced serve again."""
+    """Return the loop that becomes the fastest candidate's; loops that the model has traced serve again."""
     known, token, key = Traces.of(task.model), keras_training.begin_training(task.model), _loop_key(task)
     directory = plan_times() if len(candidates) > 1 else None
     path = directory / f"{_key(task)}.json" if directory is not None else None
@@ -166,7 +144,7 @@ def _planned_loop(
 
 
 def _candidates(task: Task, plan: ExecutionPlan) -> list[Candidate]:
-    """Returns the ways to execute the steps that are open, the most promising first."""
+    """Return the ways to execute the steps that are open, the most promising first."""
     if task.shared:
         _refuse_for_replicas(task, plan)
         return [Candidate()]
@@ -198,7 +176,7 @@ def _is_recurrent(model: keras.Model) -> bool:
 
 
 def _open_splits(task: Task) -> list[int]:
-    """Returns the numbers of parts to be tried, the most promising first.
+    """Return the numbers of parts to be tried, the most promising first.
 
     A recurrent layer runs its operations once for each time step and part; they are too small as it is.
     """
@@ -225,12 +203,12 @@ def _refuse_for_replicas(task: Task, plan: ExecutionPlan) -> None:
 
 
 def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
-    """Says why the loop over a model's steps is not to be compiled by XLA unasked, or returns None."""
+    """Say why the loop over a model's steps is not to be compiled by XLA unasked, or return None."""
     if not isinstance(feed, ArrayFeed):
         return "XLA cannot contain an iterator"
     if feed.num_samples < feed.batch_size:
         return "there is no full batch"
-    if feed.num_samples % feed.batch_size and keras_losses.tracks_each_loss(model):
+    if feed.num_samples % feed.batch_size and keras_metrics.tracks_each_loss(model):
         return "the losses of several outputs are averaged otherwise where a batch has a static size"
     unknown = unknown_layer(model, also=("BatchNormalization",))
     if unknown is not None:
@@ -259,7 +237,7 @@ def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
     plain = task.step.using(function)
     # Where batches of an unknown size matter, each step is compiled by itself, for whatever size comes.
     partial = not isinstance(task.feed, ArrayFeed) or (
-        bool(task.feed.num_samples % task.feed.batch_size) and keras_losses.tracks_each_loss(task.model)
+        bool(task.feed.num_samples % task.feed.batch_size) and keras_metrics.tracks_each_loss(task.model)
     )
     each = task.step.using(function, jit_compile=True)
     if partial:
@@ -269,7 +247,7 @@ def _build(task: Task, candidate: Candidate, asked: bool) -> Loop:
 
 
 def _around(task: Task, candidate: Candidate) -> Callable[[StepFunction], StepFunction]:
-    """Returns what the function of a batch has to run in."""
+    """Return what the function of a batch has to run in."""
     # What is returned is kept with the loop and must not hold the task, which holds the data.
     rows = task.feed.full_batch
     part = None if rows is None else -(-rows // candidate.splits)
@@ -298,7 +276,7 @@ def _may_time(task: Task) -> bool:
 
     They may not where results must repeat bit by bit.
     """
-    if not task.stock or not keras_methods.is_stock_method(task.model.train_step):
+    if not task.stock or not keras_models.is_stock_method(task.model.train_step):
         return False
     if task.step.traced is not None and task.step.traced.effects:
         return False  # each way would draw random numbers of its own
@@ -323,7 +301,7 @@ def _is_heavy(task: Task) -> bool:
 
 
 def _loop_key(task: Task) -> tuple[Hashable, ...]:
-    """Returns what a loop depends on: the step that it makes, and what the data looks like."""
+    """Return what a loop depends on: the step that it makes, and what the data looks like."""
     feed, step = task.feed, task.step
     tensors = keras.tree.flatten(feed.tensors) if isinstance(feed, ArrayFeed) else ()
     return (

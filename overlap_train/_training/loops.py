@@ -1,7 +1,7 @@
-"""The compiled epoch: loops that make many training steps in one call.
+"""The compiled epoch: loops that make many training steps in one call, and how many of them a call makes.
 
-A loop is driven by the training thread and touches the model's variables only inside its calls; between
-two calls the model is in a state in which a snapshot can be taken.
+A loop is driven by the training thread and touches the model's variables only inside its calls; between two
+calls the model is in a state in which a snapshot can be taken.
 """
 
 from __future__ import annotations
@@ -24,38 +24,93 @@ from overlap_train._inspection.graph import iterator_over_nothing
 from overlap_train._support.closing import Closing
 from overlap_train._training.step import Batch, Logs, Step, require_logs
 
-__all__ = ["ArrayLoop", "CompiledArrayLoop", "EagerLoop", "IteratorLoop", "Loop", "StepsDone", "make_loop"]
+__all__ = [
+    "ArrayLoop",
+    "CompiledArrayLoop",
+    "EagerLoop",
+    "IteratorLoop",
+    "Loop",
+    "Pace",
+    "StepsDone",
+    "make_loop",
+]
+
+
+class Pace:
+    """Learns the time of a step and sizes the calls after it, or gives them a fixed number of steps.
+
+    Calls of a quarter of a second cost nothing in Python and still let bars, interrupts and deliveries come
+    in time. The first calls are short, because nothing is known yet and the first one of all includes
+    tracing.
+    """
+
+    def __init__(self, call_s: float = 0.25, steps_per_call: int | None = None) -> None:
+        self._call_s = call_s
+        self._fixed = steps_per_call
+        self._step_s: float | None = None
+        self._calls = 0
+        self._next: int | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the calls have a size that somebody has set."""
+        return self._fixed is not None
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds for a step, as last measured; None before the second call."""
+        return self._step_s
+
+    def steps(self) -> int:
+        """Return how many steps the next call should make."""
+        if self._fixed is not None:
+            return self._fixed
+        if self._next is not None:
+            return self._next
+        if self._step_s is None:
+            return 1 if self._calls == 0 else 4
+        return max(1, round(self._call_s / self._step_s))
+
+    def ask(self, steps: int) -> None:
+        """Set the size of the next calls until `settle`; what they take is then not learned from."""
+        self._next = steps
+
+    def settle(self, step_s: float | None) -> None:
+        """Go back to sizing by time, from what a step takes as measured by the caller, in seconds."""
+        self._next = None
+        self._step_s = step_s if step_s is None else max(step_s, 1e-9)
+        self._calls = 0 if step_s is None else 2
+
+    def observe(self, steps: int, seconds: float) -> None:
+        """Take in what a call of `steps` steps took."""
+        self._calls += 1
+        if self._next is not None or self._calls == 1 or steps == 0:
+            return
+        latest = max(seconds / steps, 1e-9)
+        # Within a factor of four at a time: one stalled call must not shrink the next ones to nothing.
+        if self._step_s is not None:
+            latest = min(max(latest, self._step_s / 4), self._step_s * 4)
+        self._step_s = latest
 
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """What one call did.
-
-    Attributes:
-        steps: training steps made.
-        exhausted: whether the data ended before the steps that were asked for.
-        halted: whether the loop ended itself because the loss was no longer finite.
-        logs: the last step's logs, or None where the model's metrics tell the same.
-    """
+    """What one call did."""
 
     steps: int
-    exhausted: bool = False
-    halted: bool = False
-    logs: Logs | None = None
+    exhausted: bool = False  # the data ended before the steps that were asked for
+    halted: bool = False  # the loop ended itself because the loss was no longer finite
+    logs: Logs | None = None  # of the last step, unless the model's metrics tell the same
 
 
 class Loop(Closing):
     """Makes training steps from the batches at a cursor.
 
     A compiled loop holds no data: it serves every feed of the same kind and specs.
-
-    Attributes:
-        name: of the kind of loop.
-        splits: parts of a batch that run side by side.
     """
 
     name: str
-    splits: int = 1
+    splits: int = 1  # parts of a batch that run at the same time
 
     @property
     def plan(self) -> str:
@@ -68,27 +123,27 @@ class Loop(Closing):
         return True
 
     def keep_to(self, plan: str) -> None:
-        """Has all steps computed as in another process, if that can be done; call it before the first."""
+        """Have all steps computed as in another process, if that can be done; call it before the first."""
 
     @abc.abstractmethod
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        """Makes up to `max_steps` steps, all from the current pass, and advances the cursor."""
+        """Make up to `max_steps` steps, all from the current pass, and advance the cursor."""
 
     def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
-        """Returns what runs on no batch what `run` will run, from any thread; None if nothing does.
+        """Return what runs on no batch what `run` will run, from any thread; None if nothing does.
 
         TensorFlow prepares a function when it first runs. Belongs to the training thread, since it may trace.
         """
         return None
 
     def begin_warm_up(self, feed: Feed) -> None:
-        """Begins to do so on another thread if it is worth while; `run` waits for it."""
+        """Begin to do so on another thread if it is worth while; `run` waits for it."""
 
     def close(self) -> None:
-        """Waits for what has been begun. May be called more than once."""
+        """Wait for what has been begun. May be called more than once."""
 
     def finish(self) -> None:
-        """Says that no further call follows."""
+        """Say that no further call follows."""
 
 
 class ArrayLoop(Loop):
@@ -113,7 +168,7 @@ class ArrayLoop(Loop):
         return functools.partial(self._many, feed.tensors, order, zero, zero)
 
     def _trace(self, feed: ArrayFeed, *, compiled: bool) -> Callable[..., Any]:
-        """Traces the loop; if XLA compiles it, for full batches only.
+        """Trace the loop; if XLA compiles it, for full batches only.
 
         The tensors are arguments, so that the same function serves other arrays of such rows, however many;
         XLA wants to know how many.
@@ -262,13 +317,10 @@ class EagerLoop(Loop):
 
 
 def make_loop(feed: Feed, step: Step, *, eager: bool = False, jit_last_step: Step | None = None) -> Loop:
-    """Returns the loop for a feed.
+    """Return the loop for a feed.
 
-    Args:
-        feed: the data.
-        step: the step.
-        eager: operation by operation.
-        jit_last_step: compiles a loop over arrays as a whole; the step for its smaller last batch.
+    With `jit_last_step` a loop over arrays is compiled as a whole; that is the step for its smaller last
+    batch.
     """
     if eager:
         return EagerLoop(step)
@@ -291,7 +343,7 @@ def _log_shapes(step: Step) -> list[tf.TensorShape]:
 
 
 def _last_logs(step: Step, steps: int, tensors: list[tf.Tensor]) -> Logs | None:
-    """Returns the logs that a loop has carried, if it has made a step."""
+    """Return the logs that a loop has carried, if it has made a step."""
     return step.logs.packed(tensors) if step.logs is not None and steps else None
 
 

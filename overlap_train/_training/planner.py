@@ -1,16 +1,18 @@
 """Chooses among ways to execute the steps by timing real ones, which count as training.
 
-The first candidate trains from the first step on. When its steps have been timed, each further candidate
-that could pay for its own tracing and compilation takes over for some calls. In a run that is long enough,
-those that were nearly as fast as the best, or were disturbed, get a second look; then the fastest one stays.
-No step is thrown away or made twice, and the batches keep their order. All of this belongs to the training
-thread.
+The first candidate trains from the first step on; what TensorFlow prepares when its loop first runs may be
+prepared on a thread next to the tracing of other functions. When its steps have been timed, each further
+candidate that could pay for its own tracing and compilation takes over for some calls. In a run that is long
+enough, those that were nearly as fast as the best, or were disturbed, get a second look; then the fastest one
+stays. No step is thrown away or made twice, and the batches keep their order. All of this belongs to the
+training thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -18,14 +20,58 @@ import tensorflow as tf
 
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
-from overlap_train._training.expectations import build_cost, hoped_gain, steps_of_a_timed_call
-from overlap_train._training.loops import Loop, StepsDone
-from overlap_train._training.pace import Pace
-from overlap_train._training.plan_cache import Candidate, CandidateTiming, Measurements, PlanCache
-from overlap_train._training.trial import TIMED_CALLS, Trial
-from overlap_train._training.warm_up import WarmUp
+from overlap_train._support.threads import leaves_nothing
+from overlap_train._training.loops import Loop, Pace, StepsDone
+from overlap_train._training.trial import (
+    TIMED_CALLS,
+    Candidate,
+    CandidateTiming,
+    Measurements,
+    PlanCache,
+    Trial,
+    build_cost,
+    hoped_gain,
+    steps_of_a_timed_call,
+)
 
-__all__ = ["PlannedLoop", "describe"]
+__all__ = ["PlannedLoop", "WarmUp", "describe"]
+
+
+class WarmUp:
+    """Runs a compiled function on nothing, on a thread of its own.
+
+    Optimising a graph and making its kernels takes TensorFlow as long as hundreds of steps, needs one core
+    and leaves Python alone. What goes wrong is not reported: it comes again with the first true call. Where
+    the system starts no more threads, that call prepares it.
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work: Callable[[], object] | None = work
+        self._seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name="loop-warm-up", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # can't start new thread
+            self._work = None
+
+    def wait(self) -> float:
+        """Wait for its end; return how long it took, in seconds."""
+        if self._thread.ident is not None:
+            self._thread.join()
+        return self._seconds
+
+    @leaves_nothing
+    def _run(self) -> None:
+        start_s = time.monotonic()
+        work, self._work = self._work, None  # which holds the data
+        try:
+            assert work is not None
+            work()
+        except Exception:
+            pass
+        finally:
+            self._seconds = time.monotonic() - start_s
+
 
 # XLA makes one operation of the small ones of each time step, of which there are as many in a long step.
 _RECURRENT_GAIN = 0.3
@@ -41,20 +87,10 @@ _LOOK_PAYS_S = 5.0
 
 
 class PlannedLoop(Loop):
-    """A loop that becomes the fastest of several.
+    """A loop that becomes the fastest of several candidates, tried in their order; the first needs no reason.
 
-    Args:
-        candidates: in the order in which to try them; the first one needs no reason.
-        build: traces the loop of a candidate, or returns one that is traced already.
-        pace: told how many steps the calls of a trial should have, and at the end what a step takes.
-        total_steps: training steps of the whole run, or None if nobody knows.
-        cache: what earlier runs have measured. What one has measured, another confirms, and then both are
-            believed for some runs, and in short ones until a longer one looks again.
-        message: says the plan, once.
-        is_traced: whether `build` need not trace a candidate.
-        free: what candidates that say nothing of it compute on faster operations than Keras's.
-        fast_extra_s: what tracing one that does takes besides, once.
-        recurrent: whether the model goes through its time steps one by one.
+    What one run has measured, another confirms; then both are believed for some runs, and in short ones until
+    a longer one looks again.
     """
 
     def __init__(
@@ -99,10 +135,9 @@ class PlannedLoop(Loop):
             self._go_on(start)
 
     def _recall(self, candidates: Sequence[Candidate]) -> Measurements:
-        """Takes in what earlier runs have measured, and leaves out what they have seen fail.
+        """Take in what earlier runs have measured, and leave out what they have seen fail.
 
-        Returns:
-            Their times, believed or not.
+        Returns their times, believed or not.
         """
         self._known = self._cache.load(self._looks_are_little) if len(candidates) > 1 else {}
         self._earlier = dict(self._known)
@@ -160,7 +195,7 @@ class PlannedLoop(Loop):
             self._message(f"{plan} (the run was too short to time it)")
 
     def _waited_s(self) -> float:
-        """Waits until nothing else runs the loop; returns how long that took to prepare it."""
+        """Wait until nothing else runs the loop; return how long that took to prepare it."""
         warm_up, self._warm_up = self._warm_up, None
         return 0.0 if warm_up is None else warm_up.wait()
 
@@ -191,7 +226,7 @@ class PlannedLoop(Loop):
         return done
 
     def _take(self, trial: Trial, steps: int, seconds: float) -> None:
-        """Counts a call of a trial, and ends the trial when it was the last."""
+        """Count a call of a trial, and end the trial when it was the last."""
         trial.take(steps, seconds)
         if not trial.over:
             self._pace.ask(trial.steps_asked)
@@ -200,7 +235,7 @@ class PlannedLoop(Loop):
         self._go_on(self._best(self._possible()))
 
     def _note(self, candidate: Candidate, result: CandidateTiming, *, was_traced: bool = False) -> None:
-        """Keeps what a trial has shown, to be believed in this run."""
+        """Keep what a trial has shown, to be believed in this run."""
         if candidate in self._looked:
             self._looked_again.add(candidate)
         self._looked[candidate] = timing = result
@@ -213,7 +248,7 @@ class PlannedLoop(Loop):
         self._unsaved = True
 
     def _go_on(self, best: Candidate) -> None:
-        """Begins the next trial, or ends the search with the best candidate."""
+        """Begin the next trial, or ends the search with the best candidate."""
         following = self._next_candidate(best) or self._next_rival(best)
         if following is not None:
             self._begin(following)
@@ -237,7 +272,7 @@ class PlannedLoop(Loop):
         self._pace.ask(trial.steps_asked)
 
     def _give_up(self, trial: Trial) -> None:
-        """Goes on without a candidate that cannot be traced or compiled."""
+        """Go on without a candidate that cannot be traced or compiled."""
         self._candidates.remove(trial.candidate)
         self._loops.pop(trial.candidate, None)
         self._note(trial.candidate, CandidateTiming(trial.build_s, math.inf))
@@ -265,11 +300,11 @@ class PlannedLoop(Loop):
         return self._loops[candidate]
 
     def _possible(self) -> Measurements:
-        """Returns the times that are believed, of candidates that did not fail."""
+        """Return the times that are believed, of candidates that did not fail."""
         return {c: t for c, t in self._timings.items() if math.isfinite(t.step_s)}
 
     def _best(self, timings: Measurements) -> Candidate:
-        """Returns what takes the least time for the rest of the run, tracing included."""
+        """Return what takes the least time for the rest of the run, tracing included."""
         steps = self._steps_left if self._steps_left is not None else 100_000
 
         def cost_s(candidate: Candidate) -> float:
@@ -280,7 +315,7 @@ class PlannedLoop(Loop):
         return min(timings, key=cost_s)
 
     def _next_candidate(self, best: Candidate) -> Candidate | None:
-        """Returns a candidate to be timed that would pay for itself in this run if it did as is hoped."""
+        """Return a candidate to be timed that would pay for itself in this run if it did as is hoped."""
         step_s = self._timings[best].step_s
         if self._steps_left is None or self._too_few_steps(step_s):
             return None
@@ -293,7 +328,7 @@ class PlannedLoop(Loop):
         return None
 
     def _next_rival(self, best: Candidate) -> Candidate | None:
-        """Returns a candidate to be looked at again: what disturbed the first look may be over."""
+        """Return a candidate to be looked at again: what disturbed the first look may be over."""
         step_s = self._timings[best].step_s
         rivals = {
             candidate: seen
@@ -320,7 +355,7 @@ class PlannedLoop(Loop):
         return self._steps_left is not None and self._steps_left < needed
 
     def _hoped_gain(self, candidate: Candidate, best: Candidate) -> float:
-        """Returns the part of a step's time that a candidate might save."""
+        """Return the part of a step's time that a candidate might save."""
         step_s, doubtful = self._timings[best].step_s, self._known.get(candidate)
         near = 1 - 1 / _DOUBT if doubtful is not None and doubtful.step_s < _DOUBT * step_s else 0.0
         if doubtful is not None and doubtful.runs:
@@ -333,7 +368,7 @@ class PlannedLoop(Loop):
         return max(near, hope)
 
     def _build_s(self, candidate: Candidate, best: Candidate) -> float:
-        """Returns how long it takes to trace and compile a candidate, as far as can be told."""
+        """Return how long it takes to trace and compile a candidate, as far as can be told."""
         if self._is_traced(candidate):
             return 0.0
         known = self._known.get(candidate)
@@ -346,7 +381,7 @@ class PlannedLoop(Loop):
 def describe(
     loop: str, candidate: Candidate, steps_per_call: int | None, step_s: float | None, free: str = ""
 ) -> str:
-    """Returns the plan in one line."""
+    """Return the plan in one line."""
     text = f"plan: {loop}, {candidate}"
     if free and not candidate.fast:
         text += f", fast {free}"

@@ -1,19 +1,19 @@
-"""One training step whose batch is divided into parts that run side by side on the cores of a CPU.
+"""One training step whose batch is divided into parts that run at the same time on the cores of a CPU.
 
-The parts' forward and backward passes are independent branches of one graph, so TensorFlow's inter-op
-threads run them at the same time. Between them stands the loss, computed for the whole batch by the model's
-own `compute_loss`:
+The parts' forward and backward passes are independent branches of one graph, so TensorFlow's inter-op threads
+run them at the same time. Between them stands the loss, computed for the whole batch by the model's own
+`compute_loss`:
 
     y_k = f(x_k; w) for each part k,    L = compute_loss(y, (y_1, y_2, ...)),
     dL/dw = sum_k (dy_k/dw)^T dL/dy_k + what the loss has from the weights directly (regularisers).
 
 This is the gradient of the whole batch, with rounding in another order, for any loss, reduction, sample
-weights and sizes of the parts; loss, metrics, loss scaling and clipping are computed once, as Keras does.
-It needs each row of the outputs to depend on its own row of the inputs only; `obstacles.py` says where that
+weights and sizes of the parts; loss, metrics, loss scaling and clipping are computed once, as Keras does. It
+needs each row of the outputs to depend on its own row of the inputs only; `find_obstacle` says where that
 does not hold or cannot be known.
 
-All parts wait there for the last of them, and so does a core with nothing left to do. Where the loss is
-known to average the rows of one output, n_k of n in part k, nothing has to wait:
+All parts wait there for the last of them, and so does a core with nothing left to do. Where the loss is known
+to average the rows of one output, n_k of n in part k, nothing has to wait:
 
     L = sum_k n_k/n L_k,    L_k = loss(y_k)
 
@@ -31,17 +31,252 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import losses as keras_losses
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import data as keras_data
+from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import replicas as keras_replicas
 from overlap_train._keras import training as keras_training
-from overlap_train._training.dropout import Masks, whole_batch_dropout
-from overlap_train._training.obstacles import rows_correspond
-from overlap_train._training.outputs import Outputs
-from overlap_train._training.rows import leaves_of, row_count
+from overlap_train._training.parts import (
+    Masks,
+    Outputs,
+    dropout_layers,
+    leaves_of,
+    row_count,
+    whole_batch_dropout,
+)
 from overlap_train._training.step import Batch, Logs, StepFunction
 
-__all__ = ["SplitStep"]
+__all__ = ["SplitStep", "find_obstacle", "rows_correspond", "unknown_layer"]
+
+
+_ROW_BY_ROW = frozenset(
+    (
+        "InputLayer",
+        "Sequential",
+        "Functional",
+        "Identity",
+        "Dense",
+        "EinsumDense",
+        "Embedding",
+        "Flatten",
+        "Reshape",
+        "Permute",
+        "RepeatVector",
+        "Activation",
+        "ReLU",
+        "LeakyReLU",
+        "PReLU",
+        "ELU",
+        "Softmax",
+        "Rescaling",
+        "Dropout",
+        "Add",
+        "Subtract",
+        "Multiply",
+        "Average",
+        "Maximum",
+        "Minimum",
+        "Concatenate",
+        "Conv1D",
+        "Conv2D",
+        "Conv3D",
+        "Conv1DTranspose",
+        "Conv2DTranspose",
+        "Conv3DTranspose",
+        "DepthwiseConv1D",
+        "DepthwiseConv2D",
+        "SeparableConv1D",
+        "SeparableConv2D",
+        "MaxPooling1D",
+        "MaxPooling2D",
+        "MaxPooling3D",
+        "AveragePooling1D",
+        "AveragePooling2D",
+        "AveragePooling3D",
+        "GlobalMaxPooling1D",
+        "GlobalMaxPooling2D",
+        "GlobalMaxPooling3D",
+        "GlobalAveragePooling1D",
+        "GlobalAveragePooling2D",
+        "GlobalAveragePooling3D",
+        "ZeroPadding1D",
+        "ZeroPadding2D",
+        "ZeroPadding3D",
+        "Cropping1D",
+        "Cropping2D",
+        "Cropping3D",
+        "UpSampling1D",
+        "UpSampling2D",
+        "UpSampling3D",
+        "LayerNormalization",
+        "GroupNormalization",
+        "RMSNormalization",
+        "UnitNormalization",
+        "LSTM",
+        "LSTMCell",
+        "GRU",
+        "GRUCell",
+        "SimpleRNN",
+        "SimpleRNNCell",
+        "Bidirectional",
+        "MultiHeadAttention",
+        "Attention",
+        "AdditiveAttention",
+    )
+)
+
+_TENSORFLOWS = (
+    *(tf.nn.elu, tf.nn.gelu, tf.nn.leaky_relu, tf.nn.log_softmax, tf.nn.relu, tf.nn.relu6, tf.nn.selu),
+    *(tf.nn.sigmoid, tf.nn.silu, tf.nn.softmax, tf.nn.softplus, tf.nn.softsign, tf.nn.tanh, tf.identity),
+)
+"""Activations beside Keras's own that do not look at other rows."""
+
+
+def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = False) -> str | None:
+    """Say why a step of a built and compiled model cannot be split, or return None if it can.
+
+    The model is traced once, without being run and without changing it. With `trusted`, the user vouches for
+    layers of which nothing is known: each row of their outputs depends on its own row of the inputs only.
+    """
+    if not keras_models.is_stock_method(model.train_step):
+        return f"{type(model).__name__}.train_step is not Keras's own"
+    if model.optimizer is None or not model.trainable_weights:
+        return "there is nothing to train"
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        return "replicas share each batch already"
+    unknown = None if trusted else unknown_layer(model)
+    if unknown is not None:
+        return f"nothing is known of whether {unknown} treats each row of a batch by itself"
+    if not trusted and _is_plain(model, element_spec):
+        return None
+    return _Probe(model).obstacle(element_spec)
+
+
+def _is_plain(model: keras.Model, element_spec: Any) -> bool:
+    """Whether a model of known layers tells without a trace that there is no obstacle.
+
+    A model that Keras has built from symbolic tensors tells the shapes of its outputs, and none of its layers
+    keeps state, adds losses or makes masks unless it was asked to.
+    """
+    if not all(isinstance(spec, tf.TensorSpec) for spec in keras.tree.flatten(element_spec)):
+        return False
+    symbolic = [*(getattr(model, "inputs", None) or ()), *(getattr(model, "outputs", None) or ())]
+    if not symbolic or not all(len(tensor.shape) > 1 and tensor.shape[0] is None for tensor in symbolic):
+        return False
+    x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(element_spec)[0])
+    if len({spec.shape[:1].as_list()[0] for spec in x if spec.shape.rank}) != 1:
+        return False
+    dropping = set(map(id, dropout_layers(model)))
+    for layer in keras_models.flat_layers(model):
+        draws = any(getattr(layer, name, 0) for name in ("rate", "dropout", "recurrent_dropout"))
+        draws = draws and getattr(layer, "seed_generator", None) is not None and id(layer) not in dropping
+        keeps = any(getattr(layer, name, None) for name in ("stateful", "mask_zero", "activity_regularizer"))
+        if draws or keeps:
+            return False
+    return True
+
+
+def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None:
+    """Return the first layer or operation that might mix the rows of a batch, unless `also` names it."""
+    for layer in keras_models.flat_layers(model):
+        kind = type(layer)
+        # A Model subclass has a `call` of its own, even where its base class is known.
+        if kind.__module__.split(".")[0] != "keras" or kind.__name__ not in (*_ROW_BY_ROW, *also):
+            return f"{kind.__name__} {layer.name!r}"
+        axis = getattr(layer, "axis", None)
+        # One below -1 may be the rows', depending on how many there are.
+        axes = axis if isinstance(axis, (list, tuple)) else [axis]
+        if not all(a is None or a > 0 or a == -1 for a in axes):
+            return f"{kind.__name__} {layer.name!r} with axis {axis}"
+        for activation in (getattr(layer, "activation", None), getattr(layer, "recurrent_activation", None)):
+            if not (
+                activation is None or keras_models.is_stock_method(activation) or activation in _TENSORFLOWS
+            ):
+                return f"the activation of {kind.__name__} {layer.name!r}"
+        for operation in getattr(layer, "operations", ()):
+            if not isinstance(operation, keras.Layer):
+                return f"the operation {operation.name!r}"
+    return None
+
+
+class _Probe:
+    """Traces a model's forward pass to see what it does beside computing outputs from inputs."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._found: str | None = None
+
+    def obstacle(self, element_spec: Any) -> str | None:
+        x = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(element_spec))[0]
+        given = [spec for spec in keras.tree.flatten(x) if isinstance(spec, tf.TensorSpec)]
+        if len({spec.shape[0] for spec in given if spec.shape.rank}) > 1:
+            return "its inputs differ in their number of rows"
+        specs = keras.tree.map_structure(_with_any_batch, element_spec)
+        try:
+            tf.function(self._look, autograph=False).get_concrete_function(specs)
+        except (TypeError, ValueError, tf.errors.OpError) as error:
+            first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            return f"it cannot be traced with batches of any size: {first_line[:200]}"
+        return self._found
+
+    def _look(self, batch: Batch) -> tf.Tensor:
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(batch))
+        model = self._model
+        variables = [*model.trainable_variables, *model.non_trainable_variables, *model.metrics_variables]
+        before = {id(v): v.value.read_value() for v in variables}
+        mapping = [(v, before[id(v)]) for v in variables]
+        allowed = {id(layer.seed_generator.state) for layer in dropout_layers(model)}
+        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+            outputs = [
+                leaf for leaf in keras.tree.flatten(keras_training.forward(model, x)) if leaf is not None
+            ]
+        changed = [v.path for v in variables if scope.get_current_value(v) is not before[id(v)]]
+        written = keras_models.scope_variable_ids(scope) - before.keys()
+        seeds = {v.path for v in variables if id(v) in allowed}
+        state = [path for path in changed if path not in seeds]
+        if any(leaf is not None and leaf.shape.rank == 0 for leaf in keras.tree.flatten(x)):
+            self._found = "an input has no batch axis"
+        elif any(isinstance(leaf, tf.SparseTensor) for leaf in keras.tree.flatten(x)):
+            self._found = "an input is sparse"
+        elif state or written:
+            self._found = (
+                f"training changes state of the model: {state[0] if state else 'a random generator'}"
+            )
+        elif scope.losses:
+            self._found = "add_loss or an activity regulariser adds a loss that depends on the batch"
+        elif any(leaf.shape.rank in (None, 0) or leaf.shape[0] is not None for leaf in outputs):
+            self._found = "an output has no row for each row of the inputs"
+        elif any(keras_replicas.mask_of(leaf) is not None for leaf in outputs):
+            self._found = "an output carries a mask, whose weights are those of the whole batch"
+        return tf.constant(0)
+
+
+def _with_any_batch(spec: Any) -> Any:
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
+        return spec
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+
+
+def rows_correspond(
+    labels: tf.TensorShape, outputs: tf.TensorShape, weights: tf.TensorShape | None, *, classes: bool
+) -> bool:
+    """Whether Keras pairs each row of one output with its own label and weight.
+
+    Otherwise it broadcasts, maybe each row with all labels, or reduces the rows as an output's last axis. The
+    labels' rank is known. With `classes`, a label is the index of one of the outputs along the last axis.
+    """
+    rank = outputs.rank
+    given = [labels] if weights is None else [labels, weights]
+    if rank < 2 or any(not shape.rank or shape[0] != outputs[0] for shape in given):
+        return False
+    one_less = classes or outputs[1:] == [1]
+    paired = labels.rank == rank or (labels.rank == rank - 1 and one_less)
+    if weights is None:
+        return paired
+    # A loss has no last axis; weights may have one of length one where only the rows' is left.
+    column = rank == 2 and weights[1:] == [1]
+    return paired and (weights.rank == rank - 1 or column)
+
 
 _Gradient: TypeAlias = Any
 """A dense tensor, `tf.IndexedSlices`, or None for a variable that the loss does not depend on."""
@@ -63,15 +298,10 @@ class _Part:
 
 
 class SplitStep:
-    """`keras.Model.train_step` with the batch in parts; `obstacles.find_obstacle` must have found nothing.
+    """`keras.Model.train_step` with the batch in parts; `find_obstacle` must have found nothing.
 
-    Called while tracing, on the training thread.
-
-    Args:
-        model: built and compiled.
-        parts: into how many parts a batch is divided; their sizes differ by one row at most.
-        whole: the step for batches of fewer rows than there are parts.
-        around: what puts a step where the model's variables may be updated.
+    The parts differ by one row at most. Batches of fewer rows than there are parts go to `whole`. Called
+    while tracing, on the training thread.
     """
 
     def __init__(
@@ -87,7 +317,7 @@ class SplitStep:
         self._split = around(self._in_parts)
 
     def __call__(self, batch: Batch) -> Logs:
-        """Makes one step."""
+        """Make one step."""
         leaf = leaves_of(batch)[0]
         if leaf.shape[0] is not None:
             return self._split(batch) if leaf.shape[0] >= self._parts else self._whole(batch)
@@ -108,7 +338,7 @@ class SplitStep:
             loss, gradients = self._apart(parts, y, sample_weight)
         else:
             loss, gradients = self._together(parts, outputs, x, y, sample_weight)
-        keras_losses.track_loss(model, x, loss)
+        keras_metrics.track_loss(model, x, loss)
         weights = model.trainable_weights
         summed = [_add(addends) for addends in zip(*gradients, strict=True)]
         model.optimizer.apply_gradients(zip(summed, weights, strict=True))
@@ -135,7 +365,7 @@ class SplitStep:
         with tf.GradientTape() as tape:
             tape.watch([tensor for tensor in outputs if tensor.dtype.is_floating])
             y_pred = parts[0].outputs.of(outputs)
-            loss = keras_losses.compute_loss(model, x, y, y_pred, sample_weight)
+            loss = keras_metrics.compute_loss(model, x, y, y_pred, sample_weight)
             scaled = model.optimizer.scale_loss(loss)
         by_output, direct = tape.gradient(scaled, (list(outputs), weights))
         # A loss that gathers rows has a gradient of those rows only, which cannot be sliced.
@@ -162,7 +392,7 @@ class SplitStep:
                 scaled = optimizer.scale_loss(shares[-1])
             gradients.append(part.tape.gradient(scaled, weights))
         with tf.GradientTape() as tape:
-            additional = keras_losses.additional_losses(self._model)
+            additional = keras_metrics.additional_losses(self._model)
             scaled = [optimizer.scale_loss(loss) for loss in additional]
         if additional:
             gradients.append(tape.gradient(scaled, weights))
@@ -170,8 +400,8 @@ class SplitStep:
 
     def _rows_are_apart(self, y: Any, y_pred: Any, sample_weight: Any) -> bool:
         """Whether the batch's loss is the average of the parts', by rows."""
-        name = keras_losses.row_loss(self._model)
-        if name is None or not keras_methods.is_stock_method(self._model.compute_loss):
+        name = keras_metrics.row_loss(self._model)
+        if name is None or not keras_models.is_stock_method(self._model.compute_loss):
             return False
         given = (y, y_pred) if sample_weight is None else (y, y_pred, sample_weight)
         if not all(isinstance(tensor, tf.Tensor) and tensor.shape.rank for tensor in given):
@@ -207,7 +437,7 @@ def _concatenate(parts: Sequence[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
 
 
 def _add(gradients: Sequence[_Gradient]) -> _Gradient:
-    """Adds gradients of one variable; sparse ones stay sparse, as the optimizer would get them."""
+    """Add gradients of one variable; sparse ones stay sparse, as the optimizer would get them."""
     present = [gradient for gradient in gradients if gradient is not None]
     if not present:
         return None

@@ -13,8 +13,8 @@ import tensorflow as tf
 from overlap_train._inspection.metric_code import names_metrics_by_python
 from overlap_train._inspection.traced import TracedFunction, trace
 from overlap_train._keras import data as keras_data
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras.randomness import random_states, set_random_states
 
@@ -36,18 +36,10 @@ StepFunction = Callable[[Batch], Logs]
 
 
 class Step:
-    """A training step as the loops use it.
+    """A training step as the loops use it; `trace` or `run_eagerly` makes it ready.
 
-    Attributes:
-        traced: the step traced once, or None where each one runs operation by operation.
-        inspected: the trace that tells the variables of such a step, or None where nobody asks for them.
-        halts: whether the loops end at the first loss that is not finite.
-        logs: the logs that a loop hands on from step to step; None where nobody reads them, since the model's
-            metrics tell the same at any later time.
-        own_logs: whether the step's logs count at an epoch's end, and not the model's metrics: Keras takes
-            the metrics where both have the same names.
-        metrics: reads the model's metrics.
-        jit_compile: whether each step is compiled by XLA.
+    `stock` says that it is Keras's own `train_step`, which computes the same whether or not variables of
+    Keras's own optimizers have been made.
     """
 
     def __init__(
@@ -61,56 +53,41 @@ class Step:
         metrics: Callable[[], Logs] | None = None,
         stock: bool = False,
     ) -> None:
-        """Describes a step; `trace` or `run_eagerly` makes it ready.
-
-        Args:
-            model: compiled.
-            function: of one batch; updates the model's variables and returns logs.
-            jit_compile: compile each step by XLA.
-            halt_on_nonfinite: end a loop at the first loss that is not finite.
-            listened_to: whether a callback reads the logs of single steps.
-            metrics: reads the metrics, if not `model.get_metrics_result`.
-            stock: whether it is Keras's own `train_step`, which computes the same whether or not variables
-                of Keras's own optimizers have been made.
-        """
         self._model = model
         self._function = _prepared(model, function, jit_compile)
         self.jit_compile = jit_compile
         self._stock = stock
         self._read_metrics = metrics if metrics is not None else model.get_metrics_result
         self._listened_to = listened_to or halt_on_nonfinite
-        self.halts = halt_on_nonfinite
+        self.halts = halt_on_nonfinite  # at the first loss that is not finite
         self.traced: TracedFunction | None = None
+        # The trace that tells the variables of a step that runs operation by operation.
         self.inspected: TracedFunction | None = None
+        # None where nothing reads them, since the model's metrics tell the same at any later time.
         self.logs: CarriedLogs | None = None
+        # Whether they count at an epoch's end: Keras takes the metrics where both have the same names.
         self.own_logs = True
         self.metrics = MetricsReader(self._read_metrics, eager=True)
 
     def trace(self, element_spec: Any) -> TracedFunction:
-        """Traces the step without running it, which also builds whatever is not built yet.
+        """Trace the step without running it, which also builds whatever is not built yet.
 
-        What no step uses, such as an optimizer beside which the model has others, stays unbuilt as under
-        Keras.
-
-        Raises:
-            ValueError: if the model cannot be called on such a batch, or as Keras raises it.
+        What no step uses, such as an optimizer next to which the model has others, stays unbuilt as under
+        Keras. For a batch on which the model cannot be called this raises what Keras raises.
         """
         scales = keras_optimizers.built_before_it_scales(self._model) if self._stock else nullcontext()
         with scales:
             return TracedFunction(self._function, element_spec, harmless=self._harmless)
 
     def _harmless(self) -> list[Any]:
-        """Returns the handles of variables whose making changes no trace."""
+        """Return the handles of variables whose making changes no trace."""
         made = keras_metrics.stock_metric_handles(self._model)
         return made + keras_optimizers.stock_optimizer_handles(self._model) if self._stock else made
 
     def inspect(self, element_spec: Any) -> None:
-        """Traces the step to find its variables; it runs operation by operation all the same.
+        """Trace the step to find its variables; it runs operation by operation all the same.
 
         What the step's Python draws meanwhile is drawn again when it runs, as under Keras.
-
-        Raises:
-            Exception: whatever the step raises while it is traced.
         """
         states = random_states()
         try:
@@ -119,11 +96,7 @@ class Step:
             set_random_states(states)
 
     def adopt(self, traced: TracedFunction, metrics: MetricsReader | None = None) -> None:
-        """Takes a trace of this step, made now or before, and a reader of the metrics if there is one.
-
-        Raises:
-            TypeError: if the step does not return a mapping.
-        """
+        """Take a trace of this step, made now or before, and a reader of the metrics if there is one."""
         self.traced = traced
         require_logs("train_step", traced.outputs)
         # Which names count is asked each time where they are no others by chance.
@@ -133,7 +106,7 @@ class Step:
         self.metrics = metrics if metrics is not None else MetricsReader(self._read_metrics)
 
     def using(self, function: StepFunction, *, jit_compile: bool = False) -> Step:
-        """Returns a step like this one that executes the same in another way, traced where it is used."""
+        """Return a step like this one that executes the same in another way, traced where it is used."""
         other = copy.copy(self)
         other._function = _prepared(self._model, function, jit_compile)
         other.jit_compile = jit_compile
@@ -141,12 +114,12 @@ class Step:
         return other
 
     def run(self, batch: Batch) -> Logs:
-        """Makes one step; inside a trace, a call of what has been traced."""
+        """Make one step; inside a trace, a call of what has been traced."""
         logs: Logs = self._function(batch) if self.traced is None else self.traced(batch)
         return logs
 
     def run_and_check(self, batch: Batch) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-        """Makes one step; returns whether training may go on, and the logs that a loop has to carry.
+        """Make one step; return whether training may go on, and the logs that a loop has to carry.
 
         Logs that are not carried are left out, so that a compiled loop does not compute them each time.
         """
@@ -160,9 +133,7 @@ class Step:
 class CarriedLogs:
     """Logs of any structure and shape as a compiled loop hands them on from step to step.
 
-    Args:
-        structure: nested outputs of a traced step; a length that differs between batches is None in its
-            shape.
+    A length that differs between batches is None in the shape of the traced step's output.
     """
 
     def __init__(self, structure: Any) -> None:
@@ -177,17 +148,17 @@ class CarriedLogs:
         return [spec.shape for spec in self.specs]
 
     def empty(self) -> list[tf.Tensor]:
-        """Returns what stands for the logs before the first step."""
+        """Return what stands for the logs before the first step."""
         return [tf.zeros([n or 0 for n in _known(spec.shape)], spec.dtype) for spec in self.specs]
 
     def flat(self, logs: Any) -> list[tf.Tensor]:
-        """Returns a step's logs as flat tensors."""
+        """Return a step's logs as flat tensors."""
         tensors = tf.nest.map_structure(lambda v: v if v is None else tf.convert_to_tensor(v), logs)
         leaves = tf.nest.flatten(tensors, expand_composites=True)
         return [leaf for leaf in leaves if leaf is not None]
 
     def packed(self, tensors: Sequence[tf.Tensor]) -> Logs:
-        """Returns logs from flat tensors."""
+        """Return logs from flat tensors."""
         rest = iter(tensors)
         leaves = [None if is_none else next(rest) for is_none in self._is_none]
         logs: Logs = tf.nest.pack_sequence_as(self._structure, leaves, expand_composites=True)
@@ -195,21 +166,18 @@ class CarriedLogs:
 
 
 class MetricsReader:
-    """Reads a model's metrics, in one compiled call where they can be compiled.
-
-    Attributes:
-        live: metrics whose result is a variable itself. Keras turns an epoch's logs into numbers after its
-            validation, so these then show the validation's value.
-    """
+    """Reads a model's metrics, in one compiled call where they can be compiled."""
 
     def __init__(self, read: Callable[[], Logs], *, eager: bool = False) -> None:
         self._read = read
         self._eager = eager
         self._traced: TracedFunction | None = None
+        # Metrics whose result is a variable itself. Keras turns an epoch's logs into numbers after its
+        # validation, so these then show the validation's value.
         self.live: frozenset[str] = frozenset()
 
     def __call__(self) -> Logs:
-        """Returns the metrics as they stand now. Belongs to the training thread."""
+        """Return the metrics as they stand now. Belongs to the training thread."""
         if not self._eager and self._traced is None:
             self._traced = trace(self._noting)
             self._eager = self._traced is None  # such as a metric that computes its result with NumPy
@@ -225,10 +193,10 @@ class MetricsReader:
 
 
 def require_optimizer(model: keras.Model) -> None:
-    """Raises ValueError if the model's own `train_step` needs an optimizer and there is none."""
+    """Raise ValueError if the model's own `train_step` needs an optimizer and there is none."""
     if (
         model.optimizer is None
-        and keras_methods.is_stock_method(model.train_step)
+        and keras_models.is_stock_method(model.train_step)
         and model.trainable_variables
     ):
         raise ValueError(
@@ -237,7 +205,7 @@ def require_optimizer(model: keras.Model) -> None:
 
 
 def require_logs(name: str, logs: Any) -> None:
-    """Raises TypeError unless a step returned a mapping."""
+    """Raise TypeError unless a step returned a mapping."""
     if not isinstance(logs, Mapping):
         raise TypeError(
             f"{name} returned {type(logs).__name__}; expected a dict of names and values, such as "
@@ -246,7 +214,7 @@ def require_logs(name: str, logs: Any) -> None:
 
 
 def lists_joined(logs: Any) -> Any:
-    """Returns logs with lists as tensors, as Keras hands them on (`tf.experimental.Optional`)."""
+    """Return logs with lists as tensors, as Keras hands them on (`tf.experimental.Optional`)."""
     if not isinstance(logs, dict):
         return logs
     return {name: tf.convert_to_tensor(v) if isinstance(v, list) else v for name, v in logs.items()}

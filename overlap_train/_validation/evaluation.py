@@ -19,12 +19,11 @@ from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import Batches, Shard
 from overlap_train._inspection.traces import Same, Traces
-from overlap_train._keras import evaluation as keras_evaluation
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import metrics as keras_metrics
+from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Values
-from overlap_train._support.numbers import array_of
+from overlap_train._support.arguments import array_of
 from overlap_train._training.step import Logs
 from overlap_train._validation.compiled import EvaluationFunctions, State
 from overlap_train._validation.validation_step import ValidationStep
@@ -44,9 +43,9 @@ def unmergeable_metrics(model: keras.Model) -> list[str]:
 
 
 def _is_sum(metric: keras.metrics.Metric) -> bool:
-    if not keras_methods.is_stock_method(metric.update_state):
+    if not keras_models.is_stock_method(metric.update_state):
         return False
-    if not keras_methods.is_stock_method(metric.reset_state):
+    if not keras_models.is_stock_method(metric.reset_state):
         return False
     return not any(np.any(value) for value in _initial_values(metric))
 
@@ -191,7 +190,7 @@ class SnapshotEvaluator:
         """Returns why the parts of a set do not add up to the whole, or None."""
         unmergeable: list[str] = Traces.of(model).get(
             "test",
-            keras_evaluation.test_function(model),
+            keras_training.test_function(model),
             ("unmergeable", tuple(map(Same, keras_metrics.metric_leaves(model)))),
             lambda: unmergeable_metrics(model),
         )
@@ -216,7 +215,7 @@ class SnapshotEvaluator:
         key = (Same(self._step), fold, kind, self._draws, self._carries_logs, divisible, metrics)
         return Traces.of(model).get(
             "test",
-            keras_evaluation.test_function(model),
+            keras_training.test_function(model),
             key,
             lambda: EvaluationFunctions(
                 self._step,

@@ -22,8 +22,7 @@ import keras
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
-from overlap_train._keras.summaries import SummaryDefaults, SummaryFollower
-from overlap_train._keras.thread_settings import KerasSettings
+from overlap_train._keras.threads import KerasSettings, SummaryDefaults, SummaryFollower
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason

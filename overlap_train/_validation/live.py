@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 import keras
 
-from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import routes
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.printing import told
 from overlap_train._support.reasons import Reason
@@ -163,10 +163,10 @@ class KerasEvaluation:
     """Validates by the model's `evaluate`, called as `keras.Model.fit` calls it."""
 
     model: keras.Model
-    evaluate: keras_evaluation.FitEvaluation
+    evaluate: keras_training.FitEvaluation
     # takes the place of the model's; None leaves that
     test_step: Callable[[Any], Mapping[str, Any]] | None = None
-    passed: Callable[[keras_evaluation.Pass], None] = lambda made: None
+    passed: Callable[[keras_training.Pass], None] = lambda made: None
     _test_function: Any = None
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:

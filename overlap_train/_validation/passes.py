@@ -13,7 +13,7 @@ from typing import Any
 
 from overlap_train._data.pass_state import DrawnVariables, SourceState
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._support.numbers import is_count
+from overlap_train._support.arguments import is_count
 
 __all__ = ["ValidationPasses"]
 

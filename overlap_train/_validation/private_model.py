@@ -25,7 +25,6 @@ import tensorflow as tf
 from overlap_train._inspection.graph import computation
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import copies as keras_copies
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 
@@ -111,10 +110,10 @@ def watched(model: keras.Model, *, looked_at: bool) -> Callable[[], str | None]:
 
 def is_stock(layer: keras.Layer) -> bool:
     """Whether a layer is one of Keras's, which its configuration describes completely."""
-    if type(layer) is keras.layers.Lambda or not keras_methods.is_stock_method(type(layer)):
+    if type(layer) is keras.layers.Lambda or not keras_models.is_stock_method(type(layer)):
         return False
     return all(
-        keras_methods.is_stock_method(v) for v in vars(layer).values() if isinstance(v, types.FunctionType)
+        keras_models.is_stock_method(v) for v in vars(layer).values() if isinstance(v, types.FunctionType)
     )
 
 
@@ -130,7 +129,7 @@ def _taken(layer: keras.Layer, *, whole: bool) -> Iterator[tuple[str, Any]]:
         except _NotTaken:
             continue
         # Keras's own functions, such as activations; another one may hold layers of this model.
-        own = isinstance(value, types.FunctionType) and keras_methods.is_stock_method(value)
+        own = isinstance(value, types.FunctionType) and keras_models.is_stock_method(value)
         if whole or copied is not value or type(value) in _PLAIN or own:
             yield name, copied
 
@@ -273,7 +272,7 @@ def _custom_objects(model: keras.Model) -> dict[str, Any]:
     for layer in keras_models.flat_layers(model):
         own = [type(layer), *(v for v in vars(layer).values() if isinstance(v, types.FunctionType))]
         for each in own:
-            if keras_methods.is_stock_method(each):
+            if keras_models.is_stock_method(each):
                 continue
             name = keras.saving.get_registered_name(each)
             if found.setdefault(name, each) is not each:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import Snapshot, Values, weights_of
-from overlap_train._support.numbers import array_of
+from overlap_train._support.arguments import array_of
 from overlap_train._support.reasons import Reason
 from overlap_train._validation.evaluation import Running
 from overlap_train._validation.pool import WorkerPool

@@ -17,15 +17,13 @@ from overlap_train._data.validation_data import ArrayBatches, Batches, make_batc
 from overlap_train._inspection.metric_code import metrics_by_python
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
-from overlap_train._keras import evaluation as keras_evaluation
-from overlap_train._keras import losses as keras_losses
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
-from overlap_train._training.obstacles import rows_correspond, unknown_layer
+from overlap_train._training.splitting import rows_correspond, unknown_layer
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.given_sets import GivenSets, WaitingRunner
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
@@ -51,9 +49,9 @@ _MOST_ROWS, _MOST_PRODUCTS = 1024, 1e7
 def rows_together(model: keras.Model, arrays: Any) -> int:
     """Returns how many rows of arrays may be evaluated as one batch; 0 says nothing is known to allow it."""
     methods = (model.test_step, model.compute_loss, model.compute_metrics)
-    if keras_training.is_deterministic() or not all(map(keras_methods.is_stock_method, methods)):
+    if keras_training.is_deterministic() or not all(map(keras_models.is_stock_method, methods)):
         return 0
-    if unknown_layer(model, also=("BatchNormalization",)) is not None or not keras_losses.averages_rows(
+    if unknown_layer(model, also=("BatchNormalization",)) is not None or not keras_metrics.averages_rows(
         model
     ):
         return 0
@@ -81,7 +79,7 @@ def _each_row_has_its_own(model: keras.Model, arrays: Any) -> bool:
     shapes = [tf.TensorShape([None, *leaf.shape[1:]]) for part in leaves for leaf in part]
     labels, outputs = shapes[1], shapes[0]
     weights = shapes[2] if len(shapes) == 3 else None
-    classes = keras_losses.row_loss(model) == "sparse_categorical_crossentropy"
+    classes = keras_metrics.row_loss(model) == "sparse_categorical_crossentropy"
     return len(shapes) <= 3 and rows_correspond(labels, outputs, weights, classes=classes)
 
 
@@ -187,11 +185,11 @@ def build_suite(
 
 def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> PreparedSet:
     model = request.model
-    if keras_evaluation.has_own_test_function(model):
-        own = keras_evaluation.validates_itself(model) or ""
+    if keras_training.has_own_test_function(model):
+        own = keras_training.validates_itself(model) or ""
         return PreparedSet(name, chosen, None, None, Reason.of("model-evaluates", own))
-    if keras_methods.is_replaced(model, "evaluate") and not request.within_evaluate:
-        own = keras_evaluation.validates_itself(model) or ""
+    if keras_models.is_replaced(model, "evaluate") and not request.within_evaluate:
+        own = keras_training.validates_itself(model) or ""
         return PreparedSet(name, chosen, None, None, Reason.of("model-evaluates", own))
     given = request.given.of(name)
     if given.waits:
@@ -214,7 +212,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
     step = Traces.of(model).get_for(
         "test",
-        keras_evaluation.test_function(model),
+        keras_training.test_function(model),
         ("step", request.identity, prepared),
         batches.element_spec,
         lambda: trace_validation(
@@ -231,7 +229,7 @@ def _own_step(request: SetRequest) -> str | None:
     """Returns the name of a step that is the user's, or None for Keras's, whose losses we make whole."""
     if not request.stock:
         return "the trainer's validation_step"
-    owner = keras_methods.overriding_class(request.model, "test_step")
+    owner = keras_models.overriding_class(request.model, "test_step")
     return None if owner is None else f"{owner.__name__}.test_step"
 
 
@@ -276,7 +274,7 @@ def _live_runner(
     streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
     own = each.batches is not None and (request.preprocess is not None or not request.stock)
     data = functools.partial(request.given.for_keras, each.name)
-    evaluate = keras_evaluation.FitEvaluation(model, data, each.chosen.batch_size, each.chosen.steps)
+    evaluate = keras_training.FitEvaluation(model, data, each.chosen.batch_size, each.chosen.steps)
     validate = KerasEvaluation(
         model,
         evaluate,

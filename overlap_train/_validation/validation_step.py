@@ -27,9 +27,9 @@ from overlap_train._inspection.traced import (
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import data_mistakes
-from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import CarriedLogs, lists_joined, require_logs
 
@@ -151,7 +151,7 @@ def with_present_metrics(
     if step.metrics == present and place is None:
         return step
     key = (Same(step.step), step.preparation and Same(step.preparation), present)
-    traces, token = Traces.of(model), keras_evaluation.test_function(model)
+    traces, token = Traces.of(model), keras_training.test_function(model)
     known: list[ValidationStep] = traces.get("test", token, ("around", *key), list)
     for other in known:
         if other.constants.changed() is None:

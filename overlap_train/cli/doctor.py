@@ -14,9 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from overlap_train._support.backend import BACKEND_REMEDY, configured_backend
-from overlap_train._support.caches import cache_home
-from overlap_train._support.conditions import processor_name
+from overlap_train._support.caches import cache_home, processor_name
+from overlap_train._support.imports import BACKEND_REMEDY, configured_backend
 from overlap_train._support.printing import told
 from overlap_train._support.version import __version__
 from overlap_train.cli.report import Finding, Report, one_line, size

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from overlap_train._support.backend import configured_backend, other_backend
+from overlap_train._support.imports import configured_backend, other_backend
 from overlap_train._support.printing import told
 from overlap_train.cli.report import UsageError, one_line
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overlap_train._support.lazy import lazy_names
+from overlap_train._support.imports import lazy_names
 
 if TYPE_CHECKING:
     from overlap_train.conv.acceleration import accelerate

@@ -16,9 +16,9 @@ import keras
 import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
-from overlap_train._support.backend import require_tensorflow
+from overlap_train._support.arguments import require_count
 from overlap_train._support.fit_arguments import require_verbosity
-from overlap_train._support.numbers import require_count
+from overlap_train._support.imports import require_tensorflow
 from overlap_train._support.printing import printable
 from overlap_train.conv import layers, library
 from overlap_train.conv.convolution import Convolution

@@ -18,8 +18,7 @@ import sys
 from pathlib import Path
 
 from overlap_train._support.caches import convolution_builds
-from overlap_train._support.files import read_regular
-from overlap_train._support.locks import wait_for_lock
+from overlap_train._support.files import read_regular, wait_for_lock
 from overlap_train.errors import NativeUnavailableError
 
 __all__ = [

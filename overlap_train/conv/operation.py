@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._support.arguments import is_text, require_choice, require_text, shown
-from overlap_train._support.numbers import require_count
+from overlap_train._support.arguments import is_text, require_choice, require_count, require_text, shown
 from overlap_train.conv import library
 from overlap_train.conv.convolution import Convolution
 

@@ -1,6 +1,6 @@
 """What convolutions have been timed on this machine, kept in the user's cache directory for other processes.
 
-One small JSON file for each combination of conditions (`_support/conditions.py`) and threads. A file that
+One small JSON file for each combination of conditions (`_support/caches.py`) and threads. A file that
 cannot be read or written, or that holds what was never measured, is as good as none: nothing here fails. Any
 thread.
 """
@@ -18,11 +18,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._support.arguments import require_flag
-from overlap_train._support.caches import convolution_times
-from overlap_train._support.conditions import conditions
+from overlap_train._support.arguments import require_flag, require_real
+from overlap_train._support.caches import conditions, convolution_times
 from overlap_train._support.files import read_regular, replace_content
-from overlap_train._support.numbers import require_real
 from overlap_train.conv.shapes import DIRECTIONS, STOCK, ConvKey, Timing
 from overlap_train.options.threads import available_cores
 

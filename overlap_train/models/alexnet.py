@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from overlap_train._support.numbers import require_count, require_sizes
+from overlap_train._support.arguments import require_count, require_sizes
 
 __all__ = ["alexnet"]
 

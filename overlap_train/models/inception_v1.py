@@ -11,8 +11,13 @@ from collections.abc import Callable
 
 import keras
 
-from overlap_train._support.arguments import require_path, require_text
-from overlap_train._support.numbers import require_count, require_real, require_sizes
+from overlap_train._support.arguments import (
+    require_count,
+    require_path,
+    require_real,
+    require_sizes,
+    require_text,
+)
 
 __all__ = ["LocalResponseNormalization", "inception_v1"]
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import keras
 
-from overlap_train._support.arguments import require_each
-from overlap_train._support.numbers import require_count
+from overlap_train._support.arguments import require_count, require_each
 
 __all__ = ["mlp"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from overlap_train._support.arguments import require_flag
-from overlap_train._support.numbers import require_count, require_real
+from overlap_train._support.arguments import require_count, require_flag, require_real
 
 __all__ = ["mnist_cnn"]
 

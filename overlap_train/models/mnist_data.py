@@ -25,9 +25,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._support.arguments import require_instance, require_path, require_text, shown
-from overlap_train._support.extras import import_extra
-from overlap_train._support.numbers import require_count, require_seconds
+from overlap_train._support.arguments import (
+    require_count,
+    require_instance,
+    require_path,
+    require_seconds,
+    require_text,
+    shown,
+)
+from overlap_train._support.imports import import_extra
 from overlap_train.errors import DataUnavailableError
 
 __all__ = ["MnistArrays", "load_mnist", "parse_size", "replicate_to"]

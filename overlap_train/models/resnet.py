@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import keras
 
-from overlap_train._support.numbers import require_count, require_sizes
+from overlap_train._support.arguments import require_count, require_sizes
 
 __all__ = ["resnet"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import keras
 
-from overlap_train._support.numbers import require_count
+from overlap_train._support.arguments import require_count
 
 __all__ = ["text_lstm"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._support.numbers import require_count, require_sizes
+from overlap_train._support.arguments import require_count, require_sizes
 
 __all__ = ["CropLike", "unet"]
 

@@ -14,15 +14,16 @@ from typing import Any, Literal, TextIO
 
 from overlap_train._support.arguments import (
     require_callable,
+    require_count,
     require_each,
     require_flag,
     require_mapping,
+    require_real,
     require_text,
     shown,
 )
 from overlap_train._support.closing import Closing
 from overlap_train._support.fit_arguments import require_verbosity
-from overlap_train._support.numbers import require_count, require_real
 from overlap_train.monitoring.live_line import LiveLine, TolerantStream, is_terminal
 from overlap_train.monitoring.table import format_metric
 

@@ -15,12 +15,13 @@ from typing import Any
 
 from overlap_train._support.arguments import (
     require_callable,
+    require_count,
     require_instance,
     require_items,
+    require_real,
     require_text,
     shown,
 )
-from overlap_train._support.numbers import require_count, require_real
 from overlap_train.records import Sample, Span
 
 __all__ = ["OpenSpan", "SpanRecorder", "overlap_s", "require_samples", "require_spans", "union_s"]

@@ -16,9 +16,8 @@ from collections.abc import Callable
 
 import psutil
 
-from overlap_train._support.arguments import require_callable
+from overlap_train._support.arguments import require_callable, require_count, require_seconds
 from overlap_train._support.closing import Closing
-from overlap_train._support.numbers import require_count, require_seconds
 from overlap_train._support.threads import start
 from overlap_train.records import Sample
 

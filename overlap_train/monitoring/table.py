@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import require_each, shown
-from overlap_train._support.numbers import require_count
+from overlap_train._support.arguments import require_count, require_each, shown
 from overlap_train.records import EpochAccount
 
 __all__ = ["EpochRow", "format_epoch_table", "format_metric"]

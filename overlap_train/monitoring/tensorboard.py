@@ -10,10 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import require_instance, require_mapping, require_path, shown
+from overlap_train._support.arguments import (
+    require_count,
+    require_instance,
+    require_mapping,
+    require_path,
+    shown,
+)
 from overlap_train._support.closing import Closing
-from overlap_train._support.extras import import_extra
-from overlap_train._support.numbers import require_count
+from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
 from overlap_train.records import EpochAccount
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from overlap_train._support.arguments import require_path, require_text, shown
-from overlap_train._support.extras import import_extra
 from overlap_train._support.files import replacing
+from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
 from overlap_train.monitoring.recorder import overlap_s, require_samples, require_spans, union_s
 from overlap_train.monitoring.rows import Bar, merged_bars

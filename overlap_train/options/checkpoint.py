@@ -6,9 +6,14 @@ import os
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from overlap_train._support.arguments import freeze, plain_text, require_path
-from overlap_train._support.keywords import knows_names
-from overlap_train._support.numbers import require_count, require_seconds
+from overlap_train._support.arguments import (
+    freeze,
+    knows_names,
+    plain_text,
+    require_count,
+    require_path,
+    require_seconds,
+)
 from overlap_train.errors import CheckpointError
 
 __all__ = ["CheckpointPolicy", "checkpoint_policy"]

@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from overlap_train._support.arguments import Auto, auto_or, freeze, is_text, require_choice, require_flag
-from overlap_train._support.keywords import knows_names
-from overlap_train._support.numbers import LARGEST, require_count, require_seconds
+from overlap_train._support.arguments import (
+    LARGEST,
+    Auto,
+    auto_or,
+    freeze,
+    is_text,
+    knows_names,
+    require_choice,
+    require_count,
+    require_flag,
+    require_seconds,
+)
 
 __all__ = ["Auto", "ExecutionPlan"]
 

@@ -10,9 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from overlap_train._support.arguments import freeze, require_callable, require_mapping, shown
+from overlap_train._support.arguments import freeze, knows_names, require_callable, require_mapping, shown
 from overlap_train._support.fit_arguments import epoch_selector
-from overlap_train._support.keywords import knows_names
 
 __all__ = [
     "EvaluationFunction",

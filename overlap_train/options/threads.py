@@ -12,7 +12,7 @@ import os
 import warnings
 from dataclasses import dataclass
 
-from overlap_train._support.numbers import require_count
+from overlap_train._support.arguments import require_count
 
 _MOST_THREADS = 1 << 16
 

@@ -8,10 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from overlap_train._support.arguments import freeze, require_choice, require_flag, shown
+from overlap_train._support.arguments import (
+    LARGEST,
+    freeze,
+    knows_names,
+    require_choice,
+    require_count,
+    require_flag,
+    require_seconds,
+    shown,
+)
 from overlap_train._support.fit_arguments import epoch_selector
-from overlap_train._support.keywords import knows_names
-from overlap_train._support.numbers import LARGEST, require_count, require_seconds
 from overlap_train.options.functions import EvaluationFunction, require_functions
 
 __all__ = ["ValidationPolicy", "ValidationSet"]

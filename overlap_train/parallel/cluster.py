@@ -17,8 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._support.arguments import plain_text, shown
-from overlap_train._support.numbers import require_seconds
+from overlap_train._support.arguments import plain_text, require_seconds, shown
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel.credentials import Credentials, read_credentials
 from overlap_train.parallel.endpoints import is_loopback, listen, parse_endpoint, resolve, why

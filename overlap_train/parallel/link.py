@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from overlap_train._support.arguments import require_seconds
 from overlap_train._support.closing import Closing
-from overlap_train._support.numbers import require_seconds
 from overlap_train.errors import HostLostError
 from overlap_train.parallel.credentials import Credentials, read_credentials
 from overlap_train.parallel.door import Door

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from overlap_train._support.numbers import array_of
+from overlap_train._support.arguments import array_of
 from overlap_train.errors import HostMismatchError
 from overlap_train.parallel.link import Refusal
 

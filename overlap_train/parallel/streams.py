@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._support.arguments import shown
-from overlap_train._support.numbers import require_count
+from overlap_train._support.arguments import require_count, shown
 
 __all__ = ["split_gpu"]
 

@@ -15,10 +15,16 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from overlap_train._support.arguments import require_flag, require_mapping, require_text
-from overlap_train._support.backend import require_tensorflow
+from overlap_train._support.arguments import (
+    require_count,
+    require_flag,
+    require_mapping,
+    require_real,
+    require_seconds,
+    require_text,
+)
 from overlap_train._support.closing import Closing
-from overlap_train._support.numbers import require_count, require_real, require_seconds
+from overlap_train._support.imports import require_tensorflow
 from overlap_train.scheduling.costs.model import Costs
 from overlap_train.scheduling.graph.devices import Device, Platform
 from overlap_train.scheduling.graph.layers import LayerGraph
@@ -130,10 +136,10 @@ class MultiModelScheduler(Closing):
             RuntimeError: this process was forked from one that had used TensorFlow, or Keras runs on another
                 backend.
         """
-        from overlap_train._keras import forks
         from overlap_train._keras import models as keras_models
+        from overlap_train._keras import threads
 
-        forks.require_runtime()
+        threads.require_runtime()
 
         name = require_text("name", name)
         require_tensorflow()
@@ -196,9 +202,9 @@ class MultiModelScheduler(Closing):
             SchedulerClosedError: the scheduler or the model was closed.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
-        from overlap_train._keras import forks  # here, as it imports TensorFlow
+        from overlap_train._keras import threads  # here, as it imports TensorFlow
 
-        forks.require_runtime()
+        threads.require_runtime()
         arrival_s = time.monotonic()
         priority = require_priority("priority", priority)
         if deadline_s is not None:

@@ -18,9 +18,9 @@ from overlap_train._support.arguments import (
     require_instance,
     require_items,
     require_mapping,
+    require_real,
     shown,
 )
-from overlap_train._support.numbers import require_real
 from overlap_train.scheduling.costs.model import Costs, FixedCosts, check_costs
 from overlap_train.scheduling.graph.devices import Device, Platform
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph

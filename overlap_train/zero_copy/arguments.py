@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import DTypeLike
 
-from overlap_train._support.arguments import plain_text, shown
-from overlap_train._support.numbers import require_integer
+from overlap_train._support.arguments import plain_text, require_integer, shown
 from overlap_train.zero_copy.tensors import SHARED_DTYPES
 
 __all__ = ["any_dtype", "checked_device", "checked_dtype", "checked_shape"]

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from overlap_train import errors
-from overlap_train._support.arguments import require_callable, require_each, require_flag
-from overlap_train._support.numbers import require_count
+from overlap_train._support.arguments import require_callable, require_count, require_each, require_flag
 from overlap_train.zero_copy.buffer import MappedBuffer, crossover_key, crossovers
 from overlap_train.zero_copy.cuda import CudaBackend
 from overlap_train.zero_copy.policy import Mode

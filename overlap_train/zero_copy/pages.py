@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlap_train import errors
+from overlap_train._support.arguments import require_count
 from overlap_train._support.closing import Closing
-from overlap_train._support.numbers import require_count
 from overlap_train._support.threads import start
 
 __all__ = ["ResidentLimit", "drop_pages"]

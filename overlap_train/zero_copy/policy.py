@@ -14,10 +14,9 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from overlap_train._support.arguments import require_choice, require_path
+from overlap_train._support.arguments import is_count, require_choice, require_count, require_path
 from overlap_train._support.caches import copy_times
 from overlap_train._support.files import read_regular, replace_content
-from overlap_train._support.numbers import is_count, require_count
 
 _MOST_BYTES = 1 << 20
 

@@ -19,8 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from overlap_train import errors
-from overlap_train._support.arguments import shown
-from overlap_train._support.numbers import require_count
+from overlap_train._support.arguments import require_count, shown
 
 __all__ = ["ALIGNMENT", "Backend", "Block", "HostBackend", "Lease", "Pool", "PoolStatistics"]
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import Delivery
-from overlap_train._callbacks.outcomes import Begun, Checks
+from overlap_train._callbacks.delivery import Begun, Checks, Delivery
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.evaluation import Running
 from overlap_train.records import ShardOutcome, Span, ValidationResult

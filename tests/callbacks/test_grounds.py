@@ -8,7 +8,7 @@ import keras
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.grounds import Grounds
+from overlap_train._callbacks.listeners import Grounds
 from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
 
 Callback = keras.callbacks.Callback

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._callbacks.kinds import unfit
+from overlap_train._callbacks.state import unfit
 
 MODEL = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="d")])
 WEIGHTS = MODEL.get_weights()

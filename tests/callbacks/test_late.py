@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
+from overlap_train._callbacks.delivery import Begun
 from overlap_train._callbacks.late import EpochHooks
-from overlap_train._callbacks.outcomes import Begun
 from overlap_train._snapshot import ModelState
 from tests.networks import arrays, sequential
 

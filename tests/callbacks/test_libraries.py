@@ -11,8 +11,14 @@ import pytest
 from tqdm import tqdm
 from tqdm.keras import TqdmCallback
 
-from overlap_train._callbacks.hooks import hook_that_waits, may_change_training, wants_train_batches
-from overlap_train._callbacks.libraries import Known, knowledge_of, only_watches
+from overlap_train._callbacks.hooks import (
+    Known,
+    hook_that_waits,
+    knowledge_of,
+    may_change_training,
+    only_watches,
+    wants_train_batches,
+)
 
 kc = keras.callbacks
 

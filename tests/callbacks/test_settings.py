@@ -9,7 +9,7 @@ import pytest
 
 from overlap_train import Trainer
 from overlap_train._callbacks.settings import Settings
-from overlap_train._checkpoint.configuration import differences
+from overlap_train._checkpoint.fingerprints import differences
 from overlap_train.errors import CheckpointCorruptError
 from tests.callbacks.hooks import begin, run
 from tests.networks import Outcome, arrays, assert_same_history, sequential

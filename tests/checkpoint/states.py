@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.container import CheckpointState
 
 
 def state(epoch: int = 1, **changes) -> CheckpointState:

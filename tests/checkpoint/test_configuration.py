@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 
-from overlap_train._checkpoint.configuration import (
+from overlap_train._checkpoint.fingerprints import (
     describe_configuration,
     differences,
     shown_rate,

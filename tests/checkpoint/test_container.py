@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 from tests.checkpoint.states import assert_same, state

@@ -190,7 +190,7 @@ def test_interrupt_while_writing_leaves_no_rubbish(tmp_path, monkeypatch):
 KILL = """
 import os, random, signal, sys, time
 import numpy as np
-from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
 
 directory, kills = sys.argv[1], int(sys.argv[2])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._checkpoint import data_state
-from overlap_train._checkpoint.data_state import DataState, beside
+from overlap_train._checkpoint import attributes
+from overlap_train._checkpoint.attributes import DataState, beside
 from tests.callbacks.hooks import through_disk
 
 
@@ -138,9 +138,9 @@ def test_a_source_without_attributes_has_the_global_seeds():
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 400])
 def test_a_large_array_is_told_by_rows_over_all_of_it(rows, monkeypatch):
-    monkeypatch.setattr(data_state, "_DIGEST_BYTES", 64)
+    monkeypatch.setattr(attributes, "_DIGEST_BYTES", 64)
     array = np.arange(2.0 * rows).reshape(rows, 2)  # 16 bytes a row
-    taken = data_state.rows_that_tell(array)
+    taken = attributes.rows_that_tell(array)
     assert len(taken) == min(rows, 4)
     np.testing.assert_array_equal(taken[[0, -1]], array[[0, -1]])
     assert len(np.unique(taken[:, 0])) == len(taken)
@@ -148,7 +148,7 @@ def test_a_large_array_is_told_by_rows_over_all_of_it(rows, monkeypatch):
 
 @pytest.mark.parametrize("array", [np.float64(3).reshape(()), np.zeros((0, 2)), np.zeros((9, 0))])
 def test_arrays_without_rows_to_choose_from_are_taken_whole(array):
-    assert data_state.rows_that_tell(array).shape == array.shape
+    assert attributes.rows_that_tell(array).shape == array.shape
 
 
 class Augmenter:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 from tests.checkpoint.crafting import sealed

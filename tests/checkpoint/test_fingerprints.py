@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ValidationSet
-from overlap_train._checkpoint.configuration import differences
 from overlap_train._checkpoint.fingerprints import (
     describe_data,
     describe_sets,
     describe_variables,
+    differences,
     fingerprint,
 )
 from overlap_train._data import array_feed

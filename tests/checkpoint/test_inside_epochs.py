@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from overlap_train._checkpoint.inside_epochs import pack_inside_epochs, unpack_inside_epochs
-from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.container import CheckpointState
+from overlap_train._checkpoint.content import pack_inside_epochs, unpack_inside_epochs
 from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot
 from overlap_train.errors import CheckpointCorruptError
 from overlap_train.records import StepValidation

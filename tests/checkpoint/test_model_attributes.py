@@ -7,7 +7,7 @@ import functools
 import keras
 import pytest
 
-from overlap_train._checkpoint.model_attributes import ModelAttributes
+from overlap_train._checkpoint.attributes import ModelAttributes
 from overlap_train.errors import CheckpointCorruptError
 
 

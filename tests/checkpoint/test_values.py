@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.state import CheckpointState
-from overlap_train._checkpoint.values import (
+from overlap_train._checkpoint.container import CheckpointState
+from overlap_train._checkpoint.content import (
     Undelivered,
     are_logs,
     check_values,

@@ -8,8 +8,8 @@ import keras
 import pytest
 
 from overlap_train import CheckpointPolicy
+from overlap_train._checkpoint.attributes import ModelAttributes
 from overlap_train._checkpoint.content import StartPoint
-from overlap_train._checkpoint.model_attributes import ModelAttributes
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._checkpoint.writing import CheckpointWriter

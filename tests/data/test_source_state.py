@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from overlap_train._checkpoint.data_state import DataState
+from overlap_train._checkpoint.attributes import DataState
 from overlap_train._data.pass_state import begun_at, state_at
 
 
@@ -19,7 +19,7 @@ def seeds():
 
 
 class Counted:
-    """An iterator as `_keras.grain_data` makes them, and the dataset that begins one."""
+    """An iterator as `_keras.data_sources` makes them, and the dataset that begins one."""
 
     def __init__(self, count=0, state=None):
         self.count, self.state, self.refused = count, state, None

@@ -52,11 +52,9 @@ _NOT_SHOWN = (
     ("_fit/lag.py", "the training step"),
     ("_inspection/effects.py", ""),
     ("_inspection/metric_code.py", ""),
-    ("_inspection/metric_code.py", ""),
-    ("_inspection/effects.py", ""),
-    ("_keras/evaluation.py", "makes its test function itself"),
-    ("_keras/evaluation.py", "keras.Model.evaluate is that of"),
-    ("_keras/evaluation.py", "has an evaluate of its own"),
+    ("_keras/training.py", "makes its test function itself"),
+    ("_keras/training.py", "keras.Model.evaluate is that of"),
+    ("_keras/training.py", "has an evaluate of its own"),
     ("_support/reasons.py", ""),
     ("_validation/sets.py", "the trainer's validation_step"),
     # Names, and parts of what differs from a checkpoint or would be ignored.
@@ -78,7 +76,7 @@ _NOT_SHOWN = (
     ("conv/build.py", "with the CUDA kernels"),
     ("conv/build.py", "build even if the cache has it"),
     ("conv/build.py", "copy it to where a wheel is built from"),
-    ("_support/lazy.py", "module"),
+    ("_support/imports.py", "module"),
     ("_validation/pending.py", "Graph execution error|"),
     ("_validation/pending.py", r"\{\{.*?\}\}"),
 )

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from overlap_train import ValidationPolicy
+from overlap_train._callbacks.delivery import Outcome
 from overlap_train._callbacks.late import EpochHooks
-from overlap_train._callbacks.outcomes import Outcome
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.course import Course, Ledger

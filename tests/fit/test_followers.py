@@ -8,8 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from overlap_train._callbacks.delivery import Delivery
-from overlap_train._callbacks.outcomes import Checks
+from overlap_train._callbacks.delivery import Checks, Delivery
 from overlap_train._checkpoint.resume import StartPoint
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import CursorState

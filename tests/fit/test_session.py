@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import keras
 import pytest
 
+from overlap_train._checkpoint.content import Undelivered
 from overlap_train._checkpoint.resume import StartPoint
-from overlap_train._checkpoint.values import Undelivered
 from overlap_train._data.cursor import CursorState
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.epoch_training import EpochTraining

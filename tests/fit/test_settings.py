@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._training.replicas.step import SingleReplicaStep
+from overlap_train._training.replicas import SingleReplicaStep
 from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask
 from overlap_train.parallel.hosts import SingleHost
 from tests.networks import sequential

@@ -83,7 +83,7 @@ def test_the_trace_of_a_stock_model_is_the_only_one(monkeypatch):
         return step(self, data)
 
     monkeypatch.setattr(KerasTrainer, "train_step", counted)
-    monkeypatch.setattr("overlap_train._keras.methods.is_stock_method", lambda method: True)
+    monkeypatch.setattr("overlap_train._keras.models.is_stock_method", lambda method: True)
     Trainer(model).fit(*networks.arrays(64), verbose=0, validation_data=networks.arrays(64))
     assert calls == [1]
 

@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras import evaluation as keras_evaluation
+from overlap_train._keras import training as keras_training
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy, sequential
 
 X, Y = arrays(20)
@@ -15,11 +15,11 @@ X, Y = arrays(20)
 def test_the_test_function_is_keras_s_and_compile_makes_another():
     """make_test_function, test_function."""
     model = sequential()
-    function = keras_evaluation.test_function(model)
+    function = keras_training.test_function(model)
     model.evaluate(X, Y, verbose=0)
-    assert keras_evaluation.test_function(model) is function is model.test_function
+    assert keras_training.test_function(model) is function is model.test_function
     model.compile("sgd", "mse")
-    assert keras_evaluation.test_function(model) is not function
+    assert keras_training.test_function(model) is not function
 
 
 def test_a_test_function_of_the_users_own_is_told_from_keras_s():
@@ -30,17 +30,17 @@ def test_a_test_function_of_the_users_own_is_told_from_keras_s():
             self.test_function = lambda iterator: {}
 
     model = sequential()
-    assert not keras_evaluation.has_own_test_function(model)
+    assert not keras_training.has_own_test_function(model)
     model.evaluate(X, Y, verbose=0)
-    assert not keras_evaluation.has_own_test_function(model)
+    assert not keras_training.has_own_test_function(model)
     model.test_function = lambda iterator: {}
-    assert keras_evaluation.has_own_test_function(model)
-    assert keras_evaluation.has_own_test_function(Own())
+    assert keras_training.has_own_test_function(model)
+    assert keras_training.has_own_test_function(Own())
 
 
 def evaluations(model, data, callbacks=(), **options):
     listed = keras.callbacks.CallbackList(callbacks, model=model)
-    evaluate = keras_evaluation.FitEvaluation(model, lambda: data, **options)
+    evaluate = keras_training.FitEvaluation(model, lambda: data, **options)
     for _ in range(2):
         logs, _ = evaluate(listed)
         yield logs

@@ -9,29 +9,29 @@ import signal
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras import forks
+from overlap_train._keras import threads
 
 
 def test_where_nothing_was_forked_it_runs():
-    assert forks._parent is None
-    forks.require_runtime()
+    assert threads._parent is None
+    threads.require_runtime()
 
 
 @pytest.mark.parametrize("used", [True, False])
 def test_a_fork_of_one_that_had_used_it_is_refused(monkeypatch, used):
-    monkeypatch.setattr(forks, "_parent", None)
-    monkeypatch.setattr(forks, "_is_running", lambda: used)
-    forks._note_fork()
+    monkeypatch.setattr(threads, "_parent", None)
+    monkeypatch.setattr(threads, "_is_running", lambda: used)
+    threads._note_fork()
     if not used:
-        forks.require_runtime()
+        threads.require_runtime()
         return
     with pytest.raises(RuntimeError, match=rf"forked from process {os.getppid()} after that had used"):
-        forks.require_runtime()
+        threads.require_runtime()
 
 
 def test_it_is_known_whether_the_runtime_runs():
     tf.constant(1)
-    assert forks._is_running()
+    assert threads._is_running()
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -57,4 +57,4 @@ def test_a_fork_does_not_end_the_iterators_of_its_parent(collects):
     enabled = gc.isenabled()
     gc.enable()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == enabled == collects
-    assert not forks._forking
+    assert not threads._forking

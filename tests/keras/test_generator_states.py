@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from overlap_train._keras.generator_states import (
+from overlap_train._keras.randomness import (
     BIT_GENERATORS,
     require_numpy_state,
     require_python_state,

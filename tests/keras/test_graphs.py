@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras import graphs
+from overlap_train._keras import models
 
 kl = keras.layers
 
@@ -69,14 +69,14 @@ class Holds(keras.Model):
 )
 def test_code_of_the_users_own_in_a_call_is_named(make, own):
     model = make()
-    assert graphs.own_code_of(model) == own
-    assert (graphs.stock_graph(model) is None) is (own is not None)
+    assert models.own_code_of(model) == own
+    assert (models.stock_graph(model) is None) is (own is not None)
 
 
 def test_a_sequential_model_that_is_not_built_has_no_graph():
     model = keras.Sequential([kl.Dense(2)])
-    assert graphs.stock_graph(model) is None
-    assert graphs.input_structure(model) is None
+    assert models.stock_graph(model) is None
+    assert models.input_structure(model) is None
 
 
 def test_a_subclassed_model_has_no_graph():
@@ -84,12 +84,12 @@ def test_a_subclassed_model_has_no_graph():
         def call(self, x):
             return x * 2.0
 
-    assert graphs.stock_graph(Twice()) is None
+    assert models.stock_graph(Twice()) is None
 
 
 def test_nodes_come_in_the_order_of_the_calls():
     model = functional(lambda x: kl.Dense(1, name="last")(kl.ReLU(name="first")(x)))
-    assert [node.operation.name for node in graphs.graph_nodes(model)] == ["first", "last"]
+    assert [node.operation.name for node in models.graph_nodes(model)] == ["first", "last"]
 
 
 def inner(training):
@@ -110,7 +110,7 @@ def inner(training):
     ids=["unsaid", "false", "true", "inner-unsaid", "inner-true", "in-sequence"],
 )
 def test_a_layer_that_is_called_for_training_is_found(make, trains):
-    assert graphs.trains_by_itself(make()) is trains
+    assert models.trains_by_itself(make()) is trains
 
 
 class Masks(kl.Layer):
@@ -138,16 +138,16 @@ class Masks(kl.Layer):
     ids=["arrays", "mask", "sparse-within", "sparse-input"],
 )
 def test_what_is_more_than_an_array_between_two_layers_is_found(model, more):
-    assert graphs.carries_more_than_arrays(model()) is more
+    assert models.carries_more_than_arrays(model()) is more
 
 
 @pytest.mark.parametrize("nest", [lambda a: [a], lambda a: (a,), lambda a: {"a": a}, lambda a: [[a]]])
 def test_outputs_are_nested_as_a_call_nests_them(nest):
     model = functional(lambda x: nest(kl.Dense(2)(x)))
-    keras.tree.assert_same_structure(graphs.output_structure(model), model(tf.ones((1, 4))))
+    keras.tree.assert_same_structure(models.output_structure(model), model(tf.ones((1, 4))))
 
 
 def test_an_optional_input_is_known():
     left, right = keras.Input((4,)), keras.Input((4,), optional=True)
-    assert [graphs.is_optional(x) for x in (left, right)] == [False, True]
-    assert not graphs.is_optional(keras.KerasTensor((None, 4)))
+    assert [models.is_optional(x) for x in (left, right)] == [False, True]
+    assert not models.is_optional(keras.KerasTensor((None, 4)))

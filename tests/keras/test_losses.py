@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras import losses as keras_losses
+from overlap_train._keras import metrics as keras_metrics
 from tests.networks import CLASSES, FEATURES, arrays, functional, functional_data, sequential
 
 X, Y = arrays(20)
@@ -28,13 +28,13 @@ def test_the_loss_of_a_batch_is_that_of_train_step_and_is_counted():
     expected = model.evaluate(X, Y, sample_weight=weight, batch_size=20, verbose=0, return_dict=True)["loss"]
     model.reset_metrics()
     y_pred = model(X, training=True)
-    loss = keras_losses.compute_loss(model, X, Y, y_pred, weight)
+    loss = keras_metrics.compute_loss(model, X, Y, y_pred, weight)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
-    keras_losses.track_loss(model, (None, X[:4]), tf.constant(2.0))
-    keras_losses.track_loss(model, X[:12], tf.constant(4.0))
+    keras_metrics.track_loss(model, (None, X[:4]), tf.constant(2.0))
+    keras_metrics.track_loss(model, X[:12], tf.constant(4.0))
     assert float(model.get_metrics_result()["loss"]) == pytest.approx(3.5), "by their rows"
     model.reset_metrics()
-    keras_losses.compute_and_track_loss(model, X, Y, y_pred, weight)
+    keras_metrics.compute_and_track_loss(model, X, Y, y_pred, weight)
     assert float(model.get_metrics_result()["loss"]) == pytest.approx(expected, rel=1e-5)
 
 
@@ -42,9 +42,9 @@ def test_what_is_added_to_the_compiled_loss_is_listed():
     """Model._aggregate_additional_loss, losses."""
     model = regularised()
     y_pred = model(X)
-    added = keras_losses.additional_losses(model)
+    added = keras_metrics.additional_losses(model)
     assert len(added) == 2
-    whole = keras_losses.compute_loss(model, X, Y, y_pred, None)
+    whole = keras_metrics.compute_loss(model, X, Y, y_pred, None)
     compiled = model.loss(Y, y_pred)
     np.testing.assert_allclose(float(sum(added)) + float(compiled), float(whole), rtol=1e-5)
 
@@ -65,14 +65,14 @@ def test_a_stock_loss_of_rows_is_known_by_its_name(loss, name):
     """CompileLoss._flat_losses, LossFunctionWrapper.fn, _fn_kwargs."""
     model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES, activation="softmax")])
     model.compile("sgd", loss, metrics=["accuracy"])
-    assert keras_losses.row_loss(model) is None, "before it is built"
+    assert keras_metrics.row_loss(model) is None, "before it is built"
     model.evaluate(
         X,
         Y if isinstance(loss, keras.losses.SparseCategoricalCrossentropy) else np.eye(CLASSES)[Y],
         verbose=0,
     )
-    assert keras_losses.row_loss(model) == name
-    assert keras_losses.averages_rows(model) is (name is not None)
+    assert keras_metrics.row_loss(model) == name
+    assert keras_metrics.averages_rows(model) is (name is not None)
 
 
 def test_several_losses_are_averaged_one_by_one():
@@ -81,6 +81,6 @@ def test_several_losses_are_averaged_one_by_one():
     one.evaluate(X, Y, verbose=0)
     x, y = functional_data(20)
     several.evaluate(x, y, verbose=0)
-    assert not keras_losses.tracks_each_loss(one)
-    assert keras_losses.tracks_each_loss(several)
-    assert keras_losses.row_loss(several) is None
+    assert not keras_metrics.tracks_each_loss(one)
+    assert keras_metrics.tracks_each_loss(several)
+    assert keras_metrics.row_loss(several) is None

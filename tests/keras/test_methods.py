@@ -8,7 +8,7 @@ from unittest import mock
 import keras
 import pytest
 
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 from tests.networks import arrays, sequential, subclassed
 
 X, Y = arrays(20)
@@ -16,11 +16,11 @@ X, Y = arrays(20)
 
 def test_own_methods_are_told_from_keras_s():
     """Methods of Keras live in modules named keras...."""
-    assert keras_methods.is_stock_method(sequential().train_step)
-    assert keras_methods.is_stock_method(keras.metrics.Mean().update_state)
-    assert keras_methods.is_stock_method(keras.metrics.MeanSquaredError().update_state)
-    assert not keras_methods.is_stock_method(subclassed().call)
-    assert not keras_methods.is_stock_method(lambda: None)
+    assert keras_models.is_stock_method(sequential().train_step)
+    assert keras_models.is_stock_method(keras.metrics.Mean().update_state)
+    assert keras_models.is_stock_method(keras.metrics.MeanSquaredError().update_state)
+    assert not keras_models.is_stock_method(subclassed().call)
+    assert not keras_models.is_stock_method(lambda: None)
 
 
 def test_the_code_of_a_method_is_found_behind_its_decorators():
@@ -41,7 +41,7 @@ def test_the_code_of_a_method_is_found_behind_its_decorators():
         pass
 
     Own.fit = decorated(fit)
-    codes = keras_methods.codes_of(Own(), "fit")
+    codes = keras_models.codes_of(Own(), "fit")
     assert {fit.__code__, Own.fit.__code__} < codes
     assert helper.__code__ not in codes
     assert [code.co_filename for code in codes if "/keras/" in code.co_filename]
@@ -55,41 +55,41 @@ def test_an_override_is_the_users_and_not_what_a_library_puts_into_keras_s_class
     class Own(Middle):
         pass
 
-    assert keras_methods.overriding_class(Own(), "fit") is Middle
-    assert keras_methods.overriding_class(Own(), "evaluate") is None
-    assert keras_methods.overriding_class(Own(), "no_such_method") is None
-    assert keras_methods.overriding_class(sequential(), "fit") is None
+    assert keras_models.overriding_class(Own(), "fit") is Middle
+    assert keras_models.overriding_class(Own(), "evaluate") is None
+    assert keras_models.overriding_class(Own(), "no_such_method") is None
+    assert keras_models.overriding_class(sequential(), "fit") is None
     instance = sequential()
     instance.fit = lambda *arguments, **options: None
-    assert keras_methods.overriding_class(instance, "fit") is type(instance)
-    stock = keras_methods.KerasTrainer.fit
+    assert keras_models.overriding_class(instance, "fit") is type(instance)
+    stock = keras_models.KerasTrainer.fit
     monkeypatch.setattr(
-        keras_methods.KerasTrainer, "fit", lambda *arguments, **options: stock(*arguments, **options)
+        keras_models.KerasTrainer, "fit", lambda *arguments, **options: stock(*arguments, **options)
     )
-    assert keras_methods.overriding_class(sequential(), "fit") is None
-    assert keras_methods.overriding_class(Own(), "fit") is Middle
+    assert keras_models.overriding_class(sequential(), "fit") is None
+    assert keras_models.overriding_class(Own(), "fit") is Middle
 
 
 @pytest.mark.parametrize("autospec", [False, True])
 @pytest.mark.parametrize("name", ["fit", "evaluate", "make_test_function", "train_step"])
 def test_what_a_mock_puts_into_keras_s_class_is_not_keras_s(name, autospec):
     """A mock with Keras's signature takes its module's name from it, too."""
-    assert not keras_methods.is_replaced(sequential(), name)
+    assert not keras_models.is_replaced(sequential(), name)
     with mock.patch.object(keras.Model, name, autospec=autospec):
-        assert keras_methods.is_replaced(sequential(), name)
-        assert not keras_methods.is_stock_method(getattr(keras.Model, name))
-    assert not keras_methods.is_replaced(sequential(), name)
+        assert keras_models.is_replaced(sequential(), name)
+        assert not keras_models.is_stock_method(getattr(keras.Model, name))
+    assert not keras_models.is_replaced(sequential(), name)
 
 
 def test_classes_of_keras_s_are_told_from_those_of_its_own_tests():
     """A class's module: Keras's tests are in its package, but are written as users write."""
-    assert keras_methods.is_stock_method(keras.Sequential)
-    assert keras_methods.is_stock_method(keras_methods.KerasTrainer)
-    assert not keras_methods.is_stock_method(type("Own", (keras.Sequential,), {}))
-    assert not keras_methods.is_stock_method(
+    assert keras_models.is_stock_method(keras.Sequential)
+    assert keras_models.is_stock_method(keras_models.KerasTrainer)
+    assert not keras_models.is_stock_method(type("Own", (keras.Sequential,), {}))
+    assert not keras_models.is_stock_method(
         type("Fake", (), {"__module__": "keras.src.trainers.trainer_test"})
     )
-    assert not keras_methods.is_stock_method(type("Fake", (), {"__module__": "keras_hub.models"}))
+    assert not keras_models.is_stock_method(type("Fake", (), {"__module__": "keras_hub.models"}))
 
 
 def test_what_wraps_a_stock_function_is_not_one():
@@ -97,17 +97,17 @@ def test_what_wraps_a_stock_function_is_not_one():
     def own(y, y_pred):
         return y_pred
 
-    assert keras_methods.is_stock_method(keras.losses.mean_squared_error)
-    assert not keras_methods.is_stock_method(own)
+    assert keras_models.is_stock_method(keras.losses.mean_squared_error)
+    assert not keras_models.is_stock_method(own)
 
 
 @pytest.mark.parametrize("name", ["fit", "evaluate"])
 def test_the_cell_of_a_method_holds_what_it_runs(name):
-    cell = keras_methods.method_cell(name)
+    cell = keras_models.method_cell(name)
     before = cell.cell_contents
     try:
         cell.cell_contents = lambda self, *args, **kwargs: "exchanged"
         assert getattr(sequential(), name)(X, Y) == "exchanged"
     finally:
         cell.cell_contents = before
-    assert keras_methods.patched_by(sequential(), name) is None
+    assert keras_models.patched_by(sequential(), name) is None

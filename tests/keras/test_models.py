@@ -6,7 +6,6 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras import methods as keras_methods
 from overlap_train._keras import models as keras_models
 from tests.networks import CLASSES, arrays, crossentropy, sequential
 
@@ -59,10 +58,10 @@ def test_a_variable_has_a_handle_for_each_replica():
 def test_what_can_be_trained_is_a_layer_and_a_trainer():
     """backend.tensorflow.trainer.TensorFlowTrainer: a base class, which need not be keras.Model's."""
 
-    class Both(keras.Layer, keras_methods.KerasTrainer):
+    class Both(keras.Layer, keras_models.KerasTrainer):
         def __init__(self):
             keras.Layer.__init__(self)
-            keras_methods.KerasTrainer.__init__(self)
+            keras_models.KerasTrainer.__init__(self)
 
     assert keras_models.is_trainer(sequential())
     assert keras_models.is_trainer(Both())

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer
-from overlap_train._keras.plain_values import refuse_plain_values
+from overlap_train._keras.data_mistakes import refuse_plain_values
 from tests.networks import arrays
 from tests.pools import sequential
 

@@ -7,7 +7,7 @@ import threading
 import keras
 import pytest
 
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 from overlap_train._keras.routes import (
     Through,
     add_handler,
@@ -33,10 +33,10 @@ def model():
 
 @pytest.fixture(autouse=True)
 def keras_is_left_as_it_was():
-    cells = {name: keras_methods.method_cell(name).cell_contents for name in ("fit", "evaluate")}
+    cells = {name: keras_models.method_cell(name).cell_contents for name in ("fit", "evaluate")}
     yield
     for name, inner in cells.items():
-        assert keras_methods.method_cell(name).cell_contents is inner
+        assert keras_models.method_cell(name).cell_contents is inner
 
 
 def told(*arguments, **options):

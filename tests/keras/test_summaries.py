@@ -8,7 +8,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras.summaries import SummaryDefaults, SummaryFollower
+from overlap_train._keras.threads import SummaryDefaults, SummaryFollower
 
 
 @pytest.fixture

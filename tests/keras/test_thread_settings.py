@@ -7,7 +7,7 @@ import threading
 import keras
 import pytest
 
-from overlap_train._keras.thread_settings import KerasSettings
+from overlap_train._keras.threads import KerasSettings
 
 
 class Mine(keras.layers.Layer):

@@ -7,7 +7,7 @@ import warnings
 import keras
 import pytest
 
-from overlap_train._keras import methods as keras_methods
+from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy, sequential
 
@@ -61,7 +61,7 @@ def test_the_train_function_is_keras_s_and_compile_takes_it_away():
     function = keras_training.begin_training(model)
     assert function is not None
     assert keras_training.begin_training(model) is function is keras_training.train_function(model)
-    assert keras_methods.is_stock_method(function)
+    assert keras_models.is_stock_method(function)
     model.fit(X, Y, verbose=0)
     assert keras_training.train_function(model) is function
     model.make_train_function(force=True)
@@ -77,7 +77,7 @@ def test_a_train_function_of_the_users_own_is_told_from_keras_s():
 
     model = Own([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
     model.compile("sgd", crossentropy())
-    assert not keras_methods.is_stock_method(keras_training.begin_training(model))
+    assert not keras_models.is_stock_method(keras_training.begin_training(model))
 
 
 def test_steps_per_execution_groups_steps_and_is_one_unless_it_is_set():

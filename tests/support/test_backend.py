@@ -11,7 +11,7 @@ import keras
 import pytest
 
 from overlap_train import Trainer, accelerate, install, routed
-from overlap_train._support.backend import configured_backend, require_tensorflow
+from overlap_train._support.imports import configured_backend, require_tensorflow
 from overlap_train.scheduling import MultiModelScheduler
 from tests.pools import sequential
 

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from overlap_train._support import conditions as module
-from overlap_train._support.conditions import conditions, processor_name
+from overlap_train._support import caches as module
+from overlap_train._support.caches import conditions, processor_name
 from tests import interpreters
 
 _ZEN = "processor\t: 0\nmodel name\t: AMD EPYC\ncpu family\t: 25\nmodel\t\t: 17\nflags\t\t: fpu avx512f\n\n"
@@ -35,7 +35,7 @@ def _read_anew():
 
 def test_another_process_finds_the_same():
     expected = repr(conditions())  # first, as TensorFlow's import may set variables that count
-    code = "from overlap_train._support.conditions import conditions; print(repr(conditions()))"
+    code = "from overlap_train._support.caches import conditions; print(repr(conditions()))"
     found = interpreters.run(["-c", code], check=True, timeout=120)
     assert found.stdout.strip() == expected
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from overlap_train._support.extras import import_extra
+from overlap_train._support.imports import import_extra
 from overlap_train.errors import DataUnavailableError
 from overlap_train.models import mnist_data as mnist
 from overlap_train.monitoring import AccountWriter, save_timeline

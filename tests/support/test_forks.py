@@ -10,7 +10,7 @@ AT_THE_FORK = """
 import os, signal, sys
 waits, goes_on = os.pipe()
 os.register_at_fork(after_in_child=lambda: os.read(waits, 1))
-from overlap_train._support import forks
+from overlap_train._support import signals
 
 class Owner:
     def in_child(self):
@@ -18,9 +18,9 @@ class Owner:
 
 owner = Owner()
 signal.signal(signal.SIGTERM, lambda *_: None)
-forks.register(owner)
+signals.register(owner)
 if len(sys.argv) > 1:
-    forks.unregister(owner)
+    signals.unregister(owner)
 child = os.fork()
 if child == 0:
     os._exit(bool(signal.pthread_sigmask(signal.SIG_BLOCK, ())))

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 
 import pytest
 
-from overlap_train._support.keywords import checks_names, knows_names
+from overlap_train._support.arguments import checks_names, knows_names
 
 
 @knows_names

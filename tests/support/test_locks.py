@@ -8,9 +8,8 @@ import os
 
 import pytest
 
-from overlap_train._support import locks
-from overlap_train._support.files import IrregularFileError
-from overlap_train._support.locks import open_lock, try_lock, wait_for_lock
+from overlap_train._support import files
+from overlap_train._support.files import IrregularFileError, open_lock, try_lock, wait_for_lock
 
 
 def test_a_lock_has_one_holder_until_that_closes_it(tmp_path):
@@ -26,7 +25,7 @@ def test_a_lock_has_one_holder_until_that_closes_it(tmp_path):
 def test_waiting_for_a_lock_has_a_limit_and_leaves_no_descriptor(tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr(
-        locks, "open_lock", lambda *arguments: opened.append(open_lock(*arguments)) or opened[0]
+        files, "open_lock", lambda *arguments: opened.append(open_lock(*arguments)) or opened[0]
     )
     holder = open_lock(tmp_path / "lock")
     assert try_lock(holder)

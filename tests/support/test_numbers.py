@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._support import numbers
+from overlap_train._support import arguments
 from tests.support.values import Unprintable
 
 
@@ -17,7 +17,7 @@ from tests.support.values import Unprintable
 def test_whatever_stands_for_an_integer_is_one(value):
     if value is tf.Tensor:
         value = tf.constant(3)  # not earlier: collecting tests must not start TensorFlow
-    count = numbers.require_count("steps", value, minimum=1)
+    count = arguments.require_count("steps", value, minimum=1)
     assert count == 3
     assert type(count) is int
 
@@ -41,7 +41,7 @@ def test_whatever_stands_for_an_integer_is_one(value):
 )
 def test_what_is_no_integer_is_refused_by_name(value):
     with pytest.raises(TypeError, match=r"^steps must be an integer; got"):
-        numbers.require_count("steps", value, minimum=1)
+        arguments.require_count("steps", value, minimum=1)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_what_is_no_integer_is_refused_by_name(value):
 )
 def test_integers_out_of_range_are_refused_however_long(value):
     with pytest.raises(ValueError, match=r"^steps must be at (least|most)") as caught:
-        numbers.require_count("steps", value, minimum=1)
+        arguments.require_count("steps", value, minimum=1)
     assert len(str(caught.value)) < 300
 
 
@@ -58,7 +58,7 @@ def test_integers_out_of_range_are_refused_however_long(value):
     [0.5, np.float16(0.5), np.float64(0.5), np.array(0.5), Fraction(1, 2), tf.bfloat16.as_numpy_dtype(0.5)],
 )
 def test_whatever_stands_for_a_number_is_one(value):
-    real = numbers.require_real("share", value, minimum=0, maximum=1)
+    real = arguments.require_real("share", value, minimum=0, maximum=1)
     assert real == 0.5
     assert type(real) is float
 
@@ -68,24 +68,24 @@ def test_whatever_stands_for_a_number_is_one(value):
 )
 def test_what_is_no_number_is_refused_by_name(value):
     with pytest.raises((TypeError, ValueError), match=r"^share must be"):
-        numbers.require_real("share", value)
+        arguments.require_real("share", value)
 
 
 @pytest.mark.parametrize("value", [math.nan, np.float32("nan"), math.inf, -math.inf])
 def test_what_is_not_finite_is_refused_unless_infinity_has_a_meaning(value):
     with pytest.raises(ValueError, match="share must be finite"):
-        numbers.require_real("share", value)
+        arguments.require_real("share", value)
     if math.isnan(value):
         with pytest.raises(ValueError, match="share must be finite; got"):
-            numbers.require_real("share", value, infinite=True)
+            arguments.require_real("share", value, infinite=True)
     else:
-        assert numbers.require_real("share", value, infinite=True) == value
+        assert arguments.require_real("share", value, infinite=True) == value
 
 
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, 1e300])
 def test_a_time_that_no_thread_can_wait_for_is_refused(value):
     with pytest.raises(ValueError, match="timeout_s must be"):
-        numbers.require_seconds("timeout_s", value)
+        arguments.require_seconds("timeout_s", value)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_time_that_no_thread_can_wait_for_is_refused(value):
     ],
 )
 def test_a_stored_count_is_an_int_in_its_range_and_nothing_like_one(value, counts):
-    assert numbers.is_count(value, 7) is counts
+    assert arguments.is_count(value, 7) is counts
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_stored_count_is_an_int_in_its_range_and_nothing_like_one(value, count
     [(np.array(3), 3), (np.float64(0.5), 0.5), (np.array([3]), None), ("3", None), (None, None), ([], None)],
 )
 def test_a_number_is_taken_out_of_what_holds_only_it(value, number):
-    found = numbers.scalar(value)
+    found = arguments.scalar(value)
     assert found is value if number is None else (type(found), found) == (type(number), number)
 
 
@@ -119,7 +119,7 @@ def test_a_number_is_taken_out_of_what_holds_only_it(value, number):
 @pytest.mark.parametrize("shape", [(), (2,), (0,), (1, 1)])
 def test_a_tensor_is_an_array_of_its_own_type(dtype, shape):
     tensor = tf.cast(tf.ones(shape), dtype)
-    array = numbers.array_of(tensor)
+    array = arguments.array_of(tensor)
     assert type(array) is np.ndarray
     assert (array.dtype, array.shape) == (tensor.dtype.as_numpy_dtype, shape)
     assert array.astype("float64").tolist() == np.ones(shape).tolist()
@@ -127,7 +127,7 @@ def test_a_tensor_is_an_array_of_its_own_type(dtype, shape):
 
 @pytest.mark.parametrize("value", [2, 2.5, np.float32(2), np.array([2]), [2, 3]])
 def test_what_is_no_tensor_is_what_numpy_makes_of_it(value):
-    np.testing.assert_array_equal(numbers.array_of(value), np.asarray(value))
+    np.testing.assert_array_equal(arguments.array_of(value), np.asarray(value))
 
 
 def test_a_number_is_left_in_what_raises():
@@ -138,4 +138,4 @@ def test_a_number_is_left_in_what_raises():
             raise RuntimeError
 
     odd = Odd()
-    assert numbers.scalar(odd) is odd
+    assert arguments.scalar(odd) is odd

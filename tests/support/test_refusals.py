@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from overlap_train import Trainer
-from overlap_train._support.refusals import Refusing, is_refusal_of
+from overlap_train._support.fit_arguments import Refusing, is_refusal_of
 from tests.networks import arrays
 from tests.pools import sequential
 

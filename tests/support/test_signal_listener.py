@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from overlap_train._support.signal_listener import SignalListener, end_by
+from overlap_train._support.signals import SignalListener, end_by
 
 
 @pytest.fixture

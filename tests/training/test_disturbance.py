@@ -11,8 +11,8 @@ import types
 import psutil
 import pytest
 
-from overlap_train._training import disturbance
-from overlap_train._training.disturbance import Disturbance
+from overlap_train._training import trial
+from overlap_train._training.trial import Disturbance
 
 Times = collections.namedtuple("Times", "user nice system idle iowait irq softirq steal guest guest_nice")
 
@@ -22,8 +22,8 @@ class System:
 
     def __init__(self, monkeypatch):
         self.now, self.own, self.machine = 0.0, 0.0, Times(*[0.0] * 10)
-        monkeypatch.setattr(disturbance.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(disturbance.os, "times", lambda: types.SimpleNamespace(user=self.own, system=0.0))
+        monkeypatch.setattr(trial.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(trial.os, "times", lambda: types.SimpleNamespace(user=self.own, system=0.0))
         monkeypatch.setattr(psutil, "cpu_times", lambda: self.machine)
 
     def go_on(self, seconds, own, **machine):

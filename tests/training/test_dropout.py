@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._training.dropout import dropout_layers, whole_batch_dropout
+from overlap_train._training.parts import dropout_layers, whole_batch_dropout
 
 ROWS, WIDTH = 6, 5
 X = tf.constant(np.arange(1.0, ROWS * WIDTH + 1).reshape(ROWS, WIDTH), tf.float32)

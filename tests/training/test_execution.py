@@ -15,10 +15,10 @@ from overlap_train import ExecutionPlan, Trainer
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras.data import recognize
-from overlap_train._training import execution, expectations, planner
+from overlap_train._training import execution, planner, trial
 from overlap_train._training.execution import find_xla_obstacle
 from overlap_train._training.loops import Loop, make_loop
-from overlap_train._training.plan_cache import plan_key
+from overlap_train._training.trial import plan_key
 from tests import networks
 
 
@@ -207,7 +207,7 @@ def test_real_candidates_take_turns_and_train_as_keras_does(monkeypatch, tmp_pat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(execution, "available_cores", lambda: 2)
     monkeypatch.setattr(execution, "splits_pay", lambda: True)
-    monkeypatch.setattr(expectations, "_CALL_S", 1e-3)
+    monkeypatch.setattr(trial, "_CALL_S", 1e-3)
     monkeypatch.setattr(planner, "hoped_gain", lambda *_: 1e9)
     x, y = networks.arrays(32 * 200 + 8)  # with a smaller last batch
     arguments = {"batch_size": 32, "epochs": 4, "verbose": 0, "validation_data": networks.arrays(50, 1)}

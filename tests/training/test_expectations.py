@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlap_train._training.expectations import build_cost, hoped_gain, steps_of_a_timed_call
-from overlap_train._training.plan_cache import Candidate
+from overlap_train._training.trial import Candidate, build_cost, hoped_gain, steps_of_a_timed_call
 
 SHORT_S, LONG_S = 0.5e-3, 0.1
 

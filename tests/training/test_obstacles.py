@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._training import obstacles
-from overlap_train._training.obstacles import find_obstacle
+from overlap_train._training import splitting
+from overlap_train._training.splitting import find_obstacle
 from tests import networks
 
 
@@ -134,6 +134,6 @@ def test_models_of_symbolic_layers_tell_without_a_trace_what_a_trace_would(monke
     model.compile("sgd", networks.crossentropy())
     model.optimizer.build(model.trainable_variables)
     specs = (spec, tf.TensorSpec([spec.shape[0]], tf.int64))
-    assert obstacles._is_plain(model, specs) == tells
+    assert splitting._is_plain(model, specs) == tells
     if tells:
-        assert obstacles._Probe(model).obstacle(specs) is None
+        assert splitting._Probe(model).obstacle(specs) is None

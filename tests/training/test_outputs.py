@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._keras import replicas as keras_replicas
-from overlap_train._training.outputs import Outputs
+from overlap_train._training.parts import Outputs
 
 LOGITS = np.array([[0.5, -1.0, 2.0], [90.0, 0.0, -90.0]], "float32")
 LABELS = tf.constant([0, 2])

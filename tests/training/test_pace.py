@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlap_train._training.pace import Pace
+from overlap_train._training.loops import Pace
 
 
 def test_first_call_is_not_learned_from_because_it_traces():

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from overlap_train._training import plan_cache
-from overlap_train._training.plan_cache import Candidate, CandidateTiming, PlanCache
+from overlap_train._training import trial
+from overlap_train._training.trial import Candidate, CandidateTiming, PlanCache
 
 PLAIN, XLA, SPLIT = Candidate(), Candidate(jit=True), Candidate(splits=4)
 
@@ -61,7 +61,7 @@ def test_a_full_disk_leaves_the_plan_as_it_was(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     PlanCache(tmp_path / "plan.json").save({PLAIN: CandidateTiming(1.0, 1.0)})
-    monkeypatch.setattr(plan_cache, "replace_content", fail)
+    monkeypatch.setattr(trial, "replace_content", fail)
     PlanCache(tmp_path / "plan.json").save({PLAIN: CandidateTiming(2.0, 2.0)})
     assert PlanCache(tmp_path / "plan.json").load() == {PLAIN: CandidateTiming(1.0, 1.0)}
 

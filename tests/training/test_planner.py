@@ -8,10 +8,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._training import planner, trial
-from overlap_train._training.loops import Loop, StepsDone
-from overlap_train._training.pace import Pace
-from overlap_train._training.plan_cache import Candidate, CandidateTiming, PlanCache
+from overlap_train._training.loops import Loop, Pace, StepsDone
 from overlap_train._training.planner import PlannedLoop, describe
+from overlap_train._training.trial import Candidate, CandidateTiming, PlanCache
 
 PLAIN, XLA, SPLIT = Candidate(), Candidate(jit=True), Candidate(splits=4)
 FAST, FAST_SPLIT = Candidate(fast="convolution"), Candidate(splits=4, fast="convolution")

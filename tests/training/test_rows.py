@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._training.rows import leaves_of, row_count
+from overlap_train._training.parts import leaves_of, row_count
 
 
 def test_the_leaves_leave_out_what_is_not_given():

@@ -7,8 +7,7 @@ import math
 import pytest
 
 from overlap_train._training import trial as module
-from overlap_train._training.plan_cache import Candidate, CandidateTiming
-from overlap_train._training.trial import Trial
+from overlap_train._training.trial import Candidate, CandidateTiming, Trial
 
 PLAIN = Candidate()
 

@@ -11,7 +11,7 @@ import pytest
 
 from overlap_train import Trainer
 from overlap_train._training import planner
-from overlap_train._training.warm_up import WarmUp
+from overlap_train._training.planner import WarmUp
 from tests import networks
 
 

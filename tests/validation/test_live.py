@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras.evaluation import FitEvaluation
+from overlap_train._keras.training import FitEvaluation
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.live import KerasEvaluation, LiveRunner, live_failure
 from tests.networks import arrays, crossentropy

@@ -11,8 +11,14 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from overlap_train._support.arguments import require_callable, require_each, require_instance, shown
-from overlap_train._support.numbers import LARGEST, require_real
+from overlap_train._support.arguments import (
+    LARGEST,
+    require_callable,
+    require_each,
+    require_instance,
+    require_real,
+    shown,
+)
 from overlap_train.scheduling.costs.regression import WorkRegression
 from overlap_train.scheduling.graph.devices import Device
 from overlap_train.scheduling.graph.layers import Layer, Work

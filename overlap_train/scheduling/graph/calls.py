@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import graphs
+from overlap_train._keras import models
 from overlap_train.scheduling.graph.layers import Work, merge_work
 
 __all__ = ["Call", "calls_of", "elements", "tensor_bytes", "work_of"]
@@ -66,7 +66,7 @@ def calls_of(functional: Any) -> list[Call]:
             work_of(node.operation, node.input_tensors, node.outputs),
             _runner(node),
         )
-        for node in graphs.graph_nodes(functional)
+        for node in models.graph_nodes(functional)
     ]
 
 
@@ -96,7 +96,7 @@ def work_of(operation: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Wo
     nested = getattr(operation, "_functional", None) or operation
     if hasattr(nested, "_nodes_by_depth"):
         works = [
-            work_of(node.operation, node.input_tensors, node.outputs) for node in graphs.graph_nodes(nested)
+            work_of(node.operation, node.input_tensors, node.outputs) for node in models.graph_nodes(nested)
         ]
         if works:
             return merge_work(works)

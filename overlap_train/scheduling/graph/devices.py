@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from overlap_train._support.arguments import freeze, require_items, require_mapping, require_text, shown
-from overlap_train._support.numbers import require_count, require_real
+from overlap_train._support.arguments import (
+    freeze,
+    require_count,
+    require_items,
+    require_mapping,
+    require_real,
+    require_text,
+    shown,
+)
 
 _MOST_SLOTS = 4096  # a thread each
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from overlap_train._support.arguments import require_each, require_items, require_text
-from overlap_train._support.numbers import require_count
+from overlap_train._support.arguments import require_count, require_each, require_items, require_text
 
 __all__ = ["REQUEST", "Layer", "LayerGraph", "Port", "Run", "Work", "merge_work"]
 

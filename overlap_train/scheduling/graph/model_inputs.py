@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._keras import graphs
+from overlap_train._keras import models
 from overlap_train._support.arguments import shown
 
 __all__ = ["ModelInputs", "inputs_of"]
@@ -123,13 +123,13 @@ def inputs_of(model: keras.Model, specs: Sequence[tf.TensorSpec], name: str) -> 
             what = "a Sequential model that is not built" if _is_unbuilt(model) else "a subclassed model"
             remedy = "build it, or begin it with keras.Input" if _is_unbuilt(model) else _SPECS
             raise ValueError(f"{name}: {what} does not say what it reads; {remedy}")
-        return ModelInputs(tuple(specs), structure=graphs.input_structure(model))
-    own_code = graphs.own_code_of(model) is not None
+        return ModelInputs(tuple(specs), structure=models.input_structure(model))
+    own_code = models.own_code_of(model) is not None
     return ModelInputs(
         tuple(tf.TensorSpec((None, *x.shape[1:]), x.dtype) for x in symbolic),
         tuple(x.name for x in symbolic),
-        tuple(graphs.is_optional(x) for x in symbolic),
-        graphs.input_structure(model),
+        tuple(models.is_optional(x) for x in symbolic),
+        models.input_structure(model),
         adjusts_rank=not own_code,
         keeps_dtypes=own_code,
     )

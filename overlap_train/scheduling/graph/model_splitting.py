@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import graphs
+from overlap_train._keras import models
 from overlap_train.scheduling.graph.calls import Call, calls_of, tensor_bytes
 from overlap_train.scheduling.graph.cutting import cut_call
 from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port
@@ -40,7 +40,7 @@ def split_model(
     if cut < 1:
         raise ValueError(f"cut must be at least 1, got {cut}")
     name = name or model.name
-    functional = graphs.stock_graph(model)
+    functional = models.stock_graph(model)
     inputs = inputs_of(model, () if functional is not None else input_specs, name)
     if functional is None or _stays_whole(model, functional, inputs):
         return WholeModel(model, name, inputs)
@@ -59,8 +59,8 @@ def _stays_whole(model: Any, functional: Any, inputs: ModelInputs) -> bool:
     return (
         any(inputs.optional)
         or _has_masks(model)
-        or graphs.carries_more_than_arrays(functional)
-        or graphs.trains_by_itself(model)
+        or models.carries_more_than_arrays(functional)
+        or models.trains_by_itself(model)
     )
 
 
@@ -101,7 +101,7 @@ class _FunctionalSplit(SplitModel):
             input_bytes=[tensor_bytes(x) for x in functional.inputs],
             name=name,
         )
-        super().__init__(graph, inputs, graphs.output_structure(functional))
+        super().__init__(graph, inputs, models.output_structure(functional))
 
     def function(
         self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool

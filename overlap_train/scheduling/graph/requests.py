@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from overlap_train._support.numbers import require_count
+from overlap_train._support.arguments import require_count
 from overlap_train.scheduling.graph.devices import Device
 from overlap_train.scheduling.graph.layers import Layer, LayerGraph
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import graphs, methods
+from overlap_train._keras import models
 from overlap_train.scheduling.graph.calls import tensor_bytes, work_of
 from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port
 from overlap_train.scheduling.graph.model_inputs import ModelInputs
@@ -24,7 +24,7 @@ class WholeModel(SplitModel):
         self._model = model
         self._inputs = inputs
         # A layer that the graph calls with training=True keeps that only where the caller says nothing.
-        says = methods.overriding_class(model, "__call__") is None and not graphs.trains_by_itself(model)
+        says = models.overriding_class(model, "__call__") is None and not models.trains_by_itself(model)
         self._kwargs = {"training": False} if says else {}
         outputs = self._traced_outputs(name)
         specs = [spec for spec in keras.tree.flatten(outputs) if spec is not None]

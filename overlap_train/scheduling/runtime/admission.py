@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import freeze
-from overlap_train._support.numbers import require_count, require_real
+from overlap_train._support.arguments import freeze, require_count, require_real
 from overlap_train.scheduling.graph.layers import LayerGraph
 from overlap_train.scheduling.runtime.accounts import ModelAccount
 

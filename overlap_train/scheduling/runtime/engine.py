@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from overlap_train._support.arguments import require_callable, require_instance, shown
+from overlap_train._support.arguments import require_callable, require_instance, require_real, shown
 from overlap_train._support.closing import Closing
-from overlap_train._support.numbers import require_real
 from overlap_train._support.threads import leaves_nothing
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span

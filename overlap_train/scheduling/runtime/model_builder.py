@@ -10,8 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._support.arguments import freeze, require_choice, require_flag
-from overlap_train._support.numbers import require_count, require_real
+from overlap_train._support.arguments import freeze, require_choice, require_count, require_flag, require_real
 from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
 from overlap_train.scheduling.graph.devices import Device, Platform
 from overlap_train.scheduling.graph.layers import LayerGraph

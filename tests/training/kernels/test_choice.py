@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._training.kernels import choice as kernels
-from overlap_train._training.kernels.choice import find_fast_kernels, fused_adam, fused_batch_normalization
-from overlap_train._training.plan_cache import Candidate, CandidateTiming, PlanCache
+from overlap_train._training import kernels
+from overlap_train._training.kernels import find_fast_kernels, fused_adam, fused_batch_normalization
+from overlap_train._training.trial import Candidate, CandidateTiming, PlanCache
 from overlap_train.conv import selection, shapes
 from tests import networks
 

@@ -8,9 +8,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._training.kernels import depthwise
-from overlap_train._training.kernels.choice import find_fast_kernels
-from overlap_train._training.kernels.depthwise import convolve_depthwise, has_slow_gradient
+from overlap_train._training import kernels
+from overlap_train._training.kernels import convolve_depthwise, find_fast_kernels, has_slow_gradient
 from overlap_train.conv import library
 from tests import networks
 
@@ -80,7 +79,7 @@ def test_which_layers_gain(layer, expected):
 
 def test_none_gains_where_there_is_a_gpu(monkeypatch):
     layer = layer_of()
-    monkeypatch.setattr(depthwise.tf.config, "list_physical_devices", lambda kind: [object()])
+    monkeypatch.setattr(kernels.tf.config, "list_physical_devices", lambda kind: [object()])
     assert not has_slow_gradient(layer)
 
 

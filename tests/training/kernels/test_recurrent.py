@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from overlap_train import ExecutionPlan, Trainer
 from overlap_train._keras import models as keras_models
-from overlap_train._training.kernels import choice as kernels
-from overlap_train._training.kernels.recurrent import is_stock_recurrence, recur
+from overlap_train._training import kernels
+from overlap_train._training.recurrent import is_stock_recurrence, recur
 from tests import networks
 
 ROWS, STEPS, FEATURES, UNITS = 3, 5, 4, 2

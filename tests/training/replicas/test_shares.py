@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._training.replicas.shares import Share, add_shared, number_type, rows_between
+from overlap_train._training.replicas import Share, add_shared, number_type, rows_between
 
 X = tf.constant(np.arange(10.0).reshape(5, 2), tf.float32)
 ROWS = 5

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._training.replicas.step import SingleReplicaStep
-from overlap_train._training.replicas.strategy import Replicas
+from overlap_train._training.replicas import SingleReplicaStep
 from overlap_train._training.step import Step
+from overlap_train._training.strategy import Replicas
 from tests.networks import arrays, crossentropy
 from tests.test_no_leak import graphs
 

@@ -14,6 +14,7 @@ from overlap_train.parallel.hosts import make_hosts
 
 __all__ = ["Replicas", "find_strategy"]
 
+
 _SUPPORTED = (
     tf.distribute.MirroredStrategy,
     tf.distribute.OneDeviceStrategy,
@@ -22,20 +23,13 @@ _SUPPORTED = (
 
 
 class Replicas:
-    """The replicas of a model under a strategy.
-
-    Attributes:
-        strategy: under which the steps run.
-        count: replicas that share each batch, on all hosts together.
-        hosts: on which they are.
-        evaluator: where the host is that validates for them, or None if they do so themselves.
-        serves: if this host is that evaluator, where it is.
-    """
+    """The replicas of a model under a strategy."""
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
         self.hosts = make_hosts(strategy)
+        # Where the host is that validates for the others, and whether this one is it.
         self.evaluator: EvaluatorPlace | None = place_of(strategy)
         self.serves = strategy.place if isinstance(strategy, EvaluatorTask) else None
 
@@ -55,16 +49,14 @@ class Replicas:
         return self.devices if len(self.devices) > 1 else ()
 
     def scope(self) -> Any:
-        """Returns the strategy's scope; a no-op where it is the present one already."""
+        """Return the strategy's scope; a no-op where it is the present one already."""
         return self.strategy.scope()
 
     def own_shares(self, rows: Any) -> dict[int, tuple[Any, Any]]:
-        """Returns the first row and the number of rows of each replica, by its number.
+        """Return the first row and the number of rows of each replica, by its number.
 
-        The shares differ by one row at most; the first replicas have the larger ones.
-
-        Args:
-            rows: of the batch; an int, or int32[] where it is not known while tracing.
+        The shares differ by one row at most; the first replicas have the larger ones. `rows` is an int, or
+        int32[] where it is not known while tracing.
         """
         small, larger = rows // self.count, rows % self.count
         least = min if isinstance(rows, int) else tf.minimum
@@ -78,11 +70,7 @@ class Replicas:
         }
 
     def check_model(self, model: keras.Model) -> None:
-        """Makes sure that the strategy's scope made the model and its optimizer.
-
-        Raises:
-            ValueError: if it did not, or if the optimizer does what cannot be done on several replicas.
-        """
+        """Raise ValueError unless the strategy's scope made the model and an optimizer that it can use."""
         name = type(self.strategy).__name__
         if keras_replicas.strategy_of(model) is not self.strategy or self._foreign(model.variables):
             raise ValueError(
@@ -105,19 +93,19 @@ class Replicas:
             )
 
     def build(self, model: keras.Model, element_spec: Any) -> None:
-        """Makes whatever variables of a compiled model are missing, on every replica."""
+        """Make whatever variables of a compiled model are missing, on every replica."""
         with self.scope():
             keras_replicas.symbolic_build(model, element_spec)
 
     def own_metrics(self, model: keras.Model) -> Any:
-        """Returns a model's metrics as this host's first replica has counted them, without asking others."""
+        """Return a model's metrics as this host's first replica has counted them, without asking others."""
         local = self.strategy.experimental_local_results
         values = [(v, local(v.value)[0].read_value()) for v in model.metrics_variables]
         with keras.StatelessScope(state_mapping=values):
             return model.get_metrics_result()
 
     def in_one_replica(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that is traced as on this host's first replica alone, with the losses of one."""
+        """Return a function that is traced as on this host's first replica alone, with the losses of one."""
 
         def run(*arguments: Any) -> Any:
             replica = tf.distribute.ReplicaContext(self.strategy, replica_id_in_sync_group=self.first)
@@ -127,7 +115,7 @@ class Replicas:
         return run
 
     def check_batch(self, batch_size: int | None) -> None:
-        """Raises ValueError if a full batch has fewer rows than there are replicas."""
+        """Raise ValueError if a full batch has fewer rows than there are replicas."""
         if batch_size is not None and batch_size < self.count:
             raise ValueError(
                 f"batch_size is {batch_size}, and {self.count} replicas are to share each batch; pass a "
@@ -141,15 +129,9 @@ class Replicas:
 
 
 def find_strategy(model: keras.Model, strategy: Any) -> Replicas | None:
-    """Returns the replicas that train a model: those of `strategy`, or of the scope that made the model.
+    """Return the replicas that train a model: those of `strategy`, or of the scope that made the model.
 
-    Args:
-        model: compiled or not.
-        strategy: what the user passed; None means the strategy in whose scope the model was made, if any.
-
-    Raises:
-        TypeError: if it is not a strategy.
-        ValueError: if it is one that cannot train here, or its scope did not make the model.
+    A strategy that cannot train here, or whose scope did not make the model, is a ValueError.
     """
     if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
         raise TypeError(f"strategy must be a tf.distribute.Strategy or None; got {type(strategy).__name__}")

@@ -1,6 +1,11 @@
-"""Hears signals on a thread, whatever the main thread does.
+"""Signals: heard on a thread whatever the main thread does, and given back in processes that are forked.
 
 Python calls its handlers between two instructions of the main thread, and native code may hold that for ever.
+
+A child inherits the handlers, and whoever forked it expects that SIGTERM ends it: `multiprocessing.Pool`
+sends one and waits. Python drops what arrives between the fork and its own start in the child, so signals are
+blocked for as long as that takes. Owners of handlers belong to the main thread, where Python keeps them; any
+thread may fork.
 """
 
 from __future__ import annotations
@@ -13,8 +18,55 @@ import select
 import signal
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
-__all__ = ["SignalListener", "end_by"]
+__all__ = ["Owner", "SignalListener", "end_by", "register", "unregister"]
+
+
+_BLOCKED = (signal.SIGINT, signal.SIGTERM)
+
+
+class Owner(Protocol):
+    """What has installed handlers of signals."""
+
+    def in_child(self) -> None:
+        """Put the handlers back; called in the child, on its only thread."""
+
+
+_owners: list[Owner] = []
+_masks = threading.local()
+
+
+def register(owner: Owner) -> None:
+    """Have `owner.in_child` called in each process that is forked from now on."""
+    _owners.append(owner)
+
+
+def unregister(owner: Owner) -> None:
+    """End that. Does nothing the second time, nor in a child, which has no owners."""
+    if owner in _owners:
+        _owners.remove(owner)
+
+
+def _block() -> None:
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED) if _owners else None
+
+
+def _unblock() -> None:
+    if _masks.before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
+def _begin_child() -> None:
+    try:
+        while _owners:
+            _owners.pop().in_child()  # the newest first: it has replaced the others' handlers
+    finally:
+        _unblock()
+
+
+os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_begin_child)
+
 
 _END = b"\0"  # the number of no signal
 
@@ -22,11 +74,9 @@ _END = b"\0"  # the number of no signal
 class SignalListener:
     """Hears signals while a block of the main thread runs (`signal.set_wakeup_fd`).
 
-    Who listened before, such as asyncio, is passed every signal on.
-
-    Args:
-        act: called on the listener's thread with the signals that have come, or with none when its time is
-            over; returns in how many seconds it wants to be called, at the latest, or None.
+    What listened before, such as asyncio, is passed every signal on. `act` is called on the listener's thread
+    with the signals that have come, or with none when its time is over; it returns in how many seconds it
+    wants to be called, at the latest, or None.
     """
 
     def __init__(self, act: Callable[[bytes], float | None]) -> None:
@@ -51,7 +101,7 @@ class SignalListener:
         os.close(self._writer)
 
     def leave(self) -> None:
-        """Lets signals go where they went before; by itself in a process that was forked off."""
+        """Let signals go where they went before; by itself in a process that was forked off."""
         present = signal.set_wakeup_fd(-1)
         with contextlib.suppress(ValueError, OSError):  # it has been closed
             signal.set_wakeup_fd(self._before if present == self._writer else present)
@@ -73,7 +123,7 @@ class SignalListener:
 
 
 def end_by(number: int) -> None:
-    """Ends the process as a signal does that nobody handles; any thread.
+    """End the process as a signal does that nobody handles; any thread.
 
     `signal.signal`, which could give it back to the system, is for the main thread only.
     """

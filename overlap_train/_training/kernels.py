@@ -1,6 +1,6 @@
 """Stock layers and optimizers on faster operations than Keras's, while a training step is traced.
 
-Conv2D runs on `overlap_train.conv`, whose kernels are timed beside TensorFlow's shape by shape;
+Conv2D runs on `overlap_train.conv`, whose kernels are timed next to TensorFlow's shape by shape;
 DepthwiseConv2D takes the gradient of its filters from there, where they are many or larger than 3×3;
 BatchNormalization and Adam on TensorFlow's fused operations, where Keras composes them of a dozen or two that
 each go through the whole batch or all weights; LSTM and GRU in loops of fewer operations. They compute the
@@ -24,13 +24,61 @@ import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
-from overlap_train._training.kernels.depthwise import convolve_depthwise, has_slow_gradient
-from overlap_train._training.kernels.recurrent import is_stock_recurrence, recur
+from overlap_train._training.recurrent import is_stock_recurrence, recur
 from overlap_train.conv import layers, library, selection
 from overlap_train.conv.acceleration import stock_convolutions
+from overlap_train.conv.convolution import may_run_natively
+from overlap_train.conv.depthwise import DepthwiseConvolution
 from overlap_train.conv.shapes import ConvKey
 
-__all__ = ["FastKernels", "find_fast_kernels", "find_free_kernels", "fused_adam", "fused_batch_normalization"]
+__all__ = [
+    "FastKernels",
+    "convolve_depthwise",
+    "find_fast_kernels",
+    "find_free_kernels",
+    "fused_adam",
+    "fused_batch_normalization",
+    "has_slow_gradient",
+]
+
+
+# Fewer channels do not fill a vector; TensorFlow has a kernel of its own for 3x3 filters, which keeps up with
+# ours as long as they are few.
+_FEWEST, _FEWEST_3X3 = 16, 64
+
+
+def has_slow_gradient(layer: keras.Layer) -> bool:
+    """Return whether a layer is a stock DepthwiseConv2D whose filters have a faster gradient here."""
+    if type(layer) is not keras.layers.DepthwiseConv2D or "call" in vars(layer) or not layer.built:
+        return False
+    channels = layer.kernel.shape[2]
+    return (
+        layer.compute_dtype == layer.variable_dtype == "float32"
+        and layer.data_format == "channels_last"
+        and layer.depth_multiplier == 1
+        and tuple(layer.dilation_rate) == (1, 1)
+        and layer.strides[0] == layer.strides[1]
+        and channels >= (_FEWEST_3X3 if tuple(layer.kernel_size) == (3, 3) else _FEWEST)
+        and not tf.config.list_physical_devices("GPU")  # our kernel would pull the tensors off it
+    )
+
+
+def convolve_depthwise(layer: keras.layers.DepthwiseConv2D) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return what is called in place of `layer.call`; `has_slow_gradient` holds for the layer."""
+    stock = layer.call
+    convolution = DepthwiseConvolution(layer.strides[0], layer.padding.upper())
+
+    def call(inputs: tf.Tensor) -> tf.Tensor:
+        fits = inputs.dtype == tf.float32 and inputs.shape.rank == 4
+        if not fits or not layer.trainable or not may_run_natively(inputs.dtype):
+            return stock(inputs)
+        y = convolution(inputs, tf.convert_to_tensor(layer.kernel))
+        if layer.use_bias:
+            y = tf.nn.bias_add(y, tf.convert_to_tensor(layer.bias))
+        return y if layer.activation is None else layer.activation(y)
+
+    return call
+
 
 _Call = Callable[..., Any]
 _Swap = tuple[Any, str, Callable[[int | None], _Call]]
@@ -42,28 +90,15 @@ _MANY_PARTS = 40
 
 @dataclass(frozen=True)
 class FastKernels:
-    """The faster operations for one model.
+    """The faster operations for one model."""
 
-    Attributes:
-        names: of what they compute, such as "convolution", in order.
-        swaps: object, name of the method, and what makes another method, given the rows of a batch.
-        times: whether convolutions of a shape that was never met are timed while a step is traced; otherwise
-            they are TensorFlow's.
-        untimed: those that a trace has met and not timed.
-    """
-
-    names: tuple[str, ...]
-    swaps: tuple[_Swap, ...]
-    times: bool
-    untimed: set[ConvKey] = field(default_factory=set)
+    names: tuple[str, ...]  # of what they compute, in order, such as "convolution"
+    swaps: tuple[_Swap, ...]  # object, name of the method, what makes another one for the rows of a batch
+    times: bool  # whether a trace times convolutions of new shapes, or leaves them to TensorFlow
+    untimed: set[ConvKey] = field(default_factory=set)  # that a trace has met
 
     def around(self, function: _Call, rows: int | None) -> _Call:
-        """Returns a function that does the same on the faster operations when it is traced.
-
-        Args:
-            function: that calls the model.
-            rows: with which it does so, or None if that is not known.
-        """
+        """Return a function of batches of `rows` rows that does the same, traced on the faster operations."""
 
         def run(*arguments: Any) -> Any:
             with contextlib.ExitStack() as stack:
@@ -77,11 +112,9 @@ class FastKernels:
 
 
 def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
-    """Returns all faster operations for a model, or None if there is nothing that they would change.
+    """Return all faster operations for a built model, or None if there is nothing that they would change.
 
-    Args:
-        model: compiled and built.
-        build: whether the convolution may be compiled if it is not yet.
+    With `build` the convolution may be compiled if it is not yet.
     """
     found = _layers(model, build=build)
     if found or _weights(model) >= _MANY_WEIGHTS:
@@ -90,13 +123,10 @@ def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
 
 
 def find_free_kernels(model: keras.Model) -> FastKernels | None:
-    """Returns those that are known to be faster without a trial, for models of many parts; or None.
+    """Return those that are known to be faster without a trial, for models of many parts; or None.
 
     They make the graph half as large, which is traced and prepared in half the time. A model of few parts
     gains nothing from that and keeps Keras's last bit.
-
-    Args:
-        model: compiled.
     """
     found = _layers(model, build=False) | _optimizer(model)
     found.pop("recurrence", None)  # which the planner tries in runs that are long enough
@@ -149,7 +179,7 @@ def _together(found: Mapping[str, Sequence[_Swap]], *, times: bool) -> FastKerne
 
 
 def _swapped(owner: Any, method: str, fast: _Call) -> contextlib.ExitStack:
-    """Gives an object another method, for this thread only."""
+    """Give an object another method, for this thread only."""
     stock, thread = getattr(owner, method), threading.get_ident()
 
     @functools.wraps(stock)
@@ -212,12 +242,7 @@ def _normalization(layer: keras.layers.BatchNormalization, _: int | None) -> _Ca
 
 
 def fused_batch_normalization(layer: keras.layers.BatchNormalization, inputs: tf.Tensor) -> tf.Tensor:
-    """Normalises a batch in training, and updates the layer's moving averages, as the layer does.
-
-    Args:
-        layer: built; float32, with the channels last.
-        inputs: float32[..., channels].
-    """
+    """Normalise a batch `float32[..., channels]` in training, and update the layer's moving averages."""
     channels = inputs.shape[-1]
     image = inputs if inputs.shape.rank == 4 else tf.reshape(inputs, [-1, 1, 1, channels])
     gamma = tf.convert_to_tensor(layer.gamma) if layer.scale else tf.ones([channels])
@@ -266,13 +291,9 @@ def _adam(optimizer: keras.optimizers.Adam, _: int | None) -> _Call:
 def fused_adam(
     optimizer: keras.optimizers.Adam, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any
 ) -> None:
-    """Updates a variable and its two moments as `optimizer.update_step` does, going through them once.
+    """Update a variable and its two moments as `optimizer.update_step` does, going through them once.
 
-    Args:
-        optimizer: built; without `amsgrad`.
-        gradient: float32, dense.
-        variable: of the same shape.
-        learning_rate: float32[].
+    The gradient is float32 and dense, and the optimizer has no `amsgrad`.
     """
     m, v = keras_optimizers.adam_moments(optimizer, variable)
     step = tf.cast(optimizer.iterations + 1, tf.float32)

@@ -10,7 +10,7 @@ batch is clipped and scaled, and metrics of any kind count each row once: the fi
 computes them. The replicas meet twice in a step: to put the outputs together, and to add the gradients. A
 replica without rows takes one that counts nothing through the model and adds zeros.
 
-A `train_step` of the user's own cannot be taken apart so. It runs on each replica's rows as under Keras.
+A custom `train_step` cannot be taken apart so. It runs on each replica's rows as under Keras.
 """
 
 from __future__ import annotations
@@ -23,24 +23,83 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import losses as keras_losses
+from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import replicas as keras_replicas
 from overlap_train._keras import training as keras_training
-from overlap_train._training.dropout import BeginPart, whole_batch_dropout
-from overlap_train._training.outputs import Outputs
-from overlap_train._training.replicas.shares import (
-    Share,
-    add_shared,
-    added,
-    number_type,
-    rows_between,
-)
-from overlap_train._training.replicas.strategy import Replicas
-from overlap_train._training.rows import leaves_of, row_count
+from overlap_train._training.parts import BeginPart, Outputs, leaves_of, row_count, whole_batch_dropout
 from overlap_train._training.step import Batch, Logs, StepFunction
+from overlap_train._training.strategy import Replicas
 
-__all__ = ["OwnReplicaStep", "ReplicaStep", "SingleReplicaStep", "make_step"]
+__all__ = [
+    "OwnReplicaStep",
+    "ReplicaStep",
+    "Share",
+    "SingleReplicaStep",
+    "add_shared",
+    "added",
+    "make_step",
+    "number_type",
+    "rows_between",
+]
+
+
+class Share:
+    """A replica's rows of the inputs; at least one, because not every model takes none."""
+
+    def __init__(self, x: Any, rows: Any, begin: Any, size: Any) -> None:
+        self.rows, self.begin, self.size = rows, begin, size
+        if isinstance(rows, int):
+            self.start, self.stop = min(begin, rows - 1), max(begin + size, min(begin, rows - 1) + 1)
+        else:
+            self.start = tf.minimum(begin, rows - 1)
+            self.stop = tf.maximum(begin + size, self.start + 1)
+        self.x = rows_between(x, self.start, self.stop)
+
+    def padded(self, output: tf.Tensor, most_rows: Any) -> tf.Tensor:
+        """Return this share's rows of an output at their place among zeros, `most_rows` in all."""
+        around = [[self.begin, most_rows - self.begin - self.size]] + [[0, 0]] * (output.shape.rank - 1)
+        padded = tf.pad(output[: self.size], around)
+        padded.set_shape([most_rows if isinstance(most_rows, int) else None, *output.shape[1:]])
+        return padded
+
+    def seed(self, gradient: Any) -> tf.Tensor:
+        """Return this share's rows of a gradient by an output, zero for the row that counts nothing."""
+        own = tf.convert_to_tensor(gradient)[self.start : self.stop]
+        if isinstance(self.size, int) and self.size > 0:
+            return own
+        return tf.where(self.size > 0, own, tf.zeros_like(own))
+
+    def weight(self, dtype: tf.DType) -> tf.Tensor:
+        """Return which part of the batch's rows are in this share."""
+        return tf.cast(self.size, dtype) / tf.cast(self.rows, dtype)
+
+
+def number_type(dtype: tf.DType) -> tf.DType:
+    """Return the type in which values of a type are added over hosts; adding zeros changes none of them."""
+    return dtype if dtype.is_floating else tf.float64
+
+
+def add_shared(gradients: tuple[Any, Any], count: int) -> Any:
+    """Add a replica's gradient to its part of the one that all replicas have alike."""
+    own, direct = gradients
+    if direct is None:
+        return own
+    part = tf.convert_to_tensor(direct) / tf.cast(count, direct.dtype)
+    return part if own is None else tf.convert_to_tensor(own) + part
+
+
+def added(parts: Sequence[Any]) -> Any:
+    """Add the replicas' parts of one gradient; sparse ones stand one behind the other, as on one device."""
+    if not all(isinstance(part, tf.IndexedSlices) for part in parts):
+        return tf.add_n([tf.convert_to_tensor(part) for part in parts])
+    values = tf.concat([part.values for part in parts], axis=0)
+    indices = tf.concat([part.indices for part in parts], axis=0)
+    return tf.IndexedSlices(values, indices, parts[0].dense_shape)
+
+
+def rows_between(structure: Any, begin: Any, end: Any) -> Any:
+    return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[begin:end], structure)
 
 
 def make_step(
@@ -51,17 +110,10 @@ def make_step(
     stock: bool,
     most_rows: int | None = None,
 ) -> StepFunction:
-    """Returns the step of a global batch on several replicas, all of them.
+    """Return the step of a global batch on several replicas, all of them.
 
-    Args:
-        model: built and compiled in the strategy's scope.
-        replicas: that share the batch.
-        function: what the user asks to be done with a batch.
-        stock: whether that is Keras's own `train_step`.
-        most_rows: of a batch, if that is known; on several hosts, calls of many steps need it.
-
-    Raises:
-        ValueError: for a step of the user's own on several hosts.
+    `stock` says that `function` is Keras's own `train_step`. On several hosts, calls of many steps need to
+    know the most rows of a batch, and a custom step is a ValueError.
     """
     if stock:
         return ReplicaStep(model, replicas, most_rows)
@@ -81,7 +133,7 @@ class SingleReplicaStep:
     function: StepFunction
 
     def __call__(self, batch: Batch) -> Logs:
-        """Makes one step. Called while tracing, on the training thread, outside any replica."""
+        """Make one step. Called while tracing, on the training thread, outside any replica."""
         strategy = self.replicas.strategy
         logs = strategy.run(_as_it_is(lambda: self.function(batch)))
         return keras.tree.map_structure(lambda v: strategy.experimental_local_results(v)[0], logs)
@@ -99,7 +151,7 @@ class OwnReplicaStep:
     function: StepFunction
 
     def __call__(self, batch: Batch) -> Logs:
-        """Makes one step. Called while tracing, on the training thread, outside any replica."""
+        """Make one step. Called while tracing, on the training thread, outside any replica."""
         strategy = self.replicas.strategy
         shares = self.replicas.own_shares(row_count(leaves_of(batch)[0]))
         parts = {r: rows_between(batch, begin, begin + size) for r, (begin, size) in shares.items()}
@@ -122,7 +174,7 @@ class ReplicaStep:
     most_rows: int | None = None
 
     def __call__(self, batch: Batch) -> Logs:
-        """Makes one step. Called while tracing, on the training thread, outside any replica."""
+        """Make one step. Called while tracing, on the training thread, outside any replica."""
         model, strategy = self.model, self.replicas.strategy
         x = keras.utils.unpack_x_y_sample_weight(batch)[0]
         shares = self.replicas.own_shares(row_count(leaves_of(x)[0]))
@@ -172,12 +224,7 @@ class _Replica:
         self._context = tf.distribute.get_replica_context()
 
     def train(self, batch: Batch, *, counts: bool) -> Logs:
-        """Makes this replica's part of a step.
-
-        Args:
-            batch: the whole one.
-            counts: whether this replica updates the metrics and returns them.
-        """
+        """Make this replica's part of a step; the one that `counts` updates the metrics and returns them."""
         model, share = self._model, self._share
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         self._begin_part(share.rows, share.start, share.stop, {})
@@ -211,7 +258,7 @@ class _Replica:
     def _exchange(
         self, outputs: Sequence[tf.Tensor], terms: Sequence[tf.Tensor]
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns the outputs of all rows and the weighted sums of the added losses, on every replica."""
+        """Return the outputs of all rows and the weighted sums of the added losses, on every replica."""
         for leaf in outputs:
             if not leaf.shape.rank:
                 raise ValueError(
@@ -224,7 +271,7 @@ class _Replica:
         return rows, total
 
     def _gathered(self, outputs: Sequence[tf.Tensor], terms: Sequence[tf.Tensor]) -> list[Any]:
-        """Returns the rows of all replicas for each output, and then the list of the terms' sums."""
+        """Return the rows of all replicas for each output, and then the list of the terms' sums."""
         if self._several_hosts:
             return self._gathered_from_hosts(outputs, terms)
         size = self._share.size
@@ -258,7 +305,7 @@ class _Replica:
         return [*whole, summed[len(outputs) :]]
 
     def _sum_over_replicas(self, tensors: Sequence[Any]) -> list[Any]:
-        """Sums each tensor over the replicas; sparse ones stay sparse, in the order of the rows."""
+        """Sum each tensor over the replicas; sparse ones stay sparse, in the order of the rows."""
         if self._several_hosts:
             return self._all_reduced(tensors)
         # Where replicas share memory, sparse ones go through it: a collective has one shape within a call.
@@ -292,14 +339,9 @@ class _Replica:
         *,
         counts: bool,
     ) -> tuple[Any, Any, Any, Any]:
-        """Returns the whole batch's outputs; the gradients of its loss by them, by added losses, by weights.
+        """Return the whole batch's outputs; the gradients of its loss by them, by added losses, by weights.
 
-        Args:
-            batch: the whole one.
-            outputs: of this replica's rows.
-            whole: the tensors of those outputs for all rows.
-            added: the losses that layers have added.
-            counts: whether this replica counts the loss.
+        `outputs` are of this replica's rows, `whole` their tensors for all rows.
         """
         model = self._model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
@@ -309,7 +351,7 @@ class _Replica:
             y_pred = outputs.of(whole)
             with contextlib.nullcontext() if counts else keras_replicas.without_updates(model):
                 keras_replicas.place_added_losses(model, added)
-                loss = keras_losses.compute_and_track_loss(model, x, y, y_pred, sample_weight)
+                loss = keras_metrics.compute_and_track_loss(model, x, y, y_pred, sample_weight)
                 scaled = model.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, (list(whole), terms, list(model.trainable_weights)))
         return y_pred, *gradients
@@ -323,11 +365,11 @@ class _Replica:
 
 
 def _as_it_is(function: Callable[[], Any]) -> Callable[[], Any]:
-    """Keeps AutoGraph, which `Strategy.run` applies, from rewriting a function."""
+    """Keep AutoGraph, which `Strategy.run` applies, from rewriting a function."""
     return tf.autograph.experimental.do_not_convert(function)
 
 
 def _replica_number() -> int:
-    """Returns which replica this thread traces, counted over all hosts."""
+    """Return which replica this thread traces, counted over all hosts."""
     context = tf.distribute.get_replica_context()
     return int(tf.get_static_value(context.replica_id_in_sync_group))

@@ -1,0 +1,247 @@
+"""What stands between Keras and the code that makes its batches: generators, Grain's datasets, worker pools.
+
+Batches of the user's Python may be filled anew by their owner after they have been handed over. TensorFlow
+copies the memory of an array that a generator gives, unless its address suits TensorFlow's alignment: then it
+borrows the memory. Only such an array is copied here, before the generator goes on and on the thread that
+draws from it, so that each array is copied once, whatever its address.
+
+Keras draws from a Grain dataset by an iterator for each pass, out of reach within a `tf.data` pipeline. So
+Keras gets a dataset that hands out the iterators of the user's and keeps the newest: `get_state` of a
+`MapDataset`'s is the index of the next element. Iterators belong to the thread that draws; they are asked
+between two draws. Nothing here imports `grain` unless the user has.
+
+Keras starts the workers of a `PyDataset` anew for each epoch. It leaves their end to the garbage collector,
+which does not come as long as their queue is full: behind a fit that has failed or was interrupted they stay.
+It also waits for ever for a batch whose worker process has died. Leans on `executor_fn`, `future_queue`,
+`run_thread` and `running` of the adapter's `enqueuer`, and on `_pool` of `multiprocessing.pool.Pool`. Their
+end is for the thread that called `fit`. Batches are awaited on a thread of TensorFlow's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.pool import AsyncResult, Pool, ThreadPool
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from overlap_train._keras.names import is_grain_dataset
+
+__all__ = ["DataWorkers", "LentBatches", "told"]
+
+
+# TensorFlow borrows at multiples of 64 bytes, and of 32 where it has been built for AVX alone.
+_BORROWED = 32
+_ALIGNED = 64
+
+
+class LentBatches:
+    """What makes batches, and whether they are to be copied where TensorFlow would borrow them.
+
+    `copies` holds from the next batch on; set it before anything is drawn.
+    """
+
+    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
+        self._make = make
+        self.copies = False
+
+    def iterate(self) -> Iterator[Any]:
+        """Yield the batches. On the thread that draws."""
+        for batch in self._make():
+            yield keras.tree.map_structure(_owned, batch) if self.copies else batch
+
+
+def _owned(array: Any) -> Any:
+    if array is None or isinstance(array, (tf.Tensor, int, float)):
+        return array
+    if not isinstance(array, np.ndarray):
+        array = np.asarray(array)  # a tensor of another library's, whose memory NumPy borrows
+    address = array.__array_interface__["data"][0]
+    if array.dtype.hasobject or address % _BORROWED or not array.flags.c_contiguous:
+        return array
+    copy = _aligned(array.shape, array.dtype)
+    np.copyto(copy, array)
+    return copy
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return an array whose memory TensorFlow borrows."""
+    size_bytes = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(size_bytes + _ALIGNED, np.uint8)
+    begin = -raw.__array_interface__["data"][0] % _ALIGNED
+    return raw[begin : begin + size_bytes].view(dtype).reshape(shape)
+
+
+def told(data: Any) -> Any:
+    """Return a dataset of the same elements that tells its position, or None if data is not Grain's.
+
+    The dataset has `newest`, its newest iterator, which has `count`, the number of elements that have been
+    drawn, and `get_state`; and `begin_at(count, state)`, by which the next iterator begins there.
+    """
+    if "grain" not in sys.modules or not is_grain_dataset(data):
+        return None
+    return _classes()(data)
+
+
+@functools.cache
+def _classes() -> Any:
+    """Make the class of such datasets, which inherits from Grain's, as Keras expects."""
+    grain = sys.modules["grain"]
+
+    class Told(grain.IterDataset):  # type: ignore[misc, name-defined]
+        def __init__(self, data: Any) -> None:
+            super().__init__()
+            self._data, self._next = data, None
+            self.newest: Any = None
+
+        def begin_at(self, count: int, state: Any) -> Any:
+            begun = iter(self._data)
+            begun.set_state(state)
+            self._next = _iterator_class()(begun, count)
+            return self._next
+
+        def __iter__(self) -> Any:
+            begun, self._next = self._next, None
+            self.newest = begun or _iterator_class()(iter(self._data), 0)
+            return self.newest
+
+        def __str__(self) -> str:
+            return str(self._data)
+
+    return Told
+
+
+@functools.cache
+def _iterator_class() -> Any:
+    grain = sys.modules["grain"]
+
+    class ToldIterator(grain.DatasetIterator):  # type: ignore[misc, name-defined]
+        def __init__(self, elements: Any, count: int) -> None:
+            super().__init__()
+            self._elements, self.count = elements, count
+
+        def __next__(self) -> Any:
+            element = next(self._elements)
+            self.count += 1
+            return element
+
+        def get_state(self) -> Any:
+            return self._elements.get_state()
+
+        def set_state(self, state: Any) -> None:
+            self._elements.set_state(state)
+
+        def close(self) -> None:
+            super().close()
+            if hasattr(self._elements, "close"):
+                self._elements.close()
+
+    return ToldIterator
+
+
+_LOOK_S = 1.0
+_END_S = 5.0
+
+
+class DataWorkers:
+    """Stands between the enqueuer of a `PyDatasetAdapter` and the pools that it starts."""
+
+    def __init__(self, enqueuer: Any) -> None:
+        self._enqueuer = enqueuer
+        self._pool: _WatchedPool | None = None
+        self._over = False
+        self._make = enqueuer.executor_fn
+        enqueuer.executor_fn = self._start
+
+    def _start(self, sequences: Any) -> Any:
+        self._pool = None  # the last epoch's, whose processes end with it
+        made = self._make(sequences)
+        if isinstance(made, ThreadPool):
+            return made
+        pool = self._pool = _WatchedPool(made)
+        if self._over:  # since the thread began
+            pool.end()
+        return pool
+
+    def end(self) -> None:
+        """End what runs. Idempotent, and bounded whatever a worker does."""
+        enqueuer, thread = self._enqueuer, self._enqueuer.run_thread
+        self._over, enqueuer.running = True, False
+        deadline_s = time.monotonic() + _END_S
+        while thread is not None and thread.is_alive() and time.monotonic() < deadline_s:
+            with contextlib.suppress(queue.Empty):
+                enqueuer.future_queue.get(timeout=0.05)  # the thread waits for room in the queue
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.end()
+
+
+class _WatchedPool:
+    """A pool whose batches are not awaited for ever. Closed by Keras when all have been asked for."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._workers: list[Any] = list(pool._pool)  # type: ignore[attr-defined]  # later ones replace these
+        self._ended = False
+
+    def apply_async(self, function: Any, arguments: tuple[Any, ...]) -> _Batch:
+        return _Batch(self._pool.apply_async(function, arguments), self)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def loss(self) -> str | None:
+        """Return why a batch that is not there will not come, if that is known."""
+        if self._ended:
+            return "the training for which a batch was made is over"
+        codes = [worker.exitcode for worker in self._workers]
+        died = [code for code in codes if code] or ([] if None in codes else codes)
+        if not died:
+            return None
+        how = signal.Signals(-died[0]).name if died[0] < 0 else f"exit code {died[0]}"
+        return (
+            f"a worker process of the PyDataset died ({how}) and took a batch along; SIGKILL may mean that "
+            "memory ran out: pass fewer workers, or a smaller max_queue_size"
+        )
+
+    def end(self) -> None:
+        """End the processes."""
+        self._ended = True
+        # It may wait for ever: for a lock that a worker held when it died, or for a worker that ignores it.
+        ending = threading.Thread(target=self._pool.terminate, name="data-workers-end", daemon=True)
+        ending.start()
+        ending.join(_END_S)
+        if ending.is_alive():
+            left = [process for process in self._pool._pool if process.exitcode is None]  # type: ignore[attr-defined]
+            for process in left:
+                process.kill()
+            for process in left:
+                process.join(_END_S)
+
+
+class _Batch:
+    """A batch that is being made; stands for an `AsyncResult`."""
+
+    def __init__(self, result: AsyncResult[Any], pool: _WatchedPool) -> None:
+        self._result = result
+        self._pool = pool
+
+    def get(self) -> Any:
+        """Wait for the batch and return it; a RuntimeError says that it will not come."""
+        while True:
+            loss = self._pool.loss()  # found before the wait, in which a batch that was made arrives
+            self._result.wait(_LOOK_S)
+            if self._result.ready():
+                return self._result.get()
+            if loss is not None:
+                raise RuntimeError(loss)

@@ -1,0 +1,98 @@
+"""What is imported late, and what is said where it is missing or Keras runs on another backend. Any thread.
+
+Names of the package are loaded when they are first used, so that importing it starts nothing: TensorFlow's
+threads, for example, must be set before it starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "BACKEND_REMEDY",
+    "configured_backend",
+    "import_extra",
+    "lazy_names",
+    "other_backend",
+    "require_tensorflow",
+]
+
+
+BACKEND_REMEDY = "export KERAS_BACKEND=tensorflow (or the same in ~/.keras/keras.json)"
+
+
+def configured_backend() -> str:
+    """Return the backend that Keras takes when it is imported, which need not be installed."""
+    asked = os.environ.get("KERAS_BACKEND")
+    with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):  # no such file, or no home
+        home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+        asked = asked or json.loads((home / "keras.json").read_text(encoding="utf-8")).get("backend")
+    return str(asked or "tensorflow")
+
+
+def other_backend(name: str) -> str:
+    """Return what is said where Keras runs on another backend than TensorFlow."""
+    return (
+        f"Keras runs on the backend {name!r}, and overlap_train trains on TensorFlow only: set "
+        "KERAS_BACKEND=tensorflow before keras is imported, or train with keras.Model.fit"
+    )
+
+
+def require_tensorflow() -> None:
+    """Raise RuntimeError if Keras, which gets imported, runs on another backend than TensorFlow."""
+    import keras
+
+    if keras.config.backend() != "tensorflow":
+        raise RuntimeError(other_backend(keras.config.backend()))
+
+
+def import_extra(module: str, *, purpose: str, package: str = "") -> types.ModuleType:
+    """Return a module that an extra brings, or raise a ModuleNotFoundError that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        imported = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != imported:
+            raise  # it is there, and lacks something else
+        # The package itself and not our extra, which pip finds in a checkout only.
+        package = package or imported
+        raise ModuleNotFoundError(
+            f"{purpose} needs {package}, which is not installed: pip install {package}", name=error.name
+        ) from error
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and the `__dir__` of a package whose names are those of its modules."""
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(_imported(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return find, names
+
+
+def _imported(name: str) -> types.ModuleType:
+    """Import a module, which may import Keras; an ImportError says so if that runs on another backend."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        backend = configured_backend()
+        if backend == "tensorflow":
+            raise
+        raise ImportError(other_backend(backend)) from error

@@ -1,0 +1,146 @@
+"""What a part of a batch needs of the whole: rows, dropout, and outputs as the loss would find them.
+
+Dropout for a part uses the random numbers that the whole batch would get.
+
+Keras does not compute a crossentropy from probabilities but from the logits under them, which it finds at the
+output itself or as the input of the operation that made it. What was put together from parts has neither, and
+probabilities that were rounded to 0 or 1 have no gradient. So logits are put together too, and so are masks.
+
+Called while a step is traced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train._keras import models as keras_models
+from overlap_train._keras import replicas as keras_replicas
+
+__all__ = ["BeginPart", "Masks", "Outputs", "dropout_layers", "leaves_of", "row_count", "whole_batch_dropout"]
+
+
+def leaves_of(structure: Any) -> list[tf.Tensor]:
+    """Return the tensors of a nested structure; None, which stands for what is not given, is left out."""
+    return [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
+
+
+def row_count(leaf: tf.Tensor) -> Any:
+    """Return how many rows a tensor has: an int where its shape tells, otherwise a scalar tensor."""
+    return leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf)[0]
+
+
+Masks = dict[tuple[int, int], tf.Tensor]
+"""The mask of a whole batch by layer and by how often the layer has been called before."""
+
+BeginPart = Callable[[Any, Any, Any, Masks], None]
+
+
+def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> BeginPart:
+    """Let the model's Dropout layers draw for the whole batch what they would draw without splitting.
+
+    The first part draws a layer's mask by the layer's own `call` on ones, with its own seed generator; each
+    part multiplies with its rows. Parts that are traced on threads of their own do not disturb each other.
+    What has no row for each of the batch's, such as a table of positions, gets one mask for all parts.
+
+    Returns what says which part this thread traces next; it holds until `patches` are undone.
+    """
+    local = threading.local()
+
+    def begin_part(rows: Any, begin: Any, end: Any, masks: Masks) -> None:
+        local.rows, local.begin, local.end, local.masks = rows, begin, end, masks
+        local.calls = {}
+
+    def shared(layer: keras.layers.Dropout) -> Callable[..., tf.Tensor]:
+        stock = layer.call
+
+        def call(inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+            if not training:
+                return stock(inputs, training=training)
+            key = (id(layer), local.calls.get(id(layer), 0))
+            local.calls[id(layer)] = key[1] + 1
+            by_row = inputs.shape[0] is None or _is(inputs.shape[0], local.end - local.begin)
+            if key not in local.masks:
+                dynamic = tf.shape(inputs)
+                rest = [dynamic[i] if n is None else n for i, n in enumerate(inputs.shape)][1:]
+                rows = local.rows if by_row else inputs.shape[0]
+                local.masks[key] = stock(tf.ones([rows, *rest], inputs.dtype), training=True)
+            mask = local.masks[key]
+            return inputs * (mask[local.begin : local.end] if by_row else mask)
+
+        return call
+
+    for layer in dropout_layers(model):
+        vars(layer)["call"] = shared(layer)
+        patches.callback(vars(layer).pop, "call")
+    return begin_part
+
+
+def _is(size: int, rows: Any) -> bool:
+    return isinstance(rows, int) and size == rows
+
+
+def dropout_layers(model: keras.Model) -> list[keras.layers.Dropout]:
+    """Return the layers that are Dropout itself and drop something; a subclass may do anything."""
+    unique = {id(layer): layer for layer in keras_models.flat_layers(model)}
+    return [layer for layer in unique.values() if type(layer) is keras.layers.Dropout and layer.rate > 0]
+
+
+_ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {"Softmax": tf.nn.softmax, "Sigmoid": tf.sigmoid}
+"""What makes probabilities, by the type of the operation under which Keras looks for the logits."""
+
+
+class Outputs:
+    """The outputs of a model for some rows, nested, rows along axis 0. Made and used while tracing."""
+
+    def __init__(self, structure: Any) -> None:
+        self.structure = structure
+        leaves = [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
+        # All that a loss may look at: outputs, logits, masks.
+        self.tensors: list[tf.Tensor] = [tensor for leaf in leaves for tensor in _read_by_losses(leaf)]
+
+    def of(self, tensors: Sequence[tf.Tensor]) -> Any:
+        """Return the outputs of other rows from what `tensors` would be for them, nested as these.
+
+        Where gradients by the tensors are wanted, this is called under the tape that watches them.
+        """
+        rest = iter(tensors)
+
+        def made(leaf: Any) -> Any:
+            if leaf is None:
+                return None
+            activation, logits, mask = (
+                _activation(leaf),
+                keras_replicas.logits_of(leaf),
+                keras_replicas.mask_of(leaf),
+            )
+            # A tensor of its own, since what is set on it must not be seen elsewhere.
+            whole = tf.identity(next(rest)) if activation is None else activation(next(rest))
+            if logits is not None:
+                keras_replicas.set_logits(whole, next(rest))
+            if mask is not None:
+                keras_replicas.set_mask(whole, next(rest))
+            return whole
+
+        return keras.tree.map_structure(made, self.structure)
+
+
+def _read_by_losses(leaf: tf.Tensor) -> list[tf.Tensor]:
+    value = leaf if _activation(leaf) is None else leaf.op.inputs[0]
+    return [
+        value,
+        *(t for t in (keras_replicas.logits_of(leaf), keras_replicas.mask_of(leaf)) if t is not None),
+    ]
+
+
+def _activation(leaf: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor] | None:
+    """What to make the output with again, where Keras tells by its operation that it has logits."""
+    operation = getattr(leaf, "op", None)
+    if operation is None or keras_replicas.logits_of(leaf) is not None:
+        return None
+    return _ACTIVATIONS.get(operation.type)

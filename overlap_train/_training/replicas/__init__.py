@@ -1,1 +1,0 @@
-"""Training under `tf.distribute`: the strategy, and a step shared by its replicas."""
