@@ -90,9 +90,6 @@ ROOMS = {
     "records": _room("frozen records that cross threads", "_support"),
 }
 
-# The rooms within `scheduling`, from the top.
-SCHEDULING = ("scheduler simulation", "runtime", "policies", "costs", "graph")
-
 
 def room_of(path: Path) -> str:
     """Return the room in which a source file lies."""

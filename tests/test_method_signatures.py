@@ -14,7 +14,7 @@ import pytest
 
 from overlap_train.monitoring import AccountLog, AccountWriter, ProgressReporter, SpanRecorder
 from overlap_train.scheduling import BackgroundLoad, CostModel, Engine, MultiModelScheduler
-from overlap_train.scheduling.graph.requests import Request
+from overlap_train.scheduling.graph import Request
 from overlap_train.zero_copy import MappedBuffer
 from overlap_train.zero_copy.pool import HostBackend, Pool
 from tests.test_signatures import (

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.rooms import PAGE, ROOMS, ROOT, SCHEDULING, floors, imported_modules, room_of, table
+from tests.rooms import PAGE, ROOMS, ROOT, floors, imported_modules, room_of, table
 
 FILES = sorted(ROOT.rglob("*.py"))
 FILES_OF = {room: [path for path in FILES if room_of(path) == room] for room in ROOMS}
@@ -58,15 +58,6 @@ def test_the_house_stays_low_and_small():
 
 def test_the_page_of_the_rooms_is_that_of_the_table():
     assert PAGE.read_text() == table(), "run python -m tests.rooms"
-
-
-@pytest.mark.parametrize("path", sorted(ROOT.glob("scheduling/**/*.py")), ids=named)
-def test_within_scheduling_imports_go_down(path):
-    storeys = {room: number for number, rooms in enumerate(SCHEDULING) for room in rooms.split()}
-    here = path.relative_to(ROOT / "scheduling").parts[0].removesuffix(".py")
-    used = {name.split(".")[2] for name in imported_modules(path) if name.count(".") > 1}
-    below = {name for name in used if name in storeys and storeys[name] < storeys.get(here, -1)}
-    assert not below, f"{here} is below {sorted(below)}"
 
 
 def test_no_files_import_each_other_in_a_circle():

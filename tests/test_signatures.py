@@ -34,11 +34,9 @@ from overlap_train.models import mnist_data
 from overlap_train.models.mnist_data import MnistArrays
 from overlap_train.records import EpochAccount, Span
 from overlap_train.scheduling import Arrival, CostModel, Device, Platform
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
-from overlap_train.scheduling.graph.requests import Job, Request
-from overlap_train.scheduling.policies.board import Board
-from overlap_train.scheduling.policies.fixed import CpuOnly
-from overlap_train.scheduling.runtime.job_queue import JobQueue
+from overlap_train.scheduling.distributor import JobQueue
+from overlap_train.scheduling.graph import Job, Layer, LayerGraph, Port, Request, Work
+from overlap_train.scheduling.policy import Board, CpuOnly
 from overlap_train.zero_copy.pool import HostBackend
 from tests.support.values import Number, Text
 

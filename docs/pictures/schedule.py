@@ -5,7 +5,7 @@ from __future__ import annotations
 from svg import line, picture, rect, text
 
 from overlap_train.scheduling import Arrival, Device, Platform, Transfer, simulate
-from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port, Work
 
 # Kind of layer: milliseconds on the GPU and on a CPU core. Examples, of no machine in particular.
 _MS = {"conv": (2.0, 6.0), "norm": (0.8, 1.0), "dense": (1.2, 5.0)}

@@ -1,23 +1,23 @@
 """Several DNNs at once: CPU-GPU collaborative scheduling, layer by layer (paper P4 and beyond).
 
-    graph       networks as graphs of layers, devices, requests; Keras models taken apart
-    costs       how long a layer takes on a device
-    policies    which device a layer goes to
-    runtime     a request's way from admission to result, on threads
-    simulation  the same on a virtual clock
+    graph, costs                    networks as graphs of layers, devices, requests; how long a layer takes
+    policy, planning, policies      which device a layer goes to
+    distributor, engine, accounts   the layers of a request on their way through the threads
+    simulation                      the same on a virtual clock
+    calls, models, segments         Keras models taken apart and put together again
+    service, preparing, scheduler   models in service
 
-Each imports only what stands above it. Keras models and compiled segments apart, all of it is free of
-TensorFlow, which `MultiModelScheduler` imports on first use.
+`calls`, `models` and `preparing` alone import TensorFlow; `MultiModelScheduler` does on first use.
 """
 
 from __future__ import annotations
 
-from overlap_train.scheduling.costs.model import CostModel
-from overlap_train.scheduling.graph.devices import Device, Platform, Transfer
-from overlap_train.scheduling.policies.base import Policy
-from overlap_train.scheduling.policies.planned import POLICIES
-from overlap_train.scheduling.runtime.accounts import SchedulerStatistics
-from overlap_train.scheduling.runtime.engine import Engine
+from overlap_train.scheduling.accounts import SchedulerStatistics
+from overlap_train.scheduling.costs import CostModel
+from overlap_train.scheduling.engine import Engine
+from overlap_train.scheduling.graph import Device, Platform, Transfer
+from overlap_train.scheduling.policies import POLICIES
+from overlap_train.scheduling.policy import Policy
 from overlap_train.scheduling.scheduler import MultiModelScheduler
 from overlap_train.scheduling.simulation import Arrival, BackgroundLoad, simulate
 

@@ -4,7 +4,7 @@
         future = scheduler.submit("detector", x, deadline_s=0.05)
         boxes = future.result()
 
-The face: `runtime/model_builder.py` prepares the models, `runtime/service.py` answers what is submitted.
+The face: `preparing.py` prepares the models, `service.py` answers what is submitted.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ from overlap_train._support.arguments import (
 )
 from overlap_train._support.closing import Closing
 from overlap_train._support.imports import require_tensorflow
-from overlap_train.scheduling.costs.model import Costs
-from overlap_train.scheduling.graph.devices import Device, Platform
-from overlap_train.scheduling.graph.layers import LayerGraph
-from overlap_train.scheduling.graph.requests import require_priority
-from overlap_train.scheduling.policies.base import Policy
-from overlap_train.scheduling.runtime.accounts import SchedulerStatistics
-from overlap_train.scheduling.runtime.admission import Limits, Submission
-from overlap_train.scheduling.runtime.engine import Engine, Recorder
-from overlap_train.scheduling.runtime.service import Service
+from overlap_train.scheduling.accounts import SchedulerStatistics
+from overlap_train.scheduling.costs import Costs
+from overlap_train.scheduling.engine import Engine, Recorder
+from overlap_train.scheduling.graph import Device, LayerGraph, Platform, require_priority
+from overlap_train.scheduling.policy import Policy
+from overlap_train.scheduling.service import Limits, Service, Submission
 
 __all__ = ["MultiModelScheduler"]
 
@@ -96,7 +93,7 @@ class MultiModelScheduler(Closing):
         recorder: Recorder | None = None,
     ) -> None:
         # On first use only: it imports TensorFlow.
-        from overlap_train.scheduling.runtime.model_builder import ModelBuilder, Preparation
+        from overlap_train.scheduling.preparing import ModelBuilder, Preparation
 
         models = _checked_models(models)
         self._limits = Limits(max_active, max_batch, max_pending, aging_s)

@@ -21,16 +21,11 @@ from overlap_train._support.arguments import (
     require_real,
     shown,
 )
-from overlap_train.scheduling.costs.model import Costs, FixedCosts, check_costs
-from overlap_train.scheduling.graph.devices import Device, Platform
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph
-from overlap_train.scheduling.graph.requests import Job, Request, require_priority
-from overlap_train.scheduling.policies.base import Policy
-from overlap_train.scheduling.policies.board import Board
-from overlap_train.scheduling.policies.planned import make_policy
-from overlap_train.scheduling.runtime.controller import LayerController
-from overlap_train.scheduling.runtime.distributor import LayerDistributor
-from overlap_train.scheduling.runtime.job_queue import JobQueue
+from overlap_train.scheduling.costs import Costs, FixedCosts, check_costs
+from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor
+from overlap_train.scheduling.graph import Device, Job, Layer, LayerGraph, Platform, Request, require_priority
+from overlap_train.scheduling.policies import make_policy
+from overlap_train.scheduling.policy import Board, Policy
 
 __all__ = ["Arrival", "BackgroundLoad", "SimulatedJob", "Simulation", "simulate"]
 

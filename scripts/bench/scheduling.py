@@ -106,9 +106,9 @@ def _held_out(size: int) -> dict[str, Any]:
     import numpy as np
 
     from overlap_train.scheduling import CostModel, Device, Platform
-    from overlap_train.scheduling.graph.model_splitting import split_model
-    from overlap_train.scheduling.runtime.segments import merge_layers
-    from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments, profile_layers
+    from overlap_train.scheduling.models import split_model
+    from overlap_train.scheduling.preparing import compile_segments, profile_layers
+    from overlap_train.scheduling.segments import merge_layers
 
     one, graphs = Platform((Device("CPU:0"),)), []
     for name, model in measured.networks(size).items():

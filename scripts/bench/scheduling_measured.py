@@ -121,9 +121,9 @@ def _read(child: subprocess.Popen[str]) -> dict[str, Any]:
 def _traced(models: dict[str, Any], *, constant: bool) -> dict[str, Callable[[Any], Any]]:
     """A compiled function for each network, called once so that it is optimised."""
     from overlap_train.scheduling import Device, Platform
-    from overlap_train.scheduling.graph.model_splitting import split_model
-    from overlap_train.scheduling.runtime.segments import merge_layers
-    from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments, profile_layers
+    from overlap_train.scheduling.models import split_model
+    from overlap_train.scheduling.preparing import compile_segments, profile_layers
+    from overlap_train.scheduling.segments import merge_layers
 
     platform = Platform((Device("CPU:0"),))
     functions: dict[str, Callable[[Any], Any]] = {}

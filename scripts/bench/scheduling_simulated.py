@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from overlap_train.scheduling import Arrival, BackgroundLoad, CostModel, Device, Platform, Transfer, simulate
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Work
+from overlap_train.scheduling.graph import Layer, LayerGraph, Work
 from overlap_train.scheduling.simulation import Simulation
 
 __all__ = [
@@ -134,7 +134,7 @@ def paper_graphs(cut: int = 1) -> dict[str, LayerGraph]:
     import keras
 
     from overlap_train.models.alexnet import alexnet
-    from overlap_train.scheduling.graph.model_splitting import split_model
+    from overlap_train.scheduling.models import split_model
 
     applications = keras.applications
     models = (

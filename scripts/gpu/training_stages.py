@@ -126,7 +126,7 @@ def policies(context: Context) -> dict[str, Any]:
     training_device(context)
     platform = _platform(context)
     from overlap_train.scheduling import MultiModelScheduler
-    from overlap_train.scheduling.costs.model import CostModel
+    from overlap_train.scheduling.costs import CostModel
     from scripts.bench.load import GpuLoad, SpinLoad
 
     models, size = _networks(context)
@@ -169,7 +169,7 @@ def _platform(context: Context) -> Any:
     import tensorflow as tf
 
     from overlap_train.scheduling import Device
-    from overlap_train.scheduling.runtime.tensorflow_backend import tensorflow_platform
+    from overlap_train.scheduling.preparing import tensorflow_platform
 
     if not context.emulate:
         return tensorflow_platform()

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from overlap_train.scheduling import Device, Platform, Policy, Transfer
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
-from overlap_train.scheduling.graph.requests import Job, Request
+from overlap_train.scheduling.graph import Job, Layer, LayerGraph, Port, Request, Work
 
 
 def layer(name, *inputs, outputs=(0,)):

@@ -18,7 +18,7 @@ def test_core_imports_without_tensorflow():
         f"package = types.ModuleType('overlap_train'); package.__path__ = [{PACKAGE!r}]; "
         "sys.modules['overlap_train'] = package; "
         "import overlap_train.scheduling as s; "
-        "from overlap_train.scheduling.runtime import segments; "
+        "import overlap_train.scheduling.segments, overlap_train.scheduling.service; "
         "s.simulate, s.Engine, s.CostModel, s.MultiModelScheduler; "
         "sys.exit(any(name in sys.modules for name in ('tensorflow', 'keras')))"
     )

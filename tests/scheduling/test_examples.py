@@ -36,7 +36,7 @@ def test_multi_dnn_serves_everything_and_writes_a_timeline(one_at_a_time, tmp_pa
 
 def test_the_simulated_comparison_holds_its_bounds_and_marks_every_row():
     from overlap_train.models.alexnet import alexnet
-    from overlap_train.scheduling.graph.model_splitting import split_model
+    from overlap_train.scheduling.models import split_model
     from scripts.bench import scheduling
     from scripts.bench import scheduling_simulated as simulated
 

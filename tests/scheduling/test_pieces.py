@@ -22,10 +22,9 @@ from overlap_train.scheduling import (
     Platform,
     simulate,
 )
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
-from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.runtime.controller import LayerController
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.distributor import LayerController
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
 from tests.scheduling.graphs import (
     CORES,
     Tensor,

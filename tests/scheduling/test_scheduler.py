@@ -295,7 +295,7 @@ def test_zero_copy_reads_inputs_in_place_where_that_is_allowed(monkeypatch, refu
             raise ValueError("not aligned")
         return tf.constant(array)
 
-    monkeypatch.setattr("overlap_train.scheduling.runtime.model_builder.as_tensor", as_tensor)
+    monkeypatch.setattr("overlap_train.scheduling.preparing.as_tensor", as_tensor)
     model, x = small_model(), image(0)
     with MultiModelScheduler({"m": model}, devices=ONE, zero_copy=True) as scheduler:
         np.testing.assert_allclose(scheduler.submit("m", x).result(60), model(x), atol=1e-5)

@@ -22,11 +22,9 @@ from overlap_train.scheduling import (
     Transfer,
     simulate,
 )
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
-from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.policies.placement import exhaustive_placement
-from overlap_train.scheduling.policies.planning import Problem
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
+from overlap_train.scheduling.planning import Problem, exhaustive_placement
 from tests.scheduling.graphs import chain, random_costs, random_graph, random_platform
 
 

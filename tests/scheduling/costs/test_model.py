@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from overlap_train.scheduling import Arrival, CostModel, Device, simulate
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 from scripts.bench.scheduling_simulated import XAVIER_FIGURES, roofline, xavier
 
 CPU = Device("CPU")

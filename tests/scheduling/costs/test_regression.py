@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from overlap_train.scheduling.costs.regression import WorkRegression
-from overlap_train.scheduling.graph.layers import Work, merge_work
+from overlap_train.scheduling.costs import WorkRegression
+from overlap_train.scheduling.graph import Work, merge_work
 
 
 def conv(flops, moved=1e4, weights=1e3):

@@ -6,8 +6,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train.scheduling.graph.calls import calls_of, elements, tensor_bytes, work_of
-from overlap_train.scheduling.graph.model_splitting import split_model
+from overlap_train.scheduling.calls import calls_of, elements, tensor_bytes, work_of
+from overlap_train.scheduling.models import split_model
 
 kl = keras.layers
 

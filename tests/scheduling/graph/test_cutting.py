@@ -13,13 +13,12 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.scheduling import CostModel, Device, Engine, MultiModelScheduler, Platform
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.cutting import _bounds, kernel_rows
-from overlap_train.scheduling.graph.layers import LayerGraph, Port
-from overlap_train.scheduling.graph.model_splitting import split_model
-from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers, worth_cutting
-from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments
+from overlap_train.scheduling.calls import _bounds, kernel_rows
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.graph import LayerGraph, Port, Request
+from overlap_train.scheduling.models import split_model
+from overlap_train.scheduling.preparing import compile_segments
+from overlap_train.scheduling.segments import choose_segments, merge_layers, worth_cutting
 
 TWO_CORES = Platform((Device("CPU:0", slots=2),))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlap_train.scheduling.graph.layers import LayerGraph, Port
+from overlap_train.scheduling.graph import LayerGraph, Port
 from tests.scheduling.graphs import layer
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.scheduling.graph.model_inputs import ModelInputs, inputs_of
+from overlap_train.scheduling.models import ModelInputs, inputs_of
 
 ONES = np.ones((2, 4), "float32")
 RAGGED = tf.ragged.constant([[1.0] * 4, [1.0]])

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.scheduling import Device, Platform
-from overlap_train.scheduling.graph.layers import Port
-from overlap_train.scheduling.graph.model_splitting import split_model
-from overlap_train.scheduling.runtime.segments import merge_layers
-from overlap_train.scheduling.runtime.tensorflow_backend import compile_segments
+from overlap_train.scheduling.graph import Port
+from overlap_train.scheduling.models import split_model
+from overlap_train.scheduling.preparing import compile_segments
+from overlap_train.scheduling.segments import merge_layers
 
 ONE_CORE = Platform((Device("CPU:0"),))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlap_train.scheduling.graph.requests import Request, require_priority, urgency
+from overlap_train.scheduling.graph import Request, require_priority, urgency
 from tests.scheduling.graphs import chain, cut
 
 

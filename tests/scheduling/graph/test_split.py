@@ -6,8 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train.scheduling.graph.model_splitting import split_model
-from overlap_train.scheduling.graph.split import spec_of
+from overlap_train.scheduling.models import spec_of, split_model
 
 
 def split_of(outputs):

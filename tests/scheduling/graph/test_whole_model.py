@@ -6,9 +6,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train.scheduling.graph.layers import Port
-from overlap_train.scheduling.graph.model_inputs import ModelInputs
-from overlap_train.scheduling.graph.whole_model import WholeModel
+from overlap_train.scheduling.graph import Port
+from overlap_train.scheduling.models import ModelInputs, WholeModel
 
 X = tf.ones((2, 4))
 

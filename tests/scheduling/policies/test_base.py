@@ -6,10 +6,9 @@ import pytest
 
 from overlap_train.errors import SchedulingError
 from overlap_train.scheduling import Device, Platform, Policy
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.policies.base import earliest, of_kind, selected
-from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.graph import Request
+from overlap_train.scheduling.policy import Board, earliest, of_kind, selected
 from tests.scheduling.graphs import CORES, chain, cut, times
 
 CPU, GPU = CORES["cpu"], CORES["gpu"]

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from overlap_train.scheduling import Device, Platform, Transfer
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.layers import LayerGraph, Port
-from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.policies.board import Board
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.graph import LayerGraph, Port, Request
+from overlap_train.scheduling.policy import Board
 from tests.scheduling.graphs import job, layer
 
 CPU, GPU = Device("cpu", slots=2), Device("gpu", "gpu")

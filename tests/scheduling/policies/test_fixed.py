@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from overlap_train.scheduling import Device, Platform
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
-from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.policies.board import Board
-from overlap_train.scheduling.policies.fixed import CpuOnly, GpuOnly, Paper
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
+from overlap_train.scheduling.policy import Board, CpuOnly, GpuOnly, Paper
 
 PLATFORM = Platform((Device("cpu"), Device("gpu", "gpu"), Device("gpu2", "gpu")))
 KINDS = ("conv", "depthwise", "dense", "norm", "pool")

@@ -8,14 +8,15 @@ import random
 import pytest
 
 from overlap_train.scheduling import Device, Platform
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.layers import LayerGraph, Port
-from overlap_train.scheduling.policies.placement import (
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.graph import LayerGraph, Port
+from overlap_train.scheduling.planning import (
+    Problem,
     exhaustive_placement,
     heft_placement,
     search_placement,
+    sequence_schedule,
 )
-from overlap_train.scheduling.policies.planning import Problem, sequence_schedule
 from tests.scheduling.graphs import layer, random_costs, random_graph, random_platform
 
 TWO = Platform((Device("cpu"), Device("gpu", "gpu")))

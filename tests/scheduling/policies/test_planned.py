@@ -7,12 +7,10 @@ import random
 import pytest
 
 from overlap_train.scheduling import Device, Platform
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.layers import LayerGraph, Port
-from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.policies.board import Board
-from overlap_train.scheduling.policies.fixed import GpuOnly
-from overlap_train.scheduling.policies.planned import POLICIES, EarliestFinish, Heft, Oracle, make_policy
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.graph import LayerGraph, Port, Request
+from overlap_train.scheduling.policies import POLICIES, EarliestFinish, Heft, Oracle, make_policy
+from overlap_train.scheduling.policy import Board, GpuOnly
 from tests.scheduling.graphs import chain, cut, layer, random_costs, random_graph, random_platform, times
 
 TWO = Platform((Device("cpu"), Device("gpu", "gpu")))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from overlap_train.scheduling import Device, Platform, Transfer
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.layers import LayerGraph, Port
-from overlap_train.scheduling.policies.placement import exhaustive_placement
-from overlap_train.scheduling.policies.planning import (
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.graph import LayerGraph, Port
+from overlap_train.scheduling.planning import (
     Problem,
+    exhaustive_placement,
     list_schedule,
     optimistic_costs,
     sequence_schedule,

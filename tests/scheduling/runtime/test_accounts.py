@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from overlap_train.scheduling import Device
-from overlap_train.scheduling.runtime.accounts import DeviceAccount, ModelAccount, SchedulerStatistics
+from overlap_train.scheduling.accounts import DeviceAccount, ModelAccount, SchedulerStatistics
 from tests.scheduling.graphs import job
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from overlap_train.scheduling.runtime.admission import (
+from overlap_train.scheduling.service import (
     Limits,
     Model,
     Submission,

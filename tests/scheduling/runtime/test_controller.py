@@ -8,9 +8,8 @@ import weakref
 import pytest
 
 from overlap_train.errors import SchedulingError
-from overlap_train.scheduling.graph.layers import LayerGraph, Port
-from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.runtime.controller import LayerController, SyncChecker
+from overlap_train.scheduling.distributor import LayerController, SyncChecker
+from overlap_train.scheduling.graph import LayerGraph, Port, Request
 from tests.scheduling.graphs import Tensor, layer, random_graph
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 
 from overlap_train.scheduling import Device, Platform, Transfer
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.layers import LayerGraph, Port
-from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.policies.board import Board
-from overlap_train.scheduling.runtime.controller import LayerController
-from overlap_train.scheduling.runtime.distributor import LayerDistributor
-from overlap_train.scheduling.runtime.job_queue import JobQueue
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor
+from overlap_train.scheduling.graph import LayerGraph, Port, Request
+from overlap_train.scheduling.policy import Board
 from tests.scheduling.graphs import Movable, chain, cut, layer
 
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from overlap_train.errors import SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import POLICIES, Device, Engine, Platform, Policy
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
-from overlap_train.scheduling.graph.requests import Request
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
 from tests.scheduling.graphs import Movable, random_graph, random_platform
 
 

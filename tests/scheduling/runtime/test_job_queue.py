@@ -6,7 +6,7 @@ import pytest
 
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.scheduling import Device
-from overlap_train.scheduling.runtime.job_queue import JobQueue
+from overlap_train.scheduling.distributor import JobQueue
 from tests.scheduling.graphs import job
 
 

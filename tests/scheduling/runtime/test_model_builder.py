@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from overlap_train.scheduling import CostModel, Device
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.runtime.model_builder import ModelBuilder, Preparation
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.preparing import ModelBuilder, Preparation
 
 ONE = [Device("CPU:0")]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from overlap_train.scheduling import CostModel, Device, Platform
-from overlap_train.scheduling.costs.model import FixedCosts
-from overlap_train.scheduling.graph.layers import Layer, LayerGraph, Port, Work
-from overlap_train.scheduling.runtime.segments import choose_segments, merge_layers, worth_cutting
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.segments import choose_segments, merge_layers, worth_cutting
 from tests.scheduling.graphs import CORES, cut, times
 
 

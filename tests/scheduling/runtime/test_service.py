@@ -10,8 +10,7 @@ import pytest
 
 from overlap_train.errors import QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import Device, Platform
-from overlap_train.scheduling.runtime.admission import Limits, Model, Submission
-from overlap_train.scheduling.runtime.service import Service
+from overlap_train.scheduling.service import Limits, Model, Service, Submission
 from tests.scheduling.graphs import chain
 
 CORE = (Device("cpu"),)

@@ -9,13 +9,13 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.scheduling import Device
-from overlap_train.scheduling.graph.model_splitting import split_model
-from overlap_train.scheduling.runtime.segments import merge_layers
-from overlap_train.scheduling.runtime.tensorflow_backend import (
+from overlap_train.scheduling.models import split_model
+from overlap_train.scheduling.preparing import (
     compile_segments,
     profile_layers,
     tensorflow_platform,
 )
+from overlap_train.scheduling.segments import merge_layers
 from tests.scheduling.graph.test_model_splitting import ONE_CORE, branching_model
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from overlap_train.scheduling.costs.model import Costs
-from overlap_train.scheduling.graph.devices import Device, Platform
-from overlap_train.scheduling.graph.layers import REQUEST, Layer, LayerGraph, Port, merge_work
+from overlap_train.scheduling.costs import Costs
+from overlap_train.scheduling.graph import REQUEST, Device, Layer, LayerGraph, Platform, Port, merge_work
 
 __all__ = ["Segments", "choose_segments", "merge_layers", "worth_cutting"]
 

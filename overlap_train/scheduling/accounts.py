@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from overlap_train.scheduling.graph.requests import Job
+from overlap_train.scheduling.graph import Job
 
-__all__ = ["DeviceAccount", "ModelAccount", "ModelStatistics", "SchedulerStatistics"]
+__all__ = ["DeviceAccount", "ModelAccount", "SchedulerStatistics"]
 
 
 @dataclass

@@ -18,21 +18,17 @@ from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span
-from overlap_train.scheduling.costs.model import CostModel, Costs, check_costs
-from overlap_train.scheduling.graph.devices import Device, Platform
-from overlap_train.scheduling.graph.layers import LayerGraph
-from overlap_train.scheduling.graph.requests import Job, Request
-from overlap_train.scheduling.policies.base import Policy
-from overlap_train.scheduling.policies.board import Board
-from overlap_train.scheduling.policies.planned import make_policy
-from overlap_train.scheduling.runtime.accounts import DeviceAccount
-from overlap_train.scheduling.runtime.controller import LayerController
-from overlap_train.scheduling.runtime.distributor import LayerDistributor
-from overlap_train.scheduling.runtime.job_queue import JobQueue
+from overlap_train.scheduling.accounts import DeviceAccount
+from overlap_train.scheduling.costs import CostModel, Costs, check_costs
+from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor
+from overlap_train.scheduling.graph import Device, Job, LayerGraph, Platform, Request
+from overlap_train.scheduling.policies import make_policy
+from overlap_train.scheduling.policy import Board, Policy
+
+__all__ = ["Engine", "LayerWorker", "Recorder"]
+
 
 _log = logging.getLogger(__name__)
-
-__all__ = ["Engine", "LayerWorker", "Recorder", "call_layer"]
 
 
 class Recorder(Protocol):

@@ -1,8 +1,8 @@
-"""Large convolutions and dense layers in pieces that run at the same time, on several cores or devices.
+"""The calls of layers that make up a functional Keras model, what each costs, and large ones cut into pieces.
 
-A request that is alone keeps one core busy, since its network has no other layer ready. In pieces a layer is
-moldable (Feitelson and Rudolph 1996): whether it runs whole or in pieces, and where, is decided when it
-could begin.
+A request that is alone keeps one core busy, since its network has no other layer ready. In pieces a large
+convolution or dense layer is moldable (Feitelson and Rudolph 1996): whether it runs whole or in pieces, and
+where, is decided when it could begin.
 
 - A dense layer for a few examples does little but read its weights. Each piece multiplies some of the inputs
   by their rows of the kernel; the join adds the partial sums, the bias and the activation. Rows of a kernel
@@ -18,20 +18,130 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train.scheduling.graph.calls import Call, elements, tensor_bytes
-from overlap_train.scheduling.graph.layers import Work
+from overlap_train._keras import models as keras_models
+from overlap_train.scheduling.graph import Work, merge_work
 
-__all__ = ["constant_pieces", "cut_call"]
+__all__ = ["Call", "calls_of", "constant_pieces", "cut_call", "elements", "tensor_bytes", "work_of"]
+
+
+_CONVOLUTIONS = (
+    keras.layers.Conv1D,
+    keras.layers.Conv2D,
+    keras.layers.Conv3D,
+    keras.layers.Conv1DTranspose,
+    keras.layers.Conv2DTranspose,
+    keras.layers.Conv3DTranspose,
+    keras.layers.SeparableConv1D,
+    keras.layers.SeparableConv2D,
+)
+_DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
+_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("dense", ("Dense", "EinsumDense")),
+    (
+        "norm",
+        ("BatchNormalization", "LayerNormalization", "GroupNormalization", "Normalization", "Rescaling"),
+    ),
+    ("activation", ("Activation", "ReLU", "LeakyReLU", "PReLU", "ELU", "Softmax")),
+    ("pool", tuple(f"{name}{n}D" for name in ("MaxPooling", "AveragePooling") for n in (1, 2, 3))),
+    ("reduce", tuple(f"Global{name}Pooling{n}D" for name in ("Max", "Average") for n in (1, 2, 3))),
+    ("merge", ("Add", "Multiply", "Concatenate", "Average", "Maximum", "Subtract", "Minimum")),
+    ("reshape", ("Flatten", "Reshape", "Permute", "ZeroPadding2D", "Cropping2D", "Dropout", "InputLayer")),
+)
+_KIND_OF = {name: kind for kind, names in _KINDS for name in names}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer, or a piece of one."""
+
+    name: str  # of the layer; repeats where a layer is called again
+    operation: Any
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    work: Work  # for one example
+    run: Callable[[Sequence[Any]], Sequence[Any]]
+    alone: bool = False  # not to be merged with its neighbours
+    whole: Call | None = None  # of a call that joins pieces: the call that they were cut from
+
+
+def calls_of(functional: Any) -> list[Call]:
+    """Return the calls of a functional model in the order in which Keras makes them."""
+    return [
+        Call(
+            node.operation.name,
+            node.operation,
+            tuple(node.input_tensors),
+            tuple(node.outputs),
+            work_of(node.operation, node.input_tensors, node.outputs),
+            _runner(node),
+        )
+        for node in keras_models.graph_nodes(functional)
+    ]
+
+
+def _runner(node: Any) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    def run(values: Sequence[Any]) -> Sequence[Any]:
+        by_tensor = {id(tensor): value for tensor, value in zip(node.input_tensors, values, strict=True)}
+        args, kwargs = node.arguments.fill_in(by_tensor)
+        if getattr(node.operation, "_call_has_training_arg", False):
+            kwargs["training"] = False
+        return list(keras.tree.flatten(node.operation(*args, **kwargs)))
+
+    return run
+
+
+def elements(shape: Sequence[int | None]) -> int:
+    """How many numbers a tensor has; a size that is not known counts one."""
+    return math.prod(size or 1 for size in shape)
+
+
+def tensor_bytes(tensor: Any) -> int:
+    """The size of one example of a symbolic tensor."""
+    return elements(tensor.shape[1:]) * int(tf.as_dtype(tensor.dtype).size)
+
+
+def work_of(operation: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Work:
+    """FLOPs and bytes of one call of a layer on one example."""
+    nested = getattr(operation, "_functional", None) or operation
+    if hasattr(nested, "_nodes_by_depth"):
+        works = [
+            work_of(node.operation, node.input_tensors, node.outputs)
+            for node in keras_models.graph_nodes(nested)
+        ]
+        if works:
+            return merge_work(works)
+    weights = getattr(operation, "weights", [])
+    weight_bytes = sum(elements(w.shape) * tf.as_dtype(w.dtype).size for w in weights)
+    moved_bytes = sum(map(tensor_bytes, (*inputs, *outputs)))
+    produced = sum(elements(tensor.shape[1:]) for tensor in outputs)
+    kind = _KIND_OF.get(type(operation).__name__, "other")
+    flops = float(produced)
+    if isinstance(operation, _CONVOLUTIONS):
+        kind, flops = "conv", sum(_convolution_flops(operation, w, outputs[0]) for w in weights)
+    elif isinstance(operation, _DEPTHWISE):
+        kind, flops = "depthwise", 2.0 * produced * math.prod(operation.kernel_size)
+    elif kind == "dense":
+        rows = produced / max(outputs[0].shape[-1] or 1, 1)
+        flops = 2.0 * rows * sum(elements(w.shape) for w in weights)
+    return Work(kind, flops, float(moved_bytes), float(weight_bytes))
+
+
+def _convolution_flops(operation: Any, weight: Any, output: Any) -> float:
+    """Two for each output position and weight; a transposed one counts its larger output, an upper bound."""
+    positions = elements(output.shape[1:-1] if operation.data_format == "channels_last" else output.shape[2:])
+    return 2.0 * positions * elements(weight.shape)
+
 
 # Below, what a call costs is more than what the pieces save.
 _LEAST_PARAMETERS = 1 << 20

@@ -12,25 +12,24 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from overlap_train._support.arguments import require_choice
-from overlap_train.scheduling.graph.devices import Device
-from overlap_train.scheduling.graph.layers import REQUEST, LayerGraph
-from overlap_train.scheduling.graph.requests import Request
-from overlap_train.scheduling.policies.base import Policy, Waits
-from overlap_train.scheduling.policies.board import Board
-from overlap_train.scheduling.policies.fixed import CpuOnly, GpuOnly, Paper
-from overlap_train.scheduling.policies.placement import exhaustive_placement, heft_placement, search_placement
-from overlap_train.scheduling.policies.planning import (
+from overlap_train.scheduling.graph import REQUEST, Device, LayerGraph, Request
+from overlap_train.scheduling.planning import (
     Placement,
     Plan,
     Problem,
+    exhaustive_placement,
+    heft_placement,
     list_schedule,
     optimistic_costs,
+    search_placement,
     upward_ranks,
 )
-
-T = TypeVar("T")
+from overlap_train.scheduling.policy import Board, CpuOnly, GpuOnly, Paper, Policy, Waits
 
 __all__ = ["POLICIES", "EarliestFinish", "Heft", "Oracle", "make_policy"]
+
+
+T = TypeVar("T")
 
 
 class _Planned(Policy):

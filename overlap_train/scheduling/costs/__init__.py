@@ -1,1 +1,0 @@
-"""How long a layer takes on a device, measured or predicted."""

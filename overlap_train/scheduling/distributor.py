@@ -1,0 +1,367 @@
+"""A request's way to the workers: controller, distributor and job queue (paper P4, figure 3).
+
+The controller of a request knows which of its layers may run, the distributor chooses a device for each, and
+workers take the jobs from the queue. The threads of `engine.py` and the virtual clock of `simulation.py`
+drive them alike, under one lock; only the queue has a lock of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import operator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from overlap_train._support.arguments import shown
+from overlap_train.errors import SchedulerClosedError, SchedulingError
+from overlap_train.scheduling.graph import REQUEST, Device, Job, LayerGraph, Port, Request, urgency
+from overlap_train.scheduling.planning import Problem, upward_ranks
+from overlap_train.scheduling.policy import Board, Policy, selected
+
+__all__ = ["JobQueue", "LayerController", "LayerDistributor", "SyncChecker"]
+
+
+@dataclass(order=True, slots=True)
+class _Entry:
+    urgency_s: float
+    minus_rank: float
+    order: int
+    job: Job = field(compare=False)
+
+
+class JobQueue:
+    """One queue for all devices: a worker takes the most urgent job that is meant for its device.
+
+    Its length is bounded by the requests that are admitted, which the engine limits, since a request
+    has no more jobs waiting than its graph is wide. Any thread may call any method.
+    """
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._lock = threading.Lock()
+        self._ready = {device.name: threading.Condition(self._lock) for device in devices}
+        self._heaps: dict[str, list[_Entry]] = {device.name: [] for device in devices}
+        self._order = itertools.count()
+        self._closed = False
+
+    def put(self, job: Job) -> None:
+        """Add a job and wake one worker of its device."""
+        name = job.device.name
+        with self._lock:
+            if self._closed:
+                raise SchedulerClosedError("the job queue is closed")
+            heapq.heappush(self._heaps[name], _Entry(job.urgency_s, -job.rank, next(self._order), job))
+            self._ready[name].notify()
+
+    def take(self, device: Device) -> Job | None:
+        """The most urgent job for `device`; waits for one. None once the queue is closed."""
+        with self._lock:
+            heap = self._heaps[device.name]
+            while not heap and not self._closed:
+                self._ready[device.name].wait()
+            return heapq.heappop(heap).job if heap and not self._closed else None
+
+    def take_now(self, device: Device) -> Job | None:
+        """As `take`, but None at once when there is nothing for `device`."""
+        with self._lock:
+            heap = self._heaps[device.name]
+            return heapq.heappop(heap).job if heap else None
+
+    def waiting(self, device: Device, count: int) -> list[Job]:
+        """The first `count` jobs that wait for `device`, the most urgent first."""
+        with self._lock:
+            return [entry.job for entry in heapq.nsmallest(count, self._heaps[device.name])]
+
+    def remove(self, unwanted: Callable[[Job], bool]) -> list[Job]:
+        """Take out all waiting jobs for which `unwanted` is true, and return them."""
+        removed: list[Job] = []
+        with self._lock:
+            for name, heap in self._heaps.items():
+                removed += [entry.job for entry in heap if unwanted(entry.job)]
+                kept = [entry for entry in heap if not unwanted(entry.job)]
+                heapq.heapify(kept)
+                self._heaps[name][:] = kept
+        return removed
+
+    def close(self) -> list[Job]:
+        """Let every worker go and return the jobs that no worker took. May be called again."""
+        left = self.remove(lambda job: True)
+        with self._lock:
+            self._closed = True
+            for condition in self._ready.values():
+                condition.notify_all()
+        return left + self.remove(lambda job: True)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(len(heap) for heap in self._heaps.values())
+
+
+class SyncChecker:
+    """Counts, for each layer, the layers that it still waits for."""
+
+    def __init__(self, graph: LayerGraph) -> None:
+        self._graph = graph
+        self._missing = [len(before) for before in graph.predecessors]
+        self._done = [False] * len(graph)
+        self._held: list[list[int]] = [[] for _ in graph.layers]
+        self.left = len(graph)
+        self._free = len(self.first())  # layers that wait for nothing and are not done
+
+    def hold(self, waits: Sequence[tuple[int, int]]) -> None:
+        """Add orderings (before, after) that the graph does not ask for; before anything has run."""
+        for before, after in self._pairs(waits):
+            self._held[before].append(after)
+            self._free -= not self._missing[after]
+            self._missing[after] += 1
+        self._require_free()
+
+    def first(self) -> list[int]:
+        """The layers that wait for nothing."""
+        return [index for index, missing in enumerate(self._missing) if missing == 0]
+
+    def complete(self, index: int) -> list[int]:
+        """Mark a layer as done and return the layers that this releases."""
+        if self._done[index] or self._missing[index]:
+            state = "a second time" if self._done[index] else "before its inputs"
+            raise SchedulingError(f"layer {self._graph.layers[index].name!r} completed {state}")
+        self._done[index] = True
+        self.left -= 1
+        released = []
+        for after in (*self._graph.successors[index], *self._held[index]):
+            self._missing[after] -= 1
+            if self._missing[after] == 0:
+                released.append(after)
+        self._free += len(released) - 1
+        self._require_free()
+        return released
+
+    def _pairs(self, waits: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        try:
+            pairs = [(operator.index(before), operator.index(after)) for before, after in waits]
+        except (TypeError, ValueError):
+            pairs = [(-1, -1)]
+        if any(not 0 <= index < len(self._graph) for pair in pairs for index in pair):
+            raise SchedulingError(
+                "a policy's admit must return pairs (before, after) of layers, each from 0 to "
+                f"{len(self._graph) - 1}; got {shown(waits)}"
+            )
+        return pairs
+
+    def _require_free(self) -> None:
+        """Raises where nothing can go on: whoever waits for the request would do so for ever."""
+        if self.left and not self._free:
+            raise SchedulingError(
+                f"no layer of {self._graph.name!r} can run, and {self.left} are left: what the policy's "
+                "admit returned must, with the graph's own edges, have no cycle"
+            )
+
+
+class LayerController:
+    """Follows one request through its network and keeps the tensors that later layers will read.
+
+    A tensor is let go as soon as its last reader is done, so a request holds no more than the widest
+    cut of its graph.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        graph = request.graph
+        self._graph = graph
+        self._checker = SyncChecker(graph)
+        self._tensors: dict[Port, Any] = {Port(REQUEST, i): x for i, x in enumerate(request.inputs)}
+        self._readers: dict[Port, int] = {}
+        for port in [*(p for layer in graph.layers for p in set(layer.inputs)), *graph.outputs]:
+            self._readers[port] = self._readers.get(port, 0) + 1
+        self.places: dict[int, str] = {}
+
+    def start(self, waits: Sequence[tuple[int, int]] = ()) -> list[int]:
+        """The layers that may run at once, with the orderings `waits` kept with the graph's own."""
+        self._checker.hold(waits)
+        return self._checker.first()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all layers are done."""
+        return self._checker.left == 0
+
+    def place(self, index: int, device: str) -> None:
+        """Note that layer `index` runs, and leaves its outputs, on `device`."""
+        self.places[index] = device
+
+    def inputs(self, index: int) -> tuple[Any, ...]:
+        """The tensors that layer `index` reads, in order (None where none were given)."""
+        return tuple(self._tensors.get(port) for port in self.request.layer(index).inputs)
+
+    def decide(self, index: int, whole: bool) -> None:
+        """Whether layer `index` runs in one piece; before any of its pieces has begun.
+
+        Then each piece is to be left out, with `skip`, when it is released.
+        """
+        layer = self._graph.layers[index]
+        self.request.whole[index] = whole
+        for port in set(self.request.layer(index).inputs) - set(layer.inputs):
+            self._readers[port] = self._readers.get(port, 0) + 1
+
+    def skip(self, index: int) -> list[int]:
+        """A piece of a layer that runs whole counts as done; returns the layers released."""
+        return self.complete(index, None)
+
+    def complete(self, index: int, outputs: Sequence[Any] | None) -> list[int]:
+        """Store the outputs of a layer, drop what no layer reads any more, return the layers released."""
+        layer = self.request.layer(index)
+        if outputs is not None:
+            if len(outputs) != len(layer.output_bytes):
+                raise SchedulingError(
+                    f"layer {layer.name!r} returned {len(outputs)} outputs, "
+                    f"it declares {len(layer.output_bytes)}"
+                )
+            for number, tensor in enumerate(outputs):
+                if Port(index, number) in self._readers:
+                    self._tensors[Port(index, number)] = tensor
+        for port in set(layer.inputs):
+            self._readers[port] -= 1
+            if not self._readers[port]:
+                self._tensors.pop(port, None)
+        return self._checker.complete(index)
+
+    def outputs(self) -> tuple[Any, ...]:
+        """The request's results; call it once it is `finished`."""
+        return tuple(self._tensors.get(port) for port in self._graph.outputs)
+
+
+# Waiting jobs of a device, the most urgent first, that others are offered when they are idle.
+_LOOKED_AT = 8
+
+
+class LayerDistributor:
+    """Turns released layers into jobs in the queue."""
+
+    def __init__(self, policy: Policy, board: Board, queue: JobQueue, *, aging_s: float = 1.0) -> None:
+        self._policy = policy
+        self._board = board
+        self._aging_s = aging_s
+        self._urgency_s: dict[int, float] = {}
+        self._controllers: dict[int, LayerController] = {}
+        self._queue = queue
+
+    def prepare(self, graph: LayerGraph) -> None:
+        """Let the policy plan for `graph` before its first request has to wait for that."""
+        self._policy.prepare(graph, self._board)
+
+    def admit(self, controller: LayerController) -> None:
+        """A request begins: places its first layers."""
+        request, board = controller.request, self._board
+        self._controllers[request.number] = controller
+        board.active_requests += 1
+        remaining_s = 0.0
+        if request.deadline_s is not None:
+            problem = Problem.of(request.graph, board.platform, board.costs, request.examples, whole=True)
+            remaining_s = max(upward_ranks(problem))
+        self._urgency_s[request.number] = urgency(request, remaining_s=remaining_s, aging_s=self._aging_s)
+        waits = self._policy.admit(request, board)
+        self.distribute(controller, controller.start(waits))
+
+    def distribute(self, controller: LayerController, released: list[int]) -> None:
+        """Place layers whose inputs exist, or leave out the pieces of a layer that runs whole."""
+        waiting = deque(released)
+        while waiting:
+            index = waiting.popleft()
+            if self._left_out(controller, index):
+                waiting.extend(controller.skip(index))
+                continue
+            device = selected(self._policy, controller.request, index, controller.places, self._board)
+            self._dispatch(controller, self._format(controller, index, device))
+
+    def _format(self, controller: LayerController, index: int, device: Device) -> Job:
+        """Put a layer, its inputs and their size together into a job for `device`."""
+        request, board = controller.request, self._board
+        layer, home = request.layer(index), board.platform.home
+        sizes = request.graph.edge_bytes(layer)
+        away = sum(size for source, size in sizes if controller.places.get(source, home) != device.name)
+        transfer_s = board.transfer_in_s(request, index, controller.places, device)
+        return Job(
+            layer=layer,
+            inputs=controller.inputs(index),
+            size_bytes=int(sum(size for _, size in sizes) * request.examples),
+            request=request,
+            index=index,
+            device=device,
+            transfer_bytes=int(away * request.examples),
+            transfer_s=transfer_s,
+            predicted_s=transfer_s + board.costs.seconds(layer, device, request.examples),
+            urgency_s=self._urgency_s[request.number],
+            rank=self._policy.rank(request, index, board),
+        )
+
+    def _dispatch(self, controller: LayerController, job: Job) -> None:
+        controller.place(job.index, job.device.name)
+        self._queue.put(job)
+        self._board.queued(job)
+
+    def rebalance(self) -> None:
+        """Give idle devices what waits for others and would be done sooner on them (work stealing).
+
+        Run times are predicted, and the load of a device changes; a layer that was put behind others need not
+        wait for them when that turns out to take longer than it would take elsewhere.
+        """
+        for device in self._board.platform.devices:
+            for _ in range(self._board.idle(device)):
+                if not self._take_over(device):
+                    break
+
+    def _take_over(self, idle: Device) -> bool:
+        """Put one waiting job on an idle device: the most urgent, and of those the one that gains most."""
+        for *_, job in sorted(self._gains(idle), key=operator.itemgetter(0, 1)):
+            controller = self._controllers[job.request.number]
+            moved = self._format(controller, job.index, idle)
+            # A worker may have taken it meanwhile: the queue has a lock of its own.
+            if self._queue.remove(functools.partial(operator.is_, job)):
+                self._board.dropped(job)
+                self._dispatch(controller, moved)
+                return True
+        return False
+
+    def _gains(self, idle: Device) -> Iterator[tuple[float, float, Job]]:
+        """Jobs that would be done sooner on `idle`: urgency, seconds lost by it, job."""
+        board, policy = self._board, self._policy
+        for device in board.platform.devices:
+            if device is idle or board.idle(device):
+                continue
+            ahead_s = board.left_s(device)
+            for job in self._queue.waiting(device, _LOOKED_AT):
+                there_s = board.now_s + ahead_s / device.slots + job.predicted_s
+                ahead_s += job.predicted_s
+                if not policy.may_move(job.request):
+                    continue
+                places = self._controllers[job.request.number].places
+                here_s = board.done_s(job.request, job.index, places, idle)
+                lost_s = here_s + policy.tail_s(job.request, job.index, idle, board)
+                lost_s -= there_s + policy.tail_s(job.request, job.index, device, board)
+                if lost_s < 0:
+                    yield job.urgency_s, lost_s, job
+
+    def _left_out(self, controller: LayerController, index: int) -> bool:
+        request = controller.request
+        join = request.graph.joins.get(index)
+        if join is None:
+            return False
+        if join not in request.whole:
+            controller.decide(join, self._policy.runs_whole(request, join, controller.places, self._board))
+        return request.whole[join]
+
+    def release(self, request: Request) -> None:
+        """The request is over, one way or the other."""
+        self._board.active_requests -= 1
+        self._urgency_s.pop(request.number, None)
+        self._controllers.pop(request.number, None)
+        self._policy.release(request)
+
+    def complete(self, controller: LayerController, job: Job, outputs: Any) -> bool:
+        """A job's layer is done: places what that releases; True if the request is finished."""
+        self.distribute(controller, controller.complete(job.index, outputs))
+        return controller.finished

@@ -1,1 +1,0 @@
-"""What runs and on what: networks as graphs of layers, devices, requests, jobs; Keras models taken apart."""

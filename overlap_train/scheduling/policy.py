@@ -1,0 +1,274 @@
+"""What a policy is, the board that it looks at, and the policies that look at one layer at a time.
+
+A policy's methods are called under the lock of the engine (or simulator), which owns the board and updates
+it; one policy object serves one engine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from overlap_train._support.arguments import shown
+from overlap_train.errors import SchedulingError
+from overlap_train.scheduling.costs import Costs
+from overlap_train.scheduling.graph import REQUEST, Device, Job, LayerGraph, Platform, Request
+
+__all__ = ["Board", "CpuOnly", "GpuOnly", "Paper", "Policy", "Waits", "earliest", "of_kind", "selected"]
+
+
+class Board:
+    """Predicts when each device could begin one more job."""
+
+    def __init__(self, platform: Platform, costs: Costs) -> None:
+        self.platform = platform
+        self.costs = costs
+        self.now_s = 0.0
+        self.active_requests = 0
+        self._waiting_s = {device.name: 0.0 for device in platform.devices}
+        self._waiting = {device.name: 0 for device in platform.devices}
+        self._ends_s: dict[str, dict[int, float]] = {device.name: {} for device in platform.devices}
+
+    def copy(self) -> Board:
+        """A board to try things on."""
+        other = Board(self.platform, self.costs)
+        other.now_s, other.active_requests = self.now_s, self.active_requests
+        other._waiting_s, other._waiting = dict(self._waiting_s), dict(self._waiting)
+        other._ends_s = {name: dict(ends) for name, ends in self._ends_s.items()}
+        return other
+
+    def queued(self, job: Job) -> None:
+        """Count a job that waits for its device."""
+        self.expect(job.device, job.predicted_s)
+
+    def expect(self, device: Device, seconds: float) -> None:
+        """One more job of `seconds` waits for `device`."""
+        self._waiting[device.name] += 1
+        self._waiting_s[device.name] += seconds
+
+    def dropped(self, job: Job) -> None:
+        """A job left the queue, to be run or because its request failed."""
+        name = job.device.name
+        self._waiting[name] -= 1
+        self._waiting_s[name] = self._waiting_s[name] - job.predicted_s if self._waiting[name] else 0.0
+
+    def started(self, job: Job) -> None:
+        """Move a job from those that wait to those that run."""
+        self.dropped(job)
+        self._ends_s[job.device.name][id(job)] = self.now_s + job.predicted_s
+
+    def ended(self, job: Job) -> None:
+        """Forget a job that ran."""
+        self._ends_s[job.device.name].pop(id(job), None)
+
+    def free_s(self, device: Device) -> float:
+        """When a job that is put behind everything waiting on `device` would begin."""
+        ends = self._ends_s[device.name]
+        if len(ends) + self._waiting[device.name] < device.slots:
+            return self.now_s
+        each_s = self._left_s(device)
+        left_s = sum(each_s)
+        if device.slots == 1:
+            return self.now_s + left_s + self._waiting_s[device.name]
+        shared_s = (left_s + self._waiting_s[device.name]) / device.slots
+        if len(ends) < device.slots:
+            # Those that wait are about to begin: until then the slots that run something long do not matter.
+            return self.now_s + min(shared_s, self._waiting_s[device.name] / (device.slots - len(ends)))
+        return self.now_s + max(min(each_s), shared_s)
+
+    def left_s(self, device: Device) -> float:
+        """Seconds of work that are left of what runs on `device`, of all slots together."""
+        return sum(self._left_s(device))
+
+    def _left_s(self, device: Device) -> list[float]:
+        # What has taken longer than expected is taken to need as much again as it is late.
+        return [abs(end - self.now_s) for end in self._ends_s[device.name].values()]
+
+    def idle(self, device: Device) -> int:
+        """Slots for which neither a job runs nor one waits."""
+        return max(device.slots - self.busy(device), 0)
+
+    def transfer_in_s(self, request: Request, index: int, places: Mapping[int, str], device: Device) -> float:
+        """Seconds to bring the inputs of a layer from where they are to `device`."""
+        return sum(
+            self.platform.transfer_s(
+                self.platform.home if source == REQUEST else places[source],
+                device.name,
+                size * request.examples,
+            )
+            for source, size in request.graph.edge_bytes(request.layer(index))
+        )
+
+    def run_s(self, request: Request, index: int, places: Mapping[int, str], device: Device) -> float:
+        """How long a layer would occupy a slot of `device`, transfers included."""
+        seconds = self.costs.seconds(request.layer(index), device, request.examples)
+        return self.transfer_in_s(request, index, places, device) + seconds
+
+    def done_s(self, request: Request, index: int, places: Mapping[int, str], device: Device) -> float:
+        """When a layer would be done on `device`, behind what waits there."""
+        return self.free_s(device) + self.run_s(request, index, places, device)
+
+    def held_up_s(self, device: Device, seconds: float) -> float:
+        """How much later all other requests together are done if one takes so long of a slot of `device`.
+
+        Each is taken to want any of the devices as likely meanwhile, and to wait for its share of that; so a
+        device is not given to whoever would gain a little while the others lose more.
+        """
+        return (self.active_requests - 1) * seconds / device.slots / len(self.platform.devices)
+
+    def busy(self, device: Device) -> int:
+        """Jobs that wait for or run on `device`."""
+        return self._waiting[device.name] + len(self._ends_s[device.name])
+
+
+Waits = Sequence[tuple[int, int]]
+
+
+class Policy(ABC):
+    """Choose the device of each layer of each request; the base class of all policies."""
+
+    name: str
+
+    def prepare(self, graph: LayerGraph, board: Board) -> None:
+        """Prepare for requests for `graph`: do now what takes long."""
+
+    def admit(self, request: Request, board: Board) -> Waits:
+        """Take in a request that was accepted. Called once, before any of its layers is selected.
+
+        Returns:
+            Pairs (before, after) of layers: the second is held until the first is done, though it does
+            not read it. Together with the graph's own edges they must leave it free of cycles.
+        """
+        return ()
+
+    @abstractmethod
+    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        """Return the device for layer `index`, all of whose inputs exist.
+
+        Args:
+            request: whose layer it is.
+            index: which.
+            places: the device of each layer of the request that has run or runs.
+            board: the machine at this moment.
+        """
+
+    def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
+        """Return whether layer `index` runs whole, now that the first of its pieces could begin.
+
+        The default: if by the policy's own estimate the request would then be done no later.
+        """
+        return _whole_is_sooner(self, request, index, places, board)
+
+    def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
+        """Return the seconds from a layer's end on `device` to the request's end; 0 without looking ahead."""
+        return 0.0
+
+    def may_move(self, request: Request) -> bool:
+        """Return whether waiting layers of a request may move to another device that has become idle."""
+        return False
+
+    def rank(self, request: Request, index: int, board: Board) -> float:
+        """Return the rank of a layer among those of equally urgent requests; the larger goes first."""
+        return 0.0
+
+    def release(self, request: Request) -> None:
+        """Forget a request that is done or has failed."""
+
+
+def selected(policy: Policy, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+    """What a policy selects, which may be one of the user's."""
+    device = policy.select(request, index, places, board)
+    if not isinstance(device, Device) or device not in board.platform.devices:
+        raise SchedulingError(
+            f"{type(policy).__name__}.select must return one of the platform's devices, "
+            f"board.platform.devices; got {shown(device)}"
+        )
+    return device
+
+
+def earliest(
+    devices: Sequence[Device], request: Request, index: int, places: dict[int, str], board: Board
+) -> Device:
+    """Of `devices`, the one on which the layer would finish first."""
+    if len(devices) == 1:
+        return devices[0]
+    return min(devices, key=lambda device: board.done_s(request, index, places, device))
+
+
+def of_kind(platform: Platform, kind: str) -> Sequence[Device]:
+    """The devices of a kind, or all where there are none of it."""
+    return platform.of_kind(kind) or tuple(platform.devices)
+
+
+def _whole_is_sooner(
+    policy: Policy, request: Request, index: int, places: dict[int, str], board: Board
+) -> bool:
+    """Compare both forms of layer `index`, each part put where the policy would put it.
+
+    What counts is when the request is done by the policy's estimate, plus what the form takes from every
+    other request. Equal forms, such as ones of which nothing is known, run whole.
+    """
+    # What the layer reads beside its pieces may not have been placed yet; then it is taken to be at home.
+    known = {port.source: board.platform.home for port in request.graph.layers[index].ports()} | places
+    whole_s = _whole_s(policy, request, index, known, board)
+    trial, taken = board.copy(), dict(known)
+    ready_s, held_up_s = board.now_s, 0.0
+    for piece in request.graph.pieces[index]:
+        device = selected(policy, request, piece, taken, trial)
+        seconds = trial.run_s(request, piece, taken, device)
+        ready_s = max(ready_s, trial.free_s(device) + seconds)
+        held_up_s += trial.held_up_s(device, seconds)
+        if ready_s + held_up_s >= whole_s:
+            return True
+        trial.expect(device, seconds)
+        taken[piece] = device.name
+    device = selected(policy, request, index, taken, board)
+    join_s = board.run_s(request, index, taken, device)
+    join_s += board.held_up_s(device, join_s) + policy.tail_s(request, index, device, board)
+    return ready_s + held_up_s + join_s >= whole_s
+
+
+def _whole_s(policy: Policy, request: Request, index: int, places: dict[int, str], board: Board) -> float:
+    request.whole[index] = True
+    try:
+        device = selected(policy, request, index, places, board)
+        seconds = board.run_s(request, index, places, device)
+    finally:
+        del request.whole[index]
+    return (
+        board.free_s(device)
+        + seconds
+        + board.held_up_s(device, seconds)
+        + policy.tail_s(request, index, device, board)
+    )
+
+
+class GpuOnly(Policy):
+    """Everything on the GPU; with several, on the one that finishes first."""
+
+    name = "gpu_only"
+
+    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        """Return the device on which a layer is to run."""
+        return earliest(of_kind(board.platform, "gpu"), request, index, places, board)
+
+
+class CpuOnly(Policy):
+    """Everything on the CPU."""
+
+    name = "cpu_only"
+
+    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        """Return the device on which a layer is to run."""
+        return earliest(of_kind(board.platform, "cpu"), request, index, places, board)
+
+
+class Paper(Policy):
+    """Convolutions on the GPU, everything else on the CPU (P4, core selector)."""
+
+    name = "paper"
+
+    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        """Return the device on which a layer is to run."""
+        kind = "gpu" if request.layer(index).work.kind in ("conv", "depthwise") else "cpu"
+        return earliest(of_kind(board.platform, kind), request, index, places, board)
