@@ -32,8 +32,6 @@ _WORD = re.compile(r"[A-Za-z][\w'.=()-]*")
 
 # Texts of some words that no user is shown: parts of digests and of patterns, and what values stand for.
 _NOT_SHOWN = (
-    ("_callbacks/given.py", ""),
-    ("_checkpoint/fingerprints.py", ""),
     ("_data/array_feed.py", "rows in batches of"),
     ("_data/array_feed.py", " digest "),
     ("_data/iterator_feed.py", " batches of "),
