@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from overlap_train._inspection import reads
 from overlap_train._inspection.code import Unclear
-from overlap_train._inspection.reads import Place, Reading, closed_over, named_in, state_of
+from overlap_train._inspection.reads import Reading, state_of
 
 SCALE, OTHER = 1.0, 2.0
 
@@ -162,51 +162,11 @@ def test_variables_and_what_the_training_sets_are_not_states():
     assert "Case.stop_training" not in labels(layer)
 
 
-def test_places_are_the_same_if_plain_values_are_equal():
-    place = Place(None, "", (1, 2.0), "")
-    assert place.is_as(Place(None, "", (1, 2.0), ""))
-    assert Place(None, "", float("nan"), "").is_as(Place(None, "", float("nan"), ""))
-    assert not place.is_as(Place(None, "", (1, 2), ""))
-    assert not Place(None, "", [1], "").is_as(Place(None, "", [1], "")), "objects are the same if identical"
-
-
 def test_too_much_to_look_through_is_said(monkeypatch):
     monkeypatch.setattr(reads, "_MOST_OBJECTS", 10)
     held = [[number] for number in range(20)]
     with pytest.raises(Unclear):
         Reading([lambda x: x * held[0][0]])
-
-
-def test_names_and_closures_of_one_function():
-    value = 3
-
-    def function():
-        return value, SCALE, SETTINGS.scale
-
-    assert {(place.name, place.found) for place in closed_over(function)} == {("value", 3)}
-    found = {(place.name, place.owner is globals()) for place in named_in(function)}
-    assert found >= {("SCALE", True), ("SETTINGS", True), ("scale", False)}
-
-
-def test_the_first_change_is_told_in_words():
-    table = {"scale": 1.0}
-    layer = layer_of(lambda self, x: x * table["scale"])
-    before = Reading([layer])
-    assert Reading([layer]).change_since(before) is None
-    layer.factor = 2.0
-    assert Reading([layer]).change_since(before) == "Case.factor"
-    layer.factor = 1.0
-    table["scale"] = 2.0
-    assert Reading([layer]).change_since(before) == "table"
-
-
-def test_an_attribute_is_new_if_it_is_read_or_says_otherwise_than_its_class():
-    layer = layer_of(lambda self, x: x * self.late)
-    type(layer).scale = 1.0
-    assert Place(layer, "late", 1.0).is_new({"late"})
-    assert not Place(layer, "late", 1.0).is_new({"other"})
-    assert Place(layer, "scale", 2.0).is_new(())
-    assert not Place(layer, "scale", 1.0).is_new(("scale",))
 
 
 @pytest.mark.parametrize(

@@ -86,16 +86,6 @@ def test_results_come_by_the_names_of_the_sets_with_the_spans_of_all():
     assert not waiting.skipped
 
 
-def test_an_error_ends_the_training_unless_it_is_to_go_on():
-    runner = EndedByTest()
-    suite = suite_of(runner)
-    waiting = pending(suite, epoch=4)
-    runner.end(4, FAILED)
-    with pytest.raises(ValidationWorkerError, match="validating epoch 5 failed in part 1 of 1") as raised:
-        suite.collect(waiting)
-    assert raised.value.__cause__ is FAILED
-
-
 def test_on_error_warn_leaves_out_the_set_that_failed():
     good, bad = EndedByTest(), EndedByTest()
     suite = suite_of(good, bad, on_error="warn")

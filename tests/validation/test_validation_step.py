@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._inspection.traces import Traces
 from overlap_train._support.reasons import Reason
 from overlap_train._validation.validation_step import TracedWith, trace_validation
 from tests.networks import FEATURES, subclassed
@@ -227,6 +226,8 @@ def counted(model):
         (scaled, "shape_of", (1, (2, 4)), "Scaled.shape_of"),
         (scaled, "default", 4, "Scaled.default"),
         (lambda model: model.layers[1], "rate", 0.1, "Dropout.rate"),
+        (lambda model: model.layers[-1], "trainable", False, "Dense.trainable"),
+        (scaled, "told_later", 1, None),
         (lambda model: model.loss, "weight", 0.5, "Weighted.weight"),
         (counted, "step", 2, "Counted.step"),
         (scaled, "scale", 1.0, None),
@@ -243,62 +244,6 @@ def test_what_is_set_to_another_value_is_named(model, monkeypatch, owner, name, 
     assert state.changed() == found
 
 
-def test_what_is_frozen_is_named(model):
-    layer = model.layers[-1]
-    state = TracedWith(model, model.test_step)
-    layer.trainable = False
-    try:
-        assert state.changed() == "Dense.trainable"
-    finally:
-        layer.trainable = True
-
-
-TABLE = {"scale": 1.0}
-
-
-class Steps:
-    """A step of its own, which reads a table."""
-
-    def step(self, batch):
-        return {"loss": TABLE["scale"] * batch}
-
-
-def test_what_the_step_reads_is_named(model, monkeypatch):
-    state = TracedWith(model, Steps().step)
-    assert state.changed() is None
-    monkeypatch.setitem(TABLE, "scale", 2.0)
-    assert state.changed() == "TABLE"
-    assert TracedWith(model, model.test_step).changed() is None
-
-
-def test_a_setting_of_keras_is_named(model):
-    state = TracedWith(model, model.test_step)
-    before = keras.config.epsilon()
-    keras.config.set_epsilon(0.1)
-    try:
-        assert state.changed() == "keras.config.epsilon"
-    finally:
-        keras.config.set_epsilon(before)
-    assert state.changed() is None
-
-
-def test_what_is_gone_is_named(model):
-    scaled(model).extra = 1.0
-    state = TracedWith(model, lambda batch: scaled(model).extra * batch)
-    assert state.changed() is None
-    del scaled(model).extra
-    assert state.changed() == "Scaled.extra"
-
-
-def test_an_attribute_that_nothing_reads_is_not_missed_before_it_is_there(model):
-    state = TracedWith(model, model.test_step)
-    scaled(model).told_later = 1
-    try:
-        assert state.changed() is None
-    finally:
-        del scaled(model).told_later
-
-
 class Hostile:
     @property
     def __class__(self):
@@ -312,15 +257,8 @@ def test_what_cannot_be_read_counts_as_set(model):
     assert state.changed() == "something that its code may read"
 
 
-def test_traces_of_the_validation_are_forgotten(model):
-    token = object()
-    assert Traces.of(model).get("test", token, "key", lambda: 1) == 1
-    TracedWith(model, model.test_step).forget_validation()
-    assert Traces.of(model).get("test", token, "key", lambda: 2) == 2
-
-
 def test_of_what_runs_eagerly_nothing_is_traced(model, monkeypatch):
-    state = TracedWith(model, Steps().step)
-    monkeypatch.setitem(TABLE, "scale", 2.0)
+    state = TracedWith(model, model.test_step)
+    monkeypatch.setattr(scaled(model), "scale", 2.0)
     monkeypatch.setattr(model, "run_eagerly", True)
     assert state.changed() is None
