@@ -12,8 +12,8 @@ venv=.clients/venv
 stamp=.clients/installed
 # Elsewhere these are skipped: .venv holds neither Hugging Face's datasets nor Grain, pandas or Ray.
 tests=(
-  tests/data/test_given_data.py
-  tests/data/test_hugging_face.py
+  tests/data/test_validation_batches.py
+  tests/data/test_pipeline_sources.py
   tests/parallel/test_launchers.py
   tests/test_errors.py
   tests/test_kill.py::test_killed_on_data_that_is_no_array_the_result_is_that_of_the_unbroken_run

@@ -1,14 +1,52 @@
-"""A pass of a pipeline can be made again after a rollback, where its seeds tell all."""
+"""Training data comes in Keras's order, and a pass is made again where its seeds tell all."""
 
 from __future__ import annotations
 
 import itertools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.data.feeds import X, Y, feed_of, one_pass, rows
+from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.iterator_feed import IteratorFeed
+from tests.data.feeds import X, Y, feed_of, keras_passes, one_pass, rows
+
+
+@pytest.mark.parametrize("memory", [True, False])
+@pytest.mark.parametrize("shuffle", [True, "batch", False])
+def test_batches_are_those_of_keras_for_the_same_seed(shuffle, memory):
+    keras.utils.set_random_seed(3)
+    expected = keras_passes(3, shuffle)
+    keras.utils.set_random_seed(3)
+    feed = feed_of(X, Y, batch_size=4, shuffle=shuffle, memory=memory)
+    assert isinstance(feed, ArrayFeed if memory else IteratorFeed)
+    assert [one_pass(feed) for _ in range(3)] == expected
+    assert feed.num_batches == 4
+
+
+def test_sparse_arrays_go_through_tf_data():
+    sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    feed = feed_of(sparse.csr_matrix(X), Y, batch_size=4, shuffle=False)
+    assert isinstance(feed, IteratorFeed)
+    assert one_pass(feed) == keras_passes(1, False)[0]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (X[:0], Y[:0], r"training data is empty.*0 rows.*at least one"),
+        (rows().batch(4).take(0), None, "training data is empty: its dataset has no batch"),
+        (None, None, r"no training data: x is None; pass arrays"),
+        (X, Y[:-1], r"(?s)'x' sizes: 13.*'y' sizes: 12"),
+        ("text", None, "Unrecognized data type"),
+    ],
+)
+def test_data_that_cannot_be_meant_is_refused(x, y, message):
+    with pytest.raises(ValueError, match=message):
+        feed_of(x, y)
+
 
 PIPELINES = {
     "one shuffle": lambda: rows().shuffle(13, seed=5).batch(4),
@@ -86,3 +124,27 @@ def test_variables_that_a_pipeline_reads_are_named_and_none_are_where_it_reads_n
     assert [(variable.name, variable.written) for variable in feed.captured] == [("scale", False)]
     assert list(feed_of(rows().batch(4)).captured) == []
     assert list(feed_of(X, Y, batch_size=4).captured) == []
+
+
+@pytest.mark.parametrize(
+    ("signature", "count"),
+    [
+        (tf.TensorSpec((16, 4)), 16),
+        ((tf.TensorSpec((16, 4)), tf.TensorSpec((16,))), 16),
+        ((tf.TensorSpec((None, 4)), tf.TensorSpec((None,))), None),
+        ({"left": tf.TensorSpec((8, 2)), "right": tf.TensorSpec((8, 3))}, 8),
+        (tf.TensorSpec(()), None),
+        (tf.TensorSpec(None), None),
+        (tf.RaggedTensorSpec((16, None)), None),
+    ],
+)
+def test_the_rows_of_a_full_batch_are_known_where_the_spec_tells_them(signature, count):
+    batches = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=signature)
+    assert feed_of(batches).full_batch == count
+
+
+def test_a_pass_that_has_become_shorter_is_an_error():
+    feed = feed_of(rows().batch(4))
+    feed.new_pass()
+    with pytest.raises(ValueError, match="ended before batch 100"):
+        feed.reopen(1, 100)

@@ -1,8 +1,10 @@
-"""What a pipeline's operations tell about another pass over it; a watch on TensorFlow's private names."""
+"""What a pipeline tells about another pass over it; a watch on TensorFlow's private names."""
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 
 import keras
 import numpy as np
@@ -13,12 +15,14 @@ from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._data.pipeline import (
     cache_files,
+    is_asked_for_its_end,
     is_repeatable,
+    keeps_more_than_variables,
     keeps_state,
     prepared_batches,
     reorders,
 )
-from overlap_train._data.pipeline_parts import without_autotune
+from overlap_train._data.pipeline_parts import looked_up_once, without_autotune
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import GivenData, make_batches
 from overlap_train._keras.data import recognize
@@ -30,59 +34,85 @@ def rows():
     return tf.data.Dataset.from_tensor_slices(ROWS)
 
 
-@pytest.mark.parametrize(
-    "after", [lambda d: d, lambda d: d.batch(5).prefetch(1).with_options(tf.data.Options())]
-)
-def test_a_reshuffle_is_seen_behind_other_operations(after):
-    assert reorders(after(rows().shuffle(12, seed=1)))
-    assert not reorders(after(rows().shuffle(12, seed=1, reshuffle_each_iteration=False)))
-    assert not reorders(after(rows()))
+def sampled(*, anew):
+    return tf.data.Dataset.sample_from_datasets([rows(), rows()], seed=1, rerandomize_each_iteration=anew)
 
 
-def test_sampling_that_draws_anew_for_each_pass_is_seen():
-    assert reorders(tf.data.Dataset.random(seed=3, rerandomize_each_iteration=True))
-    both = [rows(), rows()]
-    assert reorders(tf.data.Dataset.sample_from_datasets(both, seed=1, rerandomize_each_iteration=True))
-    assert not reorders(tf.data.Dataset.sample_from_datasets(both, seed=1, rerandomize_each_iteration=False))
-
-
-def test_a_generator_or_a_random_layer_in_map_keeps_state():
+def noisy():
     generator = tf.random.Generator.from_seed(1)
+    return rows().map(lambda row: row + generator.normal(tf.shape(row))).batch(3)
+
+
+def augmented():
     layer = keras.layers.RandomBrightness(0.5, value_range=(0, 1), seed=3)
     images = tf.data.Dataset.from_tensors(np.zeros((2, 4, 4, 1), "float32"))
-    assert keeps_state(rows().map(lambda row: row + generator.normal(tf.shape(row))).batch(3))
-    assert keeps_state(images.map(lambda image: layer(image, training=True)).prefetch(1))
+    return images.map(lambda image: layer(image, training=True)).prefetch(1)
 
 
-def test_reading_a_variable_or_a_table_keeps_no_state():
+def scaled():
     scale = tf.Variable(2.0)
+    return rows().map(lambda row: row * scale)
+
+
+def looked_up(table):
+    return tf.data.Dataset.range(3).map(table.lookup)
+
+
+def static_table():
     keys = tf.range(3, dtype=tf.int64)
-    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, keys), -1)
-    assert not keeps_state(rows().map(lambda row: row * scale))
-    assert not keeps_state(tf.data.Dataset.range(3).map(table.lookup))
-    assert not keeps_state(rows().map(lambda row: row + tf.random.normal([2])))
+    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, keys), -1)
 
 
-def test_data_whose_functions_keep_state_can_be_rewound_if_variables_hold_it():
-    generator = tf.random.Generator.from_seed(1)
-    noisy = rows().batch(4).map(lambda batch: (batch + generator.normal(tf.shape(batch)), batch))
-    feed = IteratorFeed(recognize(noisy))
-    assert feed.rewindable
-    assert [variable.handle for variable in feed.drawn_variables] == [generator.state.handle]
+def mutable_table():
+    return tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
 
 
-def test_data_whose_functions_keep_state_elsewhere_cannot_be_rewound():
-    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0)
+def filled():
+    table = mutable_table()
 
-    def counted(batch):
-        table.insert(tf.cast(batch[:, 0], tf.int64), batch[:, 0])
-        return batch, batch
+    def inserted(number):
+        table.insert(number, number)
+        return number
 
-    feed = IteratorFeed(recognize(rows().batch(4).map(counted)))
-    assert not feed.rewindable
-    feed.new_pass()
-    with pytest.raises(RuntimeError, match="cannot be rewound"):
-        feed.rewind(0)
+    return tf.data.Dataset.range(3).map(inserted)
+
+
+def of_python():
+    return tf.data.Dataset.from_generator(lambda: iter(ROWS), output_signature=tf.TensorSpec([2], tf.float32))
+
+
+ALIKE, REORDERS, WRITES, MORE = "repeatable", "reorders", "keeps state", "keeps more than variables"
+PIPELINES = [
+    (rows, {ALIKE}),
+    (lambda: looked_up(static_table()), {ALIKE}),
+    (lambda: rows().shuffle(12, seed=1, reshuffle_each_iteration=False), {ALIKE}),
+    (lambda: rows().shuffle(12, seed=1), {REORDERS}),
+    (lambda: rows().shuffle(12).batch(5).prefetch(1).with_options(tf.data.Options()), {REORDERS}),
+    (lambda: tf.data.Dataset.random(seed=3, rerandomize_each_iteration=True), {REORDERS}),
+    (lambda: sampled(anew=True), {REORDERS}),
+    (lambda: sampled(anew=False), {ALIKE}),
+    (noisy, {WRITES}),
+    (augmented, {WRITES}),
+    (scaled, set()),
+    (lambda: rows().map(_noise), set()),
+    (of_python, set()),
+    (filled, {WRITES, MORE}),
+    (lambda: looked_up(mutable_table()), set()),
+]
+
+
+@pytest.mark.parametrize(("make", "facts"), PIPELINES)
+def test_what_a_pipeline_tells_about_another_pass(make, facts):
+    """By tf.raw_ops.DatasetToGraphV2, Dataset._variant_tensor and the flags of the stages."""
+    asked = {
+        ALIKE: is_repeatable,
+        REORDERS: reorders,
+        WRITES: keeps_state,
+        MORE: keeps_more_than_variables,
+    }
+    assert {fact for fact, asks in asked.items() if asks(make())} == facts
+    if MORE in facts:
+        assert not IteratorFeed(recognize(make().batch(2))).rewindable
 
 
 def make(dataset, steps=None):
@@ -90,15 +120,8 @@ def make(dataset, steps=None):
     return make_batches(given, steps=steps, cache_bytes=1 << 30)
 
 
-def test_reshuffled_validation_data_is_drawn_anew_for_each_validation():
-    assert isinstance(make(rows().batch(4)), CachedBatches)
-    assert isinstance(
-        make(rows().shuffle(12, seed=1, reshuffle_each_iteration=False).batch(4)), CachedBatches
-    )
-    assert isinstance(make(rows().shuffle(12, seed=1).batch(4)), StreamedBatches)
-
-
 @pytest.mark.parametrize("steps", [None, 1, 2, 3])
+@pytest.mark.by_default("None", "2")
 def test_reshuffled_validation_batches_are_those_of_keras(steps):
     """Keras begins an iterator for each evaluation, and another one when the data is used up."""
 
@@ -122,16 +145,6 @@ def test_reshuffled_validation_batches_are_those_of_keras(steps):
     for _ in range(3):
         drawn += [np.asarray(batch).tolist() for batch in iter(batches.begin().draw, None)]
     assert drawn == seen
-
-
-def test_whether_a_dataset_gives_the_same_again():
-    """tf.raw_ops.DatasetToGraphV2 and Dataset._variant_tensor."""
-    python = tf.data.Dataset.from_generator(
-        lambda: iter(ROWS), output_signature=tf.TensorSpec(ROWS.shape[1:], ROWS.dtype)
-    )
-    assert is_repeatable(rows())
-    assert not is_repeatable(python)
-    assert not is_repeatable(rows().map(lambda row: row + tf.random.normal([2])))
 
 
 def _noise(row):
@@ -202,3 +215,96 @@ def test_batches_that_may_not_be_kept_are_drawn_anew(tmp_path):
     for keeps, kind in ((True, CachedBatches), (False, StreamedBatches)):
         given = GivenData(lambda: recognize(validation), keeps=keeps)
         assert isinstance(make_batches(given, steps=None, cache_bytes=1 << 20), kind)
+
+
+def forbidden(dataset):
+    """Returns a dataset that TensorFlow must not have prefetched."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return dataset.with_options(options)
+
+
+def _is_small(row):
+    return row[0] < 3.0
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda d: d.shuffle(12).repeat(), True),
+        (lambda d: d.shuffle(12).batch(2).repeat(3).map(tf.identity), True),
+        (lambda d: d.shuffle(12).repeat().prefetch(1), False),
+        (lambda d: d.shuffle(12).repeat().map(tf.identity, num_parallel_calls=2), False),
+        (lambda d: d.repeat().shuffle(12), False),
+        (lambda d: d.shuffle(12, reshuffle_each_iteration=False).repeat(), False),
+        (lambda d: d.shuffle(12), False),
+        (lambda d: forbidden(d.shuffle(12).repeat()), False),
+    ],
+)
+def test_a_repeated_shuffle_is_begun_ahead_as_keras_has_it(make, expected):
+    """By a stage that draws one batch ahead: then the next order is drawn behind the last batch of a pass."""
+    given = make(rows())
+    prepared = prepared_batches(given, None)
+    (stage,) = prepared._inputs()
+    assert (type(prepared).__name__, stage is given) == ("_OptionsDataset", not expected)
+    assert type(stage).__name__ == "_PrefetchDataset" or not expected
+    assert int(prepared.cardinality()) == int(given.cardinality())
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda d: d.filter(_is_small).cache().batch(2), True),
+        (lambda d: d.filter(_is_small).cache().apply(tf.data.experimental.assert_cardinality(2)), True),
+        (lambda d: forbidden(d.filter(_is_small).batch(2).cache().prefetch(1)), True),
+        (lambda d: forbidden(d.filter(_is_small).batch(2).cache()), False),
+        (lambda d: d.filter(_is_small).batch(2), False),
+        (lambda d: d.shuffle(12).cache(), False),
+    ],
+)
+def test_a_cache_is_asked_for_its_end_that_does_not_know_its_length(make, expected):
+    assert is_asked_for_its_end(make(rows())) is expected
+
+
+def numbers(count=6):
+    return tf.data.Dataset.from_tensor_slices(np.arange(float(count))).batch(2)
+
+
+def test_a_fact_is_found_once_for_each_pipeline_and_for_what_is_none_each_time():
+    asked = []
+
+    @looked_up_once
+    def seen(dataset):
+        asked.append(dataset)
+        return len(asked)
+
+    dataset, other = numbers(), numbers(8)
+    for _ in range(2):
+        assert seen(dataset) == seen(without_autotune(dataset)) == 1
+        assert seen(other) == 2
+    assert [asked[0] is dataset, asked[1] is other] == [True, True]
+    chosen = tf.data.Options()
+    chosen.deterministic = False
+    assert seen(dataset.with_options(chosen)) == 3, "options of the user's own make another pipeline"
+    assert [seen([1]), seen([1]), seen(None)] == [4, 5, 6]
+
+
+def test_each_pass_of_the_kept_pipeline_gives_the_batches():
+    dataset = numbers()
+    for _ in range(3):
+        drawn = [batch.numpy().tolist() for batch in without_autotune(dataset)]
+        assert drawn == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+
+
+@pytest.mark.parametrize("used", [lambda d: None, without_autotune, lambda d: list(without_autotune(d))])
+def test_a_pipeline_goes_when_its_user_lets_go_of_it(used):
+    gc.collect()
+    gc.disable()
+    try:
+        dataset = numbers()
+        used(dataset)
+        gone = weakref.ref(dataset)
+        del dataset
+        assert gone() is None, "its arrays would stay until somebody collects garbage"
+    finally:
+        gc.enable()

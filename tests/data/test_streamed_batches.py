@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 
 import keras
@@ -93,26 +92,6 @@ def test_a_validation_whose_data_ends_early_is_told_by_the_batches_that_it_had(r
     assert not recwarn.list
 
 
-class Growing(Diary):
-    """Says behind each pass that the next one is longer."""
-
-    def __len__(self):
-        return 2 + self.events.count("end")
-
-
-def test_a_pass_has_no_more_batches_than_the_data_said_before_it_was_told_of_the_rewind():
-    data, counts = Growing(), []
-    batches = make(data)
-    for _ in range(3):
-        expected = batches.expected
-        stream = batches.begin()
-        list(iter(stream.draw, None))
-        counts.append((expected, stream.drawn, batches.last_count))
-    assert counts == [(2, 2, 2), (4, 4, 4), (6, 6, 6)]
-    assert make(Growing(), steps=3).expected == 2
-    batches.close()
-
-
 def test_no_pass_begins_after_the_end():
     data = Diary()
     batches = make(data)
@@ -120,6 +99,10 @@ def test_no_pass_begins_after_the_end():
     batches.close()
     assert left.draw() is None
     assert data.events == []
+    batches, taken = streamed(), []
+    batches.close()
+    assert not batches.begin().draw_some(drawing(taken), 4)
+    assert taken == []
 
 
 def test_workers_share_one_stream_and_every_batch_is_given_once():
@@ -139,21 +122,6 @@ def test_workers_share_one_stream_and_every_batch_is_given_once():
     batches.close()
     assert sorted(got) == [0, 1, 2, 3]
     assert stream.drawn == 4
-
-
-def test_a_generator_goes_on_where_it_stopped():
-    """Behind its first two, with the very next batch: those that an iterator fetched ahead are not lost."""
-
-    def numbers():
-        for i in itertools.count():
-            yield np.full((2, 1), i, "float32"), np.zeros(2)
-
-    batches = make(numbers(), steps=3)
-    assert not batches.rewindable
-    assert make(Diary()).rewindable
-    passes = [[int(b[0][0, 0]) for b in iter(batches.begin().draw, None)] for _ in range(2)]
-    assert passes == [[0, 1, 2], [0, 1, 3]]
-    batches.close()
 
 
 def drawing(taken, most_seen=None):
@@ -245,10 +213,3 @@ def test_nobody_gets_more_after_an_error_and_the_next_validation_begins_anew():
     while stream.draw_some(drawing(taken), 4):
         pass
     assert len(taken) == 10
-
-
-def test_nothing_is_drawn_after_the_end_of_the_fit():
-    batches, taken = streamed(), []
-    batches.close()
-    assert not batches.begin().draw_some(drawing(taken), 4)
-    assert taken == []

@@ -88,8 +88,9 @@ class FBeta(Scaled):
         self.beta, self.weights_of[0] = value, value
 
 
-def factor(body, setter):
-    return type("Scaled", (Scaled,), {"_factor": body, "set": setter})
+def factor(body, setter, **members):
+    """Returns a metric that multiplies by what a function reads, and how that is set."""
+    return type("Scaled", (Scaled,), {"_factor": body, "set": setter, **members})
 
 
 def set_global(metric, value):
@@ -116,11 +117,7 @@ HELD = {
     "global": factor(lambda self: SCALE, set_global),
     "object": factor(lambda self: self.options.scale, set_option),
     "method": factor(lambda self: self.options.doubled(), set_option),
-    "property": type(
-        "Scaled",
-        (Scaled,),
-        {"_factor": lambda self: self.twice, "twice": property(lambda self: self.scale * 2)},
-    ),
+    "property": factor(lambda self: self.twice, Scaled.set, twice=property(lambda self: self.scale * 2)),
 }
 """Metrics that read Python each in another way, all of which a trace may hold for a while."""
 
@@ -151,24 +148,6 @@ class Drawing(Scaled):
         return float(self.generator.rand())
 
 
-class Asked(Scaled):
-    """Computes with an object that says by code of its own what it has."""
-
-    class Any:
-        def __getattr__(self, name):
-            return Shared.scale
-
-    def __init__(self):
-        super().__init__()
-        self.settings = Asked.Any()
-
-    def _factor(self):
-        return self.settings.scale
-
-    def set(self, value):
-        Shared.scale = value
-
-
 class Beta(keras.metrics.FBetaScore):
     """Keras's own, of which a callback sets the weight of recall."""
 
@@ -180,41 +159,6 @@ class Beta(keras.metrics.FBetaScore):
 
     def set(self, value):
         self.beta = value
-
-
-class Parent(Scaled):
-    zoom = 2.0
-
-    def result(self):
-        return self.rows * self.zoom
-
-    def set(self, value):
-        self.zoom = value
-
-
-class Child(Parent):
-    extra = 1.0
-
-    def result(self):
-        return super().result() * self.extra
-
-
-class Frozen(Scaled):
-    """Computes with an object that is replaced and never changed."""
-
-    @dataclasses.dataclass(frozen=True)
-    class Given:
-        scale: float = 2.0
-
-    def __init__(self):
-        super().__init__()
-        self.given = Frozen.Given()
-
-    def _factor(self):
-        return self.given.scale
-
-    def set(self, value):
-        self.given = Frozen.Given(value)
 
 
 class Owner(Scaled):
@@ -244,72 +188,69 @@ class Named(Scaled):
         Named.scale_of_all = self.scale = value
 
 
-class Replaced(Scaled):
-    """Calls a function that is replaced."""
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """An object that is replaced and never changed."""
 
-    def __init__(self):
-        super().__init__()
-        self.function = lambda: 2.0
+    scale: float = 2.0
 
-    def _factor(self):
-        return self.function() * self.scale
 
-    def set(self, value):
-        self.function = lambda: value
+class Asked:
+    """An object that says by code of its own what it has."""
+
+    def __getattr__(self, name):
+        return Shared.scale
+
+
+class Child(factor(lambda self: self.zoom, lambda self, v: setattr(self, "zoom", v), zoom=2.0)):
+    extra = 1.0
+
+    def result(self):
+        return super().result() * self.extra
 
 
 HELD |= {
     "parent": Child,
-    "replaced object": Frozen,
+    "replaced object": factor(
+        lambda self: self.given.scale, lambda self, v: setattr(self, "given", Given(v)), given=Given()
+    ),
     "inner": Owner,
     "by name": Named,
-    "function replaced": Replaced,
+    "function replaced": factor(
+        lambda self: self.function() * self.scale,
+        lambda self, v: setattr(self, "function", lambda: v),
+        function=staticmethod(lambda: 2.0),
+    ),
     "method replaced": factor(lambda self: self.scale, lambda self, v: setattr(self, "_factor", lambda: v)),
     "keras's": Beta,
 }
 
+ASKS = factor(lambda self: self.settings.scale, lambda self, v: setattr(Shared, "scale", v), settings=Asked())
 NOT_HELD = {
     "counts": Counting,
     "counts resets": CountsResets,
     "draws": Drawing,
     "appends": factor(appended, lambda self, v: None),
-    "asks": Asked,
+    "asks": ASKS,
 }
 
 
 class Sets(keras.callbacks.Callback):
-    """Sets what the metric reads, in one hook of some epochs."""
+    """Sets what the metric reads in one hook, of some epochs, or behind each second batch."""
 
     def __init__(self, metric, hook, epochs):
         super().__init__()
-        self.metric, self.epochs, self.now = metric, epochs, -1
-        found = getattr(type(self), "_" + hook)
-        setattr(self, hook, types.MethodType(found, self))
+        self.metric, self.epochs, self.calls = metric, epochs, -1
+        setattr(self, hook, self._of_batch if "batch" in hook else self._of_epoch)
 
-    def _set(self, epoch):
-        if epoch in self.epochs:
-            self.metric.set(epoch + 3.0)
-
-    def _on_epoch_begin(self, epoch, logs=None):
-        self._set(epoch)
-
-    def _on_epoch_end(self, epoch, logs=None):
-        self._set(epoch)
-
-    def _on_train_begin(self, logs=None):
-        self._set(0)
-
-    def _on_train_batch_end(self, batch, logs=None):
+    def _of_batch(self, batch, logs=None):
         if batch == 1:
             self.metric.set(len(self.epochs) + 1.0)
 
-    def _on_test_begin(self, logs=None):
-        self.now += 1
-        self._set(self.now)
-
-    def _on_test_batch_end(self, batch, logs=None):
-        if batch == 1:
-            self.metric.set(5.0)
+    def _of_epoch(self, *arguments, **named):
+        self.calls += 1
+        if self.calls in self.epochs:
+            self.metric.set(self.calls + 3.0)
 
 
 @pytest.fixture(autouse=True)
@@ -365,7 +306,7 @@ def test_what_metrics_set_themselves_or_ask_for_is_computed_in_step(kind):
 
 
 def test_what_is_asked_of_an_object_with_code_of_its_own_is_obeyed():
-    compared(Asked, "on_epoch_end", (1,))
+    compared(ASKS, "on_epoch_end", (1,))
 
 
 HOOKS = ["on_epoch_begin", "on_epoch_end", "on_train_begin", "on_train_batch_end", "on_test_begin"]

@@ -125,6 +125,14 @@ shapes-1.0.dist-info/RECORD,,
 """
 
 
+def install(folder):
+    """Writes what pip does of a distribution that it has put into a folder."""
+    information = folder / "shapes-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")
+    (information / "RECORD").write_text(RECORD)
+
+
 @pytest.mark.parametrize(
     ("name", "file", "origin"),
     [
@@ -149,19 +157,13 @@ shapes-1.0.dist-info/RECORD,,
 )
 def test_a_library_is_one_wherever_pip_has_put_it(tmp_path, monkeypatch, name, file, origin):
     """In a folder of its own, as by `pip install --target` and PEX, or beside the user's own modules."""
-    information = tmp_path / "shapes-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")
-    (information / "RECORD").write_text(RECORD)
+    install(tmp_path)
     assert origin_of(module_in(tmp_path, monkeypatch, name, file)) is origin
 
 
 def test_what_has_no_file_is_of_the_package_in_which_it_is(tmp_path, monkeypatch):
     """As the modules that `six` makes, and the classes that say that they are of a module that is none."""
-    information = tmp_path / "shapes-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")
-    (information / "RECORD").write_text(RECORD)
+    install(tmp_path)
     module_in(tmp_path, monkeypatch, "shapes", "shapes/__init__.py")
     module_in(tmp_path, monkeypatch, "utils", "utils/elsewhere.py")
     made = module_in(tmp_path, monkeypatch, "shapes.made", NO_FILE)

@@ -1,8 +1,9 @@
-"""What the code of a validation reads is found, whatever it is behind; what it does not name is not."""
+"""What the code of a validation reads is found, whatever it is behind, and whether it changes."""
 
 from __future__ import annotations
 
 import argparse
+import collections
 import functools
 import os
 import sys
@@ -15,12 +16,16 @@ import tensorflow as tf
 
 from overlap_train._inspection import reads
 from overlap_train._inspection.code import Unclear
-from overlap_train._inspection.reads import Place, Reading, closed_over, named_in
+from overlap_train._inspection.reads import Reading, state_of
 
 SCALE, OTHER = 1.0, 2.0
+
 TABLE = {"scale": 1.0}
+
 SETTINGS = types.ModuleType("settings_of_reads")
+
 SETTINGS.__file__ = __file__
+
 SETTINGS.scale, SETTINGS.other = 1.0, 2.0
 
 
@@ -157,14 +162,6 @@ def test_variables_and_what_the_training_sets_are_not_states():
     assert "Case.stop_training" not in labels(layer)
 
 
-def test_places_are_the_same_if_plain_values_are_equal():
-    place = Place(None, "", (1, 2.0), "")
-    assert place.is_as(Place(None, "", (1, 2.0), ""))
-    assert Place(None, "", float("nan"), "").is_as(Place(None, "", float("nan"), ""))
-    assert not place.is_as(Place(None, "", (1, 2), ""))
-    assert not Place(None, "", [1], "").is_as(Place(None, "", [1], "")), "objects are the same if identical"
-
-
 def test_too_much_to_look_through_is_said(monkeypatch):
     monkeypatch.setattr(reads, "_MOST_OBJECTS", 10)
     held = [[number] for number in range(20)]
@@ -172,33 +169,43 @@ def test_too_much_to_look_through_is_said(monkeypatch):
         Reading([lambda x: x * held[0][0]])
 
 
-def test_names_and_closures_of_one_function():
-    value = 3
-
-    def function():
-        return value, SCALE, SETTINGS.scale
-
-    assert {(place.name, place.found) for place in closed_over(function)} == {("value", 3)}
-    found = {(place.name, place.owner is globals()) for place in named_in(function)}
-    assert found >= {("SCALE", True), ("SETTINGS", True), ("scale", False)}
-
-
-def test_the_first_change_is_told_in_words():
-    table = {"scale": 1.0}
-    layer = layer_of(lambda self, x: x * table["scale"])
-    before = Reading([layer])
-    assert Reading([layer]).change_since(before) is None
-    layer.factor = 2.0
-    assert Reading([layer]).change_since(before) == "Case.factor"
-    layer.factor = 1.0
-    table["scale"] = 2.0
-    assert Reading([layer]).change_since(before) == "table"
+@pytest.mark.parametrize(
+    ("thing", "change"),
+    [
+        ({"a": 1}, lambda d: d.update(a=2)),
+        ([1, 2], lambda x: x.append(3)),
+        ({1}, lambda x: x.add(2)),
+        (collections.deque([1]), lambda x: x.append(2)),
+        (bytearray(3), lambda x: x.__setitem__(0, 1)),
+    ],
+)
+def test_what_changes_has_another_state(thing, change):
+    before = state_of(thing)
+    assert state_of(thing) == before
+    change(thing)
+    assert state_of(thing) != before
 
 
-def test_an_attribute_is_new_if_it_is_read_or_says_otherwise_than_its_class():
-    layer = layer_of(lambda self, x: x * self.late)
-    type(layer).scale = 1.0
-    assert Place(layer, "late", 1.0).is_new({"late"})
-    assert not Place(layer, "late", 1.0).is_new({"other"})
-    assert Place(layer, "scale", 2.0).is_new(())
-    assert not Place(layer, "scale", 1.0).is_new(("scale",))
+@pytest.mark.parametrize("size", [5, 10_000, 5_000_000])
+@pytest.mark.parametrize("kind", ["float32", "int64"])
+def test_an_array_that_changes_at_an_end_is_seen_to(size, kind):
+    array = np.zeros(size, kind)
+    before = state_of(array)
+    array[-1] = 1
+    assert state_of(array) != before
+
+
+def test_an_array_of_objects_is_known_by_them():
+    array = np.array([[1], "a"], object)
+    before = state_of(array)
+    array[1] = "b"
+    assert state_of(array) != before
+
+
+def test_what_nobody_may_write_to_and_what_is_closed_has_no_state():
+    large = np.zeros(5_000_000)
+    large.flags.writeable = False
+    assert state_of(large) is None
+    memory = memoryview(bytearray(3))
+    memory.release()
+    assert state_of(memory) is None

@@ -46,6 +46,7 @@ def assert_logs_equal(actual, expected):
 
 
 EACH_PARTS = [(sequential, 1), (sequential, 2), (sequential, 5), (subclassed, 5)]
+
 MORE_PARTS = [(subclassed, 1), (subclassed, 2)]
 
 
@@ -315,3 +316,30 @@ def test_batches_of_two_sizes_share_a_step_and_are_each_taken():
         result = evaluator.merge([evaluator.evaluate(values, batches.begin())], values)
         expected = model.evaluate(X[:rows], Y[:rows], batch_size=rows, verbose=0, return_dict=True)
         np.testing.assert_allclose(result.metrics["loss"], expected["loss"], rtol=1e-5)
+
+
+X, Y = arrays(70)
+
+
+def functions_of(evaluator):
+    names = ("start", "part", "one", "result")  # `add` is no compiled one
+    found = (getattr(evaluator._functions, name) for name in names)
+    return [function for function in found if function is not None]
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_no_compiled_function_captures_a_variable_of_the_model_or_of_a_closure(one_by_one):
+    """Else a worker would see the training go on."""
+    model, scale = built(subclassed), tf.Variable(2.0)
+
+    def step(batch):
+        return model.test_step((batch[0] * scale, batch[1]))
+
+    _, _, evaluator = evaluator_of(model, step=step, batch_by_batch=one_by_one)
+    functions = functions_of(evaluator)
+    assert len(functions) == (3 if one_by_one else 2)
+    known = [v.value for v in (*model.variables, *model.metrics_variables)]
+    handles = {id(v.handle) for v in (*known, scale)}
+    for function in functions:
+        assert not handles & {id(tensor) for tensor in function.captured_inputs}
+        assert not list(function.variables)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from overlap_train._keras.training import FitEvaluation
 from overlap_train._snapshot import ModelState, Snapshot
-from overlap_train._validation.live import KerasEvaluation, LiveRunner, live_failure
+from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from tests.networks import arrays, crossentropy
 from tests.validation.counting import counting
 
@@ -125,34 +125,6 @@ def test_what_a_callback_raises_is_told_from_what_the_step_raises(of_hook):
     with pytest.raises(KeyError) as raised:
         runner.run(callbacks_of(model, *[Raises()] * of_hook), None)
     assert (runner.raised_by_hook is raised.value) is of_hook
-
-
-@pytest.mark.parametrize(("name", "where"), [("", ""), ("clean", "on set 'clean' ")])
-def test_a_failure_names_epoch_and_set(name, where):
-    failed = live_failure(name, 3, KeyError("x"))
-    assert str(failed) == f"validating epoch 4 {where}failed: KeyError: 'x'"
-    assert (failed.epoch, failed.shard) == (3, 0)
-
-
-def test_who_wants_parts_of_it_is_told_to_run_it():
-    _, runner = live_runner_of(counting())
-    with pytest.raises(NotImplementedError, match="call `run`"):
-        runner.evaluate(None)
-    with pytest.raises(NotImplementedError, match="call `run`"):
-        runner.merge([], None)
-    assert runner.evaluate_one_batch(None) is None
-    assert (runner.live, runner.runs_python, runner.computes_here, runner.rewindable) == (True,) * 4
-    assert runner.in_step == "why"
-
-
-def test_what_the_data_began_is_ended():
-    closed = []
-    runner = LiveRunner(
-        lambda callbacks: {}, "why", None, print, rewindable=False, close=lambda: closed.append(1)
-    )
-    assert not runner.rewindable
-    runner.close()
-    assert closed == [1]
 
 
 def bare():

@@ -1,35 +1,31 @@
-"""The pool runs jobs in order, passes failures on, keeps nothing alive and ends."""
+"""The pool runs no more jobs than it was told, in order, passes failures on, keeps nothing alive and ends."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import weakref
 
 import pytest
 
-from overlap_train._validation.pool import CallersThread, WorkerPool
+from overlap_train._validation.pool import CallersThread, ShardQueue, WorkerPool
 from overlap_train.errors import ValidationTimeoutError
 
 WAIT_S = 30
 
 
-def test_results_and_exceptions_come_through_the_futures():
+@pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit(3)], ids=repr)
+def test_results_and_exceptions_come_through_the_futures(error):
+    def fails():
+        raise error
+
     with WorkerPool(2) as pool:
+        pool.admit(1)
         assert pool.workers == 2
         assert pool.submit(divmod, 7, 2).result(WAIT_S) == (3, 1)
-        error = pool.submit(divmod, 7, 0).exception(WAIT_S)
-        assert isinstance(error, ZeroDivisionError)
-        assert pool.submit(len, "ok").result(WAIT_S) == 2, "a failure does not end the worker"
-
-
-def test_exceptions_that_are_no_exception_class_come_through_too():
-    def leave():
-        raise SystemExit(3)
-
-    with WorkerPool(1) as pool:
-        assert isinstance(pool.submit(leave).exception(WAIT_S), SystemExit)
-        assert pool.submit(len, "ok").result(WAIT_S) == 2
+        assert [pool.submit(fails).exception(WAIT_S) for _ in range(3)] == [error] * 3
+        assert pool.submit(len, "ok").result(WAIT_S) == 2, "a failure ends no worker, and makes room"
 
 
 def test_jobs_are_begun_in_the_order_of_submission():
@@ -70,50 +66,33 @@ def test_close_drops_what_has_not_begun_and_waits_for_what_has():
     assert running.result() == "done"
 
 
-def test_who_leaves_a_stuck_worker_behind_is_told_its_name(monkeypatch):
-    started, go_on = threading.Event(), threading.Event()
-
-    def stuck():
-        started.set()
-        assert go_on.wait(WAIT_S)
-
-    monkeypatch.setattr(WorkerPool.close, "__defaults__", (0.0,))
+@pytest.mark.parametrize(
+    ("error", "wait_s"),
+    [(None, 10), (OSError("the cause"), None), (ValidationTimeoutError(), 1), (KeyboardInterrupt(), None)],
+    ids=["none", "another", "timeout", "interrupt"],
+)
+def test_who_leaves_a_stuck_worker_behind_is_told_its_name_unless_an_error_says_why(
+    error, wait_s, monkeypatch
+):
+    """Warnings are errors in these tests. Behind an interrupt no worker is waited for."""
+    started, go_on, waited = threading.Event(), threading.Event(), []
     pool = WorkerPool(1, name="validation-stuck")
-    running = pool.submit(stuck)
+    running, close = pool.submit(lambda: (started.set(), go_on.wait(WAIT_S))), pool.close
+    monkeypatch.setattr(pool, "close", lambda seconds: (waited.append(seconds), close(0.0)))
     assert started.wait(WAIT_S)
-    with pytest.warns(RuntimeWarning, match="^validation-stuck-0 did not end within 10 s"), pool:
-        pass
+    with contextlib.ExitStack() as expected:
+        if error is not None:
+            expected.enter_context(pytest.raises(type(error)))
+        if wait_s is not None:
+            told = f"^validation-stuck-0 did not end within {wait_s} s"
+            expected.enter_context(pytest.warns(RuntimeWarning, match=told))
+        with pool:
+            if error is not None:
+                raise error
+    assert waited == [wait_s or (0.0 if isinstance(error, KeyboardInterrupt) else 10.0)]
     go_on.set()
     running.result(WAIT_S)
-    assert pool.close(timeout_s=WAIT_S)
-
-
-def test_a_stuck_worker_does_not_hide_the_error_that_ended_the_fit(monkeypatch):
-    """Warnings are errors in these tests."""
-    started, go_on = threading.Event(), threading.Event()
-    monkeypatch.setattr(WorkerPool.close, "__defaults__", (0.0,))
-    pool = WorkerPool(1)
-    running = pool.submit(lambda: (started.set(), go_on.wait(WAIT_S)))
-    assert started.wait(WAIT_S)
-    with pytest.raises(TimeoutError, match="the cause"), pool:
-        raise TimeoutError("the cause")
-    go_on.set()
-    running.result(WAIT_S)
-    assert pool.close(timeout_s=WAIT_S)
-
-
-def test_behind_a_keyboard_interrupt_no_worker_is_waited_for_or_told_of():
-    """Warnings are errors in these tests. A wait would end with the job, in time for nobody."""
-    started, go_on = threading.Event(), threading.Event()
-    pool = WorkerPool(1)
-    running = pool.submit(lambda: (started.set(), go_on.wait(WAIT_S)))
-    assert started.wait(WAIT_S)
-    with pytest.raises(KeyboardInterrupt), pool:
-        raise KeyboardInterrupt
-    assert not running.done()
-    go_on.set()
-    running.result(WAIT_S)
-    assert pool.close(timeout_s=WAIT_S)
+    assert close(WAIT_S)
 
 
 def test_the_time_to_close_is_for_all_workers_together(monkeypatch):
@@ -194,21 +173,161 @@ def test_the_callers_thread_stands_in_for_a_pool():
     assert (here.workers, here.idle) == (1, True)
 
 
-def test_behind_a_timeout_it_waits_no_ten_seconds_for_a_job_that_hangs():
-    started, go_on = threading.Event(), threading.Event()
+class Busy:
+    """Jobs that stay under way until they are told to end, and count how many are."""
 
-    def hang():
-        started.set()
-        assert go_on.wait(WAIT_S)
+    def __init__(self):
+        self.begun = threading.Semaphore(0)
+        self.end = threading.Semaphore(0)
+        self.under_way = 0
+        self.most = 0
+        self._lock = threading.Lock()
 
-    def fail():
-        with pool:
-            pool.submit(hang)
-            assert started.wait(WAIT_S)
-            raise ValidationTimeoutError
+    def job(self):
+        with self._lock:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        self.begun.release()
+        assert self.end.acquire(timeout=WAIT_S)
+        with self._lock:
+            self.under_way -= 1
 
-    pool = WorkerPool(1)
-    with pytest.warns(RuntimeWarning, match="did not end within 1 s"), pytest.raises(ValidationTimeoutError):
-        fail()
-    go_on.set()
-    assert pool.close(timeout_s=WAIT_S)
+
+def test_no_more_jobs_are_under_way_than_admitted_and_all_run():
+    busy = Busy()
+    with WorkerPool(4) as pool:
+        pool.admit(2)
+        futures = [pool.submit(busy.job) for _ in range(8)]
+        for _ in range(8):
+            assert busy.begun.acquire(timeout=WAIT_S)
+            busy.end.release()
+        for future in futures:
+            future.result(WAIT_S)
+    assert busy.most <= 2
+
+
+def test_a_job_beyond_those_admitted_waits_until_one_is_done(monkeypatch):
+    class WaitedError(Exception):
+        pass
+
+    def wait(timeout=None):
+        raise WaitedError
+
+    queue = ShardQueue()
+    queue.admit(2)
+    for job in "abc":
+        queue.put(job)
+    monkeypatch.setattr(queue._changed, "wait", wait)
+    assert [queue.take(), queue.take()] == ["a", "b"]
+    with pytest.raises(WaitedError):
+        queue.take()
+    queue.done()
+    assert queue.take() == "c"
+
+
+def taking(queue, workers=1):
+    """Has threads take a job each; returns them and what they take."""
+    taken = []
+    threads = [threading.Thread(target=lambda: taken.append(queue.take())) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    return threads, taken
+
+
+def test_held_jobs_begin_when_they_are_admitted_and_a_closed_queue_gives_them_back():
+    queue = ShardQueue()
+    queue.hold(3600.0)
+    queue.put("job")
+    (thread,), taken = taking(queue)
+    queue.admit(None)
+    thread.join(WAIT_S)
+    assert taken == ["job"]
+    assert not queue.idle
+    queue.done()
+    queue.admit(0)
+    for job in "abc":
+        assert queue.put(job)
+    threads, taken = taking(queue, 3)
+    assert queue.close() == ["a", "b", "c"]
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert taken == [None, None, None]
+    assert not queue.put("d")
+    assert queue.idle
+
+
+def test_held_jobs_begin_when_the_time_has_passed(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("overlap_train._validation.pool.time.monotonic", lambda: now[0])
+    queue = ShardQueue()
+    queue.hold(0.05)
+    queue.put("job")
+    waited = []
+
+    def wait(timeout=None):
+        waited.append(timeout)
+        now[0] += timeout
+
+    monkeypatch.setattr(queue._changed, "wait", wait)
+    assert queue.take() == "job"
+    assert waited == [pytest.approx(0.05)]
+
+
+def test_held_jobs_let_the_training_call_begin_first(monkeypatch):
+    """Nor are they held back any longer when the next call comes before they have begun."""
+    now, queue, waited = [100.0], ShardQueue(), []
+    monkeypatch.setattr("overlap_train._validation.pool.time.monotonic", lambda: now[0])
+
+    def wait(timeout=None):
+        waited.append(timeout)
+        queue.admit(1, after_s=0.002)
+        now[0] += 0.0015
+
+    monkeypatch.setattr(queue._changed, "wait", wait)
+    queue.hold(0.05)
+    queue.put("job")
+    queue.admit(1, after_s=0.002)
+    assert queue.take() == "job"
+    assert waited == [pytest.approx(0.002), pytest.approx(0.0005)]
+    queue.put("next")
+    queue.done()
+    queue.admit(1, after_s=0.002)
+    assert queue.take() == "next", "what is not held does not wait"
+    assert len(waited) == 2
+
+
+def test_workers_that_could_not_begin_are_left_asleep(monkeypatch):
+    """Of six, one is woken to watch for the end of the hold and one by the training call."""
+    with WorkerPool(6) as pool:
+        woken, wait = [], pool._jobs._changed.wait
+
+        def counted(timeout=None):
+            wait(timeout)
+            woken.append(threading.current_thread().name)
+
+        monkeypatch.setattr(pool._jobs._changed, "wait", counted)
+        barrier = threading.Barrier(7)
+        for _ in range(6):  # all of them come to wait there
+            pool.submit(barrier.wait, WAIT_S)
+        barrier.wait(WAIT_S)
+        pool.admit(1)
+        pool.hold(3600.0)
+        futures = [pool.submit(len, "part") for _ in range(12)]
+        pool.admit(1, after_s=0.002)
+        assert [future.result(WAIT_S) for future in futures] == [4] * 12
+        assert len(woken) <= 4
+
+
+def test_who_takes_a_job_calls_the_next_worker_if_there_is_more(monkeypatch):
+    queue, called = ShardQueue(), []
+    monkeypatch.setattr(queue._changed, "notify", lambda: called.append(len(queue._jobs)))
+    queue.admit(2)
+    for job in "abc":
+        queue.put(job)
+    assert called == [1], "one at a time"
+    assert queue.take() == "a"
+    assert called == [1, 2]
+    assert queue.take() == "b"
+    assert called == [1, 2], "both that are admitted are at work"
+    queue.done()
+    assert queue.take() == "c"

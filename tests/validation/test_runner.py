@@ -7,15 +7,13 @@ import threading
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.validation_data import GivenData, make_batches
-from overlap_train._keras.data import recognize
-from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._snapshot import Snapshot
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
-from overlap_train._validation.validation_step import trace_validation
 from tests.networks import arrays
 from tests.pools import sequential
+from tests.validation.test_evaluation import evaluator_of
 
 X, Y = arrays(70)
 
@@ -26,17 +24,9 @@ def pool():
         yield pool
 
 
-def evaluator_of(model, data=(X, Y)):
-    x, y = data if isinstance(data, tuple) else (data, None)
-    given = GivenData(lambda: recognize(x, y, batch_size=16))
-    batches = make_batches(given, steps=None, cache_bytes=1 << 30)
-    step = trace_validation(model, model.test_step, batches.element_spec)
-    state = ModelState(model, step.variables)
-    return state, batches, SnapshotEvaluator(model, state, step, batches)
-
-
 def runner_of(model, data, pool, spans=None):
-    state, batches, evaluator = evaluator_of(model, data)
+    whole = data if isinstance(data, tuple) else (data, None)
+    state, batches, evaluator = evaluator_of(model, (*whole, None))
     on_span = (spans if spans is not None else []).append
     return state, ValidationRunner(evaluator, batches, pool, on_span, state.read())
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from overlap_train import ValidationPolicy, ValidationSet
 from overlap_train._snapshot import ModelState
 from overlap_train._support.reasons import Reason
-from overlap_train._validation.given_sets import GivenSets
+from overlap_train._validation.given_sets import GivenSets, is_set, named_sets
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.sets import SetRequest, build_suite, prepare_sets
@@ -229,3 +229,66 @@ def test_a_live_set_of_a_generator_cannot_be_made_again():
         assert suite.rewindable
         logs = suite.evaluate_live("", keras.callbacks.CallbackList([]))
         assert np.isfinite(logs.metrics["loss"])
+
+
+X, Y = arrays(40)
+
+DEFAULT = ValidationSet(data=None, freq=3, steps=7, batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ((X, Y), True),
+        (dataset(), True),
+        (generator(), True),
+        (ValidationSet(data=(X, Y)), True),
+        (X, False),
+        ([X, Y], False),
+        (None, False),
+        ({"a": X}, False),
+    ],
+    ids=["tuple", "dataset", "generator", "set", "array", "list", "none", "dict"],
+)
+def test_what_is_a_set_of_its_own(value, expected):
+    assert is_set(value) is expected
+
+
+def test_a_set_that_says_more_needs_a_name():
+    with pytest.raises(TypeError, match=r'a ValidationSet without a name; pass a dict such as {"clean"'):
+        named_sets(ValidationSet(data=(X, Y)), DEFAULT)
+
+
+def test_no_data_is_no_set():
+    assert named_sets(None, DEFAULT) == {}
+
+
+@pytest.mark.parametrize("data", [(X, Y), {"left": X, "right": Y}, {"left": X, "both": (X, Y)}])
+def test_data_alone_is_one_set_without_a_name(data):
+    (chosen,) = named_sets(data, DEFAULT).items()
+    assert chosen[0] == ""
+    assert chosen[1] == dataclasses.replace(DEFAULT, data=chosen[1].data)
+    assert chosen[1].data is data
+
+
+def test_several_sets_keep_their_names_and_what_they_say_of_themselves():
+    own = ValidationSet(data=(X, Y), freq=5)
+    sets = named_sets({"clean": (X, Y), "noisy": own}, DEFAULT)
+    assert list(sets) == ["clean", "noisy"]
+    assert (sets["clean"].freq, sets["clean"].steps, sets["clean"].batch_size) == (3, 7, 8)
+    assert sets["noisy"] is own
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        ({}, ValueError, "validation_data is an empty dict"),
+        ({3: (X, Y)}, TypeError, "names of validation sets must be strings; got 3"),
+        ({"": (X, Y)}, ValueError, "must not be empty"),
+        ({"a": (X, Y), "b": None}, TypeError, r"validation_data\['b'\] is None; leave this set out"),
+        ({"a": ValidationSet(data=None)}, TypeError, r"validation_data\['a'\] is None"),
+    ],
+)
+def test_sets_that_cannot_be_meant_are_refused_by_name(data, error, message):
+    with pytest.raises(error, match=message):
+        named_sets(data, DEFAULT)

@@ -1,20 +1,25 @@
-"""A suite starts the sets whose turn it is, merges their parts, and does on an error what the policy says."""
+"""A suite starts the sets whose turn it is, waits within bounds, merges them and says what failed."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import keras
 import pytest
+import tensorflow as tf
 
 from overlap_train._snapshot import Snapshot, Values
+from overlap_train._validation.evaluation import ShardResult
 from overlap_train._validation.live import LiveRunner
-from overlap_train._validation.pending import PendingEpoch
+from overlap_train._validation.pending import PendingEpoch, PendingValidation
 from overlap_train._validation.suite import NamedRunner, ValidationSuite
-from overlap_train.errors import ValidationWorkerError
-from overlap_train.records import ValidationResult
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from overlap_train.records import ShardOutcome, Span
 from tests.parallel.together import on_hosts
 from tests.validation.runners import EndedByTest, suite_of
 
 VALUES = Values((), (), (), ())
+
 FAILED = ZeroDivisionError("by nothing")
 
 
@@ -51,11 +56,6 @@ def live_runner(validate, on_span=lambda span: None):
     return LiveRunner(validate, "it draws", State(), on_span)
 
 
-def test_no_set_is_no_suite():
-    assert not ValidationSuite([])
-    assert suite_of(EndedByTest())
-
-
 def test_only_sets_whose_turn_it_is_are_started_after_an_epoch_and_all_inside_one():
     often, seldom = EndedByTest(), EndedByTest()
     suite = ValidationSuite(
@@ -71,29 +71,6 @@ def test_only_sets_whose_turn_it_is_are_started_after_an_epoch_and_all_inside_on
     assert not ValidationSuite([NamedRunner("seldom", seldom, lambda epoch: epoch == 1)]).due(0)
 
 
-@pytest.mark.parametrize(
-    ("attribute", "of_all"), [("rewindable", True), ("runs_python", False), ("computes_here", True)]
-)
-def test_one_runner_decides_for_all(attribute, of_all):
-    first, second = EndedByTest(), EndedByTest()
-    suite = suite_of(first, second)
-    setattr(first, attribute, of_all)
-    setattr(second, attribute, of_all)
-    assert getattr(suite, attribute) is of_all
-    setattr(second, attribute, not of_all)
-    assert getattr(suite, attribute) is not of_all
-
-
-def test_each_set_may_keep_the_training_in_step():
-    first, second = EndedByTest(), EndedByTest()
-    suite = suite_of(first, second)
-    assert suite.reasons == []
-    second.in_step = "it draws"
-    assert suite.reasons == ["it draws"]
-    second.rewindable = False
-    assert suite.rewindable_names == [""]
-
-
 def test_results_come_by_the_names_of_the_sets_with_the_spans_of_all():
     first, second = EndedByTest(), EndedByTest()
     suite = suite_of(first, second)
@@ -107,47 +84,6 @@ def test_results_come_by_the_names_of_the_sets_with_the_spans_of_all():
     }
     assert [span.epoch for span in spans] == [3, 3]
     assert not waiting.skipped
-
-
-class Divided(EndedByTest):
-    """A runner whose parts are merged by who collects them."""
-
-    def __init__(self):
-        super().__init__()
-        self.warned = 0
-
-    def end(self, epoch, value=0.5):
-        super().end(epoch, value)
-        outcome = self.futures[epoch].result()
-        object.__setattr__(outcome, "whole", None)
-        object.__setattr__(outcome, "result", value)
-
-    def merge(self, results, values):
-        assert values is VALUES
-        return ValidationResult({"merged": results})
-
-    def warn(self, results=()):
-        self.warned += 1
-
-
-def test_parts_that_no_worker_has_merged_are_merged_now():
-    runner = Divided()
-    suite = suite_of(runner)
-    waiting = pending(suite)
-    runner.end(0, 0.5)
-    results, _ = suite.collect(waiting)
-    assert results[""].metrics == {"merged": [0.5]}
-    assert runner.warned == 1
-
-
-def test_an_error_ends_the_training_unless_it_is_to_go_on():
-    runner = EndedByTest()
-    suite = suite_of(runner)
-    waiting = pending(suite, epoch=4)
-    runner.end(4, FAILED)
-    with pytest.raises(ValidationWorkerError, match="validating epoch 5 failed in part 1 of 1") as raised:
-        suite.collect(waiting)
-    assert raised.value.__cause__ is FAILED
 
 
 def test_on_error_warn_leaves_out_the_set_that_failed():
@@ -190,8 +126,6 @@ def test_live_sets_are_left_to_the_delivery():
     assert suite.collect(pending(suite, epoch=1)) == ({}, [])
     callbacks = keras.callbacks.CallbackList([])
     assert suite.validate_live("live", snapshot_at(1), callbacks).result.metrics == {"loss": 2.0}
-    assert suite.evaluate_live("live", callbacks).metrics == {"loss": 2.0}
-    assert {name: r.metrics for name, r in suite.run_live_alone().items()} == {"live": {"loss": 2.0}}
 
 
 def live_suite(on_error, *outcomes):
@@ -248,40 +182,156 @@ def test_workers_are_held_and_let_on_and_functions_are_never_counted():
     assert function.told == ["hold", ("admit", None, False), ("admit", None, True)]
 
 
-def test_it_is_idle_when_all_its_workers_are():
-    function = Pool()
-    suite = suite_of(EndedByTest())
-    assert suite.idle
-    assert not suite.shares_cores
-    suite.add_function(NamedRunner("f", EndedByTest(), lambda epoch: True), function)
-    suite.add_function(NamedRunner("in step", EndedByTest(), lambda epoch: True), None)
-    assert suite.idle
-    function.idle = False
-    assert not suite.idle
+NOTHING = Values((), (), (), ())
 
 
-def test_a_check_goes_to_each_set_and_what_is_left_is_closed():
-    class Checked(EndedByTest):
-        def __init__(self):
-            super().__init__()
-            self.checked, self.closed = [], 0
+def outcome(index):
+    return ShardOutcome(ShardResult((), {}, 1), Span("validate", "w", 0.0, 1.0, 4, 9, {"shard": index}))
 
-        def evaluate_one_batch(self, values):
-            self.checked.append(values)
 
-        def evaluate(self, values, most=None):
-            return ValidationResult({"loss": 3.0 if most is None else float(most)})
+def epoch_of(parts):
+    futures = [Future() for _ in range(parts)]
+    validation = PendingValidation(4, "", futures)
+    return PendingEpoch(Snapshot(4, 9, NOTHING), {}, [validation] if parts else []), futures
 
-        def close(self):
-            self.closed += 1
 
-    first, second = Checked(), Checked()
-    suite = suite_of(first, second)
-    suite.sanity_check(VALUES)
-    suite.check("1", VALUES)
-    assert (len(first.checked), len(second.checked)) == (1, 2)
-    assert suite.evaluate("", VALUES).metrics == {"loss": 3.0}
-    assert suite.evaluate("", VALUES, 2).metrics == {"loss": 2.0}
-    assert not suite.draws_anew("")
-    suite.close()
-    assert (first.closed, second.closed) == (1, 1)
+def test_an_epoch_without_validation_is_ready_at_once():
+    epoch, _ = epoch_of(0)
+    assert epoch.ready()
+    epoch.wait(1e-9, lambda: pytest.fail("there is nothing to wait for"))
+
+
+def test_results_come_in_the_order_of_the_parts_however_they_finish():
+    epoch, futures = epoch_of(3)
+    outcomes = [outcome(i) for i in range(3)]
+    for index in (2, 0, 1):
+        assert not epoch.ready()
+        futures[index].set_result(outcomes[index])
+    assert epoch.ready()
+    assert epoch.validations[0].done == 3
+    assert epoch.validations[0].outcomes() == outcomes
+
+
+def test_one_failure_ends_the_wait_for_the_others():
+    epoch, futures = epoch_of(3)
+    futures[1].set_exception(KeyError("gone"))
+    assert epoch.ready()
+    with pytest.raises(ValidationWorkerError, match=r"epoch 5 .*part 2 of 3: KeyError: 'gone'") as info:
+        epoch.validations[0].outcomes()
+    assert isinstance(info.value.__cause__, KeyError)
+    assert (info.value.epoch, info.value.shard) == (4, 1)
+
+
+def test_a_wait_that_is_too_long_says_how_far_it_came_and_what_to_do():
+    epoch, futures = epoch_of(2)
+    futures[0].set_result(outcome(0))
+    with pytest.raises(ValidationTimeoutError, match=r"epoch 5 .*timeout_s=0.001.*1 of 2 .*raise Validation"):
+        epoch.wait(0.001, lambda: None)
+
+
+def with_functions(*names):
+    """Returns an epoch that waits for functions, and their futures by name."""
+    futures = {name: Future() for name in names}
+    validations = [PendingValidation(4, name, [futures[name]], is_function=True) for name in names]
+    return PendingEpoch(Snapshot(4, 9, NOTHING), {}, validations), futures
+
+
+def test_a_function_that_does_not_return_is_named():
+    epoch, futures = with_functions("bleu", "length")
+    with pytest.raises(ValidationTimeoutError, match="of evaluation function 'bleu' and 'length'"):
+        epoch.wait(0.001, lambda: None)
+    futures["bleu"].set_result(outcome(0))
+    with pytest.raises(ValidationTimeoutError, match="no value yet of evaluation function 'length'; look"):
+        epoch.wait(0.001, lambda: None)
+
+
+def test_data_and_a_function_that_are_both_late_are_told():
+    epoch, _ = with_functions("bleu")
+    epoch.validations = [*epoch.validations, PendingValidation(4, "", [Future()])]
+    told = r"2 of 2 parts were not done, that of evaluation function 'bleu' among them; check whether"
+    with pytest.raises(ValidationTimeoutError, match=told):
+        epoch.wait(0.001, lambda: None)
+
+
+def test_the_check_may_end_the_wait():
+    epoch, futures = epoch_of(1)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        epoch.wait(None, interrupt)
+    epoch.wait_ended = futures[0].set_result(outcome(0))
+    epoch.wait(None, interrupt)
+
+
+def test_cancel_drops_only_what_has_not_begun():
+    epoch, futures = epoch_of(2)
+    futures[0].set_running_or_notify_cancel()
+    epoch.cancel()
+    assert not futures[0].cancelled()
+    assert futures[1].cancelled()
+
+
+class Mute(ValueError):
+    """One that cannot say what it is, as those of some libraries outside of their context."""
+
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+    __str__ = __repr__
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (ValueError("first\nsecond"), "ValueError: first"),
+        (Mute(), "Mute: it cannot be printed"),
+        (ValueError(), "ValueError: (no message)"),
+        (ValueError("x" * 5000), "ValueError: " + "x" * 300),
+        (
+            tf.errors.UnknownError(
+                None,
+                None,
+                "Graph execution error:\n\nDetected at node PyFunc defined at (most recent call last):\n"
+                "<stack traces unavailable>\nOSError: disk gone\nTraceback (most recent call last):\n",
+            ),
+            "UnknownError: OSError: disk gone",
+        ),
+        (
+            tf.errors.InvalidArgumentError(
+                None, None, "{{function_node __wrapped__X}} bad row\n\t [[{{node Y}}]]"
+            ),
+            "InvalidArgumentError: bad row",
+        ),
+        (
+            tf.errors.UnknownError(
+                None,
+                None,
+                "Graph execution error:\n\nDetected at node PyFunc defined at (most recent call last):\n"
+                "<stack traces unavailable>\n2 root error(s) found.\n  (0) UNKNOWN:  OSError: disk gone\n"
+                "Traceback (most recent call last):\n\n\t [[{{node PyFunc}}]]\n\t [[while/body/_5/_17]]\n"
+                "  (1) UNKNOWN:  OSError: disk gone\n0 successful operations.\n0 derived errors ignored.",
+            ),
+            "UnknownError: OSError: disk gone",
+        ),
+        (
+            tf.errors.InvalidArgumentError(
+                None,
+                None,
+                "2 root error(s) found.\n  (0) INVALID_ARGUMENT:  {{function_node f}} bad row\n\t [[x]]",
+            ),
+            "InvalidArgumentError: bad row",
+        ),
+        (
+            tf.errors.CancelledError(None, None, "Graph execution error:"),
+            "CancelledError: Graph execution error:",
+        ),
+    ],
+)
+def test_the_message_shows_the_cause_and_not_the_preamble_of_tensorflow(error, shown):
+    epoch, futures = epoch_of(1)
+    futures[0].set_exception(error)
+    with pytest.raises(ValidationWorkerError) as info:
+        epoch.validations[0].outcomes()
+    assert str(info.value) == f"validating epoch 5 failed in part 1 of 1: {shown}"

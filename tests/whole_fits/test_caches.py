@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.data.test_fetching_ahead import forbidden
+from tests.data.test_pipeline import forbidden
 from tests.networks import arrays, assert_same_history
 from tests.seeds import set_random_seed
 from tests.whole_fits.test_lengths_of_passes import network

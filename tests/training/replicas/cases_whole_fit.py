@@ -159,7 +159,7 @@ def test_fitting_twice_traces_once(monkeypatch):
     assert Traces.of(model)._kept == traced
 
 
-# Several workers share such a validation in validation/test_stepwise.py.
+# Several workers share such a validation in validation/test_backlog.py.
 @pytest.mark.nightly
 def test_validation_after_every_few_steps():
     model = on_two(sequential)()

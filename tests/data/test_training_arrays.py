@@ -1,4 +1,4 @@
-"""Orders of the rows: Keras's where a seed says which, drawn ahead where none does."""
+"""Training arrays: held as they are, lent where they can be, and taken in Keras's order."""
 
 from __future__ import annotations
 
@@ -10,11 +10,94 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train import zero_copy
 from overlap_train._data import array_feed
 from overlap_train._data.array_feed import RowOrders
+from overlap_train._data.batches import copied_bytes
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize, row_order
 from overlap_train._support.threads import in_background
+from tests.data.feeds import X, Y, feed_of, one_pass
+
+
+@pytest.mark.parametrize("shuffle", [True, "batch"])
+def test_an_array_feed_repeats_its_orders(shuffle):
+    feed = feed_of(X, Y, batch_size=4, shuffle=shuffle)
+    orders = [feed.new_pass() for _ in range(4)]
+    assert all(sorted(order.numpy()) == list(range(13)) for order in orders)
+    feed.rewind(1)
+    assert all(np.array_equal(feed.new_pass(), order) for order in orders[1:])
+    assert feed.drawn == 4
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("shuffle", [True, "batch"])
+def test_what_is_remembered_gives_another_process_the_same_orders(seed, shuffle):
+    tf.random.set_seed(seed)
+    here, there = (feed_of(X, Y, batch_size=4, shuffle=shuffle) for _ in range(2))
+    orders = [here.new_pass() for _ in range(4)]
+    there.recall(2, here.remembered(begun=True, seen=1))
+    there.reopen(2, 1)
+    assert all(np.array_equal(there.new_pass(), order) for order in orders[2:])
+
+
+def test_a_function_that_prepares_rows_is_traced_and_names_what_it_uses():
+    scale = tf.Variable(2.0, name="scale")
+    feed = feed_of(X, Y, batch_size=4, shuffle=False, preprocess=lambda x, y: (x * scale, y))
+    assert [variable.name for variable in feed.preparation.variables] == ["scale"]
+    assert feed.preparation.effects == ()
+
+    @tf.function(autograph=False)
+    def first(order, tensors):
+        return feed.batch(order, tf.constant(0, tf.int64), tensors)[0]
+
+    order = feed.new_pass()
+    for value in (2.0, 3.0):
+        scale.assign(value)
+        np.testing.assert_array_equal(first(order, feed.tensors), X[:4] * value)
+    random = feed_of(X, Y, batch_size=4, preprocess=lambda x, y: (x + tf.random.normal([2]), y))
+    assert [effect.operation for effect in random.preparation.effects] == ["RandomStandardNormal"]
+    assert feed_of(X, Y, batch_size=4).preparation is None
+
+
+def test_arrays_keep_their_dtype_and_uneven_batches_have_no_static_size():
+    pixels = np.zeros((8, 3, 3, 1), "uint8")
+    feed = feed_of(pixels, np.zeros(8, "int64"), batch_size=4)
+    assert feed.tensors[0].dtype == tf.uint8
+    assert feed.element_spec[0] == tf.TensorSpec([4, 3, 3, 1], tf.uint8)
+    assert feed_of(X, Y, batch_size=4).element_spec[0] == tf.TensorSpec([None, 2], tf.float32)
+
+
+@pytest.mark.parametrize("lend", ["never", "view of a writable array"])
+def test_who_writes_to_an_array_changes_nothing_as_in_keras(lend):
+    rows = zero_copy.empty(X.shape)  # aligned, so that it could be shared
+    rows[...] = X
+    given = rows
+    if lend != "never":
+        given = rows[:]
+        given.flags.writeable = False
+    feed = feed_of(given, Y, batch_size=4, shuffle=False)
+    rows[...] = -1
+    np.testing.assert_array_equal(feed.tensors[0], X)
+
+
+@pytest.mark.parametrize(
+    "remembered",
+    [
+        *({"seed": seed} for seed in ("a", True, 1.0, 1 << 64, 10**5000)),
+        *({"own_seed": seed} for seed in ("a", True, 1.0, -1, 1 << 63, 10**5000, None)),
+        {},
+    ],
+    ids=lambda remembered: f"{[type(part).__name__ for part in remembered.values()]}",
+)
+def test_what_no_rows_have_remembered_is_refused(remembered):
+    rows = recognize(np.zeros((4, 1)), np.zeros(4), batch_size=2, shuffle=True)
+    feed = make_feed(rows, hold_in_memory=lambda size: True)
+    for call in (lambda: feed.check(remembered, begun=True), lambda: feed.recall(1, remembered)):
+        with pytest.raises(ValueError, match=r"of its rows is no|in which orders its rows come"):
+            call()
+    for fitting in ({"seed": -3}, {"seed": None, "own_seed": 3}):
+        feed.check(fitting, begun=True)
 
 
 def orders_of(rows, batch_size, shuffle):
@@ -55,13 +138,9 @@ def test_where_keras_shuffles_without_drawing_all_passes_and_runs_have_its_order
     array_feed._remembered.cache_clear()  # of an order that is none of Keras's
 
 
-def test_two_runs_without_a_seed_differ(unseeded):
-    assert orders_of(100, 4, True)[0].numpy().tolist() != orders_of(100, 4, True)[0].numpy().tolist()
-
-
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
 def test_a_seed_gives_all_passes_one_order_which_is_drawn_once(shuffle, monkeypatch):
-    """As by Keras, whose pipeline begins from the global seed in each epoch: test_training_data.py."""
+    """As by Keras, whose pipeline begins from the global seed in each epoch: test_iterator_feed.py."""
     monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("nothing is left to be drawn"))
     keras.utils.set_random_seed(3)
     found = orders_of(20, 4, shuffle)
@@ -143,15 +222,6 @@ def test_a_seed_of_numpys_is_remembered_as_a_number(seed, unseeded):
     assert type(remembered["seed"]) is int
 
 
-@pytest.mark.parametrize("seed", ["3", 3.0, True, [3]])
-def test_a_seed_that_is_none_is_refused(seed):
-    feed = make_feed(
-        recognize(np.zeros((6, 1)), batch_size=2, shuffle=True), hold_in_memory=lambda size: True
-    )
-    with pytest.raises(ValueError, match="seed of its rows"):
-        feed.recall(1, {"seed": seed})
-
-
 def test_a_seed_that_comes_later_changes_nothing(unseeded):
     """Keras's pipeline has its seeds from when it was made."""
     found = orders_of(100, 4, True)
@@ -184,3 +254,31 @@ def test_short_orders_take_no_thread(monkeypatch, unseeded):
     monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("a thread"))
     found = orders_of(100, 4, True)
     assert len({tuple(found[number].numpy()) for number in range(5)}) == 5
+
+
+def mapped(tmp_path, array):
+    np.save(tmp_path / "rows.npy", array)
+    return np.load(tmp_path / "rows.npy", mmap_mode="r")
+
+
+def test_a_mapped_file_is_read_where_it_lies(tmp_path):
+    rows = mapped(tmp_path, X)
+    before = zero_copy.statistics()
+    feed = feed_of(rows, Y, batch_size=4, shuffle=False)
+    assert zero_copy.statistics().copied_bytes == before.copied_bytes
+    assert zero_copy.as_array(feed.tensors[0]).ctypes.data == rows.ctypes.data
+    assert one_pass(feed) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12]]
+
+
+def test_a_mapped_file_does_not_count_as_memory(tmp_path):
+    asked = []
+    make_feed(recognize(mapped(tmp_path, X), Y), hold_in_memory=lambda size: asked.append(size))
+    assert asked == [Y.nbytes]
+
+
+def test_what_cannot_be_lent_counts_as_memory(tmp_path):
+    assert copied_bytes(mapped(tmp_path, X)) == 0
+    assert copied_bytes(mapped(tmp_path, X)[:, :1]) == 13 * 4, "not contiguous"
+    assert copied_bytes(mapped(tmp_path, X)[1:]) == 12 * 8, "not aligned"
+    assert copied_bytes(X) == X.nbytes, "writable"
+    assert copied_bytes(tf.constant(X)) == X.nbytes, "a tensor of the user's"

@@ -1,0 +1,346 @@
+"""Validation data: read when it is due, divided, and kept, or drawn anew where another pass may differ."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import itertools
+import threading
+import weakref
+
+import hypothesis
+import numpy as np
+import pytest
+import scipy.sparse
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from overlap_train._data import cached_batches
+from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.validation_data import ArrayBatches, GivenData, split_batches
+from overlap_train._keras.data import recognize
+from tests.data.batches import X, Y, dataset, make, over, sums
+
+
+def given(*data, **options):
+    return GivenData(lambda: recognize(*data, role="validation"), now=False, **options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "object"])
+def test_rows_are_read_when_they_are_asked_for_and_once(dtype):
+    x = X[:, 0].astype("str").astype(dtype) if dtype == "object" else X.astype(dtype)
+    data = given(x, Y)
+    assert not data.waits
+    assert not data.is_read
+    x[0] = x[1]
+    assert data.read()
+    read = [np.asarray(tensor) for tensor in data.tensors]
+    np.testing.assert_array_equal(read[0][0], read[0][1])
+    assert [tuple(spec.shape) for spec in data.layout.specs] == [array.shape for array in read]
+    assert [spec.dtype for spec in data.layout.specs] == [tensor.dtype for tensor in data.tensors]
+    assert [(spec.shape[0], spec.dtype) for spec in data.blank()] == [(0, t.dtype) for t in data.tensors]
+    x[0] = x[2]
+    np.testing.assert_array_equal(np.asarray(data.tensors[0]), read[0])
+    data.forget()
+    assert not np.array_equal(np.asarray(data.tensors[0]), read[0])
+
+
+def test_other_shapes_than_were_known_are_told():
+    inputs = {"x": X}
+    data = given(inputs, Y)
+    inputs["x"] = X[:, :1]
+    assert not data.read()
+    assert data.layout.specs[0]["x"].shape == [13, 1]
+    data = given(inputs, Y)
+    inputs["x"] = X
+    with pytest.raises(ValueError, match="other shapes"):
+        _ = data.tensors
+
+
+def test_what_python_makes_and_sparse_arrays_wait():
+    drawn = []
+
+    def batches():
+        while True:
+            drawn.append(1)
+            yield X, Y
+
+    data = given(batches(), by_python=True)
+    assert data.waits
+    assert not drawn
+    assert not data.read()
+    assert drawn
+    assert not data.waits
+    assert data.read()
+    assert given(scipy.sparse.csr_matrix(X), Y).waits
+    assert not given(dataset()).waits
+
+
+def test_mismatched_arrays_are_refused_before_they_are_read():
+    with pytest.raises(ValueError, match="cardinality"):
+        given(X, Y[:3])
+
+
+def test_batches_of_arrays_are_prepared_by_a_trace_and_those_of_a_dataset_in_the_pipeline():
+    def half(x, y):
+        return x[:, :1] / 2, y
+
+    arrays = make(X, Y, batch_size=5, cache_bytes=0, preprocess=half)
+    raw = arrays.stream().draw()
+    assert raw[0].shape == [5, 2]
+    assert arrays.raw_spec[0].shape.as_list() == [None, 2]
+    assert arrays.element_spec[0].shape.as_list() == [None, 1]
+    np.testing.assert_array_equal(arrays.preparation(raw)[0], X[:5, :1] / 2)
+    for cache_bytes, kind in ((1 << 30, CachedBatches), (0, StreamedBatches)):
+        batches = make(dataset(), cache_bytes=cache_bytes, preprocess=half)
+        assert isinstance(batches, kind)
+        assert batches.preparation is None
+        np.testing.assert_array_equal(batches.stream().draw()[0], X[:5, :1] / 2)
+        if kind is StreamedBatches:
+            batches.close()
+
+
+def test_how_many_batches_are_to_come_is_known_where_it_can_be():
+    """A live validation counts by it, as Keras does, and must not wait for one more batch than there is."""
+    assert make(X, Y, batch_size=5).expected == 3
+    assert make(X, Y, batch_size=5, steps=2).expected == 2
+    assert make(dataset()).expected == 3
+    assert make(dataset(), cache_bytes=0).expected == 3
+    assert make(dataset().repeat(), steps=2, cache_bytes=0).expected == 2
+    unknown = make(dataset().filter(lambda x, y: True), cache_bytes=0)
+    assert isinstance(unknown, StreamedBatches)
+    assert unknown.expected is None
+
+
+def test_a_pipeline_that_reads_a_variable_is_drawn_anew_and_names_it():
+    """A cache would keep what the variable was when it was filled."""
+    scale = tf.Variable(2.0, name="scale")
+    batches = make(dataset().map(lambda x, y: (x * scale, y)))
+    assert isinstance(batches, StreamedBatches)
+    assert batches.reads == ["scale"]
+    firsts = []
+    for value in (2.0, 3.0):
+        scale.assign(value)
+        stream = batches.begin()
+        firsts.append(next(iter(stream.draw, None))[0].numpy())
+        stream.finish()
+    np.testing.assert_array_equal(firsts[1] / 3, X[:5])
+    np.testing.assert_array_equal(firsts[0] / 2, X[:5])
+    assert make(dataset(), cache_bytes=0).reads == []
+
+
+def test_what_does_not_fit_or_cannot_repeat_is_drawn_anew():
+    python = tf.data.Dataset.from_generator(lambda: iter([X]), output_signature=tf.TensorSpec([13, 2]))
+    assert isinstance(make(dataset()), CachedBatches)
+    assert isinstance(make(dataset(), cache_bytes=100), StreamedBatches)
+    assert isinstance(make(python), StreamedBatches)
+    assert isinstance(make(dataset().repeat(), steps=2), CachedBatches)
+
+
+def test_the_size_is_that_of_the_batches_that_are_evaluated():
+    batch_bytes = 5 * (8 + 8)
+    assert isinstance(make(dataset(), cache_bytes=3 * batch_bytes), CachedBatches)
+    assert isinstance(make(dataset(), cache_bytes=3 * batch_bytes - 1), StreamedBatches)
+    assert isinstance(make(dataset(), steps=1, cache_bytes=batch_bytes), CachedBatches)
+
+
+def test_empty_or_endless_data_is_refused():
+    with pytest.raises(ValueError, match=r"validation data is empty.*0 rows.*at least one"):
+        make(X[:0], Y[:0])
+    with pytest.raises(ValueError, match=r"never ends; pass validation_steps=.*take"):
+        make(dataset().repeat())
+    with pytest.raises(ValueError, match=r"no validation data: x is None; pass arrays"):
+        make(None)
+
+
+@pytest.mark.parametrize("steps", [None, 2])
+@pytest.mark.parametrize("rows", [lambda: dataset().take(0), lambda: dataset().filter(lambda x, y: False)])
+def test_a_dataset_without_a_batch_is_one(rows, steps):
+    batches = make(rows(), steps=steps)
+    assert batches.stream().draw() is None
+    assert batches.last_count == 0
+    kept = CachedBatches(rows(), steps)
+    assert (kept.fill(), kept.num_batches, len(kept.held)) == (0, 0, len(kept.held_spec))
+    assert kept.stream().draw() is None
+
+
+@pytest.mark.parametrize("steps", [None, 1, 2, 9])
+def test_array_batches_end_with_a_smaller_one(steps):
+    batches = make(X, Y, batch_size=5, steps=steps)
+    assert isinstance(batches, ArrayBatches)
+    assert batches.num_batches == min(steps or 3, 3)
+    assert sums(batches, 0, batches.num_batches)[1] == min(13, 5 * (steps or 3))
+    assert batches.element_spec[0].shape.as_list() == [None, 2]
+    assert make(X[:10], Y[:10], batch_size=5).element_spec[0].shape.as_list() == [5, 2]
+
+
+def test_parts_run_side_by_side():
+    """Each of two parts waits, in its first batch, until the other has begun."""
+    batches = CachedBatches(dataset(2), steps=None)
+    count = batches.fill()
+    both = threading.Barrier(2)
+
+    def meet(index):
+        both.wait(timeout=60)
+        return index
+
+    total, firsts = tf.Variable(0.0), [float(X[2 * s.first, 0]) for s in split_batches(count, 2)]
+
+    def step(batch):
+        x = tf.cond(
+            tf.reduce_any(batch[0][0, 0] == firsts),
+            lambda: tf.py_function(meet, [batch[0]], tf.float32),
+            lambda: batch[0],
+        )
+        return [total.assign_add(tf.reduce_sum(x) + 1.0, read_value=True)]
+
+    @tf.function(autograph=False)
+    def run(held, first, stop):
+        return batches.fold.over(held, first, stop, [tf.zeros([])], step, [tf.TensorShape([])])
+
+    with concurrent.futures.ThreadPoolExecutor(2) as executor:
+        parts = [[tf.constant(n, tf.int64) for n in (s.first, s.stop)] for s in split_batches(count, 2)]
+        list(executor.map(lambda part: run(batches.held, *part), parts))
+    assert float(total) == X.sum() + count
+
+
+@pytest.fixture(params=["all by Python", "all but one compiled"])
+def drawn_by(request, monkeypatch):
+    if request.param != "all by Python":
+        monkeypatch.setattr(cached_batches, "_ONE_BY_ONE", 1)
+
+
+@pytest.mark.usefixtures("drawn_by")
+@pytest.mark.parametrize("count", [63, 64, 65, 200])
+def test_every_batch_is_kept_whoever_draws_it(count):
+    batches = CachedBatches(tf.data.Dataset.range(count).batch(1), steps=None)
+    assert batches.fill() == count
+    kept = [int(batches.fold.batch(batches.held, index)[0]) for index in range(count)]
+    assert kept == list(range(count))
+
+
+def test_parts_add_up_to_the_whole_for_arrays_and_datasets():
+    for batches in (make(X, Y, batch_size=2), make(dataset(2))):
+        count = batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
+        whole = sums(batches, 0, count)
+        parts = [sums(batches, s.first, s.stop) for s in split_batches(count, 3)]
+        np.testing.assert_allclose(np.sum(parts, axis=0), whole)
+        assert whole == [7, 13, X.sum()]
+
+
+def test_a_cache_is_filled_once_however_many_threads_ask():
+    drawn = tf.Variable(0)
+
+    def count(x, y):
+        drawn.assign_add(1)
+        return x, y
+
+    batches = CachedBatches(dataset().map(count), steps=None)
+    threads = [threading.Thread(target=batches.fill) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert batches.num_batches == 3
+    assert sums(batches, 1, 3)[0] == 2
+    assert int(drawn) == 3
+
+
+@pytest.mark.usefixtures("drawn_by")
+@pytest.mark.parametrize("row", [0, 4])
+def test_data_that_fails_fails_whenever_it_is_asked_for(row):
+    """An iterator goes on behind the batch that failed, and would leave it out."""
+
+    def check(number):
+        tf.debugging.assert_none_equal(number, tf.constant(row, tf.int64), message="bad row")
+        return number
+
+    batches = CachedBatches(tf.data.Dataset.range(8).map(check).batch(2), steps=None)
+    for _ in range(3):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="bad row"):
+            batches.fill()
+    assert batches.num_batches is None
+
+
+@pytest.mark.usefixtures("drawn_by")
+def test_batches_of_any_kind_are_kept_as_they_are():
+    rows = (
+        {"ragged": tf.ragged.constant([[1, 2], [3], [4, 5, 6]]), "sparse": tf.sparse.eye(3), "none": None},
+        tf.constant(["a", "b", "c"]),
+    )
+    made = tf.data.Dataset.from_tensor_slices(rows).batch(2)
+    batches = CachedBatches(made, steps=None)
+    assert batches.fill() == 2
+
+    def join(batch):
+        return [tf.strings.reduce_join(batch[1])]
+
+    assert over(batches, join, 0, 1, tf.constant("")) == b"ab"
+    assert over(batches, join, 0, 2, tf.constant("")) == b"c", "the last one's"
+    assert over(batches, join, 2, 2, tf.constant("none")) == b"none"
+    stream = batches.stream()
+    for expected in made:
+        kept = stream.draw()
+        tf.nest.assert_same_structure(kept, expected, expand_composites=True)
+        for a, b in zip(*(tf.nest.flatten(x, expand_composites=True) for x in (kept, expected)), strict=True):
+            assert getattr(a, "dtype", None) == getattr(b, "dtype", None)
+            np.testing.assert_array_equal(a, b)
+    assert stream.draw() is None
+
+
+def test_what_goes_through_batches_is_the_same_for_other_data_of_the_same_kind_and_holds_none():
+    """Compiled evaluations are kept by it: else each fit would compile its own, or read old data."""
+    same = make(X, Y, batch_size=5), make(X + 1, Y, batch_size=5)
+    assert same[0].fold == same[1].fold
+    assert hash(same[0].fold) == hash(same[1].fold)
+    assert make(X, Y, batch_size=4).fold != same[0].fold
+    assert make(X[:12], Y[:12], batch_size=5).fold != same[0].fold
+    kept = make(dataset()), make(dataset().map(lambda x, y: (x + 1, y)))
+    assert all(isinstance(batches, CachedBatches) for batches in kept)
+    assert kept[0].fold == kept[1].fold
+    assert hash(kept[0].fold) == hash(kept[1].fold)
+    assert make(dataset().map(lambda x, y: (x, tf.cast(y, tf.int32)))).fold != kept[0].fold
+    held = [weakref.ref(batches) for batches in (*same, *kept)]
+    folds = [batches.fold for batches in (*same, *kept)]
+    del same, kept
+    gc.collect()
+    assert [batches() for batches in held] == [None] * len(folds)
+
+
+def test_an_error_of_the_data_is_everybodys_who_asked_before_it():
+    drawn = tf.Variable(0)
+
+    def fails_at_first(x, y):
+        with tf.control_dependencies([tf.debugging.assert_greater(drawn.assign_add(1), 1)]):
+            return tf.identity(x), y
+
+    batches = CachedBatches(dataset().map(fails_at_first), steps=None)
+    raised = []
+    for failures in (0, 0, 0):
+        with pytest.raises(tf.errors.InvalidArgumentError) as found:
+            batches.fill(failures)
+        raised.append(found.value)
+    assert raised[0] is raised[1] is raised[2]
+    assert batches.failures == 1
+    assert batches.fill(1) == batches.fill(0) == batches.fill() == 3
+
+
+def test_who_asks_without_a_number_draws_again():
+    batches = CachedBatches(dataset().map(lambda x, y: (tf.debugging.check_numerics(x / 0, "bad"), y)), None)
+    for failures in (1, 2, 3):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            batches.fill()
+        assert batches.failures == failures
+
+
+@hypothesis.example(0, 3)
+@hypothesis.given(st.integers(0, 10_000), st.integers(1, 100))
+def test_shards_cover_every_batch_once_and_evenly(num_batches, parts):
+    shards = split_batches(num_batches, parts)
+    covered = list(itertools.chain.from_iterable(range(s.first, s.stop) for s in shards))
+    assert covered == list(range(num_batches))
+    lengths = [s.stop - s.first for s in shards]
+    assert [s.index for s in shards] == list(range(min(parts, num_batches)))
+    assert not lengths or max(lengths) - min(lengths) <= 1
+    assert all(lengths)
