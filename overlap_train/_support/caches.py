@@ -1,7 +1,7 @@
 """The one owner of where this package keeps what another run can use, and under which names.
 
     <home>/plans/<key>.json           times of whole plans: _training/plan_cache.py
-    <home>/convolutions/<key>.json    times of single convolutions: conv/timing_cache.py
+    <home>/convolutions/<key>.json    times of single convolutions: conv/measurements.py
     <home>/zero_copy.json             from which size on a copy pays: zero_copy/policy.py
     <builds>/conv/<key>/              the compiled convolution: conv/native_cache.py
 

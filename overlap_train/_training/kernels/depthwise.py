@@ -7,8 +7,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from overlap_train.conv.convolution import may_run_natively
-from overlap_train.conv.depthwise import DepthwiseConvolution
+from overlap_train.conv.convolution import DepthwiseConvolution, may_run_natively
 
 __all__ = ["convolve_depthwise", "has_slow_gradient"]
 
