@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from overlap_train.conv.build import build
-from overlap_train.conv.bundled import bundle
+from overlap_train.conv.native_cache import bundle
 from overlap_train.errors import NativeUnavailableError
 
 ROOT = Path(__file__).parents[1]

@@ -43,8 +43,8 @@ from overlap_train._validation.private_model import Attributes, watched
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_step import TracedWith
 from overlap_train.errors import OverlapError
-from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.recorder import Accounts
 from overlap_train.options.threads import available_cores
 from overlap_train.records import StepValidation
 

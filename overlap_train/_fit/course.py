@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from overlap_train.monitoring.accounts import Accounts
-from overlap_train.monitoring.recorder import SpanRecorder
+from overlap_train.monitoring.recorder import Accounts, SpanRecorder
 from overlap_train.records import EpochAccount, Span, StepValidation
 
 __all__ = ["Course", "FitOutcome", "Ledger"]

@@ -27,8 +27,7 @@ from overlap_train._snapshot import ModelState
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_step import TracedWith
 from overlap_train.errors import HostLostError, ValidationWorkerError
-from overlap_train.monitoring.live_line import TolerantStream
-from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.progress import ProgressReporter, TolerantStream
 from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.options.validation import ValidationSet
 

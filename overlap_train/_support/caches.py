@@ -1,7 +1,7 @@
 """Where this package keeps what another run can use, and under which conditions measured times still count.
 
     <home>/plans/<key>.json           times of whole plans: _training/trial.py
-    <home>/convolutions/<key>.json    times of single convolutions: conv/timing_cache.py
+    <home>/convolutions/<key>.json    times of single convolutions: conv/measurements.py
     <home>/zero_copy.json             from which size on a copy pays: zero_copy/policy.py
     <builds>/conv/<key>/              the compiled convolution: conv/native_cache.py
 

@@ -25,11 +25,10 @@ import tensorflow as tf
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._training.recurrent import is_stock_recurrence, recur
-from overlap_train.conv import layers, library, selection
+from overlap_train.conv import library, operation, selection
 from overlap_train.conv.acceleration import stock_convolutions
-from overlap_train.conv.convolution import may_run_natively
-from overlap_train.conv.depthwise import DepthwiseConvolution
-from overlap_train.conv.shapes import ConvKey
+from overlap_train.conv.convolution import DepthwiseConvolution, may_run_natively
+from overlap_train.conv.measurements import ConvKey
 
 __all__ = [
     "FastKernels",
@@ -207,7 +206,7 @@ def _float32_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
 
 
 def _convolution(layer: keras.layers.Conv2D, rows: int | None) -> _Call:
-    return functools.partial(layers.convolve, layer, batch_hint=rows)
+    return functools.partial(operation.convolve, layer, batch_hint=rows)
 
 
 def _depthwise(layer: keras.layers.DepthwiseConv2D, _: int | None) -> _Call:

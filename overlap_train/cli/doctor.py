@@ -140,8 +140,8 @@ def _driver_gpus() -> int:
 
 def _convolution() -> list[Finding]:
     """Return whether convolutions are compiled; never compiles them."""
+    from overlap_train.conv.build import find_toolchain
     from overlap_train.conv.library import has_cuda, instruction_set, is_built, is_switched_off
-    from overlap_train.conv.toolchain import find_toolchain
 
     if is_switched_off():
         text = "switched off by OVERLAP_TRAIN_CONV_DISABLE; TensorFlow's convolutions are used"

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, TextIO
 
 from overlap_train._support.version import __version__
-from overlap_train.cli.output import report_only
-from overlap_train.cli.report import Report, UsageError, show
+from overlap_train.cli.report import Report, UsageError, report_only, show
 
 __all__ = ["main"]
 

@@ -1,7 +1,11 @@
-"""What a command has found, and how it is shown: in colour on a terminal, plain in a pipe, or as JSON."""
+"""What a command has found, and how it is shown: in colour on a terminal, plain in a pipe, or as JSON.
+
+Where a program reads it, standard output is for the report alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -12,7 +16,8 @@ from typing import Any, Literal, TextIO
 from overlap_train._support.printing import is_watched, printable
 from overlap_train._support.version import __version__
 
-__all__ = ["Finding", "Report", "State", "UsageError", "one_line", "show", "size"]
+__all__ = ["Finding", "Report", "State", "UsageError", "one_line", "report_only", "show", "size"]
+
 
 State = Literal["ok", "note", "mend"]
 
@@ -154,3 +159,52 @@ def _summary(report: Report) -> str:
         return f"{count} to mend"
     chosen = any(finding.remedy for findings in report.sections.values() for finding in findings)
     return "nothing to mend" + ("; a line with -> is optional" if chosen else "")
+
+
+def report_only(resources: contextlib.ExitStack, *, put_back: bool) -> TextIO:
+    """Send standard output to standard error until `resources` close, also C code's and other processes'.
+
+    Returns a stream to what it was. It is put back at the end, but not in a process of the command's own:
+    what a script prints when the interpreter ends would stand behind the report.
+    """
+    before: TextIO | None = sys.stdout
+    if before is None:  # closed by who started the process
+        return resources.enter_context(open(os.devnull, "w", encoding="utf-8"))
+    before.flush()
+    kept = _copied(1)
+    if kept is not None:
+        resources.callback(os.close, kept)
+    if put_back:
+        resources.callback(_give_back, before, kept)
+    _point(1, at=2)
+    sys.stdout = sys.stderr
+    if kept is None or _descriptor(before) != 1:
+        return before
+    stream = open(kept, "w", encoding=before.encoding, errors=before.errors, closefd=False)  # noqa: SIM115
+    return resources.enter_context(stream)
+
+
+def _give_back(before: TextIO, kept: int | None) -> None:
+    before.flush()
+    if kept is not None:
+        _point(1, at=kept)
+    sys.stdout = before
+
+
+def _copied(descriptor: int) -> int | None:
+    with contextlib.suppress(OSError):  # there may be none
+        return os.dup(descriptor)
+    return None
+
+
+def _point(descriptor: int, *, at: int) -> None:
+    with contextlib.suppress(OSError):
+        os.dup2(at, descriptor)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """Return what a stream writes to, None for one that is no file, as in a test or a notebook."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None

@@ -11,11 +11,10 @@ from overlap_train._support.imports import lazy_names
 
 if TYPE_CHECKING:
     from overlap_train.conv.acceleration import accelerate
-    from overlap_train.conv.layers import TiledConv2D
     from overlap_train.conv.library import instruction_set, is_available
-    from overlap_train.conv.operation import tiled_conv2d
-    from overlap_train.conv.reporting import format_report, report
-    from overlap_train.conv.shapes import ConvKey, Timing
+    from overlap_train.conv.measurements import ConvKey, Timing
+    from overlap_train.conv.operation import TiledConv2D, tiled_conv2d
+    from overlap_train.conv.selection import format_report, report
 
 __all__ = [
     "ConvKey",
@@ -30,14 +29,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ConvKey": "selection",
-    "TiledConv2D": "layers",
-    "Timing": "selection",
+    "ConvKey": "measurements",
+    "TiledConv2D": "operation",
+    "Timing": "measurements",
     "accelerate": "acceleration",
-    "format_report": "reporting",
+    "format_report": "selection",
     "instruction_set": "library",
     "is_available": "library",
-    "report": "reporting",
+    "report": "selection",
     "tiled_conv2d": "operation",
 }
 

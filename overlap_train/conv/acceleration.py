@@ -20,10 +20,10 @@ from overlap_train._support.arguments import require_count
 from overlap_train._support.fit_arguments import require_verbosity
 from overlap_train._support.imports import require_tensorflow
 from overlap_train._support.printing import printable
-from overlap_train.conv import layers, library
+from overlap_train.conv import library, operation
 from overlap_train.conv.convolution import Convolution
-from overlap_train.conv.reporting import format_report
-from overlap_train.conv.shapes import Timing
+from overlap_train.conv.measurements import Timing
+from overlap_train.conv.selection import format_report
 
 __all__ = ["AccelerationReport", "accelerate", "acceleration_report", "stock_convolutions"]
 
@@ -139,7 +139,7 @@ def _convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
 
 
 def _reason_to_skip(layer: keras.layers.Conv2D) -> str | None:
-    if isinstance(layer, layers.TiledConv2D):
+    if isinstance(layer, operation.TiledConv2D):
         return "already a TiledConv2D"
     base = keras.layers.Conv2D
     if type(layer).call is not base.call or type(layer).convolution_op is not base.convolution_op:
@@ -148,13 +148,13 @@ def _reason_to_skip(layer: keras.layers.Conv2D) -> str | None:
         return "has a call of its own"
     if layer.compute_dtype not in ("float32", "float64"):
         return f"computes in {layer.compute_dtype}"
-    return layers.unsupported(layer)
+    return operation.unsupported(layer)
 
 
 def _swap_call(layer: keras.layers.Conv2D, batch_size: int | None) -> None:
     @functools.wraps(type(layer).call)
     def call(inputs: tf.Tensor) -> tf.Tensor:
-        return layers.convolve(layer, inputs, batch_hint=batch_size)
+        return operation.convolve(layer, inputs, batch_hint=batch_size)
 
     # Past Keras's attribute tracking, which has nothing to track here.
     object.__setattr__(layer, "call", call)

@@ -1,4 +1,4 @@
-"""A convolution of a graph: its three directions by TensorFlow's kernels or ours, and the choice among them.
+"""A convolution of a graph: its directions by TensorFlow's kernels or ours, and the choice among them.
 
 Frozen, so that it may be the key of its gradient; any thread may trace it.
 """
@@ -12,11 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train.conv import library, pointwise, selection
-from overlap_train.conv.gradients import bias_gradient, record_gradient
-from overlap_train.conv.shapes import DIRECTIONS, MATMUL, STOCK, ConvKey, Timing
+from overlap_train.conv import library, selection
+from overlap_train.conv.library import bias_gradient, record_gradient
+from overlap_train.conv.measurements import DIRECTIONS, MATMUL, STOCK, ConvKey, Timing
 
-__all__ = ["ASSUMED_BATCH", "Convolution"]
+__all__ = ["ASSUMED_BATCH", "Convolution", "DepthwiseConvolution"]
+
 
 # Keras traces its steps with an unknown batch; "auto" then times the shape at this one.
 ASSUMED_BATCH = 8
@@ -99,7 +100,7 @@ class Convolution:
 
     def forward(self, algorithm: str, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         if algorithm == MATMUL:
-            return pointwise.forward(x, filters, bias if self.bias else None, relu=self.relu)
+            return matmul_forward(x, filters, bias if self.bias else None, relu=self.relu)
         if algorithm != STOCK:
             activation = "relu" if self.relu else "linear"
             return library.load().overlap_tiled_conv2d(
@@ -112,7 +113,7 @@ class Convolution:
 
     def input_gradient(self, algorithm: str, shape: Any, filters: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
         if algorithm == MATMUL:
-            return pointwise.input_gradient(shape, filters, dz)
+            return matmul_input_gradient(shape, filters, dz)
         if algorithm != STOCK:
             return library.load().overlap_tiled_conv2d_backprop_input(
                 shape, filters, dz, algorithm=algorithm, **self._native
@@ -127,7 +128,7 @@ class Convolution:
 
     def filter_gradient(self, algorithm: str, x: tf.Tensor, shape: Any, dz: tf.Tensor) -> tf.Tensor:
         if algorithm == MATMUL:
-            return pointwise.filter_gradient(x, shape, dz)
+            return matmul_filter_gradient(x, shape, dz)
         if algorithm != STOCK:
             return library.load().overlap_tiled_conv2d_backprop_filter(
                 x, shape, dz, algorithm=algorithm, **self._native
@@ -180,3 +181,68 @@ def _guess(strides: tuple[int, int], filters: tf.TensorShape) -> str:
     sizes = filters.as_list() if filters.rank == 4 else []
     deep = len(sizes) == 4 and sizes[:2] == [3, 3] and all(n is not None and n >= 16 for n in sizes[2:])
     return "winograd" if deep and strides == (1, 1) else STOCK
+
+
+def matmul_forward(x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor | None, *, relu: bool) -> tf.Tensor:
+    """Computes [batch, height, width, out_channels] from filters [1, 1, in_channels, out_channels].
+
+    They are the same sums. Where the images are small and the channels many, TensorFlow's convolution spends
+    more time on preparing such a product than on the product.
+    """
+    y = tf.matmul(_rows(x), _matrix(filters))
+    if bias is not None:
+        y = tf.nn.bias_add(y, bias)
+    if relu:
+        y = tf.nn.relu(y)
+    return tf.reshape(y, [-1, x.shape[1], x.shape[2], filters.shape[3]])
+
+
+def matmul_input_gradient(shape: Any, filters: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
+    """Computes the gradient to the input, of the given shape."""
+    return tf.reshape(tf.matmul(_rows(dz), _matrix(filters), transpose_b=True), shape)
+
+
+def matmul_filter_gradient(x: tf.Tensor, shape: Any, dz: tf.Tensor) -> tf.Tensor:
+    """Computes the gradient to the filters, of the given shape."""
+    return tf.reshape(tf.matmul(_rows(x), _rows(dz), transpose_a=True), shape)
+
+
+def _rows(image: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(image, [-1, image.shape[3]])
+
+
+def _matrix(filters: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(filters, filters.shape[2:])
+
+
+@dataclass(frozen=True)
+class DepthwiseConvolution:
+    """What stays the same for every call of one depthwise convolution; TensorFlow's operations, our gradient.
+
+    TensorFlow forms the gradient of the filters for one image at a time and then adds the images' results: on
+    small images of many channels, which are half of a MobileNet, this takes several times as long as the
+    other two directions together.
+    """
+
+    stride: int  # of both dimensions; TensorFlow has no others
+    padding: str
+
+    def __call__(self, x: tf.Tensor, filters: tf.Tensor) -> tf.Tensor:
+        """Computes [batch, out_height, out_width, channels] from filters [height, width, channels, 1]."""
+        y = tf.nn.depthwise_conv2d(x, filters, self._window, self.padding)
+        record_gradient(self, (x, filters), y)
+        return y
+
+    def gradients(
+        self, dy: tf.Tensor, _: tf.Tensor, x: tf.Tensor, filters: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The gradients to input and filters."""
+        dx = tf.nn.depthwise_conv2d_backprop_input(tf.shape(x), filters, dy, self._window, self.padding)
+        dfilters = library.load().overlap_depthwise_conv2d_backprop_filter(
+            x, tf.shape(filters), dy, strides=[self.stride] * 2, padding=self.padding
+        )
+        return dx, dfilters
+
+    @property
+    def _window(self) -> list[int]:
+        return [1, self.stride, self.stride, 1]

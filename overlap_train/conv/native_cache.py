@@ -1,10 +1,13 @@
-"""The cache of native builds: a directory that belongs to the user alone, as code is loaded from it.
+"""Where compiled libraries lie: the user's cache, and the installation itself if a wheel brought one along.
 
-    <cache>/<key>/liboverlap_conv.so   the library
+    <cache>/<key>/liboverlap_conv.so   built here, for everything that the key says (`build.py`)
     <cache>/<key>/manifest.json        its digest; written last, it makes the library valid
     <cache>/<key>.lock                 held by whoever builds
+    conv/prebuilt/liboverlap_conv.so   of a wheel; its kernels are chosen by the processor when they run
+    conv/prebuilt/manifest.json        what it was compiled for
 
-Reading makes and opens nothing for writing, so a build in a read-only image serves. Any thread, any process.
+The cache must belong to the user alone, as code is loaded from it. Reading makes and opens nothing for
+writing, so a build in a read-only image serves. Any thread, any process.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
+import shutil
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 from overlap_train._support.caches import convolution_builds
 from overlap_train._support.files import read_regular, wait_for_lock
@@ -25,6 +31,8 @@ __all__ = [
     "LIBRARY_NAME",
     "MANIFEST",
     "NATIVE_SOURCES",
+    "bundle",
+    "bundled_library",
     "cache_directory",
     "cache_path",
     "cached_library",
@@ -32,6 +40,7 @@ __all__ = [
     "install",
     "locked",
 ]
+
 
 NATIVE_SOURCES = Path(__file__).parent / "native"
 LIBRARY_NAME = "liboverlap_conv.so"
@@ -115,15 +124,7 @@ def _read(path: Path, most_bytes: int) -> bytes:
 
 
 def locked(path: Path, *, limit_s: float) -> contextlib.ExitStack:
-    """Holds a lock between processes while the block runs.
-
-    Args:
-        path: of the file to lock, made if need be.
-        limit_s: how long to wait for another holder.
-
-    Raises:
-        NativeUnavailableError: the file cannot be locked, or not in time.
-    """
+    """Hold a lock between processes while the block runs, or raise NativeUnavailableError after `limit_s`."""
     try:
         descriptor = wait_for_lock(path, 0o600, limit_s=limit_s)
     except OSError as error:
@@ -152,3 +153,37 @@ def say(text: str) -> None:
     """Tells the person at the terminal, if there is one to tell."""
     with contextlib.suppress(OSError, ValueError):
         print(f"overlap_train: {text}", file=sys.stderr, flush=True)
+
+
+_DIRECTORY = Path(__file__).parent / "prebuilt"
+_MOST_BYTES = 1 << 16
+
+
+def bundled_library() -> Path | None:
+    """Returns the library of this installation, if it was compiled for this machine and TensorFlow."""
+    try:
+        recorded = json.loads(read_regular(_DIRECTORY / MANIFEST, most_bytes=_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    library = _DIRECTORY / LIBRARY_NAME
+    return library if recorded == _facts() and library.is_file() else None
+
+
+def bundle(library: Path, directory: Path) -> None:
+    """Copies a library to where a wheel is built from, and notes what it was compiled for."""
+    directory.mkdir(parents=True, exist_ok=True)
+    shutil.copy(library, directory / LIBRARY_NAME)
+    (directory / LIBRARY_NAME).chmod(0o755)
+    (directory / MANIFEST).write_text(json.dumps(_facts()))
+
+
+def _facts() -> dict[str, Any]:
+    """Returns what decides whether a library can be loaded."""
+    import tensorflow as tf
+
+    return {
+        "tensorflow": f"{tf.version.VERSION} {tf.version.GIT_VERSION}",
+        "abi": [flag for flag in tf.sysconfig.get_compile_flags() if flag.startswith(("-D", "-std"))],
+        "machine": f"{platform.system()} {platform.machine()}",
+        "sources": digest_sources(),
+    }

@@ -1,6 +1,6 @@
 """algorithm="auto": times our algorithms and TensorFlow's once for each shape, and takes the fastest.
 
-What one process has timed serves all others on the machine (`timing_cache.py`).
+What one process has timed serves all others on the machine (`measurements.py`).
 
 The choice is made while a function is traced, outside its graph, so the graph holds the chosen operation
 alone: where TensorFlow's wins, it is exactly what tf.nn.conv2d would have been, with all of grappler's
@@ -16,14 +16,25 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
-from overlap_train.conv import timing_cache
-from overlap_train.conv.shapes import STOCK, ConvKey, Timing
+from overlap_train._support.arguments import require_items
+from overlap_train.conv import measurements, selection
+from overlap_train.conv.measurements import MATMUL, STOCK, ConvKey, Timing
 
-__all__ = ["choose", "clear_timings", "forget_process", "only_known", "operands", "timings"]
+__all__ = [
+    "choose",
+    "clear_timings",
+    "forget_process",
+    "format_report",
+    "only_known",
+    "operands",
+    "report",
+    "timings",
+]
+
 
 # Rounds at least, where they fit the budget; short convolutions get more, until `_ENOUGH_S` have gone by.
 _ROUNDS, _MOST_ROUNDS = 9, 27
@@ -46,7 +57,7 @@ def timings() -> tuple[Timing, ...]:
 
 def clear_timings() -> None:
     """Forgets all choices, also those kept on disk; shapes are timed again when they are traced next."""
-    timing_cache.remove()
+    measurements.remove()
     forget_process()
 
 
@@ -83,7 +94,7 @@ def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> 
         if not tf.executing_eagerly():  # a graph of TensorFlow 1: nothing can be run now
             return key.algorithms[0]
         timing = _timings[key] = _measure(key, compute)
-        timing_cache.save([timing])
+        measurements.save([timing])
         return timing.chosen
 
 
@@ -92,7 +103,7 @@ def _known(key: ConvKey) -> Timing | None:
     global _kept
     if key not in _timings:
         if _kept is None:
-            _kept = timing_cache.load()
+            _kept = measurements.load()
         if key in _kept:
             _timings[key] = _kept[key]
     return _timings.get(key)
@@ -146,3 +157,39 @@ def _wait_for(result: tf.Tensor) -> None:
     """On a CPU a result is there when the call returns, unless asked otherwise; a copy of it takes time."""
     if "CPU" not in result.device or not tf.config.experimental.get_synchronous_execution():
         result.numpy()
+
+
+def report() -> tuple[Timing, ...]:
+    """Return the times that `algorithm="auto"` has measured, for each shape and algorithm. Any thread."""
+    return selection.timings()
+
+
+def format_report(rows: Iterable[Timing] | None = None) -> str:
+    """Return the report as a table, with times in milliseconds.
+
+    The ratio is TensorFlow's time over our fastest, also where TensorFlow's kernel was chosen.
+
+    Args:
+        rows: the rows to show; None means everything timed so far.
+    """
+    lines = [
+        f"{'convolution':<44} {'direction':<16} {'tf.nn':>9} {'winograd':>9} {'direct':>9} {'matmul':>9}  "
+        f"{'chosen':<13} {'ratio':>5}"
+    ]
+    if rows is None:
+        rows = report()
+    for row in require_items("rows", rows, Timing, expected="what report() returns"):
+        key = row.key
+        batch = f"{key.input_shape[0]}{'?' if key.batch_assumed else ''}"
+        shape = f"{batch}×{'×'.join(map(str, key.input_shape[1:]))} → {key.filter_shape[3]}"
+        window = f"{key.filter_shape[0]}×{key.filter_shape[1]}/{key.strides[0]} {key.padding}"
+        times = [
+            f"{row.milliseconds[n]:9.3f}" if n in row.milliseconds else " " * 9
+            for n in (STOCK, "winograd", "direct", MATMUL)
+        ]
+        epilogue = "".join([" +bias" if key.bias else "", " +relu" if key.relu else ""])
+        lines.append(
+            f"{f'{shape}, {window}{epilogue}':<44} {key.direction:<16} {' '.join(times)}  {row.chosen:<13} "
+            f"{row.best_of_ours:5.2f}"
+        )
+    return "\n".join(lines)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from overlap_train._support.imports import lazy_names
 
 if TYPE_CHECKING:
-    from overlap_train.monitoring.jsonl import AccountLog
+    from overlap_train.monitoring.account_files import AccountLog, AccountWriter
     from overlap_train.monitoring.progress import PendingValidation, ProgressReporter, RunningMetrics
     from overlap_train.monitoring.recorder import OpenSpan, SpanRecorder, overlap_s, union_s
     from overlap_train.monitoring.sampler import LoadMeter, Sampler
     from overlap_train.monitoring.table import EpochRow, format_epoch_table, format_metric
-    from overlap_train.monitoring.tensorboard import AccountWriter
     from overlap_train.monitoring.timeline import save_timeline
     from overlap_train.monitoring.trace import save_chrome_trace
 
@@ -36,8 +35,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AccountLog": "jsonl",
-    "AccountWriter": "tensorboard",
+    "AccountLog": "account_files",
+    "AccountWriter": "account_files",
     "EpochRow": "table",
     "LoadMeter": "sampler",
     "OpenSpan": "recorder",

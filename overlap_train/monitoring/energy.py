@@ -35,23 +35,14 @@ _POWERCAP = Path("/sys/class/powercap")
 
 @dataclass(frozen=True, slots=True)
 class EnergyReading:
-    """Energy that one counter measured.
+    """Energy that one counter measured."""
 
-    Attributes:
-        source: which counter, such as "RAPL package-0".
-        runs: how often the work was done.
-        seconds: length of the window.
-        total_j: joules of the window, everything that the counter covers included.
-        idle_w: watts of the idle machine just before.
-        net_j: `total_j` less the idle machine's share; negative if the difference drowns in noise.
-    """
-
-    source: str
+    source: str  # such as "RAPL package-0"
     runs: int
-    seconds: float
-    total_j: float
-    idle_w: float
-    net_j: float
+    seconds: float  # of the window
+    total_j: float  # of everything that the counter covers
+    idle_w: float  # of the idle machine just before
+    net_j: float  # `total_j` less the idle machine's share; negative if the difference drowns in noise
 
     @property
     def net_mwh_per_run(self) -> float:
@@ -61,23 +52,14 @@ class EnergyReading:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Says why a machine cannot measure energy with one kind of counter.
-
-    Attributes:
-        source: "NVML" or "RAPL".
-        reason: what is missing, and where known what to do.
-    """
+    """Says why a machine cannot measure energy with one kind of counter, "NVML" or "RAPL"."""
 
     source: str
-    reason: str
+    reason: str  # what is missing, and where known what to do
 
 
 class EnergyCounter(Protocol):
-    """A counter that only grows.
-
-    Attributes:
-        source: what it counts, in words.
-    """
+    """A counter that only grows."""
 
     source: str
 
@@ -101,14 +83,7 @@ class Nvml:
 
 
 class Rapl:
-    """Energy of one CPU package.
-
-    Args:
-        zone: a directory of powercap with `energy_uj` and `max_energy_range_uj`.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """Energy of one CPU package: of a directory of powercap with `energy_uj` and `max_energy_range_uj`."""
 
     def __init__(self, zone: Path) -> None:
         self._file = zone / "energy_uj"
@@ -175,21 +150,8 @@ def measure(
 ) -> tuple[list[EnergyReading], list[Unavailable]]:
     """Measure what some work costs beyond the idle machine.
 
-    The machine idles for one window, then the work is repeated for another one.
-
-    Args:
-        work: does one run, and returns when it is done, on the device too.
-        window_s: at least `MINIMUM_WINDOW_S`.
-        counters: those to read; all of this machine if None.
-        clock: returns seconds; for tests.
-        sleep: waits for some seconds; for tests.
-
-    Returns:
-        A reading of each counter, and for each kind of counter that the machine lacks the reason. Where there
-        is no counter at all the work is not run.
-
-    Raises:
-        ValueError: if the window is too short.
+    The machine idles for one window, then the work is repeated for another one. One run of it returns when it
+    is done, on the device too. Without any counter the work is not run.
     """
     if not window_s >= MINIMUM_WINDOW_S:
         raise ValueError(f"window_s must be at least {MINIMUM_WINDOW_S}, got {window_s}: counters are coarse")

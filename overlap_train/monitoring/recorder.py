@@ -1,14 +1,16 @@
-"""Records what each thread did when, and measures how long work of two kinds overlapped.
+"""What each thread did when, how long work of two kinds overlapped, and where the time of each epoch went.
 
 One `SpanRecorder` is shared by the training thread and all workers. Each thread appends under one lock;
-whoever reads gets a copy, so a reader never holds up a writer for longer than that copy takes.
+whoever reads gets a copy, so a reader never holds up a writer for longer than that copy takes. The accounts
+belong to the training thread; the intervals of the workers come to it with their results.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from types import TracebackType
 from typing import Any
@@ -22,9 +24,10 @@ from overlap_train._support.arguments import (
     require_text,
     shown,
 )
-from overlap_train.records import Sample, Span
+from overlap_train.records import EpochAccount, Sample, Span
 
-__all__ = ["OpenSpan", "SpanRecorder", "overlap_s", "require_samples", "require_spans", "union_s"]
+__all__ = ["Accounts", "OpenSpan", "SpanRecorder", "overlap_s", "require_samples", "require_spans", "union_s"]
+
 
 _start = attrgetter("start_s")
 
@@ -206,3 +209,87 @@ def _union(name: str, spans: Iterable[Span]) -> list[tuple[float, float]]:
         else:
             merged.append((span.start_s, span.end_s))
     return merged
+
+
+@dataclass
+class _Entry:
+    steps: int = 0
+    trained: list[Span] = field(default_factory=list)
+    validated: list[Span] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    slow_host: int | None = None
+
+
+class Accounts:
+    """Collects what each epoch cost.
+
+    Only the intervals of recent epochs are kept; what is finished is a number.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Entry] = {}
+        self._closed: dict[int, EpochAccount] = {}
+        self._recent: list[Span] = []
+
+    def begin(self, epoch: int) -> None:
+        """Start an epoch, or start it again after a rollback."""
+        self._open[epoch] = _Entry()
+
+    def trained(self, span: Span, steps: int) -> None:
+        """Add a training call."""
+        assert span.epoch is not None
+        entry = self._open[span.epoch]
+        entry.steps += steps
+        entry.trained.append(span)
+        self._recent.append(span)
+
+    def validated(self, epoch: int, spans: Sequence[Span]) -> None:
+        """Add the workers' spans of an epoch."""
+        self._open[epoch].validated.extend(spans)
+
+    def add(self, epoch: int, name: str, seconds: float) -> None:
+        """Add seconds to one of `waited_s`, `snapshot_s`, `delivered_s` or `rolled_back_s`."""
+        seconds_by_name = self._open[epoch].seconds
+        seconds_by_name[name] = seconds_by_name.get(name, 0.0) + seconds
+
+    def slow_host(self, epoch: int, host: int, seconds: float) -> None:
+        """Note for which host the others waited in an epoch, and how long."""
+        self._open[epoch].slow_host = host
+        self.add(epoch, "slow_host_s", seconds)
+
+    def trained_s(self, epoch: int) -> float:
+        """Return the seconds trained so far in an open epoch."""
+        return sum(span.duration_s for span in self._open[epoch].trained)
+
+    def close(self, epoch: int, *, skipped: bool = False) -> EpochAccount:
+        """End an epoch whose results are delivered, and return its account."""
+        entry = self._open.pop(epoch)
+        account = EpochAccount(
+            epoch=epoch,
+            steps=entry.steps,
+            trained_s=sum(span.duration_s for span in entry.trained),
+            validated_s=_extent_s(entry.validated),
+            hidden_s=overlap_s(entry.validated, self._recent),
+            skipped=skipped,
+            slow_host=entry.slow_host,
+            **entry.seconds,
+        )
+        self._closed[epoch] = account
+        oldest = min((s.start_s for e in self._open.values() for s in e.trained), default=float("inf"))
+        self._recent = [span for span in self._recent if span.end_s >= oldest]
+        return account
+
+    def drop_after(self, epoch: int) -> float:
+        """Forget the open epochs later than this one and return the seconds that they had trained."""
+        later = [self._open.pop(e) for e in list(self._open) if e > epoch]
+        return sum(span.duration_s for entry in later for span in entry.trained)
+
+    def closed(self) -> list[EpochAccount]:
+        """Return the accounts of the delivered epochs, in order."""
+        return [self._closed[epoch] for epoch in sorted(self._closed)]
+
+
+def _extent_s(spans: Sequence[Span]) -> float:
+    if not spans:
+        return 0.0
+    return max(span.end_s for span in spans) - min(span.start_s for span in spans)

@@ -15,7 +15,7 @@ from typing import Any
 from overlap_train._support.arguments import require_path, text_of
 from overlap_train._support.files import replacing
 from overlap_train.monitoring.recorder import require_samples, require_spans
-from overlap_train.monitoring.rows import thread_order
+from overlap_train.monitoring.timeline import thread_order
 from overlap_train.records import Sample, Span
 
 __all__ = ["save_chrome_trace"]

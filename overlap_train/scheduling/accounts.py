@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field, replace
+from collections import Counter, deque
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,14 +29,10 @@ class DeviceAccount:
     overhead_s: float = 0.0
 
     def book(self, job: Job, seconds: float) -> None:
-        """Add what one job or request took."""
+        """Add what one job took."""
         self.jobs += 1
         self.busy_s += seconds
         self.transfer_bytes += job.transfer_bytes
-
-    def copy(self) -> DeviceAccount:
-        """Return a copy that does not change."""
-        return replace(self)
 
 
 @dataclass(frozen=True)
@@ -94,40 +90,28 @@ class SchedulerStatistics:
 
 @dataclass
 class ModelAccount:
-    """The running counts behind `ModelStatistics`; owned by the scheduler's lock."""
+    """The counts behind `ModelStatistics`, by its names; owned by the scheduler's lock."""
 
-    submitted: int = 0
-    completed: int = 0
-    failed: int = 0
-    rejected: int = 0
-    missed: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     worst_lateness_s: float = 0.0
-    batches: int = 0
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=1024))
 
     def book(self, *, arrival_s: float, end_s: float, deadline_s: float | None, failed: bool) -> None:
-        """Add what one job or request took."""
-        if failed:
-            self.failed += 1
-        else:
-            self.completed += 1
+        """Add what one request took."""
+        self.counts["failed" if failed else "completed"] += 1
+        if not failed:
             self.latencies_s.append(end_s - arrival_s)
         if deadline_s is not None and end_s > deadline_s:
-            self.missed += 1
+            self.counts["missed"] += 1
             self.worst_lateness_s = max(self.worst_lateness_s, end_s - deadline_s)
 
     def statistics(self) -> ModelStatistics:
         """Return the counts and the latencies so far."""
         latencies = np.array(self.latencies_s or [0.0])
         return ModelStatistics(
-            self.submitted,
-            self.completed,
-            self.failed,
-            self.rejected,
-            self.missed,
-            self.worst_lateness_s,
-            self.batches,
-            float(latencies.mean()),
-            float(np.percentile(latencies, 50)),
-            float(np.percentile(latencies, 95)),
+            **self.counts,
+            worst_lateness_s=self.worst_lateness_s,
+            latency_mean_s=float(latencies.mean()),
+            latency_p50_s=float(np.percentile(latencies, 50)),
+            latency_p95_s=float(np.percentile(latencies, 95)),
         )

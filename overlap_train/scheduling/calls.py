@@ -16,10 +16,8 @@ A model inside a model is one layer, so what is in it is not cut.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -187,9 +185,9 @@ def cut_call(call: Call, pieces: int) -> list[Call]:
     if pieces < 2 or not _is_plain(layer):
         return [call]
     if type(layer) is keras.layers.Dense and elements(layer.kernel.shape) >= _LEAST_PARAMETERS:
-        return _DenseCut(call, _bounds(layer.kernel.shape[0], pieces)).calls()
+        return _cut_dense(call, _bounds(layer.kernel.shape[0], pieces))
     if type(layer) is keras.layers.Conv2D and call.work.flops >= _LEAST_FLOPS and _has_free_channels(layer):
-        return _ConvolutionCut(call, _bounds(layer.filters, pieces)).calls()
+        return _cut_convolution(call, _bounds(layer.filters, pieces))
     return [call]
 
 
@@ -214,101 +212,87 @@ def _bounds(length: int, pieces: int) -> list[int]:
     return [min(length, blocks * number // pieces * _MULTIPLE) for number in range(pieces + 1)]
 
 
-class _Cut(ABC):
-    """A call of a layer, cut at some bounds of one of its dimensions."""
-
-    join: str
-    """What the join does, in a word that goes into its name."""
-
-    def __init__(self, call: Call, bounds: Sequence[int]) -> None:
-        self._call = call
-        self._bounds = tuple(itertools.pairwise(bounds))
-        self._layer = call.operation
-        (self._y,) = call.outputs
-
-    def calls(self) -> list[Call]:
-        """Return the pieces and the call that joins them, or the call itself if there is but one piece."""
-        call = self._call
-        if len(self._bounds) < 2:
-            return [call]
-        pieces = [
-            Call(
-                f"{call.name}/{number}",
-                self._layer,
-                call.inputs,
-                (self._partial(first, stop),),
-                self._work(first, stop),
-                functools.partial(self._piece, first, stop),
-                alone=True,
-            )
-            for number, (first, stop) in enumerate(self._bounds)
-        ]
-        joined = replace(
-            call,
-            name=f"{call.name}/{self.join}",
-            inputs=tuple(piece.outputs[0] for piece in pieces),
-            work=self._join_work(),
-            run=self._join,
-            whole=call,
-        )
-        return [*pieces, joined]
-
-    @abstractmethod
-    def _partial(self, first: int, stop: int) -> Any:
-        """The symbolic tensor that a piece makes."""
-
-    @abstractmethod
-    def _work(self, first: int, stop: int) -> Work:
-        """What a piece costs for one example."""
-
-    @abstractmethod
-    def _piece(self, first: int, stop: int, values: Sequence[Any]) -> Sequence[Any]:
-        """Compute a piece from the values of the call's inputs."""
-
-    @abstractmethod
-    def _join_work(self) -> Work:
-        """What the join costs for one example."""
-
-    @abstractmethod
-    def _join(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Compute the call's output from those of the pieces."""
+_Runner = Callable[[Sequence[Any]], Sequence[Any]]
 
 
-class _DenseCut(_Cut):
-    """Some of the inputs of a dense layer and their rows of the kernel in each piece."""
+def _cut_dense(call: Call, bounds: Sequence[int]) -> list[Call]:
+    """Give each piece some of the inputs of a dense layer and their rows of the kernel."""
+    layer, (x,), (y,) = call.operation, call.inputs, call.outputs
+    dtype, (inputs, units) = layer.compute_dtype, layer.kernel.shape
 
-    join = "sum"
+    def piece(first: int, stop: int) -> tuple[Any, Work, _Runner]:
+        def run(values: Sequence[Any]) -> Sequence[Any]:
+            if _constant.get():
+                kernel = tf.constant(_value(layer.kernel)[first:stop], dtype)
+            else:
+                kernel = tf.cast(kernel_rows(layer.kernel, first, stop), dtype)
+            return [keras.ops.matmul(tf.cast(values[0], dtype)[..., first:stop], kernel)]
 
-    def _partial(self, first: int, stop: int) -> Any:
-        return keras.KerasTensor(self._y.shape, self._y.dtype)
+        share = (stop - first) / inputs
+        flops = 2.0 * elements(y.shape[1:-1]) * (stop - first) * units
+        moved = share * tensor_bytes(x) + tensor_bytes(y)
+        work = Work("dense", flops, moved, call.work.weight_bytes * share)
+        return keras.KerasTensor(y.shape, y.dtype), work, run
 
-    def _work(self, first: int, stop: int) -> Work:
-        (x,), kernel = self._call.inputs, self._layer.kernel
-        share = (stop - first) / kernel.shape[0]
-        flops = 2.0 * elements(self._y.shape[1:-1]) * (stop - first) * kernel.shape[1]
-        moved = share * tensor_bytes(x) + tensor_bytes(self._y)
-        return Work("dense", flops, moved, self._call.work.weight_bytes * share)
-
-    def _piece(self, first: int, stop: int, values: Sequence[Any]) -> Sequence[Any]:
-        layer, dtype = self._layer, self._layer.compute_dtype
-        if _constant.get():
-            kernel = tf.constant(_value(layer.kernel)[first:stop], dtype)
-        else:
-            kernel = tf.cast(kernel_rows(layer.kernel, first, stop), dtype)
-        return [keras.ops.matmul(tf.cast(values[0], dtype)[..., first:stop], kernel)]
-
-    def _join_work(self) -> Work:
-        # The sum reads all and writes; bias and activation do once more.
-        pieces = len(self._bounds)
-        moved = tensor_bytes(self._y) * (pieces + 3)
-        return Work("merge", elements(self._y.shape[1:]) * (pieces + 1), moved, operations=2)
-
-    def _join(self, values: Sequence[Any]) -> Sequence[Any]:
-        layer = self._layer
+    def join(values: Sequence[Any]) -> Sequence[Any]:
         total = tf.add_n(list(values))
         if layer.use_bias:
-            total = total + tf.cast(tf.convert_to_tensor(layer.bias), layer.compute_dtype)
+            total = total + tf.cast(tf.convert_to_tensor(layer.bias), dtype)
         return [layer.activation(total) if layer.activation is not None else total]
+
+    # The sum reads all and writes; bias and activation do once more.
+    pieces = len(bounds) - 1
+    work = Work("merge", elements(y.shape[1:]) * (pieces + 1), tensor_bytes(y) * (pieces + 3), operations=2)
+    return _in_pieces(call, bounds, piece, "sum", work, join)
+
+
+def _cut_convolution(call: Call, bounds: Sequence[int]) -> list[Call]:
+    """Give each piece some of the output channels of a convolution."""
+    layer, (x,), (y,) = call.operation, call.inputs, call.outputs
+    dtype = layer.compute_dtype
+
+    def piece(first: int, stop: int) -> tuple[Any, Work, _Runner]:
+        def run(values: Sequence[Any]) -> Sequence[Any]:
+            if _constant.get():
+                kernel = tf.constant(_value(layer.kernel)[..., first:stop])
+            else:
+                with tf.device(layer.kernel.value.device):
+                    kernel = tf.convert_to_tensor(layer.kernel)[..., first:stop]
+            made = layer.convolution_op(tf.cast(values[0], dtype), tf.cast(kernel, dtype))
+            if layer.use_bias:
+                made = tf.nn.bias_add(made, tf.cast(tf.convert_to_tensor(layer.bias)[first:stop], dtype))
+            return [layer.activation(made) if layer.activation is not None else made]
+
+        share = (stop - first) / layer.filters
+        moved = tensor_bytes(x) + share * tensor_bytes(y)
+        work = Work("conv", call.work.flops * share, moved, call.work.weight_bytes * share)
+        return keras.KerasTensor((*y.shape[:-1], stop - first), y.dtype), work, run
+
+    def join(values: Sequence[Any]) -> Sequence[Any]:
+        return [tf.concat(list(values), axis=-1)]
+
+    return _in_pieces(call, bounds, piece, "channels", Work("merge", 0.0, 2.0 * tensor_bytes(y)), join)
+
+
+def _in_pieces(
+    call: Call,
+    bounds: Sequence[int],
+    piece: Callable[[int, int], tuple[Any, Work, _Runner]],
+    joins: str,
+    work: Work,
+    join: _Runner,
+) -> list[Call]:
+    """Return the pieces between some bounds and the call that joins them, or the call if it is one piece."""
+    if len(bounds) < 3:
+        return [call]
+    pieces = []
+    for number, (first, stop) in enumerate(itertools.pairwise(bounds)):
+        tensor, piece_work, run = piece(first, stop)
+        name = f"{call.name}/{number}"
+        pieces.append(Call(name, call.operation, call.inputs, (tensor,), piece_work, run, alone=True))
+    inputs = tuple(each.outputs[0] for each in pieces)
+    name = f"{call.name}/{joins}"
+    return [*pieces, replace(call, name=name, inputs=inputs, work=work, run=join, whole=call)]
 
 
 def kernel_rows(kernel: Any, first: int, stop: int) -> tf.Tensor:
@@ -321,36 +305,3 @@ def kernel_rows(kernel: Any, first: int, stop: int) -> tf.Tensor:
     with tf.device(kernel.value.device):
         flat = tf.reshape(tf.convert_to_tensor(kernel), [-1])
         return tf.reshape(flat[first * columns : stop * columns], [stop - first, columns])
-
-
-class _ConvolutionCut(_Cut):
-    """Some of the output channels of a convolution in each piece."""
-
-    join = "channels"
-
-    def _partial(self, first: int, stop: int) -> Any:
-        return keras.KerasTensor((*self._y.shape[:-1], stop - first), self._y.dtype)
-
-    def _work(self, first: int, stop: int) -> Work:
-        (x,), work = self._call.inputs, self._call.work
-        share = (stop - first) / self._layer.filters
-        moved = tensor_bytes(x) + share * tensor_bytes(self._y)
-        return Work("conv", work.flops * share, moved, work.weight_bytes * share)
-
-    def _piece(self, first: int, stop: int, values: Sequence[Any]) -> Sequence[Any]:
-        layer, dtype = self._layer, self._layer.compute_dtype
-        if _constant.get():
-            kernel = tf.constant(_value(layer.kernel)[..., first:stop])
-        else:
-            with tf.device(layer.kernel.value.device):
-                kernel = tf.convert_to_tensor(layer.kernel)[..., first:stop]
-        y = layer.convolution_op(tf.cast(values[0], dtype), tf.cast(kernel, dtype))
-        if layer.use_bias:
-            y = tf.nn.bias_add(y, tf.cast(tf.convert_to_tensor(layer.bias)[first:stop], dtype))
-        return [layer.activation(y) if layer.activation is not None else y]
-
-    def _join_work(self) -> Work:
-        return Work("merge", 0.0, 2.0 * tensor_bytes(self._y))
-
-    def _join(self, values: Sequence[Any]) -> Sequence[Any]:
-        return [tf.concat(list(values), axis=-1)]

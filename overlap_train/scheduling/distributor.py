@@ -14,7 +14,6 @@ import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from overlap_train._support.arguments import shown
@@ -26,12 +25,8 @@ from overlap_train.scheduling.policy import Board, Policy, selected
 __all__ = ["JobQueue", "LayerController", "LayerDistributor", "SyncChecker"]
 
 
-@dataclass(order=True, slots=True)
-class _Entry:
-    urgency_s: float
-    minus_rank: float
-    order: int
-    job: Job = field(compare=False)
+_Entry = tuple[float, float, int, Job]
+"""Urgency, the rank's negative, the order in which it came, and the job."""
 
 
 class JobQueue:
@@ -54,7 +49,7 @@ class JobQueue:
         with self._lock:
             if self._closed:
                 raise SchedulerClosedError("the job queue is closed")
-            heapq.heappush(self._heaps[name], _Entry(job.urgency_s, -job.rank, next(self._order), job))
+            heapq.heappush(self._heaps[name], (job.urgency_s, -job.rank, next(self._order), job))
             self._ready[name].notify()
 
     def take(self, device: Device) -> Job | None:
@@ -63,26 +58,26 @@ class JobQueue:
             heap = self._heaps[device.name]
             while not heap and not self._closed:
                 self._ready[device.name].wait()
-            return heapq.heappop(heap).job if heap and not self._closed else None
+            return heapq.heappop(heap)[-1] if heap and not self._closed else None
 
     def take_now(self, device: Device) -> Job | None:
         """As `take`, but None at once when there is nothing for `device`."""
         with self._lock:
             heap = self._heaps[device.name]
-            return heapq.heappop(heap).job if heap else None
+            return heapq.heappop(heap)[-1] if heap else None
 
     def waiting(self, device: Device, count: int) -> list[Job]:
         """The first `count` jobs that wait for `device`, the most urgent first."""
         with self._lock:
-            return [entry.job for entry in heapq.nsmallest(count, self._heaps[device.name])]
+            return [entry[-1] for entry in heapq.nsmallest(count, self._heaps[device.name])]
 
     def remove(self, unwanted: Callable[[Job], bool]) -> list[Job]:
         """Take out all waiting jobs for which `unwanted` is true, and return them."""
         removed: list[Job] = []
         with self._lock:
             for name, heap in self._heaps.items():
-                removed += [entry.job for entry in heap if unwanted(entry.job)]
-                kept = [entry for entry in heap if not unwanted(entry.job)]
+                removed += [entry[-1] for entry in heap if unwanted(entry[-1])]
+                kept = [entry for entry in heap if not unwanted(entry[-1])]
                 heapq.heapify(kept)
                 self._heaps[name][:] = kept
         return removed

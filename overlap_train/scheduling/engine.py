@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from overlap_train._support.arguments import require_callable, require_instance, require_real, shown
@@ -182,7 +183,7 @@ class Engine(Closing):
     def statistics(self) -> dict[str, DeviceAccount]:
         """Return a copy of the accounts of each device, by name."""
         with self._lock:
-            return {name: account.copy() for name, account in self._accounts.items()}
+            return {name: replace(account) for name, account in self._accounts.items()}
 
     def close(self) -> None:
         """End what is unfinished with SchedulerClosedError and join the workers. May be called again.

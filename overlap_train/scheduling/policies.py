@@ -127,7 +127,13 @@ class EarliestFinish(Policy):
         plan = self._followed(request, board)
         if plan is not None:
             return devices[plan.placement[index]]
-        return self._earliest(request, index, places, board)
+        tails_s = self._table(request, board)[index]
+
+        def done_s(device: Device, tail_s: float) -> float:
+            seconds = board.run_s(request, index, places, device)
+            return board.free_s(device) + seconds + board.held_up_s(device, seconds) + tail_s
+
+        return min(zip(devices, tails_s, strict=True), key=lambda option: done_s(*option))[0]
 
     def _followed(self, request: Request, board: Board) -> Plan | None:
         """The plan of a request that has been alone since it was made; otherwise it is given up."""
@@ -161,19 +167,6 @@ class EarliestFinish(Policy):
     def release(self, request: Request) -> None:
         """Forget a request that has ended."""
         self._planned.pop(request.number, None)
-
-    def _earliest(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        devices, tails_s = board.platform.devices, self._table(request, board)[index]
-        return min(
-            zip(devices, tails_s, strict=True),
-            key=lambda option: self._cost_s(request, index, places, option[0], board) + option[1],
-        )[0]
-
-    def _cost_s(
-        self, request: Request, index: int, places: dict[int, str], device: Device, board: Board
-    ) -> float:
-        seconds = board.run_s(request, index, places, device)
-        return board.free_s(device) + seconds + board.held_up_s(device, seconds)
 
     def _table(self, request: Request, board: Board) -> list[list[float]]:
         return self._tables.get(request, board, lambda: optimistic_costs(_problem(request, board)))

@@ -340,11 +340,9 @@ class ModelBuilder:
         check_costs(costs)
         self.platform = devices if isinstance(devices, Platform) else tensorflow_platform(devices)
         self.costs = costs if costs is not None else CostModel()
-        self._segments, self._cut = preparation.segments, preparation.cut
-        self._longest_s = preparation.longest_segment_s
-        self._constant_weights = preparation.constant_weights
+        self._options = preparation
         kinds = {device.kind for device in self.platform.devices}
-        gains = costs is None and (len(kinds) > 1 or self._cut > 1)
+        gains = costs is None and (len(kinds) > 1 or preparation.cut > 1)
         self._profile = gains if preparation.profile is None else preparation.profile
         self._as_tensor = _in_place_tensor if preparation.zero_copy else _host_tensor
 
@@ -358,15 +356,16 @@ class ModelBuilder:
         input_specs: Sequence[tf.TensorSpec] = (),
     ) -> Model:
         """Compile a model; takes seconds for a large one."""
-        split = split_model(model, name=name, input_specs=input_specs, cut=self._cut)
+        cut = functools.partial(split_model, model, name=name, input_specs=input_specs, cut=self._options.cut)
+        split = cut()
         single = None
         if self._profile and isinstance(self.costs, CostModel):
             single = self._profile_single(split, self.costs)
             only = worth_cutting(split.graph, self.platform, self.costs)
             if len(only) < len(set(split.graph.joins.values())):
-                split = split_model(model, name=name, input_specs=input_specs, cut=self._cut, only=only)
+                split = cut(only=only)
                 single = None
-        graph = single if single is not None and self._segments == "layers" else self._compiled(split)
+        graph = single if single is not None and self._options.segments == "layers" else self._compiled(split)
         # What is one number for a whole batch cannot be divided among the requests in it.
         most = max_batch if split.keeps_rows else 1
         return Model(
@@ -378,25 +377,29 @@ class ModelBuilder:
         return tuple(None if array is None else self._as_tensor(array) for array in arrays)
 
     def _profile_single(self, split: SplitModel, costs: CostModel) -> LayerGraph:
-        single = merge_layers(split.graph, _every(split.graph))
-        graph = compile_segments(split, single, self.platform, constant_weights=self._constant_weights)
+        graph = self._merged(split, _every(split.graph))
         costs.add_profile(profile_layers(graph, self.platform))
         return graph
 
+    def _merged(self, split: SplitModel, groups: Sequence[range]) -> LayerGraph:
+        segments = merge_layers(split.graph, groups)
+        constant = self._options.constant_weights
+        return compile_segments(split, segments, self.platform, constant_weights=constant)
+
     def _compiled(self, split: SplitModel) -> LayerGraph:
-        every = _every(split.graph)
-        if self._segments == "whole":
+        every, options = _every(split.graph), self._options
+        if options.segments == "whole":
             groups = [range(len(split.graph))]
-        elif isinstance(self._segments, int):
-            pieces = min(self._segments, len(every))
+        elif isinstance(options.segments, int):
+            pieces = min(options.segments, len(every))
             cuts = [round(len(every) * number / pieces) for number in range(pieces + 1)]
             groups = [range(begin, end) for begin, end in itertools.pairwise(cuts)]
-        elif self._segments == "layers":
+        elif options.segments == "layers":
             groups = every
         else:
-            groups = choose_segments(split.graph, self.platform, self.costs, longest_s=self._longest_s)
-        merged = merge_layers(split.graph, groups)
-        graph = compile_segments(split, merged, self.platform, constant_weights=self._constant_weights)
+            longest_s = options.longest_segment_s
+            groups = choose_segments(split.graph, self.platform, self.costs, longest_s=longest_s)
+        graph = self._merged(split, groups)
         # The first call of a function optimises it, which takes seconds: not in the first request.
         measured = profile_layers(graph, self.platform, repeats=3 if self._profile else 1)
         if isinstance(self.costs, CostModel):

@@ -229,12 +229,12 @@ class Service:
             if model.removed:
                 raise SchedulerClosedError(f"model {model.name!r} was removed")
             if not room:
-                model.account.rejected += 1
+                model.account.counts["rejected"] += 1
                 raise QueueFullError(
                     f"{model.max_pending} requests for {model.name!r} are waiting and none began within "
                     f"{timeout_s} s; submit less, wait longer, or raise max_pending"
                 )
-            model.account.submitted += 1
+            model.account.counts["submitted"] += 1
             model.waiting.append(submission)
         self._begin_what_can()
 
@@ -291,7 +291,7 @@ class Service:
                     return
                 self._active += 1
                 batch[0].model.running += 1
-                batch[0].model.account.batches += 1
+                batch[0].model.account.counts["batches"] += 1
                 self._changed.notify_all()
             error = self._begin(batch)
             if error is not None:

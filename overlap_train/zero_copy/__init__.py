@@ -13,10 +13,10 @@ from overlap_train._support.imports import lazy_names
 if TYPE_CHECKING:
     from overlap_train.zero_copy.buffer import MappedBuffer, Turn
     from overlap_train.zero_copy.crossover import Crossover, measure_crossover
+    from overlap_train.zero_copy.cuda import shared_pool
     from overlap_train.zero_copy.pages import ResidentLimit, drop_pages
     from overlap_train.zero_copy.policy import Choice, Mode
     from overlap_train.zero_copy.pool import Pool, PoolStatistics
-    from overlap_train.zero_copy.pools import shared_pool
     from overlap_train.zero_copy.tensors import Statistics, as_array, as_tensor, empty, explain, statistics
 
 __all__ = [
@@ -55,7 +55,7 @@ _HOMES = {
     "empty": "tensors",
     "explain": "tensors",
     "measure_crossover": "crossover",
-    "shared_pool": "pools",
+    "shared_pool": "cuda",
     "statistics": "tensors",
 }
 

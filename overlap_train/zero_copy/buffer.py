@@ -31,11 +31,10 @@ from numpy.typing import DTypeLike, NDArray
 from overlap_train import errors
 from overlap_train._support.closing import Closing
 from overlap_train.zero_copy import dlpack, tensors
-from overlap_train.zero_copy.arguments import checked_device, checked_dtype, checked_shape
-from overlap_train.zero_copy.cuda import CudaBackend, DeviceAttributes
+from overlap_train.zero_copy.cuda import CudaBackend, DeviceAttributes, shared_pool
 from overlap_train.zero_copy.policy import Choice, CrossoverCache, Mode, check_mode, choose_sharing
 from overlap_train.zero_copy.pool import Lease, Pool
-from overlap_train.zero_copy.pools import shared_pool
+from overlap_train.zero_copy.tensors import checked_device, checked_dtype, checked_shape
 
 __all__ = ["MappedBuffer", "Turn", "crossover_key", "crossovers"]
 

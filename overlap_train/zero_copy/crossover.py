@@ -12,9 +12,8 @@ import tensorflow as tf
 from overlap_train import errors
 from overlap_train._support.arguments import require_callable, require_count, require_each, require_flag
 from overlap_train.zero_copy.buffer import MappedBuffer, crossover_key, crossovers
-from overlap_train.zero_copy.cuda import CudaBackend
+from overlap_train.zero_copy.cuda import CudaBackend, shared_pool
 from overlap_train.zero_copy.policy import Mode
-from overlap_train.zero_copy.pools import shared_pool
 
 __all__ = ["Crossover", "SizeTiming", "find_crossover", "measure_crossover"]
 
@@ -23,17 +22,11 @@ SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64
 
 @dataclass(frozen=True, slots=True)
 class SizeTiming:
-    """Medians for one size.
-
-    Attributes:
-        size_bytes: of the input.
-        copy_s: from the filled buffer to the result on the host, by a copy to the GPU.
-        zero_copy_s: the same, with the GPU reading host memory.
-    """
+    """Medians for one size, from the filled buffer to the result on the host."""
 
     size_bytes: int
     copy_s: float
-    zero_copy_s: float
+    zero_copy_s: float  # the GPU reads host memory
 
 
 @dataclass(frozen=True, slots=True)

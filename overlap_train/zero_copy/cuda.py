@@ -17,11 +17,14 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from overlap_train import errors
-from overlap_train.zero_copy.pool import ALIGNMENT, Block
+from overlap_train._support.arguments import is_text, shown
+from overlap_train.zero_copy.pool import ALIGNMENT, Block, HostBackend, Pool
 
-__all__ = ["CudaBackend", "DeviceAttributes", "Driver"]
+__all__ = ["CudaBackend", "DeviceAttributes", "Driver", "shared_pool"]
+
 
 LIBRARIES = ("libcuda.so.1", "libcuda.so", "nvcuda.dll")
 MINIMUM_DRIVER = 12000  # CUDA 12.0: the oldest driver that the CUDA 12 of TensorFlow's wheel runs on
@@ -288,3 +291,51 @@ def _load(names: Sequence[str]) -> ctypes.CDLL:
 
 def _dotted(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
+
+
+_lock = threading.Lock()
+_host = Pool(HostBackend())
+_cuda: Pool | errors.NativeUnavailableError | None = None
+
+
+def shared_pool(backend: Literal["auto", "host", "cuda"] = "auto") -> Pool:
+    """Return the pool of a backend; "auto" means "cuda" where that can be had, and "host" elsewhere.
+
+    Whether there is a GPU is found out once for each process.
+
+    Raises:
+        ValueError: for another name.
+        errors.NativeUnavailableError: for "cuda" where there is no usable GPU.
+    """
+    if not is_text(backend, "auto", "host", "cuda"):
+        raise ValueError(f'backend must be "auto", "host", "cuda" or a Pool, got {shown(backend)}')
+    if is_text(backend, "host"):
+        return _host
+    found = _find_cuda()
+    if isinstance(found, Pool):
+        return found
+    if is_text(backend, "auto"):
+        return _host
+    raise errors.NativeUnavailableError(str(found)) from found
+
+
+def _find_cuda() -> Pool | errors.NativeUnavailableError:
+    global _cuda
+    with _lock:
+        if _cuda is None:
+            try:
+                _cuda = Pool(CudaBackend())
+            except errors.NativeUnavailableError as error:
+                _cuda = error
+        return _cuda
+
+
+def _after_fork() -> None:
+    global _cuda, _lock
+    _lock = threading.Lock()
+    if isinstance(_cuda, Pool):
+        _cuda = errors.NativeUnavailableError("CUDA does not survive a fork: start workers by spawn")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -45,14 +45,7 @@ def check_mode(mode: Mode) -> Mode:
 
 
 def choose_sharing(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
-    """Decide for an input that a GPU reads once.
-
-    Args:
-        mode: what the user asked for.
-        size_bytes: of the input.
-        integrated: whether the GPU shares its memory with the CPU.
-        crossover_bytes: the size up to which sharing was measured to be quicker, or None if unmeasured.
-    """
+    """Decide for an input that a GPU reads once; up to `crossover_bytes` sharing was measured as quicker."""
     mode = check_mode(mode)
     if mode != "auto":
         return Choice(mode == "zero_copy", f"mode={mode!r} was asked for")
@@ -70,10 +63,6 @@ class CrossoverCache:
 
     A damaged or unreadable file counts as empty: it holds nothing that cannot be measured again.
     May be used from any thread and, since the file is replaced as a whole, from any process.
-
-    Args:
-        path: the file; by default `zero_copy.json` in `$XDG_CACHE_HOME/overlap_train`, or in
-            `~/.cache/overlap_train`.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -89,11 +78,7 @@ class CrossoverCache:
             return self._entries.get(key)
 
     def put(self, key: str, crossover_bytes: int) -> None:
-        """Store a crossover, at once and atomically.
-
-        Raises:
-            OSError: if the file cannot be written; the value holds for this object nevertheless.
-        """
+        """Store a crossover atomically. It holds for this object even if writing raises OSError."""
         crossover_bytes = require_count("crossover_bytes", crossover_bytes, minimum=0)
         with self._lock:
             self._entries = {**self._read(), **(self._entries or {}), key: crossover_bytes}

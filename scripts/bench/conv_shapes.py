@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from overlap_train.conv.shapes import ConvKey
+    from overlap_train.conv.measurements import ConvKey
 
 __all__ = ["LAYERS", "Layer"]
 
@@ -25,7 +25,7 @@ class Layer:
 
     def key(self, direction: str, batch: int) -> ConvKey:
         """The convolution in one direction; forward with bias and ReLU."""
-        from overlap_train.conv.shapes import ConvKey
+        from overlap_train.conv.measurements import ConvKey
 
         forward = direction == "forward"
         return ConvKey(

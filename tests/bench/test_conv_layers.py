@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlap_train.conv.shapes import DIRECTIONS, STOCK
+from overlap_train.conv.measurements import DIRECTIONS, STOCK
 from scripts.bench.conv_layers import Row, _interleave, summarise
 from scripts.bench.conv_shapes import LAYERS, Layer
 

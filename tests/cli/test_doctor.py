@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 from overlap_train.cli import doctor
 from overlap_train.cli.main import main
-from overlap_train.conv import library, toolchain
+from overlap_train.conv import build, library
 from overlap_train.errors import NativeUnavailableError
 
 
@@ -115,18 +115,20 @@ def driver(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
 
 
-def test_a_gpu_that_tensorflow_cannot_use_is_told(driver, monkeypatch):
+@pytest.mark.parametrize(
+    ("visible", "state", "text", "remedy"),
+    [
+        (None, "mend", "driver has 2", 'pip install "tensorflow[and-cuda]"'),
+        ("-1", "note", "", "unset CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_a_gpu_that_tensorflow_does_not_use_is_told(driver, monkeypatch, visible, state, text, remedy):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     finding = by_name(doctor._devices())["GPU"]
-    assert finding.state == "mend"
-    assert "driver has 2" in finding.text
-    assert finding.remedy == 'pip install "tensorflow[and-cuda]"'
-
-
-def test_a_gpu_that_the_user_hides_is_a_choice(driver, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    finding = by_name(doctor._devices())["GPU"]
-    assert (finding.state, finding.remedy) == ("note", "unset CUDA_VISIBLE_DEVICES")
+    assert (finding.state, finding.remedy) == (state, remedy)
+    assert text in finding.text
 
 
 def test_a_machine_without_gpus_is_in_order(monkeypatch):
@@ -145,24 +147,27 @@ def test_gpus_are_named(monkeypatch):
     assert by_name(doctor._devices())["GPU:0"].value == "H100"
 
 
-def test_a_convolution_that_is_not_compiled_yet(monkeypatch):
-    monkeypatch.setattr(library, "is_switched_off", lambda: False)
+@pytest.mark.parametrize(
+    ("disabled", "refusal", "text", "remedy"),
+    [
+        ("0", None, "", "overlap-train build"),
+        ("0", "needs a C++17 compiler; apt install g++", "apt install g++", None),
+        ("1", None, "", "unset OVERLAP_TRAIN_CONV_DISABLE"),
+    ],
+    ids=["not compiled yet", "no compiler", "switched off"],
+)
+def test_a_convolution_that_is_not_there_is_a_note(monkeypatch, disabled, refusal, text, remedy):
+    def find_toolchain():
+        if refusal is not None:
+            raise NativeUnavailableError(refusal)
+
+    monkeypatch.setenv("OVERLAP_TRAIN_CONV_DISABLE", disabled)
     monkeypatch.setattr(library, "is_built", lambda: False)
-    monkeypatch.setattr(toolchain, "find_toolchain", lambda: None)
-    (finding,) = doctor._convolution()
-    assert (finding.state, finding.remedy) == ("note", "overlap-train build")
-
-
-def test_a_convolution_that_cannot_be_compiled(monkeypatch):
-    def refuse():
-        raise NativeUnavailableError("needs a C++17 compiler; apt install g++")
-
-    monkeypatch.setattr(library, "is_switched_off", lambda: False)
-    monkeypatch.setattr(library, "is_built", lambda: False)
-    monkeypatch.setattr(toolchain, "find_toolchain", refuse)
+    monkeypatch.setattr(build, "find_toolchain", find_toolchain)
     (finding,) = doctor._convolution()
     assert finding.state == "note"
-    assert "apt install g++" in finding.text
+    assert text in finding.text
+    assert remedy is None or finding.remedy == remedy
 
 
 def test_a_convolution_that_is_there_is_told_with_its_instructions(monkeypatch):
@@ -173,12 +178,6 @@ def test_a_convolution_that_is_there_is_told_with_its_instructions(monkeypatch):
     found = by_name(doctor._convolution())
     assert found["instruction set"].value == "avx2"
     assert all(finding.state != "mend" for finding in found.values())
-
-
-def test_a_convolution_that_is_switched_off_is_a_choice(monkeypatch):
-    monkeypatch.setenv("OVERLAP_TRAIN_CONV_DISABLE", "1")
-    (finding,) = doctor._convolution()
-    assert (finding.state, finding.remedy) == ("note", "unset OVERLAP_TRAIN_CONV_DISABLE")
 
 
 def test_caches_are_told_with_their_sizes(monkeypatch, tmp_path):

@@ -1,7 +1,8 @@
-"""The choice among algorithms, for shapes that are known, assumed or unknown, and types that are not ours."""
+"""One convolution of a graph: the choice among algorithms, products of matrices, depthwise ones."""
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.conv import convolution as module
-from overlap_train.conv.convolution import ASSUMED_BATCH, Convolution, may_run_natively
-from overlap_train.conv.shapes import DIRECTIONS, MATMUL, STOCK, ConvKey
+from overlap_train.conv import selection
+from overlap_train.conv.convolution import ASSUMED_BATCH, Convolution, DepthwiseConvolution, may_run_natively
+from overlap_train.conv.measurements import DIRECTIONS, MATMUL, STOCK, ConvKey
 
 PLAIN = Convolution((1, 1), "SAME", relu=True, bias=True)
 IMAGE, FILTERS = tf.TensorShape([2, 9, 7, 3]), tf.TensorShape([3, 3, 3, 4])
@@ -152,3 +154,150 @@ def test_bias_and_activation_follow_the_convolution(algorithm):
     made = [Convolution((1, 1), "SAME", relu=relu, bias=True) for relu in (False, True)]
     plain, rectified = (np.ravel(each.forward(algorithm, x, filters, bias)).tolist() for each in made)
     assert (plain, rectified) == ([1.5, -0.5], [1.5, 0.0])
+
+
+RNG = np.random.default_rng(4)
+PRODUCT = ConvKey("forward", "float32", (2, 8, 8, 3), (1, 1, 3, 5), (1, 1), "SAME")
+
+
+def doubles(*shape: int, dtype: str = "float64") -> tf.Tensor:
+    return tf.constant(RNG.normal(size=shape), dtype)
+
+
+@pytest.fixture
+def _as_products(monkeypatch):
+    monkeypatch.setattr(selection, "choose", lambda key, compute: MATMUL)
+
+
+@pytest.mark.usefixtures("native", "_as_products")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("batch", [2, None])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_value_and_gradients_are_those_of_tensorflow(bias, relu, batch, padding):
+    x, filters, offsets = doubles(2, 3, 4, 6), doubles(1, 1, 6, 5), doubles(5 if bias else 0)
+
+    def stock(x, filters, offsets):
+        y = tf.nn.conv2d(x, filters, 1, padding)
+        y = tf.nn.bias_add(y, offsets) if bias else y
+        return tf.nn.relu(y) if relu else y
+
+    results = []
+    for compute in (Convolution((1, 1), padding, relu=relu, bias=bias), stock):
+
+        @tf.function(input_signature=[tf.TensorSpec([batch, 3, 4, 6], tf.float64)], autograph=False)
+        def step(x, compute=compute):
+            with tf.GradientTape() as tape:
+                tape.watch([x, filters, offsets])
+                y = compute(x, filters, offsets)
+                loss = tf.reduce_sum(tf.sin(y))
+            return y, tape.gradient(loss, [x, filters, offsets][: 3 if bias else 2])
+
+        y, gradients = step(x)
+        results.append([y, *gradients])
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("native", "_as_products")
+def test_gradients_of_a_function_that_forgets_shapes():
+    @tf.custom_gradient
+    def forgetful(y):
+        def gradient(dy):
+            return tf.numpy_function(lambda value: value, [dy], dy.dtype)
+
+        return tf.identity(y), gradient
+
+    x, filters = doubles(2, 3, 4, 6), doubles(1, 1, 6, 5)
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch([x, filters])
+            y = Convolution((1, 1), "SAME", relu=False, bias=False)(x, filters, tf.zeros([0], x.dtype))
+            loss = tf.reduce_sum(tf.sin(forgetful(y)))
+        return tape.gradient(loss, [x, filters])
+
+    with tf.GradientTape() as tape:
+        tape.watch([x, filters])
+        loss = tf.reduce_sum(tf.sin(tf.nn.conv2d(x, filters, 1, "SAME")))
+    for ours, theirs in zip(step(), tape.gradient(loss, [x, filters]), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, MATMUL),
+        ({"input_shape": (2, 64, 64, 3)}, STOCK),
+        ({"strides": (2, 2)}, STOCK),
+        ({"strides": (1, 2)}, STOCK),
+        ({"filter_shape": (3, 3, 3, 5)}, STOCK),
+        ({"filter_shape": (1, 2, 3, 5)}, STOCK),
+    ],
+    ids=str,
+)
+def test_what_nobody_has_timed_is_a_product_where_its_rows_are_few(changes, expected):
+    selection.clear_timings()
+    for direction in DIRECTIONS:
+        key = dataclasses.replace(PRODUCT, direction=direction, **changes)
+        missing: set[ConvKey] = set()
+        with selection.only_known(missing):
+            assert selection.choose(key, None) == expected
+        assert missing == {key}, "the planner may still time it"
+
+
+def test_an_empty_batch_is_no_product():
+    assert selection.choose(dataclasses.replace(PRODUCT, input_shape=(0, 8, 8, 3)), None) != MATMUL
+
+
+def numbers(*shape: int) -> tf.Tensor:
+    return tf.constant(RNG.normal(size=shape), "float32")
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("image", "window"),
+    [((3, 9, 7, 20), (3, 3)), ((2, 6, 11, 67), (5, 2)), ((5, 1, 1, 130), (1, 1)), ((0, 4, 4, 16), (3, 3))],
+    ids=str,
+)
+def test_gradients_are_those_of_tensorflow(padding, stride, image, window):
+    x, filters = numbers(*image), numbers(*window, image[3], 1)
+    results = []
+    for convolve in (
+        DepthwiseConvolution(stride, padding),
+        lambda x, filters: tf.nn.depthwise_conv2d(x, filters, [1, stride, stride, 1], padding),
+    ):
+        if image[1] < window[0] and padding == "VALID":
+            pytest.skip("no window fits")
+        with tf.GradientTape() as tape:
+            tape.watch([x, filters])
+            y = convolve(x, filters)
+            loss = tf.reduce_sum(tf.sin(y))
+        results.append([y, *tape.gradient(loss, [x, filters])])
+    if not image[0]:  # TensorFlow leaves this gradient uninitialised without oneDNN
+        results[1][2] = tf.zeros_like(filters)
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("native")
+def test_derivatives_of_derivatives_are_those_of_tensorflow():
+    x, filters, weights = (numbers(2, 5, 6, 20), numbers(3, 3, 20, 1), numbers(3, 3, 20, 1))
+    results = []
+    for convolve in (
+        DepthwiseConvolution(2, "SAME"),
+        lambda x, filters: tf.nn.depthwise_conv2d(x, filters, [1, 2, 2, 1], "SAME"),
+    ):
+        with tf.GradientTape() as outer:
+            outer.watch([x, filters])
+            with tf.GradientTape() as inner:
+                inner.watch(filters)
+                loss = tf.reduce_sum(tf.square(convolve(x, filters)))
+            penalty = tf.reduce_sum(inner.gradient(loss, filters) * weights)
+        results.append(outer.gradient(penalty, [x, filters]))
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)

@@ -1,12 +1,61 @@
-"""algorithm="auto": what it times, what it chooses, what it reports."""
+"""algorithm="auto": what it times, chooses, keeps for other processes, and reports."""
 
 from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
 
 import pytest
 import tensorflow as tf
 
-from overlap_train.conv import format_report, report, selection, tiled_conv2d
-from overlap_train.conv.shapes import STOCK, ConvKey
+from overlap_train.conv import format_report, measurements, report, selection, tiled_conv2d
+from overlap_train.conv.measurements import MATMUL, STOCK, ConvKey, Timing
+
+PLAIN = ConvKey("forward", "float32", (2, 9, 7, 3), (3, 3, 3, 4), (1, 1), "SAME")
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_output_shape_is_tensorflows(padding: str, stride: int) -> None:
+    for size in (5, 6, 7):
+        key = ConvKey("forward", "float32", (1, size, 9, 2), (3, 3, 2, 4), (stride, stride), padding)
+        assert key.output_shape == tuple(
+            tf.nn.conv2d(tf.zeros(key.input_shape), tf.zeros(key.filter_shape), stride, padding).shape
+        )
+
+
+def test_a_product_and_a_sum_are_two_operations():
+    assert PLAIN.flops == 2 * (2 * 9 * 7 * 4) * (3 * 3 * 3)
+    assert replace(PLAIN, padding="VALID").flops == 2 * (2 * 7 * 5 * 4) * 27
+
+
+@pytest.mark.parametrize(
+    ("window", "strides", "algorithms"),
+    [
+        ((3, 3), (1, 1), ("winograd", "direct")),
+        ((1, 1), (1, 1), (MATMUL, "direct")),
+        ((5, 3), (1, 1), ("direct",)),
+        ((3, 3), (2, 2), ("direct",)),
+        ((1, 1), (1, 2), ("direct",)),
+    ],
+)
+def test_what_can_compute_it(window, strides, algorithms):
+    assert replace(PLAIN, filter_shape=(*window, 3, 4), strides=strides).algorithms == algorithms
+
+
+def test_an_assumed_batch_is_the_same_convolution():
+    assert replace(PLAIN, batch_assumed=True) == PLAIN
+    assert replace(PLAIN, bias=True) != PLAIN
+
+
+@pytest.mark.parametrize(
+    ("chosen", "speedup", "ours"), [("direct", 2.0, 2.0), (STOCK, 1.0, 2.0), ("winograd", 0.5, 2.0)]
+)
+def test_what_was_gained_and_could_have_been(chosen, speedup, ours):
+    timing = Timing(PLAIN, {STOCK: 4.0, "direct": 2.0, "winograd": 8.0}, chosen)
+    assert (timing.speedup, timing.best_of_ours) == (speedup, ours)
+
 
 KEY = ConvKey("filter_gradient", "float32", (1, 9, 7, 3), (3, 3, 3, 4), (1, 1), "SAME")
 
@@ -96,3 +145,144 @@ def test_an_unknown_batch_is_marked_in_the_report() -> None:
     assert row.key.batch_assumed
     assert row.key.input_shape[0] == 4
     assert "4?" in format_report()
+
+
+FORWARD = ConvKey("forward", "float32", (8, 6, 6, 2), (3, 3, 2, 4), (1, 1), "SAME", bias=True, relu=True)
+GRADIENT = ConvKey("filter_gradient", "float64", (8, 6, 6, 2), (5, 3, 2, 4), (2, 1), "VALID")
+TIMINGS = {
+    FORWARD: Timing(FORWARD, {STOCK: 2.0, "winograd": 1.0, "direct": 3.0}, "winograd"),
+    GRADIENT: Timing(GRADIENT, {STOCK: 2.0, "direct": 3.0}, STOCK),
+}
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def file_in(home):
+    (found,) = home.rglob("*.json")
+    return found
+
+
+def test_what_is_saved_is_loaded_and_added_to():
+    assert measurements.load() == {}
+    measurements.save([TIMINGS[FORWARD]])
+    measurements.save([TIMINGS[GRADIENT]])
+    assert measurements.load() == TIMINGS
+    measurements.remove()
+    assert measurements.load() == {}
+    measurements.remove()
+
+
+def test_a_batch_that_was_assumed_is_the_same_convolution():
+    measurements.save(TIMINGS.values())
+    assumed = ConvKey(
+        *(getattr(FORWARD, name) for name in FORWARD.__dataclass_fields__ if name != "batch_assumed")
+    )
+    assert measurements.load()[assumed] == TIMINGS[FORWARD]
+
+
+@pytest.mark.parametrize("name", ["OVERLAP_TRAIN_CONV_ISA", "OVERLAP_TRAIN_CONV_HELPERS"])
+def test_other_kernels_have_other_times(monkeypatch, name):
+    measurements.save(TIMINGS.values())
+    monkeypatch.setenv(name, "portable")
+    assert measurements.load() == {}
+
+
+def changed(path, value):
+    rows = [
+        json.loads(
+            json.dumps(
+                {"key": FORWARD.__dict__, "milliseconds": TIMINGS[FORWARD].milliseconds, "chosen": "winograd"}
+            )
+        )
+    ]
+    target = rows[0]
+    for part in path[:-1]:
+        target = target[part]
+    target[path[-1]] = value
+    return json.dumps(rows)
+
+
+NONSENSE = [
+    "",
+    "{",
+    "[[]]",
+    "[null]",
+    "[" * 100_000,
+    changed(["chosen"], "fastest"),
+    changed(["milliseconds", "direct"], -1),
+    changed(["milliseconds", "direct"], float("nan")),
+    changed(["milliseconds", "direct"], True),
+    changed(["milliseconds"], {}),
+    changed(["key", "direction"], "sideways"),
+    changed(["key", "dtype"], "int8"),
+    changed(["key", "padding"], []),
+    changed(["key", "input_shape"], [8, 6, 6]),
+    changed(["key", "input_shape"], [8, 6, 6, 0]),
+    changed(["key", "input_shape"], [8, 6, 6, 2.5]),
+    changed(["key", "strides"], None),
+    changed(["key", "bias"], "yes"),
+]
+
+
+@pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
+def test_a_damaged_file_is_as_good_as_none_and_is_replaced(home, text):
+    measurements.save([TIMINGS[FORWARD]])
+    file_in(home).write_text(text)
+    assert measurements.load() == {}
+    measurements.save([TIMINGS[GRADIENT]])
+    assert measurements.load() == {GRADIENT: TIMINGS[GRADIENT]}
+
+
+def test_a_pipe_or_a_directory_in_its_place_is_not_waited_for(home):
+    measurements.save([TIMINGS[FORWARD]])
+    file = file_in(home)
+    file.unlink()
+    os.mkfifo(file)
+    assert measurements.load() == {}
+    file.unlink()
+    file.mkdir()
+    assert measurements.load() == {}
+    measurements.save([TIMINGS[FORWARD]])
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "")
+    measurements.save(TIMINGS.values())
+    assert measurements.load() == {}
+
+
+ROW = ConvKey("forward", "float32", (8, 9, 7, 3), (3, 3, 3, 4), (1, 1), "SAME")
+
+
+def test_nothing_timed_is_a_head_alone():
+    assert report() == ()
+    (head,) = format_report().splitlines()
+    assert head.split()[:3] == ["convolution", "direction", "tf.nn"]
+
+
+def test_a_row_shows_all_times_and_what_was_chosen():
+    row = Timing(ROW, {STOCK: 4.0, "winograd": 2.0, "direct": 8.0}, "winograd")
+    head, line = format_report([row]).splitlines()
+    assert line.split() == [
+        *("8×9×7×3", "→", "4,", "3×3/1", "SAME", "forward", "4.000", "2.000", "8.000", "winograd", "2.00")
+    ]
+    assert len(line) == len(head)
+    assert line[head.index("matmul") : head.index("matmul") + 6].strip() == ""
+
+
+def test_an_assumed_batch_and_an_epilogue_are_marked():
+    key = replace(ROW, batch_assumed=True, bias=True, relu=True)
+    _, line = format_report([Timing(key, {STOCK: 1.0, MATMUL: 2.0}, STOCK)]).splitlines()
+    assert line.startswith("8?×9×7×3 → 4, 3×3/1 SAME +bias +relu")
+    assert line.endswith("0.50")
+
+
+@pytest.mark.parametrize("rows", ["all", [3], 7])
+def test_what_is_no_row_is_refused(rows):
+    with pytest.raises(TypeError, match=r"rows.* must be|rows must be"):
+        format_report(rows)

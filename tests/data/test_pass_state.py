@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._checkpoint.data_state import DataState
+from overlap_train._checkpoint.attributes import DataState
 from overlap_train._data.pass_state import (
     DrawnVariables,
     PassSeeds,

@@ -25,7 +25,7 @@ ROOMS = (
         "_support",
     ),
     *("_training", "_validation", "options", "parallel", "records.py", "routing.py", "trainer.py"),
-    *(f"conv/{name}.py" for name in ("build", "library", "native_cache", "toolchain")),
+    *(f"conv/{name}.py" for name in ("build", "library", "native_cache")),
 )
 
 _WORD = re.compile(r"[A-Za-z][\w'.=()-]*")

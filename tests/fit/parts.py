@@ -20,9 +20,8 @@ from overlap_train._keras.data import recognize
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._training.loops import Loop, StepsDone
 from overlap_train._validation.backlog import Backlog
-from overlap_train.monitoring.accounts import Accounts
 from overlap_train.monitoring.progress import ProgressReporter
-from overlap_train.monitoring.recorder import SpanRecorder
+from overlap_train.monitoring.recorder import Accounts, SpanRecorder
 from overlap_train.parallel.hosts import SingleHost
 from tests.validation.runners import EndedByTest, suite_of
 

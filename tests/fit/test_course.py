@@ -8,8 +8,7 @@ import pytest
 
 from overlap_train._fit import course as module
 from overlap_train._fit.course import Course, Ledger
-from overlap_train.monitoring.accounts import Accounts
-from overlap_train.monitoring.recorder import SpanRecorder
+from overlap_train.monitoring.recorder import Accounts, SpanRecorder
 
 
 @pytest.fixture

@@ -86,29 +86,6 @@ def test_parts_of_a_package_are_not_counted_twice(tmp_path):
     assert "RAPL" not in [entry.source for entry in missing]
 
 
-def reason_for_rapl(root):
-    _, missing = energy.find_counters(powercap=root)
-    return next(entry.reason for entry in missing if entry.source == "RAPL")
-
-
-def test_a_missing_counter_is_told_with_its_reason(tmp_path):
-    assert "no RAPL zone" in reason_for_rapl(tmp_path)
-
-
-def test_an_unreadable_counter_is_told(tmp_path):
-    (zone(tmp_path, "intel-rapl:0", 1) / "energy_uj").write_text("not a number")
-    assert "cannot be read" in reason_for_rapl(tmp_path)
-
-
-def test_a_counter_for_root_only_is_told(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError
-
-    zone(tmp_path, "intel-rapl:0", 1)
-    monkeypatch.setattr(energy.Rapl, "__init__", refuse)
-    assert "root only" in reason_for_rapl(tmp_path)
-
-
 def test_nvml_counts_millijoules():
     class Library:
         def nvmlDeviceGetHandleByIndex(self, index):
@@ -120,3 +97,16 @@ def test_nvml_counts_millijoules():
     counter = energy.Nvml(0, Library())
     assert counter.read_j() == 1.5
     assert counter.source == "NVML GPU 0"
+
+
+@pytest.mark.parametrize(
+    ("energy_uj", "failing", "reason"),
+    [(None, None, "no RAPL zone"), ("no number", None, "cannot be read"), (1, PermissionError, "root only")],
+)
+def test_a_missing_counter_is_told_with_its_reason(tmp_path, monkeypatch, energy_uj, failing, reason):
+    if energy_uj is not None:
+        zone(tmp_path, "intel-rapl:0", energy_uj)
+    if failing is not None:
+        monkeypatch.setattr(energy, "Rapl", lambda _: (_ for _ in ()).throw(failing))
+    _, missing = energy.find_counters(powercap=tmp_path)
+    assert reason in next(entry.reason for entry in missing if entry.source == "RAPL")

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from overlap_train.monitoring.jsonl import AccountLog
+from overlap_train.monitoring.account_files import AccountLog
 from overlap_train.records import EpochAccount
 from tests.support.values import Unprintable
 

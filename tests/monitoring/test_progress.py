@@ -1,3 +1,5 @@
+"""How far a fit has come: the lines of a log file, the one line of a terminal, streams that break."""
+
 from __future__ import annotations
 
 import contextlib
@@ -10,7 +12,7 @@ import threading
 import pytest
 from tqdm import tqdm
 
-from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.progress import LiveLine, ProgressReporter, TolerantStream, is_terminal
 
 _LOSS = {"loss": 0.25}
 _VAL_LOSS = {"val_loss": 0.125}
@@ -182,18 +184,6 @@ def test_terminal_shows_the_pending_validation_beside_the_bar(make):
     ]
 
 
-def test_line_never_exceeds_the_terminal_and_keeps_what_matters_most(make, monkeypatch):
-    _resize(monkeypatch, 81, 25)
-    reporter, stream, clock = make(_Terminal())
-    reporter.epoch_begin(1)
-    reporter.validation_pending([(0, 5, 7)])
-    clock.now_s = 2
-    reporter.steps_done(1, 5, {f"metric_{i}": 0.5 for i in range(9)})
-    assert len(stream.screen()) == 1
-    assert len(stream.screen()[0]) <= 80
-    assert stream.screen()[0].endswith("validating 1: 5/7 shards")
-
-
 def test_finished_epochs_leave_one_line_each_on_a_terminal(make):
     reporter, stream, _ = make(_Terminal())
     _fit(reporter)
@@ -282,15 +272,6 @@ def test_broken_stream_does_not_end_the_training(make, make_stream):
     reporter.close()
 
 
-def test_character_that_the_stream_cannot_write_is_not_taken_for_a_broken_stream(make):
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    reporter, _, _ = make(stream)
-    reporter.message("größer")
-    reporter.message("smaller")
-    stream.flush()
-    assert stream.buffer.getvalue().split() == [rb"gr\xf6\xdfer", b"smaller"]
-
-
 def test_bar_of_the_caller_on_the_same_terminal_stays_whole(make):
     stream = _Terminal()
     with tqdm(total=4, desc="trials", file=stream, ascii=True, bar_format="{desc} {n}/4") as trials:
@@ -309,17 +290,6 @@ def test_live_line_leaves_no_thread_behind(make):
     assert set(threading.enumerate()) == before
 
 
-@pytest.mark.parametrize("kind", ["dumb", "without a size"])
-def test_terminal_that_nobody_watches_gets_plain_lines(make, monkeypatch, kind):
-    if kind == "dumb":
-        monkeypatch.setenv("TERM", "dumb")
-    else:
-        _resize(monkeypatch, 0, 0)
-    reporter, stream, _ = make(_Terminal())
-    _fit(reporter)
-    assert "\r" not in stream.getvalue()
-
-
 @pytest.mark.parametrize(
     ("seconds", "pace"), [(20.0, "2 s/step"), (0.0456, "4.56 ms/step"), (0.000123, "12.3 us/step")]
 )
@@ -328,3 +298,189 @@ def test_pace_has_a_readable_unit(make, seconds, pace):
     reporter.steps_done(0, 10, {})
     reporter.epoch_trained(0, {}, seconds)
     assert f"({pace})" in stream.getvalue()
+
+
+class Breaks(io.StringIO):
+    """Breaks after some characters."""
+
+    def __init__(self, room=3):
+        super().__init__()
+        self.room, self.attempts = room, 0
+
+    def write(self, text):
+        self.attempts += 1
+        if self.attempts > self.room:
+            raise BrokenPipeError
+        return super().write(text)
+
+
+def test_a_stream_that_breaks_is_silent_from_then_on():
+    below = Breaks(1)
+    stream = TolerantStream(below)
+    assert [stream.write(text) for text in ("one", "two", "three")] == [3, 3, 5]
+    stream.flush()
+    assert (below.getvalue(), below.attempts) == ("one", 2)
+
+
+def test_a_closed_stream_is_a_broken_one_and_a_missing_character_is_not():
+    closed = io.StringIO()
+    closed.close()
+    TolerantStream(closed).write("lost")
+    below = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    stream = TolerantStream(below)
+    for text in ("größer, ", "smaller"):
+        stream.write(text)
+    stream.flush()
+    assert below.buffer.getvalue() == rb"gr\xf6\xdfer, smaller"
+
+
+def test_no_stream_is_a_broken_one():
+    stream = TolerantStream(None)
+    assert stream.write("lost") == 4
+    stream.flush()
+    assert not is_terminal(stream)
+
+
+class Teed:
+    """What a program puts in the place of standard output to keep what is written."""
+
+    def __init__(self):
+        self.written = []
+
+    def write(self, text):
+        self.written.append(text)
+
+    def flush(self):
+        """Nothing waits."""
+
+
+class Undecided(Teed):
+    def isatty(self):
+        raise RuntimeError("not open yet")
+
+
+@pytest.mark.parametrize("kind", [Teed, Undecided])
+def test_what_cannot_tell_whether_it_is_a_terminal_is_none(kind):
+    below = kind()
+    stream = TolerantStream(below)
+    assert not is_terminal(stream)
+    stream.write("kept")
+    stream.flush()
+    assert below.written == ["kept"]
+
+
+def test_it_passes_for_the_stream_below():
+    below = io.StringIO()
+    one, other = TolerantStream(below), TolerantStream(below)
+    assert one == below
+    assert one == other
+    assert hash(one) == hash(below)
+    assert one != TolerantStream(io.StringIO())
+    assert one.closed is False
+
+
+@pytest.mark.parametrize(
+    ("term", "columns", "lines", "expected"),
+    [("xterm", 80, 24, True), ("dumb", 80, 24, False), ("xterm", 0, 0, False)],
+)
+def test_a_terminal_has_a_size_and_can_go_back(monkeypatch, term, columns, lines, expected):
+    monkeypatch.setenv("TERM", term)
+    _resize(monkeypatch, columns, lines)
+    assert is_terminal(_Terminal()) is expected
+    assert not is_terminal(io.StringIO())
+
+
+def test_a_terminal_without_a_descriptor_is_believed(monkeypatch):
+    def fails(descriptor):
+        raise OSError
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(os, "get_terminal_size", fails)
+    assert is_terminal(_Terminal())
+
+
+class Console:
+    """What a program that shows the output itself puts in the place of standard output."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        """Nothing is kept back."""
+
+    def isatty(self):
+        return True
+
+
+class Numbered(Console):
+    def fileno(self):
+        return "no number"
+
+
+class Refuses(Console):
+    def write(self, text):
+        raise ValueError("no such text")
+
+
+@pytest.mark.parametrize("console", [Console(), Numbered()], ids=["no descriptor", "no number"])
+def test_a_line_is_drawn_on_a_console_that_is_no_file(console, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    assert is_terminal(console)
+    line = LiveLine(TolerantStream(console))
+    line.draw("epoch 1/3", 4, 10, ["loss 0.5"])
+    line.close()
+    assert "epoch 1/3" in console.text
+
+
+def test_what_a_console_without_a_state_raises_is_raised():
+    with pytest.raises(ValueError, match="no such text"):
+        TolerantStream(Refuses()).write("text")
+
+
+@pytest.fixture
+def line(monkeypatch):
+    """Returns a line on a terminal of 60 columns, and the terminal."""
+    _resize(monkeypatch, 61, 24)  # tqdm leaves the last column free
+    terminal = _Terminal()
+    made = LiveLine(TolerantStream(terminal))
+    yield made, terminal
+    made.close()
+
+
+def test_nothing_is_shown_before_the_first_draw(line):
+    live, terminal = line
+    live.close()
+    assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "shown"), [(5, 10, "epoch |##########          | 5/10"), (7, None, "7 steps")]
+)
+def test_the_bar_shows_how_many_are_done(line, step, steps, shown):
+    live, terminal = line
+    live.draw("epoch", step, steps, [])
+    assert shown in terminal.screen()[-1]
+
+
+def test_what_does_not_fit_is_left_out_from_the_end(line):
+    live, terminal = line
+    live.draw("epoch", 5, 10, ["loss 0.25", "an accuracy of 0.75 and more", "more"])
+    (shown,) = terminal.screen()
+    assert shown.endswith("5/10, loss 0.25")
+    assert len(shown) <= 60
+    live.draw("e", 5, 10, ["loss 0.25", "more"])
+    assert terminal.screen()[-1].endswith("5/10, loss 0.25, more")
+
+
+def test_a_message_stays_above_and_the_line_goes_when_it_is_closed(line):
+    live, terminal = line
+    live.draw("epoch", 5, 10, [])
+    live.say("a notice")
+    assert terminal.screen()[0] == "a notice"
+    assert terminal.screen()[-1].startswith("epoch |")
+    live.close()
+    live.close()
+    assert terminal.screen() == ["a notice"]

@@ -1,3 +1,5 @@
+"""Spans, how long two kinds of them overlap, and the accounts of epochs."""
+
 from __future__ import annotations
 
 import itertools
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlap_train.monitoring.recorder import SpanRecorder, overlap_s, union_s
+from overlap_train.monitoring.recorder import Accounts, SpanRecorder, overlap_s, union_s
 from overlap_train.records import Span
 
 
@@ -59,18 +61,6 @@ def test_full_recorder_counts_what_it_drops_and_starts_anew_after_clear():
     assert (len(recorder.spans()), recorder.dropped) == (2, 1)
     recorder.clear()
     assert (recorder.spans(), recorder.dropped) == ((), 0)
-
-
-def test_recorder_of_size_zero_keeps_nothing():
-    recorder = SpanRecorder(max_spans=0)
-    with recorder.span("train"):
-        pass
-    assert (recorder.spans(), recorder.dropped) == ((), 1)
-
-
-def test_negative_size_is_refused():
-    with pytest.raises(ValueError, match="max_spans must be at least 0; got -1"):
-        SpanRecorder(max_spans=-1)
 
 
 def test_no_span_is_lost_or_counted_twice_when_threads_fill_the_recorder_together():
@@ -143,3 +133,67 @@ def test_overlap_and_union_agree_with_counting_seconds(a, b):
     seconds_a, seconds_b = ({t for start, end in side for t in range(start, end)} for side in (a, b))
     assert union_s(_spans(*a)) == len(seconds_a)
     assert overlap_s(_spans(*a), _spans(*b)) == len(seconds_a & seconds_b)
+
+
+def span(name, start, end, epoch):
+    return Span(name, "t", float(start), float(end), epoch)
+
+
+def test_an_epoch_that_is_validated_while_the_next_one_is_trained():
+    accounts = Accounts()
+    accounts.begin(0)
+    accounts.trained(span("train", 0, 4, 0), 3)
+    accounts.trained(span("train", 5, 6, 0), 2)
+    assert accounts.trained_s(0) == 5
+    accounts.add(0, "snapshot_s", 0.5)
+    accounts.begin(1)
+    accounts.trained(span("train", 7, 9, 1), 5)
+    accounts.validated(0, [span("validate", 6, 8, 0), span("validate", 8.5, 10, 0)])
+    accounts.add(0, "waited_s", 1.0)
+    accounts.add(0, "waited_s", 0.25)
+    account = accounts.close(0)
+    assert (account.epoch, account.steps, account.trained_s) == (0, 5, 5)
+    assert account.validated_s == 4, "from the first part's start to the last one's end"
+    assert account.hidden_s == 1.5, "beside training calls only"
+    assert (account.waited_s, account.snapshot_s) == (1.25, 0.5)
+    assert accounts.closed() == [account]
+
+
+def test_what_is_rolled_back_is_told_and_forgotten():
+    accounts = Accounts()
+    for epoch in range(3):
+        accounts.begin(epoch)
+        accounts.trained(span("train", 10 * epoch, 10 * epoch + 4, epoch), 1)
+    assert accounts.drop_after(0) == 8
+    accounts.add(0, "rolled_back_s", 8)
+    assert accounts.close(0).rolled_back_s == 8
+    accounts.begin(1)
+    accounts.trained(span("train", 40, 41, 1), 1)
+    assert accounts.close(1).trained_s == 1
+    assert [account.epoch for account in accounts.closed()] == [0, 1]
+
+
+def test_closed_epochs_keep_no_spans():
+    accounts = Accounts()
+    for epoch in range(50):
+        accounts.begin(epoch)
+        accounts.trained(span("train", epoch, epoch + 0.5, epoch), 1)
+        if epoch:
+            accounts.close(epoch - 1)
+        assert len(accounts._recent) <= 2
+
+
+def test_a_name_that_no_account_has_is_refused():
+    accounts = Accounts()
+    accounts.begin(0)
+    accounts.add(0, "lost_s", 1.0)
+    with pytest.raises(TypeError, match="lost_s"):
+        accounts.close(0)
+
+
+def test_the_host_that_the_others_waited_for_is_noted():
+    accounts = Accounts()
+    accounts.begin(0)
+    accounts.slow_host(0, 3, 1.5)
+    account = accounts.close(0)
+    assert (account.slow_host, account.slow_host_s) == (3, 1.5)

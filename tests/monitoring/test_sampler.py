@@ -141,11 +141,6 @@ def test_bad_interval_is_refused_without_a_thread(interval_s):
     assert "overlap_train-sampler" not in _threads()
 
 
-def test_bad_max_samples_is_refused():
-    with pytest.raises(ValueError, match="max_samples must be at least 2; got 1"):
-        Sampler(max_samples=1)
-
-
 def test_meter_reads_this_process(monkeypatch, fresh_gpu_search):
     _fake_gpustat(monkeypatch, list)
     sample = LoadMeter(clock=lambda: 42.0)()

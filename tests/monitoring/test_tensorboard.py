@@ -5,7 +5,7 @@ import math
 import pytest
 import tensorflow as tf
 
-from overlap_train.monitoring.tensorboard import AccountWriter
+from overlap_train.monitoring.account_files import AccountWriter
 from overlap_train.records import EpochAccount
 from tests.support.values import Unprintable
 

@@ -1,16 +1,75 @@
+"""Spans and samples as a picture and as a trace."""
+
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from overlap_train.monitoring import timeline
-from overlap_train.monitoring.rows import Bar
-from overlap_train.monitoring.timeline import save_timeline
+from overlap_train.monitoring.recorder import SpanRecorder, union_s
+from overlap_train.monitoring.timeline import Bar, merged_bars, save_timeline, thread_order
+from overlap_train.monitoring.trace import save_chrome_trace
 from overlap_train.records import Sample, Span
+from tests.support.values import Unprintable
+
+
+def _train(start_s: float, end_s: float, epoch: int = 0, name: str = "train") -> Span:
+    return Span(name, "main", start_s, end_s, epoch)
+
+
+def _bars(*spans: Span, pixel_s: float = 0.1) -> list[tuple]:
+    bars = merged_bars(spans, pixel_s=pixel_s)["main"]
+    return [(bar.name, bar.epoch, bar.depth, bar.start_s, bar.end_s) for bar in bars]
+
+
+def test_training_thread_comes_first_and_worker_2_before_worker_10():
+    names = ["worker-10", "worker-2", "a", "zmain", "2", "worker"]
+    spans = [Span("train" if name == "zmain" else "validate", name, 0, 1) for name in names]
+    assert thread_order(spans) == ["zmain", "2", "a", "worker", "worker-2", "worker-10"]
+
+
+def test_many_short_steps_become_one_bar():
+    steps = [_train(i / 100, i / 100 + 0.009) for i in range(100)]
+    assert _bars(*steps) == [("train", 0, 0, 0.0, 0.999)]
+
+
+def test_gap_wider_than_a_pixel_stays_visible():
+    assert len(_bars(_train(0, 1), _train(1.2, 2))) == 2
+
+
+def test_epochs_and_names_are_not_merged():
+    spans = (_train(0, 1), _train(1, 1.01, name="snapshot"), _train(1.01, 2, epoch=1))
+    assert [bar[:2] for bar in _bars(*spans)] == [("train", 0), ("snapshot", 0), ("train", 1)]
+
+
+def test_steps_are_merged_across_what_is_narrower_than_a_pixel():
+    spans = (_train(0, 1), _train(1, 1.01, name="snapshot"), _train(1.01, 2))
+    assert [(bar[0], *bar[3:]) for bar in _bars(*spans)] == [("train", 0, 2), ("snapshot", 1, 1.01)]
+
+
+def test_span_inside_another_lies_deeper_also_when_it_begins_with_it():
+    spans = (_train(0, 1, name="inner"), _train(0, 3, name="outer"), _train(2, 3, name="inner"), _train(3, 4))
+    assert [(bar[0], bar[2]) for bar in _bars(*spans)] == [
+        ("outer", 0),
+        ("inner", 1),
+        ("inner", 1),
+        ("train", 0),
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9), st.integers(0, 1)), max_size=20))
+def test_without_pixels_merging_keeps_the_time_covered(triples):
+    spans = [_train(start, start + length, epoch) for start, length, epoch in triples]
+    bars = merged_bars(spans, pixel_s=0).get("main", [])
+    assert union_s([_train(bar.start_s, bar.end_s) for bar in bars]) == union_s(spans)
+
 
 plt_figure = pytest.importorskip("matplotlib.figure")
 
@@ -145,10 +204,6 @@ def test_unknown_format_is_an_error_and_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_other_formats_follow_from_the_suffix(tmp_path):
-    assert b"<svg" in save_timeline(tmp_path / "timeline.svg", _run(2)).read_bytes()
-
-
 def test_importing_monitoring_loads_neither_tensorflow_nor_matplotlib():
     heavy = "tensorflow", "matplotlib", "gpustat", "pynvml"
     script = f"import sys, overlap_train.monitoring; print([m for m in {heavy} if m in sys.modules])"
@@ -167,3 +222,84 @@ def test_drawing_leaves_the_figures_of_pyplot_alone(tmp_path):
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.strip() == "False"
+
+
+def _events(path, kind: str) -> list[dict]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    trace = json.loads(path.read_text(), parse_constant=refuse)
+    return [event for event in trace["traceEvents"] if event["ph"] == kind]
+
+
+def test_spans_are_in_microseconds_from_the_first_on(tmp_path):
+    spans = [
+        Span("validate", "worker-0", 101.5, 102.0, 0, None, {"shard": 1}),
+        Span("train", "main", 100.0, 101.0, 0, 40),
+    ]
+    path = save_chrome_trace(tmp_path / "new" / "trace.json", spans)
+    assert [
+        {key: event[key] for key in ("name", "tid", "ts", "dur", "args")} for event in _events(path, "X")
+    ] == [
+        {"name": "train", "tid": 1, "ts": 0.0, "dur": 1e6, "args": {"epoch": 0, "step": 40}},
+        {"name": "validate", "tid": 2, "ts": 1.5e6, "dur": 5e5, "args": {"epoch": 0, "shard": 1}},
+    ]
+
+
+def test_threads_have_their_names_and_the_order_of_the_timeline(tmp_path):
+    spans = [Span("validate", "worker-0", 0, 1), Span("train", "zmain", 0, 1)]
+    metadata = _events(save_chrome_trace(tmp_path / "trace.json", spans), "M")
+    assert [(event["name"], event["tid"], event["args"]) for event in metadata] == [
+        ("process_name", 1, {"name": "overlap_train"}),
+        ("thread_name", 1, {"name": "zmain"}),
+        ("thread_sort_index", 1, {"sort_index": 1}),
+        ("thread_name", 2, {"name": "worker-0"}),
+        ("thread_sort_index", 2, {"sort_index": 2}),
+    ]
+
+
+def test_load_becomes_counters_and_an_unknown_value_is_left_out(tmp_path):
+    samples = [Sample(5.0, 150.0, 3 << 20, (40.0, math.nan), (1 << 20, 0))]
+    counters = _events(save_chrome_trace(tmp_path / "trace.json", [Span("train", "m", 4, 6)], samples), "C")
+    assert {event["name"]: event["args"]["value"] for event in counters} == {
+        "CPU percent": 150.0,
+        "Resident memory MiB": 3.0,
+        "GPU 0 percent": 40.0,
+        "GPU 0 memory MiB": 1.0,
+        "GPU 1 memory MiB": 0.0,
+    }
+    assert {event["ts"] for event in counters} == {1e6}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, object(), b"bytes", {"a": 1}, ("t",)])
+def test_detail_that_json_lacks_does_not_cost_the_trace(tmp_path, value):
+    path = save_chrome_trace(tmp_path / "trace.json", [Span("train", "m", 0, 1, details={"what": value})])
+    assert _events(path, "X")[0]["args"]["what"] == str(value)
+
+
+def test_detail_that_cannot_be_printed_does_not_cost_the_trace(tmp_path):
+    spans = [Span("a", "m", 0, 1, details={"what": Unprintable(), Unprintable(): 1}), Span("b", "m", 0, 1)]
+    what, other = _events(save_chrome_trace(tmp_path / "trace.json", spans), "X")[0]["args"]
+    assert what == "what"
+    assert "Unprintable" in other
+
+
+def test_sample_without_a_time_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="time_s of samples must be finite"):
+        save_chrome_trace(tmp_path / "trace.json", [], [Sample(math.nan, 1.0, 1)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nested_spans_lie_inside_each_other_after_rounding(tmp_path):
+    recorder = SpanRecorder()
+    with recorder.span("outer"), recorder.span("inner"):
+        pass
+    outer, inner = _events(save_chrome_trace(tmp_path / "trace.json", recorder.spans()), "X")
+    assert (outer["name"], inner["name"]) == ("outer", "inner")
+    assert outer["ts"] <= inner["ts"]
+    assert inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 2e-3
+
+
+def test_nothing_recorded_is_an_empty_trace(tmp_path):
+    path = save_chrome_trace(tmp_path / "trace.json", [])
+    assert _events(path, "X") == []

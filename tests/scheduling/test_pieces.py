@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-import threading
 import weakref
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlap_train.errors import SchedulerClosedError, SchedulingError
+from overlap_train.errors import SchedulingError
 from overlap_train.scheduling import (
     POLICIES,
     Arrival,
@@ -36,7 +36,7 @@ from tests.scheduling.graphs import (
     random_platform,
     times,
 )
-from tests.scheduling.runtime.test_engine import Anywhere, Watch
+from tests.scheduling.test_engine import Anywhere, Watch
 
 
 def ran(graph, true_s, policy="earliest_finish", platform=CORES, **options):
@@ -147,8 +147,10 @@ def test_a_loaded_gpu_leaves_a_layer_to_the_cores_once_the_load_is_seen():
 def test_every_layer_once_in_one_form_after_what_it_reads(seed, policy):
     rng = random.Random(seed)
     graphs = [in_pieces(rng, random_graph(rng, rng.randint(1, 12), name=f"n{i}")) for i in range(3)]
-    arrivals = [Arrival(graph, rng.uniform(0, 0.02)) for graph in graphs]
-    result = simulate(arrivals, random_platform(rng), policy, random_costs(rng, *graphs))
+    arrivals = [Arrival(graph, rng.uniform(0, 0.02), rng.randint(-1, 2)) for graph in graphs]
+    platform, costs = random_platform(rng), random_costs(rng, *graphs)
+    loads = {"gpu": BackgroundLoad(rng.uniform(0, 0.9), rng.uniform(0, 1))}
+    result = simulate(arrivals, platform, policy, costs, loads=loads)
     for number, graph in enumerate(graphs):
         jobs = [job for job in result.jobs if job.request == number]
         by_name = {job.layer: job for job in jobs}
@@ -169,6 +171,12 @@ def test_every_layer_once_in_one_form_after_what_it_reads(seed, policy):
         for layer in layers:
             reads = {port.source for port in layer.inputs if port.source >= 0}
             assert all(ends[source] <= by_name[layer.name].start_s + 1e-12 for source in reads)
+        assert all(job.start_s >= arrivals[number].time_s for job in jobs)
+        assert result.finish_s[number] == max(job.end_s for job in jobs)
+    for device in platform.devices:
+        jobs = [job for job in result.jobs if job.device == device.name]
+        changes = sorted((at, by) for job in jobs for at, by in ((job.start_s, 1), (job.end_s, -1)))
+        assert max(itertools.accumulate(by for _, by in changes), default=0) <= device.slots
 
 
 def _left_out(graph, index, by_name):
@@ -249,24 +257,6 @@ def test_a_form_that_fails_ends_its_request_and_no_other(failing):
     assert outputs is None
     assert str(error) == f"{failing} broke"
     assert watch.results[1] == ((4.0,), None)
-
-
-@settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_close_at_any_moment_ends_every_request_once(seed):
-    rng = random.Random(seed)
-    graphs = [adding(in_pieces(rng, random_graph(rng, rng.randint(1, 15), name=f"n{i}"))) for i in range(5)]
-    watch, before = Watch(5), threading.active_count()
-    engine = Engine(random_platform(rng), Whimsical(seed))
-    for number, graph in enumerate(graphs):
-        engine.start(Request(number, graph, (0.0,), on_done=watch))
-    engine.close()
-    watch.wait()
-    assert set(watch.ended.values()) == {1}
-    assert all(
-        error is None or isinstance(error, SchedulerClosedError) for _, error in watch.results.values()
-    )
-    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("whole", [False, True])

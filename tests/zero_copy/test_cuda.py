@@ -149,11 +149,6 @@ def test_missing_library_is_told(tmp_path):
         Driver(tmp_path / "libcuda.so.1")
 
 
-def test_gpu_that_is_not_there_is_told(stub):
-    with pytest.raises(errors.NativeUnavailableError, match="there is no GPU 3"):
-        stub.backend(3)
-
-
 def test_attributes_are_read(stub):
     stub.answer(integrated=1, version=13000)
     attributes = stub.backend().attributes

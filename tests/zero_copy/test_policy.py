@@ -1,9 +1,15 @@
-"""The choice between sharing and copying, and the file of measured crossovers."""
+"""The choice between sharing and copying, where sharing first loses, and the file that keeps it."""
+
+from __future__ import annotations
 
 import json
 
 import pytest
+import tensorflow as tf
 
+from overlap_train import errors
+from overlap_train.zero_copy import crossover as module
+from overlap_train.zero_copy.crossover import SizeTiming, find_crossover, measure_crossover
 from overlap_train.zero_copy.policy import CrossoverCache, choose_sharing
 
 
@@ -56,6 +62,76 @@ def test_place_of_the_cache_follows_the_user(tmp_path, monkeypatch):
     assert (tmp_path / "overlap_train" / "zero_copy.json").exists()
 
 
-def test_negative_crossover_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="crossover_bytes must be at least 0"):
-        CrossoverCache(tmp_path / "x").put("a GPU", -1)
+def test_crossover_is_where_sharing_first_loses():
+    timings = [
+        SizeTiming(4096, 2.0, 1.0),
+        SizeTiming(8192, 2.0, 1.9),
+        SizeTiming(16384, 2.0, 2.5),
+        SizeTiming(32768, 2.0, 1.0),
+    ]
+    assert find_crossover(timings) == 8192
+    assert find_crossover(timings[::-1]) == 8192
+    assert find_crossover(timings[2:]) == 0
+    assert find_crossover([]) == 0
+
+
+def test_as_quick_is_not_quicker():
+    assert find_crossover([SizeTiming(4096, 1.0, 1.0)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"sizes": []}, ValueError, "sizes is empty"),
+        ({"sizes": [6]}, ValueError, r"sizes.* must be positive multiples of 4; got 6"),
+        ({"sizes": [0]}, ValueError, "must be at least 4"),
+        ({"sizes": 4096}, TypeError, "sizes must be a sequence"),
+        ({"repeats": 0}, ValueError, "repeats must be at least 1"),
+        ({"kernel": 3}, TypeError, "kernel must be"),
+        ({"keep": "yes"}, TypeError, "keep must be"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(arguments, error, message):
+    with pytest.raises(error, match=message):
+        measure_crossover(**arguments)
+
+
+@pytest.mark.skipif(
+    bool(tf.config.list_physical_devices("GPU")), reason="shows what a machine without GPU answers"
+)
+def test_without_a_gpu_nothing_is_measured():
+    with pytest.raises(errors.NativeUnavailableError):
+        measure_crossover([4096])
+
+
+class Backend:
+    attributes = "a GPU"
+
+
+class Kept:
+    def __init__(self):
+        self.put_in = []
+
+    def put(self, key, value):
+        self.put_in.append((key, value))
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_was_measured_is_kept_for_the_choice(keep, monkeypatch):
+    kept, asked = Kept(), []
+
+    def time(size, repeats, kernel):
+        asked.append((size, repeats, kernel))
+        return SizeTiming(size, 2.0, 1.0 if size < 9000 else 3.0)
+
+    monkeypatch.setattr(module, "CudaBackend", Backend)
+    monkeypatch.setattr(module, "shared_pool", lambda name: type("Pool", (), {"backend": Backend()}))
+    monkeypatch.setattr(module.tf.config, "list_logical_devices", lambda kind: ["GPU:0"])
+    monkeypatch.setattr(module, "crossover_key", lambda attributes: f"key of {attributes}")
+    monkeypatch.setattr(module, "crossovers", kept)
+    monkeypatch.setattr(module, "_time", time)
+    found = measure_crossover([16384, 4096, 8192], repeats=3, keep=keep)
+    assert found.crossover_bytes == 8192
+    assert [timing.size_bytes for timing in found.timings] == [4096, 8192, 16384]
+    assert [each[:2] for each in asked] == [(4096, 3), (8192, 3), (16384, 3)]
+    assert kept.put_in == ([("key of a GPU", 8192)] if keep else [])

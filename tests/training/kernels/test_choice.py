@@ -14,7 +14,7 @@ from overlap_train import ExecutionPlan, Trainer
 from overlap_train._training import kernels
 from overlap_train._training.kernels import find_fast_kernels, fused_adam, fused_batch_normalization
 from overlap_train._training.trial import Candidate, CandidateTiming, PlanCache
-from overlap_train.conv import selection, shapes
+from overlap_train.conv import measurements, selection
 from tests import networks
 
 RNG = np.random.default_rng(5)
@@ -355,8 +355,8 @@ def test_convolutions_that_nobody_has_timed_are_tensorflows_and_noted(monkeypatc
     assert {key.direction for key in free.untimed} == {"forward", "input_gradient", "filter_gradient"}
     assert not selection.timings()
     key = next(key for key in free.untimed if key.direction == "forward")
-    times = dict.fromkeys(key.algorithms, 1.0) | {shapes.STOCK: 2.0}
-    selection.timing_cache.save([shapes.Timing(key, times, "direct")])
+    times = dict.fromkeys(key.algorithms, 1.0) | {measurements.STOCK: 2.0}
+    measurements.save([measurements.Timing(key, times, "direct")])
     selection.forget_process()
     again = kernels.find_free_kernels(model)
     operations = traced_operations(again.around(model.train_step, 8), (x, y))

@@ -1,0 +1,227 @@
+"""The accounts of a fit in files: JSON lines for programs to read while it runs, and TensorBoard scalars."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import stat
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+
+from overlap_train._support.arguments import (
+    require_count,
+    require_instance,
+    require_mapping,
+    require_path,
+    shown,
+    text_of,
+)
+from overlap_train._support.closing import Closing
+from overlap_train._support.imports import import_extra
+from overlap_train._support.printing import printable
+from overlap_train.records import EpochAccount
+
+__all__ = ["AccountLog", "AccountWriter"]
+
+
+_logger = logging.getLogger(__name__)
+
+
+class AccountLog(Closing):
+    """Append one JSON line for each epoch to a file.
+
+    A line holds the fields of `EpochAccount`, epochs counted from 0, and `metrics`. NaN and infinity, which
+    JSON lacks, become null. Each line is one write to a file opened for appending. So readers and other
+    writers see whole lines, also after a kill.
+
+    Use it from one thread.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open the file for appending; make it, and its folders, if need be.
+
+        If the last line has no end, as after a crash of the machine, it is completed if it is valid JSON.
+        Otherwise it is cut off, with a warning in the log. Pipes and devices are not read.
+
+        Raises:
+            TypeError: `path` is not a path.
+            ValueError: `path` is not a possible path.
+            OSError: the file cannot be written.
+        """
+        self._path = require_path("path", path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            self._mend()
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, account: EpochAccount, metrics: Mapping[str, Any] | None = None) -> None:
+        """Append one epoch; it is in the file when the call returns.
+
+        Args:
+            account: where the time of the epoch went.
+            metrics: metrics by name. Arrays become lists, and what is not a number becomes text.
+
+        Raises:
+            TypeError: an argument has the wrong type.
+            RuntimeError: the log is closed.
+            OSError: the line cannot be written, for example because the disk is full; the file is unchanged.
+        """
+        require_instance("account", account, EpochAccount, optional=False)
+        if metrics is not None:
+            metrics = require_mapping("metrics", metrics, expected="a mapping of metrics by name")
+        if self._descriptor is None:
+            raise RuntimeError(f"{self._path} is closed; write to it before close()")
+        record: dict[str, Any] = {key: _json(value) for key, value in asdict(account).items()}
+        record["metrics"] = {text_of(name): _json(value) for name, value in (metrics or {}).items()}
+        line = (json.dumps(record, allow_nan=False) + "\n").encode()
+        written = os.write(self._descriptor, line)
+        if written != len(line):
+            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+            raise OSError(f"only {written} of {len(line)} bytes could be written to {self._path}: disk full?")
+
+    def close(self) -> None:
+        """Close the file; does nothing the second time."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", None) is not None:
+            self.close()
+            warnings.warn(
+                f"AccountLog {self._path} was not closed", ResourceWarning, stacklevel=2, source=self
+            )
+
+    def _mend(self) -> None:
+        """Make the file end with a line's end."""
+        assert self._descriptor is not None
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            return
+        contents = self._path.read_bytes()
+        rest = contents.rpartition(b"\n")[2]
+        if not rest:
+            return
+        try:
+            json.loads(rest)
+            os.write(self._descriptor, b"\n")
+        except (ValueError, RecursionError):
+            _logger.warning("%s ended in half a line, of %d bytes; cut off", self._path, len(rest))
+            os.ftruncate(self._descriptor, len(contents) - len(rest))
+
+
+def _json(value: Any) -> Any:
+    """Return a value as JSON can hold it: numbers, lists of numbers, or else text."""
+    if value is None or isinstance(value, (int, str)):
+        return value
+    try:
+        numbers = np.asarray(value, float)
+    except Exception:  # whatever an object of others raises, it is no number
+        return text_of(value)
+    return _finite(numbers.tolist())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return value if math.isfinite(value) else None
+
+
+_SECONDS = tuple(item.name for item in fields(EpochAccount) if item.name.endswith("_s"))
+
+
+class AccountWriter(Closing):
+    """Write each epoch's seconds, and its validation metrics, as TensorBoard scalars.
+
+    The seconds are called `account/trained_s` and so on, the metrics `validation/<name>`. The calling
+    thread's default summary writer, default step and `record_if` are neither used nor changed. TensorFlow is
+    imported on construction.
+
+    Use it from one thread.
+    """
+
+    def __init__(self, log_dir: str | os.PathLike[str]) -> None:
+        """Make the folder and its event file.
+
+        Raises:
+            TypeError: `log_dir` is not a path.
+            ValueError: `log_dir` is not a possible path.
+            ModuleNotFoundError: TensorBoard is not installed; TensorFlow's summaries need it.
+            OSError: `log_dir` cannot be made.
+        """
+        log_dir = require_path("log_dir", log_dir)
+        import_extra("tensorboard", purpose="AccountWriter")
+        import tensorflow as tf
+
+        os.makedirs(log_dir, exist_ok=True)
+        self._summary: Any = tf.summary
+        self._log_dir = os.fspath(log_dir)
+        self._writer: Any = tf.summary.create_file_writer(self._log_dir)
+
+    def write(self, account: EpochAccount, metrics: Mapping[str, Any] | None = None, *, step: int) -> None:
+        """Write one epoch and flush it to the file.
+
+        Args:
+            account: where the time of the epoch went.
+            metrics: validation metrics to write with it. If a metric has several numbers, each has its own
+                tag; what is not a number is left out.
+            step: the point on TensorBoard's axis: that of the validated epoch, although training has
+                continued since.
+
+        Raises:
+            TypeError: an argument has the wrong type.
+            ValueError: `step` is negative.
+            RuntimeError: the writer is closed.
+        """
+        require_instance("account", account, EpochAccount, optional=False)
+        if metrics is not None:
+            metrics = require_mapping("metrics", metrics, expected="a mapping of metrics by name")
+        step = require_count("step", step, minimum=0)
+        if self._writer is None:
+            raise RuntimeError(f"the writer to {self._log_dir} is closed; write before close()")
+        scalars: dict[str, float] = {}
+        for name in _SECONDS:
+            scalars |= _scalars(f"account/{name}", getattr(account, name))
+        for name, value in (metrics or {}).items():
+            scalars |= _scalars(f"validation/{_tag(name)}", value)
+        with self._writer.as_default(step=step), self._summary.record_if(True):
+            for name, value in scalars.items():
+                self._summary.scalar(name, value)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file; does nothing the second time."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_writer", None) is not None:
+            self._writer = None  # TensorFlow closes the file when it collects its writer
+            warnings.warn(
+                f"AccountWriter to {self._log_dir} was not closed", ResourceWarning, stacklevel=2, source=self
+            )
+
+
+def _scalars(tag: str, value: Any) -> dict[str, float]:
+    try:
+        numbers = np.asarray(value, float)
+    except Exception:  # whatever an object of others raises, it is no number
+        return {}
+    if numbers.size == 1:
+        return {tag: float(numbers.ravel()[0])}
+    return {f"{tag}/{index}": float(number) for index, number in enumerate(numbers.ravel())}
+
+
+def _tag(name: Any) -> str:
+    """Return a name as TensorFlow takes it: no text may hold half of a character."""
+    text = name if isinstance(name, str) else shown(name)
+    return printable(text, None)

@@ -1,0 +1,421 @@
+"""Submissions wait, are batched, begin as there is room, and get their own results or errors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import Future
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from overlap_train.errors import QueueFullError, SchedulerClosedError, SchedulingError
+from overlap_train.scheduling import Device, Platform
+from overlap_train.scheduling.accounts import DeviceAccount, ModelAccount, SchedulerStatistics
+from overlap_train.scheduling.service import (
+    Limits,
+    Model,
+    Service,
+    Submission,
+    Waiting,
+    join_inputs,
+    split_outputs,
+)
+from tests.scheduling.graphs import chain, job
+
+
+def test_a_device_adds_up_its_jobs():
+    account = DeviceAccount()
+    for size, seconds in ((100, 0.5), (20, 0.25)):
+        account.book(replace(job(0.0, Device("cpu")), transfer_bytes=size), seconds)
+    assert (account.jobs, account.busy_s, account.transfer_bytes) == (2, 0.75, 120)
+
+
+def test_latencies_are_those_of_requests_with_a_result():
+    account = ModelAccount(Counter(submitted=4, batches=2))
+    for seconds in (1.0, 2.0, 6.0):
+        account.book(arrival_s=10.0, end_s=10.0 + seconds, deadline_s=None, failed=False)
+    account.book(arrival_s=10.0, end_s=99.0, deadline_s=None, failed=True)
+    found = account.statistics()
+    assert (found.submitted, found.completed, found.failed, found.batches) == (4, 3, 1, 2)
+    assert (found.latency_mean_s, found.latency_p50_s) == (3.0, 2.0)
+    assert found.latency_p95_s == pytest.approx(5.6)
+
+
+def test_missed_deadlines_count_whether_answered_or_not():
+    account = ModelAccount()
+    for end_s, failed in ((5.0, False), (7.0, True), (6.5, False), (4.0, False)):
+        account.book(arrival_s=0.0, end_s=end_s, deadline_s=5.0, failed=failed)
+    found = account.statistics()
+    assert (found.missed, found.worst_lateness_s) == (2, 2.0)
+
+
+def test_old_latencies_are_forgotten():
+    account = ModelAccount()
+    for number in range(2000):
+        account.book(arrival_s=0.0, end_s=1.0 if number < 976 else 3.0, deadline_s=None, failed=False)
+    found = account.statistics()
+    assert (found.completed, found.latency_mean_s) == (2000, 3.0)
+
+
+@pytest.mark.parametrize(("busy_s", "own_s", "share"), [(4.0, 1.0, 0.25), (0.0, 1.0, 0.0)])
+def test_the_schedulers_own_time_is_a_share_of_that_inside_layers(busy_s, own_s, share):
+    devices = {name: DeviceAccount(busy_s=busy_s / 2, overhead_s=own_s / 2) for name in "ab"}
+    assert SchedulerStatistics({}, devices, 0, 0).overhead == share
+
+
+def test_the_last_batches_leave_work_for_every_core():
+    waiting = Waiting(aging_s=1.0, lanes=2)
+    model = Model("m", None, None, None, max_batch=4)
+    waiting.models["m"] = model
+    x = np.zeros((1, 2), "float32")
+    model.waiting = [Submission(model, (x,), 1, Future(), float(i)) for i in range(12)]
+    sizes = []
+    while batch := waiting.next_batch():
+        sizes.append(len(batch))
+        assert [s.arrival_s for s in batch] == sorted(s.arrival_s for s in batch)
+    assert sizes == [4, 4, 2, 1, 1]
+
+
+def model_of(name="m", **options):
+    return Model(name, None, None, None, **options)
+
+
+def submission(model, arrival_s=0.0, *, rows=1, width=2, **options):
+    x = np.full((rows, width), arrival_s, "float32")
+    made = Submission(model, (x,), rows, Future(), arrival_s, **options)
+    model.waiting.append(made)
+    return made
+
+
+def waiting_of(*models, aging_s=1.0, lanes=1):
+    waiting = Waiting(aging_s, lanes)
+    waiting.models = {model.name: model for model in models}
+    return waiting
+
+
+def test_nothing_that_waits_is_no_batch():
+    waiting = waiting_of(model_of())
+    assert (len(waiting), waiting.next_batch()) == (0, [])
+
+
+def test_the_most_urgent_of_all_models_goes_first():
+    a, b = model_of("a"), model_of("b")
+    late = submission(a, 5.0)
+    urgent = submission(b, 6.0, priority=2)
+    soon = submission(a, 9.0, deadline_s=3.0)
+    waiting = waiting_of(a, b)
+    assert len(waiting) == 3
+    assert [waiting.next_batch() for _ in range(3)] == [[soon], [urgent], [late]]
+
+
+@pytest.mark.parametrize(
+    ("aging_s", "priority", "deadline_s", "expected"),
+    [(1.0, 0, None, 5.0), (2.0, 3, None, -1.0), (2.0, 0, 4.0, 2.0), (2.0, 3, 9.0, -1.0)],
+)
+def test_urgency_is_when_it_would_have_to_have_come(aging_s, priority, deadline_s, expected):
+    made = submission(model_of(), 5.0, priority=priority, deadline_s=deadline_s)
+    assert made.urgency_s(aging_s) == expected
+
+
+def test_a_batch_holds_no_more_examples_than_it_may_and_only_those_of_one_shape():
+    model = model_of(max_batch=5)
+    first, second, wide, big, last = (
+        submission(model, 0.0, rows=2),
+        submission(model, 1.0, rows=2),
+        submission(model, 2.0, width=3),
+        submission(model, 3.0, rows=4),
+        submission(model, 4.0),
+    )
+    waiting = waiting_of(model)
+    assert waiting.next_batch() == [first, second, last]
+    assert model.waiting == [wide, big]
+    assert [waiting.next_batch() for _ in range(2)] == [[wide], [big]]
+
+
+def test_one_that_is_larger_than_a_batch_runs_alone():
+    model = model_of(max_batch=2)
+    big = submission(model, 0.0, rows=7)
+    submission(model, 1.0)
+    assert waiting_of(model).next_batch() == [big]
+
+
+def test_rows_are_joined_and_come_back_apart():
+    model = model_of()
+    batch = [submission(model, float(n), rows=n) for n in (1, 3, 2)]
+    (joined,) = join_inputs(batch)
+    assert joined[:, 0].tolist() == [1.0, 3.0, 3.0, 3.0, 2.0, 2.0]
+    parts = split_outputs(batch, (joined * 10, joined[:, :1]))
+    assert [[part.shape for part in each] for each in parts] == [
+        [(1, 2), (1, 1)],
+        [(3, 2), (3, 1)],
+        [(2, 2), (2, 1)],
+    ]
+    assert parts[1][0].tolist() == [[30.0, 30.0]] * 3
+
+
+def test_one_alone_is_neither_copied_nor_cut():
+    batch = [submission(model_of(), 1.0, rows=3)]
+    assert join_inputs(batch) is batch[0].inputs
+    outputs = (np.zeros(3),)
+    assert split_outputs(batch, outputs) == [outputs]
+
+
+CORE = (Device("cpu"),)
+
+
+class Tensor:
+    def __init__(self, array):
+        self.array = array
+
+    def numpy(self):
+        return self.array
+
+
+class Engine:
+    """Runs nothing: a test ends what has been started."""
+
+    def __init__(self, devices=CORE):
+        self.platform, self.started, self.closed = Platform(devices), [], 0
+        self.prepared, self.abandoned, self.fails = [], [], None
+
+    def prepare(self, graph):
+        self.prepared.append(graph)
+
+    def start(self, request):
+        if self.fails is not None:
+            raise self.fails
+        self.started.append(request)
+
+    def end(self, request, error=None):
+        outputs = None if error is not None else [Tensor(request.inputs[0] * 2)]
+        request.on_done(request, outputs, error)
+
+    def abandon(self, which, error):
+        self.abandoned += [request for request in self.started if which(request)]
+        for request in self.abandoned:
+            request.on_done(request, None, error)
+
+    def statistics(self):
+        return {"cpu": SimpleNamespace(busy_s=0.0, overhead_s=0.0)}
+
+    def close(self):
+        self.closed += 1
+
+
+class Scene:
+    def __init__(self, *, max_active=None, max_batch=1, devices=CORE, **options):
+        limits = Limits(max_active=max_active, max_batch=max_batch, max_pending=64, aging_s=1.0)
+        self.engine = Engine(devices)
+        self.service = Service(self.engine, lambda arrays: arrays, limits)
+        self.model = Model(
+            "m", chain("m", 1), None, lambda outputs: outputs[0].tolist(), max_batch=max_batch, **options
+        )
+        self.service.add(self.model)
+
+    def submit(self, value=1.0, *, timeout_s=0.0, **options):
+        future = Future()
+        x = np.full((1, 1), value)
+        self.service.submit(Submission(self.model, (x,), 1, future, 0.0, **options), timeout_s)
+        return future
+
+    @property
+    def counts(self):
+        return self.service.statistics().models["m"]
+
+
+def test_a_submission_gets_what_its_model_makes_of_the_outputs():
+    scene = Scene()
+    future = scene.submit(3.0)
+    assert future.running()
+    (request,) = scene.engine.started
+    assert (request.graph, request.examples) == (scene.model.graph, 1.0)
+    scene.engine.end(request)
+    assert future.result(0) == [[6.0]]
+    assert (scene.counts.submitted, scene.counts.completed, scene.counts.batches) == (1, 1, 1)
+
+
+def test_as_many_run_as_may_and_the_next_begins_when_one_has_ended():
+    scene = Scene(max_active=1)
+    futures = [scene.submit(value) for value in (1.0, 2.0)]
+    assert len(scene.engine.started) == 1
+    assert (scene.service.statistics().active, scene.service.statistics().waiting) == (1, 1)
+    scene.engine.end(scene.engine.started[0])
+    assert len(scene.engine.started) == 2
+    scene.engine.end(scene.engine.started[1])
+    assert [future.result(0) for future in futures] == [[[2.0]], [[4.0]]]
+    assert (scene.service.statistics().active, scene.service.statistics().waiting) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("devices", "most"),
+    [((Device("cpu", slots=2),), 4), ((Device("cpu", slots=2), Device("gpu", "gpu")), 6)],
+)
+def test_unless_said_otherwise_twice_as_many_run_as_there_are_slots(devices, most):
+    scene = Scene(devices=devices)
+    for _ in range(9):
+        scene.submit()
+    assert len(scene.engine.started) == most
+
+
+def test_those_that_run_together_have_the_urgency_of_the_most_urgent():
+    scene = Scene(max_active=1, max_batch=4)
+    scene.submit()
+    futures = [scene.submit(2.0, deadline_s=-20.0), scene.submit(3.0, priority=5), scene.submit(4.0)]
+    scene.engine.end(scene.engine.started[0])
+    request = scene.engine.started[1]
+    assert (request.examples, request.priority, request.deadline_s) == (3.0, 5, -20.0)
+    scene.engine.end(request)
+    assert [future.result(0) for future in futures] == [[[4.0]], [[6.0]], [[8.0]]]
+    assert scene.counts.batches == 2
+
+
+def test_an_error_reaches_all_of_a_batch_and_no_other():
+    scene = Scene(max_active=1, max_batch=2)
+    good = scene.submit()
+    bad = [scene.submit(), scene.submit()]
+    scene.engine.end(scene.engine.started[0])
+    scene.engine.end(scene.engine.started[1], ZeroDivisionError())
+    assert good.result(0) == [[2.0]]
+    assert all(isinstance(future.exception(0), ZeroDivisionError) for future in bad)
+    assert (scene.counts.completed, scene.counts.failed) == (1, 2)
+
+
+@pytest.mark.parametrize("where", ["the engine", "the pack"])
+def test_what_fails_before_or_after_the_layers_is_told_too(where):
+    scene = Scene(max_active=1)
+    if where == "the engine":
+        scene.engine.fails = KeyError("full")
+        future = scene.submit()
+    else:
+        scene.model.pack = lambda outputs: {}["none"]
+        future = scene.submit()
+        scene.engine.end(scene.engine.started[0])
+    assert isinstance(future.exception(0), KeyError)
+    scene.engine.fails = None
+    scene.submit()
+    assert len(scene.engine.started) == (1 if where == "the engine" else 2), "its place is free again"
+
+
+def test_a_full_queue_refuses_and_counts_it():
+    scene = Scene(max_active=1, max_pending=1)
+    scene.submit()
+    scene.submit()
+    with pytest.raises(QueueFullError, match=r"1 requests for 'm' are waiting and none began within 0.0 s"):
+        scene.submit()
+    assert (scene.counts.rejected, scene.counts.submitted) == (1, 2)
+
+
+def test_a_name_is_taken_once_and_free_after_removal():
+    scene = Scene()
+    with pytest.raises(ValueError, match="a model named 'm' is in service"):
+        scene.service.add(scene.model)
+    with pytest.raises(ValueError, match="a model named 'm'"):
+        scene.service.require_free("m")
+    scene.service.require_free("n")
+    scene.service.remove(scene.model, drain=True)
+    scene.service.require_free("m")
+    assert scene.engine.prepared == [scene.model.graph] * 2
+
+
+@pytest.mark.parametrize("name", ["n", 3, None])
+def test_an_unknown_model_is_named_with_those_in_service(name):
+    with pytest.raises(KeyError, match=r"no model is named .*; in service are \['m'\]"):
+        Scene().service.model(name)
+
+
+def test_removing_without_draining_fails_what_waits_and_what_runs():
+    scene = Scene(max_active=1)
+    running, waiting = scene.submit(), scene.submit()
+    scene.service.remove(scene.model, drain=False)
+    for future in (running, waiting):
+        assert isinstance(future.exception(0), SchedulerClosedError)
+        assert "model 'm' was removed" in str(future.exception(0))
+    assert len(scene.engine.abandoned) == 1
+    with pytest.raises(SchedulerClosedError, match="model 'm' was removed"):
+        scene.submit()
+
+
+def test_closing_fails_what_waits_and_takes_nothing_more():
+    scene = Scene(max_active=1)
+    scene.submit()
+    waiting = scene.submit()
+    scene.service.close()
+    scene.service.close()
+    assert isinstance(waiting.exception(0), SchedulerClosedError)
+    assert (scene.service.closed, scene.engine.closed) == (True, 2)
+    for late in (scene.submit, lambda: scene.service.model("m"), lambda: scene.service.require_free("n")):
+        with pytest.raises(SchedulerClosedError, match="the scheduler is closed"):
+            late()
+
+
+def ends(kind):
+    def callback(future):
+        raise kind
+
+    return callback
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_callback_that_ends_its_thread_keeps_nobody_waiting(kind, caplog):
+    scene = Scene(max_active=1, max_batch=3)
+    first, *others = [scene.submit(value) for value in (1.0, 2.0, 3.0, 4.0)]
+    for future in (first, others[0]):
+        future.add_done_callback(ends(kind))
+    for request in scene.engine.started:  # those that follow join the list
+        scene.engine.end(request)
+    assert [future.result(timeout=0) for future in others] == [[[4.0]], [[6.0]], [[8.0]]]
+    scene.service.drain()
+    assert caplog.text.count("a callback of a future failed") == 2
+
+
+@pytest.mark.parametrize("end", ["close", "remove"])
+def test_what_ends_the_callers_own_thread_does_so_once_all_is_done(end):
+    scene = Scene(max_active=1)
+    running, *waiting = [scene.submit() for _ in range(3)]
+    waiting[0].add_done_callback(ends(KeyboardInterrupt))
+    do = {
+        "close": scene.service.close,
+        "remove": lambda: scene.service.remove(scene.model, drain=False),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        do[end]()
+    for future in waiting:
+        assert isinstance(future.exception(timeout=0), SchedulerClosedError)
+    if end == "close":
+        assert scene.engine.closed == 1
+    else:
+        assert isinstance(running.exception(timeout=0), SchedulerClosedError)
+
+
+WAITS = {
+    "remove": lambda scene: scene.service.remove(scene.model, drain=True),
+    "remove at once": lambda scene: scene.service.remove(scene.model, drain=False),
+    "drain": lambda scene: scene.service.drain(),
+    "submit": lambda scene: [scene.submit(timeout_s=None) for _ in range(scene.model.max_pending + 1)],
+}
+
+
+@pytest.mark.parametrize("method", WAITS)
+def test_a_callback_waits_for_nothing(method):
+    scene, raised = Scene(max_active=1, max_pending=2), []
+
+    def call(future):
+        with pytest.raises((SchedulingError, QueueFullError)) as caught:
+            WAITS[method](scene)
+        raised.append(caught.type)
+
+    scene.submit().add_done_callback(call)
+    for request in scene.engine.started:  # those that follow join the list
+        scene.engine.end(request)
+    assert raised == [QueueFullError if method == "submit" else SchedulingError]
+    scene.service.remove(scene.model, drain=True)  # the callback is over
+
+
+def test_a_callback_on_the_callers_own_thread_may_wait():
+    scene, drained = Scene(), []
+    future = scene.submit()
+    scene.engine.end(scene.engine.started[0])
+    future.add_done_callback(lambda future: drained.append(scene.service.drain()))
+    assert drained == [None]
