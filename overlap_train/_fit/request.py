@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +31,7 @@ from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.functions import EvaluationFunction, split_functions
-from overlap_train.options.validation import ValidationPolicy, ValidationSet
+from overlap_train.options.validation import EvaluatorPolicy, ValidationPolicy, ValidationSet
 from overlap_train.parallel.hosts import Hosts, SingleHost
 
 __all__ = ["FitRequest", "TrainerSettings", "make_request", "require_data", "require_heeded"]
@@ -41,7 +41,8 @@ __all__ = ["FitRequest", "TrainerSettings", "make_request", "require_data", "req
 class FitRequest:
     """What one `fit` is to do.
 
-    `verbose` is 0 on hosts other than the chief; `routed` says that `keras.Model.fit` was called.
+    `verbose` is 0 on hosts other than the chief; `routed` says that `keras.Model.fit` was called. `elsewhere`
+    is how often an evaluator validates instead, like `validation_freq`; empty if none does.
     """
 
     settings: TrainerSettings
@@ -56,6 +57,7 @@ class FitRequest:
     verbose: fit_arguments.Verbosity
     checkpoints: CheckpointPolicy | None
     routed: bool = False
+    elsewhere: Sequence[int | Sequence[int]] = ()
 
     @property
     def model(self) -> keras.Model:
@@ -145,6 +147,12 @@ def make_request(
     )
     sets = {} if validation_data is None else named_sets(validation_data, default)
     _require_possible(settings, sets, functions)
+    elsewhere: list[int | Sequence[int]] = []
+    if settings.evaluator is not None and not settings.serves:
+        elsewhere = [each.freq for each in sets.values()]
+        elsewhere += [each.freq or validation_freq for each in functions.values()]
+        elsewhere = elsewhere or [validation_freq]
+        sets, functions = {}, {}
     return FitRequest(
         settings=settings,
         feed=_feed(settings, x, y, sample_weight, numbers, class_weight),
@@ -158,6 +166,7 @@ def make_request(
         verbose=numbers.verbose if settings.hosts.is_chief else 0,
         checkpoints=checkpoints,
         routed=routes.is_routed(model, "fit"),
+        elsewhere=elsewhere,
     )
 
 
@@ -190,10 +199,13 @@ def _require_possible(
         require_heeded(settings)
     if settings.replicas is not None:
         settings.replicas.check_model(settings.model)
-        if functions and not settings.validates_alone:
+        if settings.serves and settings.evaluator is None:
             raise ValueError(
-                "evaluation functions are for one host; leave them out on several, or with an evaluator"
+                "this host is its cluster's evaluator; pass ValidationPolicy(evaluator=directory) on all "
+                "hosts"
             )
+        if functions and settings.hosts.count > 1 and settings.evaluator is None:
+            raise ValueError("evaluation functions are for one host; leave them out on several")
     require_data(settings.model, sets.values())
 
 
@@ -259,12 +271,18 @@ class TrainerSettings:
     @property
     def serves(self) -> bool:
         """Whether this host is the evaluator of others that train."""
-        return self.replicas is not None and self.replicas.serves is not None
+        return self.replicas is not None and self.replicas.serves
+
+    @property
+    def evaluator(self) -> EvaluatorPolicy | None:
+        """How this training meets the evaluator that validates for it, or None."""
+        policy = self.validation.evaluator
+        return policy if isinstance(policy, EvaluatorPolicy) else None
 
     @property
     def validates_alone(self) -> bool:
         """Whether this host alone trains and validates, so that the two compete for it."""
-        return self.hosts.count == 1 and (self.replicas is None or self.replicas.evaluator is None)
+        return self.hosts.count == 1 and self.evaluator is None
 
     @property
     def stock_step(self) -> bool:

@@ -1,4 +1,4 @@
-"""The validation of a `fit` or an `evaluate`: traced, with its workers, on this host or on another."""
+"""The validation of a `fit` or an `evaluate`: traced, with its workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.draws import is_drawn_in_order
-from overlap_train._fit.evaluator_host import connect_suite
 from overlap_train._fit.request import TrainerSettings
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._keras import models as keras_models
@@ -66,8 +65,11 @@ class SuiteBuilder:
     """Builds the validation of one `fit` or `evaluate`. On the training thread.
 
     Without `given` the data is read now. With `once` there is one validation, beside which nothing is
-    trained.
+    trained. For a training elsewhere `apart` says whether its callbacks listen to the batches. `batch_spec`
+    is of a batch of the first set, once that has been traced; None if it is not looked at.
     """
+
+    batch_spec: Any = None
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class SuiteBuilder:
         given: GivenSets | None = None,
         *,
         once: bool = False,
+        apart: bool | None = None,
     ) -> None:
         self._settings = settings
         self._given = given if given is not None else give_sets(settings, sets)
@@ -85,23 +88,21 @@ class SuiteBuilder:
         self._callbacks = callbacks
         self._resources = resources
         self._once = once
+        self._apart = apart
+        self._listened = listened_to(callbacks) if apart is None else apart
 
     def build_beside(self, feed: Feed, step: Step) -> tuple[ModelState, ValidationSuite]:
-        """Returns the variables of a training and its suite: of this host, or of the cluster's evaluator."""
+        """Returns the variables of a training and its suite."""
         settings = self._settings
         captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
-        if settings.replicas is None or settings.replicas.evaluator is None:
-            written = step.traced.written if step.traced is not None else ()
-            beside = settings.validation.max_lag > 0 and not self._once
+        written = step.traced.written if step.traced is not None else ()
+        beside = settings.validation.max_lag > 0 and not self._once
 
-            def is_in_order(chosen: ValidationSet) -> bool:
-                waits = beside and not chosen.concurrent
-                return waits and is_drawn_in_order(feed, chosen.data, settings.model, written)
+        def is_in_order(chosen: ValidationSet) -> bool:
+            waits = beside and not chosen.concurrent
+            return waits and is_drawn_in_order(feed, chosen.data, settings.model, written)
 
-            return self.build(captured, drawn=feed.drawn_variables, is_in_order=is_in_order)
-        state = ModelState(settings.model, captured, drawn=feed.drawn_variables)
-        listened = listened_to(self._callbacks)
-        return state, connect_suite(settings, state, self._sets, self._resources, batch_by_batch=listened)
+        return self.build(captured, drawn=feed.drawn_variables, is_in_order=is_in_order)
 
     def build(
         self,
@@ -121,6 +122,7 @@ class SuiteBuilder:
         for each in prepared:
             if isinstance(each.batches, StreamedBatches):
                 each.batches.in_order = is_in_order(each.chosen)
+        self.batch_spec = next((p.batches.element_spec for p in prepared if p.batches is not None), None)
         used = [variable for each in prepared if each.step is not None for variable in each.step.variables]
         model, trains = self._settings.model, not within_evaluate
         written = [variable for each in prepared for variable in _written(each)]
@@ -132,11 +134,10 @@ class SuiteBuilder:
 
     def _request(self, *, within_evaluate: bool) -> SetRequest:
         settings, replicas = self._settings, self._settings.replicas
-        listening = [] if settings.serves else listeners(self._callbacks)
+        listening = [] if self._apart is not None else listeners(self._callbacks)
         acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
         setting = next((type(c).__name__ for c in listening if may_set_before_tests(c)), None)
-        listened = listened_to(self._callbacks)
-        looks = listened or any(
+        looks = self._listened or any(
             overrides(c, "on_test_begin") and not keras_models.is_stock_method(type(c)) for c in listening
         )
         alone = acting is None and setting is None and self._validates_alone()
@@ -146,7 +147,7 @@ class SuiteBuilder:
             settings.validation_function,
             settings.validation_identity,
             settings.validation,
-            listened=listened,
+            listened=self._listened,
             within_evaluate=within_evaluate,
             once=self._once,
             acts=acting,
@@ -166,12 +167,12 @@ class SuiteBuilder:
         """Whether this process alone validates, and only between two epochs."""
         settings, policy = self._settings, self._settings.validation
         inside = policy.every_steps is not None or policy.every_seconds is not None
-        return settings.replicas is None and settings.hosts.count == 1 and not settings.serves and not inside
+        return settings.replicas is None and settings.hosts.count == 1 and self._apart is None and not inside
 
     def _rows_together(self) -> Callable[[Any], int] | None:
         """Returns what says how many rows of arrays may be one batch; None leaves batches alone."""
         settings = self._settings
-        as_they_are = listened_to(self._callbacks) or settings.preprocess or not settings.stock_validation
+        as_they_are = self._listened or settings.preprocess or not settings.stock_validation
         as_they_are = as_they_are or any(map(may_set_before_tests, listeners(self._callbacks)))
         return None if as_they_are else functools.partial(rows_together, settings.model)
 

@@ -77,7 +77,9 @@ def lazy_names(
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(_imported(f"{package}.{homes[name]}"), name)
+        home = homes[name]  # as seen from the package, or from `overlap_train` on
+        module = home if home.startswith("overlap_train.") else f"{package}.{home}"
+        value = getattr(_imported(module), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -9,8 +9,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._keras import replicas as keras_replicas
-from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask, place_of
-from overlap_train.parallel.hosts import make_hosts
+from overlap_train.parallel.hosts import EvaluatorTask, make_hosts
 
 __all__ = ["Replicas", "find_strategy"]
 
@@ -29,9 +28,7 @@ class Replicas:
         self.strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
         self.hosts = make_hosts(strategy)
-        # Where the host is that validates for the others, and whether this one is it.
-        self.evaluator: EvaluatorPlace | None = place_of(strategy)
-        self.serves = strategy.place if isinstance(strategy, EvaluatorTask) else None
+        self.serves = isinstance(strategy, EvaluatorTask)  # the evaluator of a cluster, which trains nothing
 
     @property
     def first(self) -> int:

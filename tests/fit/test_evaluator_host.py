@@ -13,6 +13,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from overlap_train.parallel.credentials import Credentials
+from overlap_train.parallel.evaluator import EvaluatorPlace
 
 from overlap_train import Trainer, ValidationPolicy, ValidationSet
 from overlap_train._fit import evaluator_host as serving
@@ -24,12 +26,11 @@ from overlap_train.errors import (
     ValidationTimeoutError,
     ValidationWorkerError,
 )
-from overlap_train.parallel.credentials import Credentials
-from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask
-from overlap_train.parallel.link import Link
+from overlap_train.parallel.hosts import EvaluatorTask
 from tests import pools
 from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, sequential
 from tests.parallel.test_hosts import free_ports
+from tests.validation.test_remote import Link
 
 pytestmark = pytest.mark.timeout(200)
 

@@ -6,10 +6,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from overlap_train.parallel.evaluator import EvaluatorPlace
 
 from overlap_train import CheckpointPolicy, EvaluationFunction, Trainer, ValidationPolicy, ValidationSet
 from overlap_train._keras import training as keras_training
-from overlap_train.parallel.evaluator import EvaluatorPlace
 from tests.fit.requests import request_of
 from tests.networks import FEATURES, ROWS, arrays, sequential
 from tests.parallel.together import ThreadHost

@@ -5,11 +5,11 @@ from __future__ import annotations
 import keras
 import pytest
 import tensorflow as tf
+from overlap_train.parallel.evaluator import EvaluatorPlace
 
 from overlap_train import ExecutionPlan, Trainer
 from overlap_train._training.replicas import SingleReplicaStep
-from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask
-from overlap_train.parallel.hosts import SingleHost
+from overlap_train.parallel.hosts import EvaluatorTask, SingleHost
 from tests.networks import sequential
 from tests.parallel.together import ThreadHost
 

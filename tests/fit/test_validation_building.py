@@ -8,12 +8,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from overlap_train.parallel.evaluator import EvaluatorPlace
 
 from overlap_train import Trainer, ValidationPolicy, ValidationSet
 from overlap_train._fit import validation_building as module
 from overlap_train._fit.validation_building import SuiteBuilder
 from overlap_train._snapshot import ModelState
-from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask
+from overlap_train.parallel.hosts import EvaluatorTask
 from tests.networks import arrays, sequential
 
 kc = keras.callbacks

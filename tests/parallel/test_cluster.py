@@ -6,11 +6,12 @@ import socket
 
 import pytest
 import tensorflow as tf
+from overlap_train.parallel.evaluator import EvaluatorPlace, place_of
 
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel import cluster, join_cluster
-from overlap_train.parallel.cluster import program_digest
-from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask, TrainingHosts, place_of
+from overlap_train.parallel.cluster import TrainingHosts, program_digest
+from overlap_train.parallel.hosts import EvaluatorTask
 from tests.parallel.test_endpoints import without_ipv6
 from tests.parallel.test_tf_config import CLUSTER, config
 

@@ -19,14 +19,14 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
-
-from overlap_train._fit import evaluator_host as serving
-from overlap_train._snapshot import Values
 from overlap_train.parallel.credentials import Credentials
 from overlap_train.parallel.evaluator import EvaluatorPlace
 from overlap_train.parallel.handshake import prove
 from overlap_train.parallel.link import connect
 from overlap_train.parallel.stream import Stream
+
+from overlap_train._fit import evaluator_host as serving
+from overlap_train._snapshot import Values
 from overlap_train.records import ValidationResult
 from tests.parallel.test_hosts import free_ports
 

@@ -7,9 +7,9 @@ import shutil
 import subprocess
 
 import pytest
+from overlap_train.parallel.credentials import Credentials, read_credentials
 
 from overlap_train.errors import ClusterConfigError
-from overlap_train.parallel.credentials import Credentials, read_credentials
 
 KEY = "0123456789abcdef" * 2
 

@@ -10,9 +10,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from overlap_train.parallel.door import Door
 
 from overlap_train.parallel import door as door_module
-from overlap_train.parallel.door import Door
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -7,10 +7,10 @@ import os
 import socket
 
 import pytest
+from overlap_train.parallel.endpoints import Endpoint, is_loopback, listen, parse_endpoint
 
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel import endpoints
-from overlap_train.parallel.endpoints import Endpoint, is_loopback, listen, parse_endpoint
 from tests.parallel.test_hosts import free_ports
 
 

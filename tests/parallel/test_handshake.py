@@ -7,10 +7,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
-from overlap_train.errors import HostMismatchError
 from overlap_train.parallel.handshake import Stranger, challenge, prove
 from overlap_train.parallel.stream import Stream
+
+from overlap_train.errors import HostMismatchError
 
 pytestmark = pytest.mark.timeout(60)
 KEY = b"k" * 32

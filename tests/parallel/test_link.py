@@ -13,14 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 import ml_dtypes
 import numpy as np
 import pytest
+from overlap_train.parallel.credentials import Credentials, TLSFiles
+from overlap_train.parallel.door import Door
+from overlap_train.parallel.link import Refusal, accept, connect
 
 from overlap_train.errors import ClusterConfigError, HostLostError, HostMismatchError
 from overlap_train.parallel import link
-from overlap_train.parallel.credentials import Credentials, TLSFiles
-from overlap_train.parallel.door import Door
-from overlap_train.parallel.link import Link, Refusal, accept, connect
 from tests.parallel.test_credentials import make_certificate
 from tests.parallel.test_hosts import free_ports
+from tests.validation.test_remote import Link
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from overlap_train.parallel.link import _LONGEST_HELLO, Refusal
+from overlap_train.parallel.protocol import abridged, is_answer, is_request
 
 from overlap_train.errors import HostMismatchError
-from overlap_train.parallel.link import _LONGEST_HELLO, Refusal
-from overlap_train.parallel.protocol import abridged, is_answer, is_request, judge
+from tests.fit.test_overlap_gain import judge
 
 DESCRIPTION = {"version of overlap_train": "1", "cluster": "{}", "program": "ab", "model": "a\nb\n"}
 

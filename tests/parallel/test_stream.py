@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-
 from overlap_train.parallel.stream import Stream
 
 WAIT_S = 60.0

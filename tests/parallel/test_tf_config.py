@@ -6,9 +6,9 @@ import json
 
 import pytest
 import tensorflow as tf
+from overlap_train.parallel.tf_config import read_resolver, read_tf_config
 
 from overlap_train.errors import ClusterConfigError
-from overlap_train.parallel.tf_config import read_resolver, read_tf_config
 
 CLUSTER = {"worker": ["localhost:1", "localhost:2"]}
 

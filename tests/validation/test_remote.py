@@ -7,12 +7,12 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
+from overlap_train._validation.remote import RemoteEvaluator, RemoteRunner
+from overlap_train.parallel.link import MisunderstoodError
 
 from overlap_train._snapshot import Snapshot, Values
-from overlap_train._validation.remote import RemoteEvaluator, RemoteRunner
 from overlap_train.errors import HostLostError
 from overlap_train.parallel.hosts import SingleHost
-from overlap_train.parallel.link import MisunderstoodError
 from tests.parallel.together import on_hosts
 
 WAIT_S = 60

@@ -6,9 +6,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from overlap_train.parallel.evaluator import EvaluatorPlace
 
 from overlap_train._training.strategy import Replicas, find_strategy
-from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask
+from overlap_train.parallel.hosts import EvaluatorTask
 from tests.networks import arrays, sequential
 from tests.parallel.together import ThreadHost
 
