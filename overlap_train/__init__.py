@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from overlap_train.options import (
         CheckpointPolicy,
         EvaluationFunction,
+        EvaluatorPolicy,
         ExecutionPlan,
         ValidationPolicy,
         ValidationSet,
@@ -32,6 +33,7 @@ __all__ = [
     "EpochAccount",
     "EpochOnly",
     "EvaluationFunction",
+    "EvaluatorPolicy",
     "ExecutionPlan",
     "Explanation",
     "StepValidation",
@@ -52,6 +54,7 @@ _HOMES = {
     "EpochAccount": "records",
     "EpochOnly": "_callbacks.epoch_only",
     "EvaluationFunction": "options.functions",
+    "EvaluatorPolicy": "options.validation",
     "ExecutionPlan": "options.execution",
     "Explanation": "records",
     "StepValidation": "records",

@@ -20,9 +20,11 @@ from overlap_train._callbacks.outcomes import Checks
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.agreement import agree_to_start
+from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.checkpointing import build_resumer, share_start
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
+from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator
 from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.first_validation import FirstValidation
 from overlap_train._fit.followers import AnyDelivery, AnyStart, deliver_together
@@ -37,6 +39,7 @@ from overlap_train._inspection.traces import Traces
 from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop
 from overlap_train._training.pace import Pace
@@ -143,6 +146,17 @@ class FitBuilder:
         self._looks_only = looks_only
         self._shared: SharedState | None = None
         self._traced_with: TracedWith | None = None
+        policy = request.settings.evaluator
+        self._evaluator: Evaluator | None = None
+        if request.elsewhere and policy is not None:
+            self._evaluator = Evaluator(
+                policy,
+                request.model,
+                request.settings.recorder.add,
+                batch_by_batch=listened_to(callbacks),
+                idle=looks_only or not request.settings.hosts.is_chief,
+            )
+            resources.enter_context(self._evaluator)
         course = Course(request.epochs, request.initial_epoch)
         self.ledger = Ledger(request.settings.recorder, Accounts(), course)
 
@@ -205,6 +219,8 @@ class FitBuilder:
             found = (self._given.drawing(), self._progress.message, self._resources)
             self._resumer = build_resumer(self._request, state, step, *found)
             self._resumption = share_start(self._request, self._resumer)
+            if self._evaluator is not None:
+                self._settings.hosts.chief_first(self._evaluator.open)
         return self._interrupts
 
     def accept_callbacks(self) -> None:
@@ -302,6 +318,8 @@ class FitBuilder:
             settings, request.sets, self._callbacks, self._resources, self._given, once=once
         )
         state, suite = builder.build_beside(request.feed, step)
+        if self._evaluator is not None:
+            return state, self._suite_elsewhere(self._evaluator), False
         functions = FunctionRequest(
             model,
             state,
@@ -320,6 +338,16 @@ class FitBuilder:
         if anew and suite:
             self._traced_with = TracedWith(model, settings.validation_function)
         return state, suite, anew
+
+    def _suite_elsewhere(self, evaluator: Evaluator) -> ValidationSuite:
+        """Returns the suite whose validations an evaluator makes."""
+        settings, selectors = self._settings, list(map(epoch_selector, self._request.elsewhere))
+        return ElsewhereSuite(
+            evaluator,
+            lambda epoch: any(selects(epoch) for selects in selectors),
+            on_error=settings.validation.on_error,
+            hosts=settings.hosts,
+        )
 
     def _first_validation(self, step: Step, grounds: Grounds) -> FirstValidation:
         """Returns what makes the first validation again if its trace was made too early."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,7 @@ class FitRequest:
         verbose: as for `fit`; 0 on hosts other than the chief.
         checkpoints: where, when and how many, or None.
         routed: whether the call was one of `keras.Model.fit`.
+        elsewhere: how often an evaluator validates instead, like `validation_freq`; empty if none does.
     """
 
     settings: TrainerSettings
@@ -103,6 +104,7 @@ class FitRequest:
     verbose: fit_arguments.Verbosity
     checkpoints: CheckpointPolicy | None
     routed: bool = False
+    elsewhere: Sequence[int | Sequence[int]] = ()
 
     @property
     def model(self) -> keras.Model:
@@ -171,6 +173,12 @@ def make_request(
         class_weight=given.class_weight,
         looked_at=looks_beforehand(model),
     )
+    elsewhere: list[int | Sequence[int]] = []
+    if settings.evaluator is not None and not settings.serves:
+        elsewhere = [each.freq for each in sets.values()]
+        elsewhere += [each.freq or given.validation_freq for each in functions.values()]
+        elsewhere = elsewhere or [given.validation_freq]
+        sets, functions = {}, {}
     return FitRequest(
         settings=settings,
         feed=make_feed(recognized, settings.holds_in_memory, settings.preprocess),
@@ -184,6 +192,7 @@ def make_request(
         verbose=given.verbose if settings.hosts.is_chief else 0,
         checkpoints=checkpoints,
         routed=routes.is_routed(model, "fit"),
+        elsewhere=elsewhere,
     )
 
 
@@ -240,7 +249,9 @@ def _check_replicas(settings: TrainerSettings, functions: Mapping[str, Evaluatio
     if settings.replicas is None:
         return
     settings.replicas.check_model(settings.model)
-    if functions and not settings.validates_alone:
+    if settings.serves and settings.evaluator is None:
         raise ValueError(
-            "evaluation functions are for one host; leave them out on several, or with an evaluator"
+            "this host is its cluster's evaluator; pass ValidationPolicy(evaluator=directory) on all hosts"
         )
+    if functions and settings.hosts.count > 1 and settings.evaluator is None:
+        raise ValueError("evaluation functions are for one host; leave them out on several")

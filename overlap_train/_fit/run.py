@@ -13,10 +13,11 @@ from overlap_train._callbacks.delivery import evaluate_now
 from overlap_train._checkpoint.data_state import beside
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder
-from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list
-from overlap_train._fit.evaluator_host import describe, serve
+from overlap_train._fit.callback_list import ResultLine, make_callback_list
+from overlap_train._fit.evaluator import Follower
 from overlap_train._fit.first_hooks import open_fit
 from overlap_train._fit.first_validation import FirstValidation
+from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.outcome import FitOutcome
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.session import FitSession
@@ -190,17 +191,28 @@ def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome:
 
 
 def _serve(request: FitRequest) -> str:
-    """Is the evaluator of the hosts that train, until they end; returns how they did."""
+    """Is the evaluator of the hosts that train, until they end; returns how they did.
+
+    Raises:
+        HostLostError: they have not come, or are gone.
+    """
     settings, model, replicas = request.settings, request.model, request.settings.replicas
+    policy = settings.evaluator
     assert replicas is not None
-    assert replicas.serves is not None
-    callbacks = make_callback_list(model, request.callbacks, verbose=0, epochs=request.epochs, steps=None)
+    assert policy is not None
     replicas.build(model, request.feed.element_spec)
-    with contextlib.ExitStack() as resources:
-        given = give_sets(settings, request.sets)
-        resources.callback(given.close)
-        state, suite = SuiteBuilder(settings, request.sets, callbacks, resources, given).build()
-        description = describe(
-            replicas.serves, model, request.sets, settings.validation, batch_by_batch=listened_to(callbacks)
+    # With a `History`, as on the hosts that train.
+    make_callback_list(model, request.callbacks, verbose=0, epochs=request.epochs, steps=None)
+    # A first signal is for the training hosts, whose end ends this one.
+    followed = (policy.directory, settings, request.sets, request.functions, request.validation_freq)
+    with Interrupts(insists=False), Follower(*followed) as follower:
+        run = follower.follow(policy.wait_s)
+        follower.results(run)
+    if run is None or run.ended is None:
+        raise HostLostError(
+            f"no training gives a sign of life in {policy.directory} for {policy.wait_s:g} s; start all "
+            "hosts again, with fit(resume=...) from the last checkpoint"
         )
-        return serve(replicas.serves, description, suite, state, model)
+    model.history.epoch, model.history.history = list(run.epochs), dict(run.history)
+    model.history.ended = run.ended
+    return run.ended

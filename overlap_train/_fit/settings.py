@@ -18,7 +18,7 @@ from overlap_train._training.replicas.strategy import Replicas
 from overlap_train._training.step import StepFunction
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.execution import ExecutionPlan
-from overlap_train.options.validation import ValidationPolicy
+from overlap_train.options.validation import EvaluatorPolicy, ValidationPolicy
 from overlap_train.parallel.hosts import Hosts, SingleHost
 
 __all__ = ["TrainerSettings"]
@@ -67,12 +67,18 @@ class TrainerSettings:
     @property
     def serves(self) -> bool:
         """Whether this host is the evaluator of others that train."""
-        return self.replicas is not None and self.replicas.serves is not None
+        return self.replicas is not None and self.replicas.serves
+
+    @property
+    def evaluator(self) -> EvaluatorPolicy | None:
+        """How this training meets the evaluator that validates for it, or None."""
+        policy = self.validation.evaluator
+        return policy if isinstance(policy, EvaluatorPolicy) else None
 
     @property
     def validates_alone(self) -> bool:
         """Whether this host alone trains and validates, so that the two compete for it."""
-        return self.hosts.count == 1 and (self.replicas is None or self.replicas.evaluator is None)
+        return self.hosts.count == 1 and self.evaluator is None
 
     @property
     def stock_step(self) -> bool:

@@ -1,4 +1,4 @@
-"""The validation of a `fit` or an `evaluate`: traced, with its workers, on this host or on another."""
+"""The validation of a `fit` or an `evaluate`: traced, with its workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.callback_list import listened_to
-from overlap_train._fit.evaluator_host import connect_suite
 from overlap_train._fit.settings import TrainerSettings
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._keras import methods as keras_methods
@@ -77,7 +76,13 @@ class SuiteBuilder:
         resources: closes what is opened here.
         given: the data of the sets; None reads it now.
         once: whether there is one validation, beside which nothing is trained.
+        apart: for a training elsewhere, whether its callbacks listen to the batches; None for one here.
+
+    Attributes:
+        batch_spec: of a batch of the first set, once that has been traced; None if it is not looked at.
     """
+
+    batch_spec: Any = None
 
     def __init__(
         self,
@@ -88,6 +93,7 @@ class SuiteBuilder:
         given: GivenSets | None = None,
         *,
         once: bool = False,
+        apart: bool | None = None,
     ) -> None:
         self._settings = settings
         self._given = given if given is not None else give_sets(settings, sets)
@@ -95,21 +101,18 @@ class SuiteBuilder:
         self._callbacks = callbacks
         self._resources = resources
         self._once = once
+        self._apart = apart
+        self._listened = listened_to(callbacks) if apart is None else apart
 
     def build_beside(self, feed: Feed, step: Step) -> tuple[ModelState, ValidationSuite]:
-        """Returns the variables of a training and its suite: of this host, or of the cluster's evaluator.
+        """Returns the variables of a training and its suite.
 
         Args:
             feed: the training data.
             step: the training step, traced, or inspected if it is to be.
         """
-        settings = self._settings
         captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
-        if settings.replicas is None or settings.replicas.evaluator is None:
-            return self.build(captured, drawn=feed.drawn_variables)
-        state = ModelState(settings.model, captured, drawn=feed.drawn_variables)
-        listened = listened_to(self._callbacks)
-        return state, connect_suite(settings, state, self._sets, self._resources, batch_by_batch=listened)
+        return self.build(captured, drawn=feed.drawn_variables)
 
     def build(
         self,
@@ -128,6 +131,7 @@ class SuiteBuilder:
         """
         request = self._request(within_evaluate=within_evaluate)
         prepared = prepare_sets(request, self._sets)
+        self.batch_spec = next((p.batches.element_spec for p in prepared if p.batches is not None), None)
         used = [variable for each in prepared if each.step is not None for variable in each.step.variables]
         model, trains = self._settings.model, not within_evaluate
         written = [variable for each in prepared for variable in _written(each)]
@@ -139,11 +143,10 @@ class SuiteBuilder:
 
     def _request(self, *, within_evaluate: bool) -> SetRequest:
         settings, replicas = self._settings, self._settings.replicas
-        listening = [] if settings.serves else listeners(self._callbacks)
+        listening = [] if self._apart is not None else listeners(self._callbacks)
         acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
         setting = next((type(c).__name__ for c in listening if may_set_before_tests(c)), None)
-        listened = listened_to(self._callbacks)
-        looks = listened or any(
+        looks = self._listened or any(
             overrides(c, "on_test_begin") and not keras_methods.is_stock_method(type(c)) for c in listening
         )
         alone = acting is None and setting is None and self._validates_alone()
@@ -153,7 +156,7 @@ class SuiteBuilder:
             settings.validation_function,
             settings.validation_identity,
             settings.validation,
-            listened=listened,
+            listened=self._listened,
             within_evaluate=within_evaluate,
             once=self._once,
             acts=acting,
@@ -173,12 +176,12 @@ class SuiteBuilder:
         """Whether this process alone validates, and only between two epochs."""
         settings, policy = self._settings, self._settings.validation
         inside = policy.every_steps is not None or policy.every_seconds is not None
-        return settings.replicas is None and settings.hosts.count == 1 and not settings.serves and not inside
+        return settings.replicas is None and settings.hosts.count == 1 and self._apart is None and not inside
 
     def _rows_together(self) -> Callable[[Any], int] | None:
         """Returns what says how many rows of arrays may be one batch; None leaves batches alone."""
         settings = self._settings
-        as_they_are = listened_to(self._callbacks) or settings.preprocess or not settings.stock_validation
+        as_they_are = self._listened or settings.preprocess or not settings.stock_validation
         as_they_are = as_they_are or any(map(may_set_before_tests, listeners(self._callbacks)))
         return None if as_they_are else functools.partial(rows_together, settings.model)
 

@@ -19,12 +19,18 @@ __all__ = ["lazy_names"]
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and the `__dir__` of a package whose names are those of its modules."""
+    """Return the `__getattr__` and the `__dir__` of a package whose names are those of its modules.
+
+    Args:
+        package: its name.
+        homes: the module of each name, as seen from the package, or from `overlap_train` on.
+    """
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(_imported(f"{package}.{homes[name]}"), name)
+        home = homes[name] if homes[name].startswith("overlap_train.") else f"{package}.{homes[name]}"
+        value = getattr(_imported(home), name)
         setattr(sys.modules[package], name, value)
         return value
 

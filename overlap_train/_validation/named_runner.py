@@ -18,7 +18,7 @@ __all__ = ["NamedRunner", "Runner"]
 class Runner(Protocol):
     """What evaluates one set, or calls one function.
 
-    A `ValidationRunner`, a `RemoteRunner`, a `LiveRunner` or a `FunctionRunner`.
+    A `ValidationRunner`, an `Evaluator`, a `LiveRunner` or a `FunctionRunner`.
     """
 
     @property

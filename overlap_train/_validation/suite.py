@@ -215,7 +215,7 @@ class ValidationSuite:
             if self._sets[validation.name].runner.live:
                 continue
             try:
-                results[validation.name] = self._merge(validation, spans, values)
+                results |= self._merge(validation, spans, values)
             except ValidationWorkerError as error:
                 if self._on_error == "raise":
                     raise
@@ -265,10 +265,12 @@ class ValidationSuite:
                 raise ValidationWorkerError(f"on host {host}: {message}", epoch=validation.epoch, shard=0)
         return outcomes
 
-    def _merge(self, validation: PendingValidation, spans: list[Span], values: Values) -> ValidationResult:
+    def _merge(
+        self, validation: PendingValidation, spans: list[Span], values: Values
+    ) -> dict[str, ValidationResult]:
         runner = self._sets[validation.name].runner
         outcomes = self._outcomes(validation)
         spans += [outcome.span for outcome in outcomes]
         results = [outcome.result for outcome in outcomes]
         runner.warn(results)
-        return merged_by_worker(outcomes) or runner.merge(results, values)
+        return {validation.name: merged_by_worker(outcomes) or runner.merge(results, values)}

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from overlap_train.options.execution import ExecutionPlan
     from overlap_train.options.functions import EvaluationFunction
     from overlap_train.options.threads import configure
-    from overlap_train.options.validation import ValidationPolicy, ValidationSet
+    from overlap_train.options.validation import EvaluatorPolicy, ValidationPolicy, ValidationSet
 
 __all__ = [
     "CheckpointPolicy",
     "EvaluationFunction",
+    "EvaluatorPolicy",
     "ExecutionPlan",
     "ValidationPolicy",
     "ValidationSet",
@@ -25,6 +26,7 @@ __all__ = [
 _HOMES = {
     "CheckpointPolicy": "checkpoint",
     "EvaluationFunction": "functions",
+    "EvaluatorPolicy": "validation",
     "ExecutionPlan": "execution",
     "ValidationPolicy": "validation",
     "ValidationSet": "validation",

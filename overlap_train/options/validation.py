@@ -8,13 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from overlap_train._support.arguments import freeze, require_choice, require_flag, shown
+from overlap_train._support.arguments import (
+    freeze,
+    plain_text,
+    require_choice,
+    require_flag,
+    require_path,
+    shown,
+)
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.keywords import knows_names
 from overlap_train._support.numbers import LARGEST, require_count, require_seconds
 from overlap_train.options.functions import EvaluationFunction, require_functions
 
-__all__ = ["ValidationPolicy", "ValidationSet"]
+__all__ = ["EvaluatorPolicy", "ValidationPolicy", "ValidationSet"]
 
 _OVERLAPS = ("auto", "always", "require")
 _BACKLOGS = ("block", "latest")
@@ -23,6 +30,39 @@ _ON_ERROR = ("raise", "warn")
 _DEVICE = re.compile(r"(/?job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?[A-Za-z_]+(:\d{1,9})?")
 _MOST_WORKERS = 4096
 _SKIPPED = 8  # epochs without a validation that may wait for an older one to be delivered
+
+
+@knows_names
+@dataclass(frozen=True)
+class EvaluatorPolicy:
+    """Set how a training and its evaluator meet; pass it, or only the directory, as `evaluator`.
+
+    Attributes:
+        directory: a directory for this training alone, which the training and the process that calls
+            `parallel.evaluate_run` both see; made if missing. It may be that of `fit(resume=...)`.
+        keep_weights: whether the weights of all epochs stay there, so that `evaluate_run` can evaluate them
+            again later. Otherwise those of an epoch are deleted when its result has come.
+        wait_s: seconds that a validation waits while the evaluator gives no sign of life, before it has been
+            started or after it was lost. Then the validation fails, and `on_error` decides.
+
+    Raises:
+        TypeError: a value has the wrong type.
+        ValueError: a value is out of range.
+    """
+
+    directory: str | os.PathLike[str]
+    _: KW_ONLY
+    keep_weights: bool = False
+    wait_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        require_path("directory", self.directory)
+        freeze(
+            self,
+            directory=plain_text(self.directory) if isinstance(self.directory, str) else self.directory,
+            keep_weights=require_flag("keep_weights", self.keep_weights),
+            wait_s=require_seconds("wait_s", self.wait_s, zero=True),
+        )
 
 
 @knows_names
@@ -70,6 +110,10 @@ class ValidationPolicy:
             training batches that cannot be read again (from Python, or from a pipeline with a state), to be
             trained again after a rollback. If the latter take more, training waits for validations. 0 keeps
             none: then such data is validated in step wherever a callback may change the training.
+        evaluator: a directory, or an `EvaluatorPolicy`: the training validates nothing itself. It writes its
+            weights there, and takes the results that a process with `parallel.evaluate_run` writes. Of
+            `validation_data` and `functions` only the names and frequencies count then; without any, all
+            results of the evaluator are taken. None validates here.
 
     Raises:
         TypeError: a value has the wrong type.
@@ -91,6 +135,7 @@ class ValidationPolicy:
     sanity_check: bool = False
     devices: Sequence[str] | None = None
     keep_bytes: int = 1 << 30
+    evaluator: str | os.PathLike[str] | EvaluatorPolicy | None = None
 
     def __post_init__(self) -> None:
         freeze(
@@ -108,6 +153,7 @@ class ValidationPolicy:
             sanity_check=require_flag("sanity_check", self.sanity_check),
             devices=_devices_or_none(self.devices),
             keep_bytes=require_count("keep_bytes", self.keep_bytes, minimum=0),
+            evaluator=_evaluator_or_none(self.evaluator),
         )
 
         if self.overlap == "require" and self.max_lag == 0:
@@ -174,6 +220,15 @@ def _count_or_none(name: str, value: Any, *, maximum: int = LARGEST) -> int | No
 
 def _seconds_or_none(name: str, value: Any) -> float | None:
     return None if value is None else require_seconds(name, value, expected="a number of seconds or None")
+
+
+def _evaluator_or_none(value: Any) -> EvaluatorPolicy | None:
+    if value is None or isinstance(value, EvaluatorPolicy):
+        return value
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"evaluator must be a directory, an EvaluatorPolicy or None; got {shown(value)}")
+    require_path("evaluator", value)
+    return EvaluatorPolicy(value)
 
 
 def _devices_or_none(devices: Any) -> Sequence[str] | None:

@@ -1,4 +1,4 @@
-"""Data parallelism: one model on several devices and hosts, and logical GPUs with separate streams."""
+"""Several devices and hosts: a model on all of them, an evaluator elsewhere, GPUs with separate streams."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from overlap_train._support.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from overlap_train._fit.evaluator import evaluate_run
     from overlap_train.parallel.cluster import join_cluster
     from overlap_train.parallel.streams import split_gpu
 
-__all__ = ["join_cluster", "split_gpu"]
+__all__ = ["evaluate_run", "join_cluster", "split_gpu"]
 
 _HOMES = {
+    "evaluate_run": "overlap_train._fit.evaluator",
     "join_cluster": "cluster",
     "split_gpu": "streams",
 }

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import ipaddress
 import json
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -17,85 +19,49 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._support.arguments import plain_text, shown
-from overlap_train._support.numbers import require_seconds
 from overlap_train.errors import ClusterConfigError
-from overlap_train.parallel.credentials import Credentials, read_credentials
-from overlap_train.parallel.endpoints import is_loopback, listen, parse_endpoint, resolve, why
-from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask, TrainingHosts
-from overlap_train.parallel.tf_config import read_resolver, read_tf_config
+from overlap_train.parallel.hosts import EvaluatorTask
 
-__all__ = ["join_cluster", "program_digest"]
+__all__ = ["TrainingHosts", "join_cluster", "program_digest"]
+
+# Without halves of characters, which JSON can hold and no name of the system's.
+_HOST = re.compile(r"[^\s/@\[\]:%\x00-\x1f\x7f\ud800-\udfff]{1,253}")
 
 
-def join_cluster(
-    resolver: Any = None,
-    *,
-    evaluator_timeout_s: float = 600.0,
-    evaluator_return_s: float | None = None,
-    key_file: str | os.PathLike[str] | None = None,
-    allow_unauthenticated: bool = False,
-    bind_address: str | None = None,
-    tls_certificate: str | os.PathLike[str] | None = None,
-    tls_key: str | os.PathLike[str] | None = None,
-    tls_authority: str | os.PathLike[str] | None = None,
-) -> tf.distribute.Strategy:
+class TrainingHosts(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # type: ignore[misc]
+    """The cluster of `TF_CONFIG` without its evaluator, for which the collectives must not wait."""
+
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """Return the hosts that train."""
+        jobs = super().cluster_spec().as_dict()
+        return tf.train.ClusterSpec({job: hosts for job, hosts in jobs.items() if job != "evaluator"})
+
+
+def join_cluster(resolver: Any = None) -> tf.distribute.Strategy:
     """Return the strategy of all hosts; call it first in the program, on each of them.
 
     `TF_CONFIG` may name one `evaluator` in addition to the hosts that train. On that host another strategy is
-    returned, under which `Trainer.fit` does not train: it validates what the chief sends until the training
-    ends. The arguments from `key_file` on are for the connection between chief and evaluator; without an
-    evaluator they do nothing.
+    returned, under which `Trainer.fit` does not train: with the directory of
+    `ValidationPolicy(evaluator=...)`, it evaluates what the others write there until the training ends.
 
     Args:
         resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as `SlurmClusterResolver()`; None
             reads `TF_CONFIG`.
-        evaluator_timeout_s: seconds that the chief and the evaluator wait for each other when `fit` begins.
-        evaluator_return_s: seconds that the chief waits for an evaluator that it has lost to be started
-            again; 0 does not wait; None means `evaluator_timeout_s`.
-        key_file: a file of mode 0600 with the secret that all hosts share; None reads the environment
-            variable `OVERLAP_TRAIN_CLUSTER_KEY`, or the file that `OVERLAP_TRAIN_CLUSTER_KEY_FILE` names.
-        allow_unauthenticated: whether the evaluator may be on another machine without a key.
-        bind_address: the name or IP address at which the evaluator listens; None means that of its task,
-            "0.0.0.0" or "::" means all interfaces.
-        tls_certificate: the evaluator's certificate, in PEM. With all three files the connection is
-            encrypted.
-        tls_key: the private key of that certificate, mode 0600; only the evaluator reads it.
-        tls_authority: the certificates, in PEM, against which the chief checks the evaluator's.
 
     Returns:
         A MultiWorkerMirroredStrategy, or on the evaluator a strategy for its single device.
 
     Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: a time-out is out of range.
-        ClusterConfigError: `TF_CONFIG` or the resolver's cluster is missing or wrong, this host's port is
-            taken, a key or a file cannot be used, or a key is needed and missing. It is also a ValueError.
+        TypeError: `resolver` is no resolver.
+        ClusterConfigError: `TF_CONFIG` or the resolver's cluster is missing or wrong, or this host's port is
+            taken. It is also a ValueError.
     """
-    timeout_s = require_seconds("evaluator_timeout_s", evaluator_timeout_s)
-    return_s = _check_return(evaluator_return_s, timeout_s)
-    if bind_address is not None:
-        bind_address = _checked_bind_address(bind_address)
-    credentials = read_credentials(
-        key_file=key_file,
-        allow_unauthenticated=allow_unauthenticated,
-        tls_certificate=tls_certificate,
-        tls_key=tls_key,
-        tls_authority=tls_authority,
-    )
-    cluster, task_type, index = read_tf_config() if resolver is None else read_resolver(resolver)
-    if "evaluator" not in cluster:
-        _require_free(cluster[task_type][index], f"{task_type} {index}")
-        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
-    described = json.dumps(cluster, sort_keys=True)
-    address = cluster["evaluator"][0]
-    place = EvaluatorPlace(address, described, timeout_s, return_s, bind_address, credentials)
+    cluster, task_type, index = _read_tf_config() if resolver is None else _read_resolver(resolver)
     if task_type == "evaluator":
-        _check_door(place, credentials)
-        return EvaluatorTask(place)
-    _check_way(address, credentials)
+        return EvaluatorTask()
     _require_free(cluster[task_type][index], f"{task_type} {index}")
-    return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=TrainingHosts(place))
+    training = TrainingHosts() if "evaluator" in cluster else resolver
+    return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=training)
 
 
 def program_digest() -> str:
@@ -106,57 +72,145 @@ def program_digest() -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
 
 
-def _check_return(value: object, timeout_s: float) -> float:
-    """Return how long an evaluator that was lost is waited for."""
-    return timeout_s if value is None else require_seconds("evaluator_return_s", value, zero=True)
+def _read_tf_config() -> tuple[dict[str, list[str]], str, int]:
+    """Return the cluster, and the type and the index of this host's task, as `TF_CONFIG` has them.
 
-
-def _checked_bind_address(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"bind_address must be a host name or an IP address; got {shown(value)}")
-    value = plain_text(value)
-    try:
-        parse_endpoint(f"[{value}]:1" if ":" in value else f"{value}:1")
-    except ClusterConfigError:
+    Raises:
+        ClusterConfigError: a ValueError, if it is missing or wrong.
+    """
+    text = os.environ.get("TF_CONFIG")
+    if not text:
         raise ClusterConfigError(
-            f"bind_address must be a host name or an IP address without a port; got {value[:300]!r}"
-        ) from None
-    return value
-
-
-def _check_door(place: EvaluatorPlace, credentials: Credentials) -> None:
-    """Raise ClusterConfigError if the evaluator could not listen, or must not without a key."""
-    if credentials.tls is not None:
-        credentials.tls.server_context()
-    endpoint = parse_endpoint(place.address)
-    listeners = listen(endpoint if place.bind_address is None else endpoint._replace(host=place.bind_address))
-    hosts = [listener.getsockname()[0] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    credentials.check_place(", ".join(hosts), loopback=all(map(is_loopback, hosts)))
-
-
-def _check_way(address: str, credentials: Credentials) -> None:
-    """Raise ClusterConfigError if this host must not connect to the evaluator."""
-    if credentials.tls is not None:
-        credentials.tls.client_context()
+            "TF_CONFIG is not set: on each host set it to the cluster and the host's place in it, such as "
+            '\'{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 0}}\''
+        )
     try:
-        hosts = [there[0] for _, there in resolve(parse_endpoint(address))]
-    except OSError:
-        return  # its name may be known later; whoever connects looks again
-    credentials.check_place(address, loopback=all(map(is_loopback, hosts)))
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ClusterConfigError(f"TF_CONFIG is no JSON: {error}; got {text[:200]!r}") from error
+    cluster = config.get("cluster") if isinstance(config, dict) else None
+    task = config.get("task") if isinstance(config, dict) else None
+    kind, index = (task.get("type"), task.get("index")) if isinstance(task, dict) else (None, None)
+    return _checked("TF_CONFIG", cluster, kind, index)
+
+
+def _read_resolver(resolver: Any) -> tuple[dict[str, list[str]], str, int]:
+    """Return the cluster, and the type and the index of this host's task, as a resolver has them.
+
+    Raises:
+        TypeError: if it is not a resolver.
+        ClusterConfigError: a ValueError, if its cluster is wrong, or has an evaluator.
+    """
+    if not isinstance(resolver, tf.distribute.cluster_resolver.ClusterResolver):
+        raise TypeError(f"resolver must be a ClusterResolver or None; got {type(resolver).__name__}")
+    spec = resolver.cluster_spec()
+    cluster = spec.as_dict() if isinstance(spec, tf.train.ClusterSpec) else None
+    if cluster and "evaluator" in cluster:
+        raise ClusterConfigError("a cluster with an evaluator has to come from TF_CONFIG, not a resolver")
+    return _checked("the resolver", cluster, resolver.task_type, resolver.task_id)
+
+
+def _checked(
+    source: str, cluster: object, kind: object, index: object
+) -> tuple[dict[str, list[str]], str, int]:
+    """Return a cluster and the place of this host in it, if they are what they have to be."""
+    if not isinstance(cluster, dict) or not all(isinstance(hosts, list) for hosts in cluster.values()):
+        raise ClusterConfigError(
+            f"{source} needs a 'cluster' with lists of 'host:port' by task type; got {_short(cluster)}"
+        )
+    for job, hosts in cluster.items():
+        _check_addresses(source, job, hosts)
+    unknown = sorted(set(cluster) - {"chief", "worker", "evaluator"})
+    if unknown or not set(cluster) - {"evaluator"}:
+        raise ClusterConfigError(
+            f"{source} has tasks of type {', '.join(unknown or cluster) or 'none'}; use 'worker' or "
+            "'chief', and besides them 'evaluator'"
+        )
+    for single in ("chief", "evaluator"):
+        if len(cluster.get(single, "1")) != 1:
+            raise ClusterConfigError(f"{source} has {len(cluster[single])} {single}s; name one, or none")
+    addresses = [address for hosts in cluster.values() for address in hosts]
+    if len(set(addresses)) < len(addresses):
+        raise ClusterConfigError(f"{source} names an address twice: {', '.join(sorted(addresses))}")
+    task_type, number = _checked_task(source, cluster, kind, index)
+    return cluster, task_type, number
+
+
+def _checked_task(source: str, cluster: dict[str, list[str]], kind: object, index: object) -> tuple[str, int]:
+    """Return the type and the index of a task, if the cluster has it."""
+    if not isinstance(kind, str) or index is None:
+        task = {"type": kind, "index": index}
+        raise ClusterConfigError(
+            f"{source} needs a 'task' that says which host of its cluster this is, such as "
+            f'{{"type": {json.dumps(next(iter(cluster)))}, "index": 0}}; got {_short(task)}'
+        )
+    if kind not in cluster:
+        raise ClusterConfigError(
+            f"{source} says that this is a {_short(kind)}, which is not in its cluster; it has "
+            f"{', '.join(map(repr, cluster))}"
+        )
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
+        raise ClusterConfigError(
+            f"{source} says that this is {kind} number {_short(index)}, and the cluster has "
+            f"{len(cluster[kind])}: the index counts from 0"
+        )
+    return kind, index
+
+
+def _check_addresses(source: str, job: str, hosts: list[Any]) -> None:
+    """Raise ClusterConfigError unless each address of a task type is `host:port`."""
+    for number, address in enumerate(hosts):
+        try:
+            _port(address, f"{job} {number}")
+        except (TypeError, ValueError) as error:
+            raise ClusterConfigError(
+                f"{source} needs a 'cluster' with lists of 'host:port' by task type: {error}"
+            ) from error
+
+
+def _short(value: object) -> str:
+    return repr(value)[:200]
+
+
+def _port(address: object, name: str) -> int:
+    """Return the port of `host:port` or `[IPv6]:port`, or raise TypeError or ClusterConfigError."""
+    if not isinstance(address, str):
+        raise TypeError(f"{name} must be a string 'host:port'; got {address!r}")
+    host, _, digits = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not _is_host(host) or not (digits.isascii() and digits.isdigit()):
+        raise ClusterConfigError(f"{name} must be 'host:port'; got {address[:300]!r}")
+    if len(digits) > 5 or not 1 <= int(digits) <= 65535:
+        raise ClusterConfigError(f"the port of {name} must be from 1 to 65535; got {address[:300]!r}")
+    return int(digits)
+
+
+def _is_host(host: str) -> bool:
+    """Return whether a string may name a host: a name, or an IP address without brackets."""
+    if ":" not in host:
+        return _HOST.fullmatch(host) is not None
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _require_free(address: str, task: str) -> None:
     """Raise ClusterConfigError if TensorFlow could not listen at the port of this host's own task."""
-    port = parse_endpoint(address).port
+    port = _port(address, task)
     for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
-            socket.create_server((everywhere, port), family=family).close()
+            with socket.socket(family) as bound:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                bound.bind((everywhere, port))
         except OSError as error:
             if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a host without IPv6, or IPv4
                 continue
             raise ClusterConfigError(
-                f"port {port} of {task} ({address}) is taken on this host: {why(error)}; end what uses "
-                "it (an earlier run?) or name another port in TF_CONFIG on all hosts"
+                f"port {port} of {task} ({address}) is taken on this host: {os.strerror(error.errno or 0)}; "
+                "end what uses it (an earlier run?) or name another port in TF_CONFIG on all hosts"
             ) from error

@@ -15,12 +15,36 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from overlap_train._support.arguments import shown
 from overlap_train._support.printing import told
 from overlap_train.errors import HostMismatchError
-from overlap_train.parallel.messages import encoded
 from overlap_train.parallel.waiting import CollectiveWaits, SlowHost, find_slow_host
 
-__all__ = ["ClusterHosts", "Hosts", "SingleHost", "make_hosts"]
+__all__ = ["ClusterHosts", "EvaluatorTask", "Hosts", "SingleHost", "encoded", "make_hosts"]
+
+
+def encoded(value: Any) -> bytes:
+    """Return a value in JSON, whatever a callback has put into the logs.
+
+    Arrays and tensors become numbers and lists, and what else JSON lacks text. Names that it lacks are left
+    out.
+    """
+    return json.dumps(value, default=_plain, skipkeys=True).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON knows in the place of what it does not."""
+    try:
+        return np.asarray(value, float).tolist()
+    except Exception:  # whatever an object of the user's raises, it is no number
+        return shown(value)
+
+
+class EvaluatorTask(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]  # TensorFlow is untyped
+    """What `join_cluster` returns on the evaluator of a cluster: its first GPU, or its CPU."""
+
+    def __init__(self) -> None:
+        super().__init__("GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0")
 
 
 class Hosts(abc.ABC):

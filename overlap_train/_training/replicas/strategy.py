@@ -9,8 +9,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._keras import replicas as keras_replicas
-from overlap_train.parallel.evaluator import EvaluatorPlace, EvaluatorTask, place_of
-from overlap_train.parallel.hosts import make_hosts
+from overlap_train.parallel.hosts import EvaluatorTask, make_hosts
 
 __all__ = ["Replicas", "find_strategy"]
 
@@ -28,16 +27,14 @@ class Replicas:
         strategy: under which the steps run.
         count: replicas that share each batch, on all hosts together.
         hosts: on which they are.
-        evaluator: where the host is that validates for them, or None if they do so themselves.
-        serves: if this host is that evaluator, where it is.
+        serves: whether this host is the evaluator of the cluster, and trains nothing.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
         self.hosts = make_hosts(strategy)
-        self.evaluator: EvaluatorPlace | None = place_of(strategy)
-        self.serves = strategy.place if isinstance(strategy, EvaluatorTask) else None
+        self.serves = isinstance(strategy, EvaluatorTask)
 
     @property
     def first(self) -> int:

@@ -1,0 +1,197 @@
+"""The directory through which a training and its evaluator meet: weights go in, results come back.
+
+Each file has the layout of a checkpoint, so every byte is checked and nothing is unpickled, and takes its
+place in one rename. Its name says what it holds, for which epoch of which run; the number counts up over all
+runs of the directory, so that of two files for one epoch the higher number counts:
+
+    run.otck                              the present run; at its end the history and the last weights
+    weights-000012-epoch-000004-RUN.otck  the weights behind an epoch
+    inside-000013-epoch-000005-RUN.otck   the weights inside one, for `ValidationPolicy(every_steps=...)`
+    check-000001-epoch-000000-RUN.otck    of which only the first batch is to be evaluated
+    result-000012-epoch-000004-RUN.otck   what came of the weights of that number
+    training.sign, evaluator.sign         written anew each second while the process lives
+
+The training deletes; the evaluator evaluates whatever has no result yet, so it can be lost and started again.
+A sign is judged by its change in the reader's own time: the clocks of two hosts need not agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from overlap_train._checkpoint import container
+from overlap_train._checkpoint.disk import explain, sync, sync_directory
+from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._support.closing import Closing
+from overlap_train._support.files import read_regular, replace_content, replacing
+from overlap_train._support.threads import start
+from overlap_train.errors import CheckpointCorruptError, CheckpointError
+
+__all__ = ["Entry", "Run", "RunDirectory", "Sign", "backing_off"]
+
+_NAME = re.compile(r"(weights|inside|check|result)-([0-9]{6,18})-epoch-([0-9]{6,18})-([0-9a-f]{16})\.otck")
+_LEFTOVER = re.compile(r"\.(weights|inside|check|result|run)\b.*-[0-9a-f]{16}\.otck")
+_LONGEST_SIGN = 200
+_BEAT_S, _SHORTEST_S, _LONGEST_S = 1.0, 0.05, 0.5
+
+
+class Entry(NamedTuple):
+    """A file of weights or of a result."""
+
+    kind: str
+    number: int
+    epoch: int
+    run: str
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return f"{self.kind}-{self.number:06d}-epoch-{self.epoch:06d}-{self.run}.otck"
+
+
+class Run(NamedTuple):
+    """What a directory says of the training that writes there, or wrote there last."""
+
+    id: str
+    batch_by_batch: bool  # whether its callbacks listen to the batches of validations
+    ended: str | None = None  # as `Trainer.ended`; None while it trains, and for good where it was killed
+    epochs: Sequence[int] = ()  # of its history, once it has ended
+    history: Mapping[str, Any] = {}
+    weights: Sequence[npt.NDArray[Any]] = ()  # the last ones
+
+    @classmethod
+    def begin(cls, *, batch_by_batch: bool) -> Run:
+        """Returns a run with an id that no other has."""
+        return cls(secrets.token_hex(8), batch_by_batch)
+
+
+class RunDirectory:
+    """The files of one training and its evaluator, in a folder beside the checkpoints. Any thread."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.path = Path(os.path.abspath(directory)) / "evaluator"
+
+    def make(self) -> None:
+        """Makes the folder, or raises CheckpointError."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = explain(error, self.path, directory=True)
+            raise CheckpointError(f"{self.path} cannot be made for the evaluator: {reason}.") from error
+
+    def entries(self, *kinds: str) -> list[Entry]:
+        """Returns the files of some kinds, by their numbers."""
+        matches = filter(None, map(_NAME.fullmatch, os.listdir(self.path)))
+        found = [Entry(m[1], int(m[2]), int(m[3]), m[4]) for m in matches if m[1] in kinds]
+        return sorted(found, key=lambda entry: entry.number)
+
+    def write(self, entry: Entry, state: CheckpointState) -> None:
+        """Writes a file atomically, or raises OSError."""
+        meta = {**state.meta, "file": entry.name}
+        self._write(
+            entry.name, CheckpointState(state.epoch, state.step, state.arrays, meta, state.fingerprint)
+        )
+
+    def answer(self, entry: Entry, results: Mapping[str, Any], error: str | None) -> None:
+        """Writes what came of weights, atomically, or raises OSError."""
+        meta = {"results": dict(results), "error": error}
+        self.write(entry._replace(kind="result"), CheckpointState(entry.epoch, 0, meta=meta))
+
+    def read(self, entry: Entry) -> CheckpointState:
+        """Reads a file and verifies every byte of it, or raises CheckpointError."""
+        state = container.read(self.path / entry.name)
+        if state.meta.get("file") != entry.name:
+            raise CheckpointCorruptError(f"{self.path / entry.name} is the file of another validation.")
+        return state
+
+    def remove(self, *entries: Entry) -> None:
+        """Deletes files."""
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path / entry.name)
+
+    def remove_leftovers(self) -> None:
+        """Deletes what a kill has left half written."""
+        for path in self.path.iterdir():
+            if _LEFTOVER.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+    def write_run(self, run: Run) -> None:
+        """Says which run writes here, or raises OSError."""
+        arrays = {f"weights/{i}": array for i, array in enumerate(run.weights)}
+        meta = {**run._asdict(), "epochs": list(run.epochs), "weights": len(arrays)}
+        self._write("run.otck", CheckpointState(0, 0, arrays, meta))
+
+    def read_run(self) -> Run | None:
+        """Returns which run writes or wrote here, or None; raises CheckpointError if that is damaged."""
+        path = self.path / "run.otck"
+        if not path.exists():
+            return None
+        state = container.read(path)
+        return Run(**{**state.meta, "weights": list(state.arrays.values())})
+
+    def _write(self, name: str, state: CheckpointState) -> None:
+        with replacing(self.path / name) as unfinished, open(unfinished, "wb") as file:
+            for piece in container.encode(state):
+                file.write(piece)
+            file.flush()
+            sync(file.fileno())
+        sync_directory(self.path)
+
+
+class Sign(Closing):
+    """Says each second, on a thread of its own, that this process lives; and sees whether the other does."""
+
+    def __init__(self, directory: RunDirectory, own: str, other: str) -> None:
+        self._own, self._other = directory.path / f"{own}.sign", directory.path / f"{other}.sign"
+        self._last = self._read()  # which may be of a process that is gone
+        self._seen_s = 0.0
+        self._over = threading.Event()
+        self._thread = start(threading.Thread(target=self._beat, name=f"overlap-{own}-sign", daemon=True))
+
+    def seen_s(self) -> float:
+        """Returns when the other's sign was last seen to change, by `time.monotonic()`; 0 if never."""
+        text = self._read()
+        if text not in (self._last, b""):
+            self._last, self._seen_s = text, time.monotonic()
+        return self._seen_s
+
+    def close(self) -> None:
+        """Ends the thread. Idempotent."""
+        self._over.set()
+        self._thread.join()
+
+    def _read(self) -> bytes:
+        try:
+            return read_regular(self._other, most_bytes=_LONGEST_SIGN)
+        except OSError:
+            return b""
+
+    def _beat(self) -> None:
+        name, beats = secrets.token_hex(8), 0
+        while not (beats and self._over.wait(_BEAT_S)):
+            with contextlib.suppress(OSError):  # the disk may be full now and not later
+                replace_content(self._own, f"{name} {beats}\n")
+            beats += 1
+
+
+def backing_off() -> Callable[[bool], float]:
+    """Returns what says how long to wait before the next look at a directory."""
+    wait_s = _SHORTEST_S
+
+    def next_s(happened: bool) -> float:
+        nonlocal wait_s
+        wait_s = _SHORTEST_S if happened else min(1.2 * wait_s, _LONGEST_S)
+        return wait_s
+
+    return next_s

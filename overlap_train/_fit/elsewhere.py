@@ -1,0 +1,349 @@
+"""Validation by an evaluator elsewhere: snapshots go into a directory, and results come out of it.
+
+The training thread of the chief submits snapshots. One thread writes them, looks for the results and puts
+them into futures, one after another. The other training hosts get the results from the chief.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import keras
+import numpy as np
+
+from overlap_train._checkpoint.lock import DirectoryLock
+from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off
+from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._keras import data as keras_data
+from overlap_train._keras import models as keras_models
+from overlap_train._snapshot import ModelState, Snapshot, Values, weights_of
+from overlap_train._support.numbers import array_of
+from overlap_train._support.threads import leaves_nothing, start
+from overlap_train._validation.evaluation import Running
+from overlap_train._validation.named_runner import NamedRunner
+from overlap_train._validation.pending import PendingValidation
+from overlap_train._validation.suite import ValidationSuite
+from overlap_train.errors import CheckpointError, HostLostError
+from overlap_train.options.validation import EvaluatorPolicy
+from overlap_train.parallel.hosts import Hosts, encoded
+from overlap_train.records import ShardOutcome, Span, ValidationResult
+
+__all__ = ["ElsewhereSuite", "Evaluator", "arrays_of", "described", "packed"]
+
+# Without a sign of the evaluator; directories on a network show new files late.
+_QUIET_S = 60.0
+
+
+def arrays_of(values: Values) -> dict[str, Any]:
+    """Returns the weights of a snapshot, without a copy where the host's memory holds them."""
+    flat = [value for part in weights_of(values) for value in part]
+    return {f"weights/{i}": array_of(value) for i, value in enumerate(flat)}
+
+
+def described(model: keras.Model) -> dict[str, str]:
+    """Returns what has to be the same of the model in the training and in the evaluator, by name."""
+    weights = [*model.trainable_variables, *model.non_trainable_variables]
+    return {
+        "structure of the model": ", ".join(
+            type(layer).__name__ for layer in keras_models.flat_layers(model)
+        ),
+        "list of weights": ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in weights),
+    }
+
+
+def packed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
+    """Returns results by the names of their sets, as a file holds them."""
+    plain = {
+        name: (result.metrics, [each.logs for each in result.running], result.of_function)
+        for name, result in results.items()
+    }
+    return dict(json.loads(encoded(plain)))
+
+
+def _unpacked(plain: Mapping[str, Any]) -> dict[str, ValidationResult]:
+    return {
+        name: ValidationResult(
+            _as_arrays(metrics),
+            tuple(Running(_as_arrays(logs), ()) for logs in running),
+            of_function=of_function,
+        )
+        for name, (metrics, running, of_function) in plain.items()
+    }
+
+
+def _as_arrays(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: np.asarray(v) if isinstance(v, list) else v for n, v in metrics.items()}
+
+
+class _Request(Future[ShardOutcome]):
+    """Weights on their way to the evaluator, whose results may be given up also while they are waited for."""
+
+    def __init__(self, entry: Entry, snapshot: Snapshot) -> None:
+        super().__init__()
+        self.entry = entry
+        self.step = snapshot.step
+        self.arrays = arrays_of(snapshot.values)
+        self.start_s = time.monotonic()
+        self.written = self.given_up = False
+
+    def cancel(self) -> bool:
+        self.given_up = True
+        return super().cancel()
+
+
+class Evaluator:
+    """The evaluator as the training sees it, which runs all its sets. Belongs to the training thread."""
+
+    in_step = None  # the evaluator refuses what would have to be
+    live = False
+    computes_here = False
+    runs_python = False  # another process sees nothing of the callbacks
+    rewindable = True
+
+    def __init__(
+        self,
+        policy: EvaluatorPolicy,
+        model: keras.Model,
+        on_span: Callable[[Span], None],
+        *,
+        batch_by_batch: bool,
+        idle: bool,
+    ) -> None:
+        """Touches nothing before `open`.
+
+        Args:
+            policy: where to meet, and for how long to wait.
+            model: that is trained.
+            on_span: called, on the thread that looks for results, with the time of each validation.
+            batch_by_batch: whether callbacks listen to the batches of validations.
+            idle: whether nothing is to be done here, as on hosts other than the chief.
+        """
+        self._idle = idle
+        self._policy = policy
+        self._model = model
+        self._on_span = on_span
+        self._run = Run.begin(batch_by_batch=batch_by_batch)
+        self._directory = RunDirectory(policy.directory)
+        self._lock = DirectoryLock(self._directory.path)
+        self._sign: Sign | None = None
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._ending = False
+        self._requests: list[_Request] = []  # appended to by the training thread, emptied by the other one
+        self._number = 0
+        self._warned_s = self._lost_s = 0.0
+
+    def open(self) -> None:
+        """Says in the directory that this run has begun, and starts the thread. Idempotent."""
+        if self._idle or self._thread is not None:
+            return
+        directory = self._directory
+        directory.make()
+        try:
+            self._lock.acquire()
+            directory.remove_leftovers()
+            self._forget(*directory.entries("inside", "check"))
+            directory.write_run(self._run)
+        except OSError as error:
+            raise CheckpointError(f"{directory.path} cannot be written for the evaluator: {error}") from error
+        self._number = max((entry.number for entry in directory.entries("weights")), default=0)
+        self._sign = Sign(directory, "training", "evaluator")
+        work = leaves_nothing(self._work)
+        self._thread = start(threading.Thread(target=work, name="validation-elsewhere", daemon=True))
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        """Begins to evaluate a snapshot, as that of an epoch's end or of a place inside one."""
+        ends_epoch = snapshot.position is not None and not snapshot.position.within
+        return [] if self._idle else [self._ask("weights" if ends_epoch else "inside", snapshot)]
+
+    def evaluate(self, values: Values) -> Any:
+        """Evaluates values now, and waits for the results; None on hosts that have none."""
+        return (
+            None
+            if self._idle
+            else self._ask("inside", Snapshot(epoch=0, step=0, values=values)).result().result
+        )
+
+    def evaluate_one_batch(self, values: Values) -> None:
+        """Has the first batch of each set evaluated, and waits for it."""
+        self._ask("check", Snapshot(epoch=0, step=0, values=values)).result()
+
+    def close(self) -> None:
+        """Nothing: a fit has one evaluator, however often its suite is built."""
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Says how the training ended; one that failed says nothing, like one that was killed."""
+        if self._thread is None or self._sign is None:
+            return
+        self._ending = True
+        self._wake.set()
+        self._thread.join()
+        try:
+            if kind is None:
+                self._end()
+        except OSError as error:
+            warnings.warn(f"the evaluator is not told of the end: {error}", RuntimeWarning, stacklevel=2)
+        finally:
+            self._sign.close()
+            self._lock.release()
+
+    def _end(self) -> None:
+        directory, history = self._directory, self._model.history
+        last = max(history.epoch, default=-1)
+        ahead = [each for each in directory.entries("weights") if each.epoch > last]
+        self._forget(*ahead, *directory.entries("inside", "check"))  # rolled back, or not waited for
+        weights = list(arrays_of(ModelState(self._model, trains=False).read()).values())
+        ended, logs = getattr(history, "ended", "completed"), json.loads(encoded(history.history))
+        directory.write_run(
+            self._run._replace(ended=ended, epochs=history.epoch, history=logs, weights=weights)
+        )
+
+    def _ask(self, kind: str, snapshot: Snapshot) -> _Request:
+        self.open()
+        self._number += 1
+        request = _Request(Entry(kind, self._number, snapshot.epoch, self._run.id), snapshot)
+        self._requests.append(request)
+        self._wake.set()
+        return request
+
+    def _work(self) -> None:
+        wait_s = backing_off()
+        while not self._ending:
+            try:
+                happened = self._look()
+            except Exception as error:  # of the disk, or a warning that is to be an error
+                happened = True
+                for request in list(self._requests):
+                    self._fail(request, error)
+            self._wake.wait(wait_s(happened))
+            self._wake.clear()
+
+    def _look(self) -> bool:
+        """Writes what is to be written and takes up what has come; returns whether there was anything."""
+        for request in list(self._requests):
+            if request.given_up:
+                self._drop(request)
+            elif not request.written:
+                self._write(request)
+        if not self._requests or self._sign is None:
+            return False
+        oldest = self._requests[0]
+        if not oldest.running():
+            oldest.set_running_or_notify_cancel()
+        seen_s = self._sign.seen_s()
+        return self._take(oldest) or self._give_up(oldest, seen_s)
+
+    def _write(self, request: _Request) -> None:
+        entry = request.entry
+        if entry.kind == "weights":  # others of such epochs were rolled back, or are of an older run
+            older = self._directory.entries("weights")
+            self._forget(*(e for e in older if e.epoch >= entry.epoch and e.number < entry.number))
+        state = CheckpointState(entry.epoch, request.step, request.arrays, fingerprint=described(self._model))
+        self._directory.write(entry, state)
+        request.written, request.arrays = True, {}
+
+    def _take(self, request: _Request) -> bool:
+        """Takes the results of a request if they are there; damaged ones are deleted, and so made again."""
+        entry = request.entry._replace(kind="result")
+        if entry not in self._directory.entries("result"):
+            return False
+        try:
+            answer = self._directory.read(entry).meta
+        except CheckpointError as error:
+            self._directory.remove(entry)
+            warnings.warn(f"evaluated once more: {error}", RuntimeWarning, stacklevel=2)
+            return True
+        if answer["error"] is not None:
+            self._fail(request, RuntimeError(f"on the evaluator: {str(answer['error'])[:3000]}"))
+            return True
+        thread, now_s = threading.current_thread().name, time.monotonic()
+        span = Span("validate", thread, request.start_s, now_s, entry.epoch, request.step)
+        if request.entry.kind != "check":
+            self._on_span(span)
+        self._drop(request, answered=True)
+        request.set_result(ShardOutcome(answer["results"], span))
+        return True
+
+    def _give_up(self, request: _Request, seen_s: float) -> bool:
+        """Fails a request for which no evaluator is there; later ones at once, until there is a sign."""
+        now, wait_s = time.monotonic(), self._policy.wait_s
+        silent_s = now - max(request.start_s, seen_s)
+        where = f"no evaluator gives a sign of life in {self._directory.path}"
+        if self._lost_s > seen_s or silent_s >= wait_s:
+            self._lost_s = now
+            lost = HostLostError(f"{where} for {wait_s:g} s; start evaluate_run there (again)")
+            self._fail(request, lost)
+            return True
+        if silent_s >= min(_QUIET_S, wait_s / 2) and self._warned_s <= seen_s:
+            self._warned_s = now
+            warnings.warn(f"{where}; waiting up to {wait_s:g} s for one", RuntimeWarning, stacklevel=2)
+        return False
+
+    def _fail(self, request: _Request, error: BaseException) -> None:
+        self._drop(request)
+        if request.running() or request.set_running_or_notify_cancel():
+            request.set_exception(error)
+
+    def _drop(self, request: _Request, *, answered: bool = False) -> None:
+        """Forgets a request, and its files unless they are kept."""
+        self._requests.remove(request)
+        entry = request.entry
+        if entry.kind != "weights" or not self._policy.keep_weights:
+            self._forget(entry)
+        elif not answered:  # so that no evaluator hurries for it
+            self._directory.answer(entry, {}, "left out by the training")
+
+    def _forget(self, *entries: Entry) -> None:
+        """Deletes weights and then their results, with all results whose weights are gone."""
+        self._directory.remove(*entries)
+        left = {entry.number for entry in self._directory.entries("weights", "inside", "check")}
+        self._directory.remove(*(e for e in self._directory.entries("result") if e.number not in left))
+
+
+class ElsewhereSuite(ValidationSuite):
+    """What an evaluator evaluates; it says of which sets and functions. Belongs to the training thread."""
+
+    def __init__(
+        self, evaluator: Evaluator, validates: Callable[[int], bool], *, on_error: str, hosts: Hosts
+    ) -> None:
+        """Takes the evaluator, and when it is due."""
+        runner: Any = evaluator
+        super().__init__([NamedRunner("", runner, validates)], on_error=on_error, hosts=hosts)
+        self._evaluator = evaluator
+
+    def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values now, of which a hook has changed some since they were trained."""
+        if most is not None:
+            raise ValueError(
+                "a callback's on_test_begin set stop_evaluating, and the evaluator makes whole validations: "
+                "set it in no callback of a training with an evaluator"
+            )
+        return _unpacked(self._hosts.from_chief(self._evaluator.evaluate(values)))[name]
+
+    def draws_anew(self, name: str) -> bool:
+        """Whether the batches of a set are drawn anew for each validation, which nobody knows."""
+        return False
+
+    def sanity_check(self, values: Values) -> None:
+        """Evaluates one batch of each set, or raises what goes wrong with it."""
+        self._hosts.chief_first(lambda: super(ElsewhereSuite, self).sanity_check(values))
+
+    def _merge(
+        self, validation: PendingValidation, spans: list[Span], values: Values
+    ) -> dict[str, ValidationResult]:
+        outcomes = self._outcomes(validation)
+        spans += [outcome.span for outcome in outcomes]
+        results = _unpacked(self._hosts.from_chief(outcomes[0].result if outcomes else None))
+        for result in results.values():
+            if not result.metrics:
+                keras_data.warn_out_of_data()
+        return results

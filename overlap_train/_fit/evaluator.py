@@ -1,0 +1,262 @@
+"""The evaluator of a training elsewhere: follows the directory into which that writes its weights.
+
+The calling thread reads weights, evaluates them and writes the results. It keeps nothing that the next
+evaluator would need: what has no result in the directory is still to be evaluated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off
+from overlap_train._fit.callback_list import make_callback_list
+from overlap_train._fit.elsewhere import described, packed
+from overlap_train._fit.request import require_data, require_heeded
+from overlap_train._fit.settings import TrainerSettings
+from overlap_train._fit.validation_building import SuiteBuilder, give_sets
+from overlap_train._keras import forks
+from overlap_train._keras import models as keras_models
+from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train._support.arguments import require_instance
+from overlap_train._support.fit_arguments import check_frequency
+from overlap_train._support.numbers import require_seconds
+from overlap_train._support.printing import told
+from overlap_train._training.replicas.strategy import find_strategy
+from overlap_train._validation.functions import FunctionRequest, add_functions
+from overlap_train._validation.named_sets import is_set, named_sets
+from overlap_train._validation.pending import PendingEpoch
+from overlap_train._validation.suite import ValidationSuite
+from overlap_train.errors import CheckpointError, HostMismatchError
+from overlap_train.monitoring.recorder import SpanRecorder
+from overlap_train.options.execution import ExecutionPlan
+from overlap_train.options.functions import EvaluationFunction, split_functions
+from overlap_train.options.validation import ValidationPolicy, ValidationSet
+from overlap_train.records import ValidationResult, flat, prefixed
+
+__all__ = ["Follower", "evaluate_run"]
+
+
+def evaluate_run(
+    directory: str | os.PathLike[str],
+    model: keras.Model,
+    validation_data: Any = None,
+    *,
+    functions: Mapping[str, Any] | None = None,
+    validation: ValidationPolicy | None = None,
+    preprocess: Callable[..., Any] | None = None,
+    validation_steps: int | None = None,
+    validation_batch_size: int | None = None,
+    validation_freq: int | list[int] = 1,
+    timeout_s: float = 600.0,
+) -> dict[int, dict[str, Any]]:
+    """Evaluate each epoch of a training in another process, while it trains or afterwards.
+
+    The training has `ValidationPolicy(evaluator=directory)` and gets the results as if it had validated
+    itself. The call returns when the training has ended. It may be started first, and again at any time.
+    Behind a training with `EvaluatorPolicy(keep_weights=True)`, or for one that was killed, it evaluates all
+    weights that the directory still holds.
+
+    Args:
+        directory: that of the training's `ValidationPolicy(evaluator=...)`.
+        model: compiled, with the structure of the model that is trained, and perhaps with other metrics. At
+            the end it has the last weights of a training that has ended.
+        validation_data: as for `Trainer.fit`: one set, or several by name. None if there are functions only.
+        functions: evaluation functions by name, as in `ValidationPolicy(functions=...)`.
+        validation: how to validate: `workers`, `devices`, `keep_bytes`, `functions`.
+        preprocess: as for `Trainer`.
+        validation_steps: as for `fit`.
+        validation_batch_size: as for `fit`.
+        validation_freq: as for `fit`.
+        timeout_s: seconds after which to return if no training gives a sign of life, such as one that was
+            killed and may be started again; 0 evaluates what is there and returns.
+
+    Returns:
+        What this call has evaluated: by epoch, counted from 0, the values by their names in the logs, such as
+        `val_loss`. Epochs that were rolled back at the end are left out.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range, or the validation would change the training.
+        HostMismatchError: the model is another one than that of the training.
+        CheckpointError: the directory cannot be used.
+    """
+    forks.require_runtime()
+    keras_models.require_model(model)
+    keras_models.require_compiled(model)
+    require_instance("validation", validation, ValidationPolicy)
+    check_frequency(validation_freq)
+    timeout_s = require_seconds("timeout_s", timeout_s, zero=True)
+    policy = validation if validation is not None else ValidationPolicy()
+    data, named = split_functions(
+        validation_data, functions if functions is not None else policy.functions, is_set
+    )
+    default = ValidationSet(
+        None, freq=validation_freq, steps=validation_steps, batch_size=validation_batch_size
+    )
+    sets = named_sets(data, default)
+    if not (sets or (named and model.built)):
+        raise ValueError("evaluate_run needs validation_data, or functions and a model that is built")
+    settings = TrainerSettings(
+        model,
+        model.train_step,
+        model.test_step,
+        policy,
+        ExecutionPlan(),
+        SpanRecorder(),
+        replicas=find_strategy(model, None),
+        preprocess=preprocess,
+        in_memory_bytes=0,
+        stock=True,
+        stock_validation=True,
+    )
+    require_heeded(settings)
+    require_data(model, sets.values())
+    with Follower(directory, settings, sets, named, validation_freq) as follower:
+        return follower.results(follower.follow(timeout_s))
+
+
+class Follower(contextlib.ExitStack):
+    """Evaluates what a training writes into a directory. On the calling thread."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        settings: TrainerSettings,
+        sets: Mapping[str, ValidationSet],
+        functions: Mapping[str, EvaluationFunction],
+        validation_freq: int | Sequence[int],
+    ) -> None:
+        """Makes the directory, and gives signs of life there until it is closed."""
+        super().__init__()
+        self._files = RunDirectory(directory)
+        self._files.make()
+        self._sign = self.enter_context(Sign(self._files, "evaluator", "training"))
+        self._settings = settings
+        self._sets = sets
+        self._functions = functions
+        self._freq = validation_freq
+        self._built: tuple[ModelState, ValidationSuite, bool] | None = None
+        self._done: dict[int, tuple[int, dict[str, Any]]] = {}  # epoch and values, by the weights' number
+
+    def follow(self, timeout_s: float) -> Run | None:
+        """Answers a training until it has ended or gives no sign for so long; returns what it said last."""
+        trains, begun_s, wait_s = None, time.monotonic(), backing_off()
+        while True:
+            run = self._files.read_run()
+            if run is not None:
+                self._build(batch_by_batch=run.batch_by_batch)
+                trains = run.id if run.ended is None else trains
+                answered = {entry.number for entry in self._files.entries("result")}
+                entries = self._files.entries("weights", "inside", "check")
+                new = [e for e in entries if e.run == run.id and e.number not in answered]
+                if new:
+                    self._answer(new[0])
+                    continue
+                if run.ended and (run.id == trains or self._files.entries("weights")):
+                    return run
+            if time.monotonic() - max(begun_s, self._sign.seen_s()) >= timeout_s:
+                return run
+            time.sleep(wait_s(False))
+
+    def results(self, run: Run | None) -> dict[int, dict[str, Any]]:
+        """Returns what has been evaluated, and evaluates what else the directory holds."""
+        for entry in self._files.entries("weights") if run is not None else ():
+            if entry.number not in self._done:
+                try:
+                    self._evaluate(entry)
+                except CheckpointError as error:
+                    warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=3)
+        values = dict(self._done[number] for number in sorted(self._done))
+        if run is not None and run.ended and self._built is not None:
+            state, last = self._built[0], max(run.epochs, default=-1)
+            state.restore(_values(state, run.weights))
+            values = {epoch: values[epoch] for epoch in values if epoch <= last}
+        return dict(sorted(values.items()))
+
+    def _answer(self, entry: Entry) -> None:
+        """Evaluates weights and writes what came of it; the training decides upon what goes wrong."""
+        results: dict[str, Any] = {}
+        failure: Exception | None = None
+        try:
+            results = packed(self._evaluate(entry))
+        except Exception as error:
+            failure = error
+        try:
+            if entry in self._files.entries(entry.kind):  # or else the training has given it up
+                self._files.answer(entry, results, None if failure is None else told(failure))
+        except OSError as error:
+            warnings.warn(f"evaluated again, because {error}", RuntimeWarning, stacklevel=3)
+            time.sleep(1.0)
+        if isinstance(failure, (HostMismatchError, _RefusedError)):
+            raise failure
+
+    def _evaluate(self, entry: Entry) -> dict[str, ValidationResult]:
+        """Returns the results of weights, and notes those of an epoch's end."""
+        assert self._built is not None
+        state, suite, _ = self._built
+        _require_possible(state, suite)
+        stored = self._files.read(entry)
+        for part, own in described(self._settings.model).items():
+            if (other := stored.fingerprint.get(part)) != own:
+                raise HostMismatchError(
+                    f"the evaluator has another {part} than the training: {own[:300]} instead of "
+                    f"{str(other)[:300]}; give both the same model"
+                )
+        values = _values(state, list(stored.arrays.values()))
+        if entry.kind == "check":
+            suite.sanity_check(values)
+            return {}
+        snapshot = Snapshot(stored.epoch, stored.step, values)
+        begin = suite.start if entry.kind == "weights" else suite.start_all
+        pending = PendingEpoch(snapshot, {}, begin(snapshot))
+        pending.wait(None, lambda: None)
+        results, _ = suite.collect(pending)
+        if entry.kind == "weights":
+            self._done[entry.number] = entry.epoch, flat(prefixed(results))
+        return results
+
+    def _build(self, *, batch_by_batch: bool) -> None:
+        """Traces the validation, once it is known whether the training listens to its batches."""
+        if self._built is not None and (self._built[2] or not batch_by_batch):
+            return
+        settings, model = self._settings, self._settings.model
+        callbacks = make_callback_list(model, [], verbose=0, epochs=1, steps=None, history=False)
+        given = give_sets(settings, self._sets)
+        self.callback(given.close)
+        builder = SuiteBuilder(settings, self._sets, callbacks, self, given, apart=batch_by_batch)
+        state, suite = builder.build()
+        if self._functions:
+            spec = builder.batch_spec or [[tf.TensorSpec(x.shape, x.dtype) for x in model.inputs]]
+            say, span = functools.partial(warnings.warn, stacklevel=2), settings.recorder.add
+            request = FunctionRequest(model, state, spec, self._freq, span, say)
+            add_functions(suite, self._functions, request, self)
+        self._built = state, suite, batch_by_batch
+
+
+class _RefusedError(ValueError):
+    """A validation cannot be made elsewhere."""
+
+
+def _require_possible(state: ModelState, suite: ValidationSuite) -> None:
+    if suite.reasons:
+        raise _RefusedError(f"{suite.reasons[0]}; that is for validation without an evaluator")
+    if state.outside:
+        names = ", ".join(variable.name for variable in state.outside[:3])
+        raise _RefusedError(
+            f"the validation reads variables outside the model ({names}), which an evaluator does not get"
+        )
+
+
+def _values(state: ModelState, weights: Sequence[Any]) -> Values:
+    """Returns the values of the model's variables, of which the weights are those that came."""
+    present = state.read().flat()
+    return state.pack([*map(tf.convert_to_tensor, weights), *present[len(weights) :]])
