@@ -241,7 +241,7 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 # Their messages show a value by its `repr`, which these lack.
-UNSHOWN = {("Trainer", "preprocess"), ("join_cluster", "evaluator_timeout_s")}
+UNSHOWN = {("Trainer", "preprocess")}
 
 
 def span():

@@ -18,7 +18,14 @@ import keras
 import numpy as np
 
 from overlap_train._checkpoint.lock import DirectoryLock
-from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off
+from overlap_train._checkpoint.run_directory import (
+    LEAST_WAIT_S,
+    Entry,
+    Run,
+    RunDirectory,
+    Sign,
+    backing_off,
+)
 from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
@@ -275,18 +282,17 @@ class Evaluator:
 
     def _give_up(self, request: _Request, seen_s: float) -> bool:
         """Fails a request for which no evaluator is there; later ones at once, until there is a sign."""
-        now, wait_s = time.monotonic(), self._policy.wait_s
+        now, wait_s = time.monotonic(), max(self._policy.wait_s, LEAST_WAIT_S)
         silent_s = now - max(request.start_s, seen_s)
         where = f"no evaluator gives a sign of life in {self._directory.path}"
-        if self._lost_s > seen_s or silent_s >= wait_s:
-            self._lost_s = now
-            lost = HostLostError(f"{where} for {wait_s:g} s; start evaluate_run there (again)")
-            self._fail(request, lost)
-            return True
         if silent_s >= min(_QUIET_S, wait_s / 2) and self._warned_s <= seen_s:
             self._warned_s = now
             warnings.warn(f"{where}; waiting up to {wait_s:g} s for one", RuntimeWarning, stacklevel=2)
-        return False
+        if self._lost_s <= seen_s and silent_s < wait_s:
+            return False
+        self._lost_s = now
+        self._fail(request, HostLostError(f"{where} for {wait_s:g} s; start evaluate_run there (again)"))
+        return True
 
     def _fail(self, request: _Request, error: BaseException) -> None:
         self._drop(request)

@@ -158,8 +158,7 @@ class Follower(contextlib.ExitStack):
                 answered = {entry.number for entry in self._files.entries("result")}
                 entries = self._files.entries("weights", "inside", "check")
                 new = [e for e in entries if e.run == run.id and e.number not in answered]
-                if new:
-                    self._answer(new[0])
+                if new and self._answer(new[0]):
                     continue
                 if run.ended and (run.id == trains or self._files.entries("weights")):
                     return run
@@ -182,8 +181,8 @@ class Follower(contextlib.ExitStack):
             values = {epoch: values[epoch] for epoch in values if epoch <= last}
         return dict(sorted(values.items()))
 
-    def _answer(self, entry: Entry) -> None:
-        """Evaluates weights and writes what came of it; the training decides upon what goes wrong."""
+    def _answer(self, entry: Entry) -> bool:
+        """Evaluates weights and writes what came of it, also what went wrong; returns whether it is done."""
         results: dict[str, Any] = {}
         failure: Exception | None = None
         try:
@@ -195,9 +194,10 @@ class Follower(contextlib.ExitStack):
                 self._files.answer(entry, results, None if failure is None else told(failure))
         except OSError as error:
             warnings.warn(f"evaluated again, because {error}", RuntimeWarning, stacklevel=3)
-            time.sleep(1.0)
+            return False
         if isinstance(failure, (HostMismatchError, _RefusedError)):
             raise failure
+        return True
 
     def _evaluate(self, entry: Entry) -> dict[str, ValidationResult]:
         """Returns the results of weights, and notes those of an epoch's end."""
