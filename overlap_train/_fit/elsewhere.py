@@ -60,7 +60,7 @@ def described(model: keras.Model) -> dict[str, str]:
         "structure of the model": ", ".join(
             type(layer).__name__ for layer in keras_models.flat_layers(model)
         ),
-        "list of weights": ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in weights),
+        "weights": ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in weights),
     }
 
 

@@ -26,9 +26,9 @@ from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._keras import forks
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Snapshot, Values
-from overlap_train._support.arguments import require_instance
+from overlap_train._support.arguments import require_callable, require_instance, require_path
 from overlap_train._support.fit_arguments import check_frequency
-from overlap_train._support.numbers import require_seconds
+from overlap_train._support.numbers import require_count, require_seconds
 from overlap_train._support.printing import told
 from overlap_train._training.replicas.strategy import find_strategy
 from overlap_train._validation.functions import FunctionRequest, add_functions
@@ -90,10 +90,16 @@ def evaluate_run(
         CheckpointError: the directory cannot be used.
     """
     forks.require_runtime()
+    require_path("directory", directory)
     keras_models.require_model(model)
     keras_models.require_compiled(model)
     require_instance("validation", validation, ValidationPolicy)
+    require_callable("preprocess", preprocess, optional=True)
     check_frequency(validation_freq)
+    counts = {"validation_steps": validation_steps, "validation_batch_size": validation_batch_size}
+    for name, count in counts.items():
+        if count is not None:
+            require_count(name, count, minimum=1, expected="an integer or None")
     timeout_s = require_seconds("timeout_s", timeout_s, zero=True)
     policy = validation if validation is not None else ValidationPolicy()
     data, named = split_functions(

@@ -410,7 +410,8 @@ def test_a_model_that_is_not_built_is_built_from_the_data(tmp_path):
         (CLEAN, {"timeout_s": -1}, ValueError, "timeout_s must be"),
         (CLEAN, {"validation": "all"}, TypeError, "validation must be a ValidationPolicy or None"),
         (CLEAN, {"functions": {"": length}}, ValueError, "functions must be a mapping"),
-        (CLEAN, {"validation_steps": 0}, ValueError, "steps must be"),
+        (CLEAN, {"validation_steps": 0}, ValueError, "validation_steps must be"),
+        (CLEAN, {"preprocess": 1}, TypeError, "preprocess must be"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(data, options, error, message, tmp_path):
