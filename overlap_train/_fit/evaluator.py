@@ -125,7 +125,10 @@ def evaluate_run(
         stock_validation=True,
     )
     require_heeded(settings)
-    require_data(model, sets.values())
+    try:
+        require_data(model, sets.values())
+    except ValueError as error:
+        raise ValueError(f"validation_data cannot be used: {error}") from error
     with Follower(directory, settings, sets, named, validation_freq) as follower:
         return follower.results(follower.follow(timeout_s))
 
