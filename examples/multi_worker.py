@@ -6,8 +6,8 @@ Run from the repository root, after scripts/setup.sh:
     .venv/bin/python examples/multi_worker.py --hosts=2 --evaluator
 
 With `TF_CONFIG` set, as by examples/multi_worker.slurm, this process is one of the hosts. Otherwise it starts
---hosts processes of itself on free ports of this machine, with --evaluator one more that validates for them,
-and waits for all.
+--hosts processes of itself on free ports of this machine, with --evaluator one more that validates for them
+through a directory, and waits for all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -25,6 +26,7 @@ from absl import app, flags
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("hosts", 2, "Processes to start on this machine if TF_CONFIG is not set.", lower_bound=1)
 flags.DEFINE_bool("evaluator", False, "Start one more process, which validates while the others train.")
+flags.DEFINE_string("run_dir", None, "Where the evaluator and the others meet; all of them see it.")
 flags.DEFINE_integer("epochs", 3, "Epochs to train at most.", lower_bound=1)
 flags.DEFINE_integer("batch_size", 128, "Images in a batch, of all hosts together.", lower_bound=2)
 flags.DEFINE_integer("rows", None, "Number of images to train on; all by default.", lower_bound=1)
@@ -48,7 +50,8 @@ def train() -> None:
         model = mnist_cnn(from_uint8=True)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("adam", loss, metrics=["accuracy"])
-    history = overlap_train.Trainer(model).fit(
+    policy = overlap_train.ValidationPolicy(evaluator=FLAGS.run_dir)
+    history = overlap_train.Trainer(model, validation=policy).fit(
         digits.x_train[: FLAGS.rows],
         digits.y_train[: FLAGS.rows],
         batch_size=FLAGS.batch_size,
@@ -63,18 +66,24 @@ def train() -> None:
         print(f"{task['type']} {task['index']}: val_accuracy {value:.4f}")
 
 
-def start_hosts(count: int, evaluators: int) -> int:
-    """Starts processes of this program as the hosts; returns the worst exit code."""
-    listeners = [socket.create_server(("localhost", 0)) for _ in range(count + evaluators)]
+def start_hosts(count: int, run_dir: str | None) -> int:
+    """Starts processes of this program as the hosts; returns the worst exit code.
+
+    Args:
+        count: hosts that train.
+        run_dir: where they meet an evaluator, which is started too; None starts none.
+    """
+    listeners = [socket.create_server(("localhost", 0)) for _ in range(count + bool(run_dir))]
     addresses = [f"localhost:{listener.getsockname()[1]}" for listener in listeners]
     for listener in listeners:
         listener.close()
-    cluster = {"worker": addresses[:count]} | ({"evaluator": addresses[count:]} if evaluators else {})
+    cluster = {"worker": addresses[:count]} | ({"evaluator": addresses[count:]} if run_dir else {})
     processes = []
     for kind, index in ((kind, index) for kind, hosts in cluster.items() for index in range(len(hosts))):
         config = {"cluster": cluster, "task": {"type": kind, "index": index}}
         environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
-        processes.append(subprocess.Popen([sys.executable, *sys.argv], env=environment))
+        command = [sys.executable, *sys.argv, *([f"--run_dir={run_dir}"] if run_dir else [])]
+        processes.append(subprocess.Popen(command, env=environment))
     return max(abs(process.wait()) for process in processes)
 
 
@@ -83,8 +92,10 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
     if "TF_CONFIG" in os.environ:
         train()
-    else:
-        sys.exit(start_hosts(FLAGS.hosts, int(FLAGS.evaluator)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = (FLAGS.run_dir or folder) if FLAGS.evaluator else None
+        sys.exit(start_hosts(FLAGS.hosts, run_dir))
 
 
 if __name__ == "__main__":

@@ -176,6 +176,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "Device": {"name": lambda: "CPU:0"},
     "Engine": {"platform": platform},
     "EvaluationFunction": {"function": lambda: lambda model: 0.0},
+    "EvaluatorPolicy": {"directory": lambda: "run"},
     "FixedCosts": {"seconds": lambda: lambda layer, device: 1.0},
     "JobQueue": {"devices": lambda: (Device("CPU:0"),)},
     "Layer": {"name": lambda: "layer", "work": lambda: Work("dense"), "inputs": tuple},
@@ -215,6 +216,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "configure": {},
     "drop_pages": {"array": lambda: mapped()},
     "evaluate": {"batch_size": lambda: 1, "steps": lambda: 1, "verbose": lambda: 0},
+    "evaluate_run": {
+        "directory": lambda: "run",
+        "model": model,
+        "functions": lambda: {"length": lambda model: 0.0},
+        "timeout_s": lambda: 0.0,
+    },
     "empty": {"shape": lambda: (4,)},
     "explain": {"array": lambda: np.zeros(4)},
     "format_epoch_table": {"rows": lambda: [(account(), {})]},
@@ -240,7 +247,7 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 # Their messages show a value by its `repr`, which these lack.
-UNSHOWN = {("Trainer", "preprocess"), ("join_cluster", "evaluator_timeout_s")}
+UNSHOWN = {("Trainer", "preprocess")}
 
 
 def span():

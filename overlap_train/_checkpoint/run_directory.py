@@ -36,12 +36,13 @@ from overlap_train._support.files import read_regular, replace_content, replacin
 from overlap_train._support.threads import start
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
-__all__ = ["Entry", "Run", "RunDirectory", "Sign", "backing_off"]
+__all__ = ["LEAST_WAIT_S", "Entry", "Run", "RunDirectory", "Sign", "backing_off"]
 
 _NAME = re.compile(r"(weights|inside|check|result)-([0-9]{6,18})-epoch-([0-9]{6,18})-([0-9a-f]{16})\.otck")
 _LEFTOVER = re.compile(r"\.(weights|inside|check|result|run)\b.*-[0-9a-f]{16}\.otck")
 _LONGEST_SIGN = 200
 _BEAT_S, _SHORTEST_S, _LONGEST_S = 1.0, 0.05, 0.5
+LEAST_WAIT_S = 3 * _BEAT_S
 
 
 class Entry(NamedTuple):

@@ -255,7 +255,7 @@ def _of_set(request: FitRequest, data: Any, batches: StreamedBatches | None) -> 
     moves = batches is not None or shuffles or keeps_more_than_variables(data)
     elsewhere = not request.settings.validates_alone
     if elsewhere and (moves or any(variable.written for variable in captured_by(data))):
-        return f"the validation data is drawn anew each time, on several hosts or by an evaluator; {_ALIKE}"
+        return f"the validation data is drawn anew each time, on several hosts; {_ALIKE}"
     if batches is None and moves:
         return f"an evaluate of the model's own draws the validation data; {_ALIKE}"
     if shuffles and _validates_inside(request):

@@ -17,9 +17,16 @@ from typing import Any
 import keras
 import numpy as np
 
-from overlap_train._checkpoint.container import CheckpointState
-from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off
-from overlap_train._checkpoint.store import DirectoryLock
+from overlap_train._checkpoint.lock import DirectoryLock
+from overlap_train._checkpoint.run_directory import (
+    LEAST_WAIT_S,
+    Entry,
+    Run,
+    RunDirectory,
+    Sign,
+    backing_off,
+)
+from overlap_train._checkpoint.state import CheckpointState
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Snapshot, Values, weights_of
@@ -52,7 +59,7 @@ def described(model: keras.Model) -> dict[str, str]:
         "structure of the model": ", ".join(
             type(layer).__name__ for layer in keras_models.flat_layers(model)
         ),
-        "list of weights": ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in weights),
+        "weights": ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in weights),
     }
 
 
@@ -274,18 +281,17 @@ class Evaluator:
 
     def _give_up(self, request: _Request, seen_s: float) -> bool:
         """Fails a request for which no evaluator is there; later ones at once, until there is a sign."""
-        now, wait_s = time.monotonic(), self._policy.wait_s
+        now, wait_s = time.monotonic(), max(self._policy.wait_s, LEAST_WAIT_S)
         silent_s = now - max(request.start_s, seen_s)
         where = f"no evaluator gives a sign of life in {self._directory.path}"
-        if self._lost_s > seen_s or silent_s >= wait_s:
-            self._lost_s = now
-            lost = HostLostError(f"{where} for {wait_s:g} s; start evaluate_run there (again)")
-            self._fail(request, lost)
-            return True
         if silent_s >= min(_QUIET_S, wait_s / 2) and self._warned_s <= seen_s:
             self._warned_s = now
             warnings.warn(f"{where}; waiting up to {wait_s:g} s for one", RuntimeWarning, stacklevel=2)
-        return False
+        if self._lost_s <= seen_s and silent_s < wait_s:
+            return False
+        self._lost_s = now
+        self._fail(request, HostLostError(f"{where} for {wait_s:g} s; start evaluate_run there (again)"))
+        return True
 
     def _fail(self, request: _Request, error: BaseException) -> None:
         self._drop(request)

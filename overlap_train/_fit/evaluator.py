@@ -25,8 +25,9 @@ from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import threads
 from overlap_train._snapshot import ModelState, Snapshot, Values
-from overlap_train._support.arguments import require_instance, require_seconds
+from overlap_train._support.arguments import require_callable, require_instance, require_path
 from overlap_train._support.fit_arguments import check_frequency
+from overlap_train._support.numbers import require_count, require_seconds
 from overlap_train._support.printing import told
 from overlap_train._training.strategy import find_strategy
 from overlap_train._validation.functions import FunctionRequest, add_functions
@@ -88,10 +89,16 @@ def evaluate_run(
         CheckpointError: the directory cannot be used.
     """
     threads.require_runtime()
+    require_path("directory", directory)
     keras_models.require_model(model)
     keras_models.require_compiled(model)
     require_instance("validation", validation, ValidationPolicy)
+    require_callable("preprocess", preprocess, optional=True)
     check_frequency(validation_freq)
+    counts = {"validation_steps": validation_steps, "validation_batch_size": validation_batch_size}
+    for name, count in counts.items():
+        if count is not None:
+            require_count(name, count, minimum=1, expected="an integer or None")
     timeout_s = require_seconds("timeout_s", timeout_s, zero=True)
     policy = validation if validation is not None else ValidationPolicy()
     data, named = split_functions(
@@ -117,7 +124,10 @@ def evaluate_run(
         stock_validation=True,
     )
     require_heeded(settings)
-    require_data(model, sets.values())
+    try:
+        require_data(model, sets.values())
+    except ValueError as error:
+        raise ValueError(f"validation_data cannot be used: {error}") from error
     with Follower(directory, settings, sets, named, validation_freq) as follower:
         return follower.results(follower.follow(timeout_s))
 
@@ -156,8 +166,7 @@ class Follower(contextlib.ExitStack):
                 answered = {entry.number for entry in self._files.entries("result")}
                 entries = self._files.entries("weights", "inside", "check")
                 new = [e for e in entries if e.run == run.id and e.number not in answered]
-                if new:
-                    self._answer(new[0])
+                if new and self._answer(new[0]):
                     continue
                 if run.ended and (run.id == trains or self._files.entries("weights")):
                     return run
@@ -180,8 +189,8 @@ class Follower(contextlib.ExitStack):
             values = {epoch: values[epoch] for epoch in values if epoch <= last}
         return dict(sorted(values.items()))
 
-    def _answer(self, entry: Entry) -> None:
-        """Evaluates weights and writes what came of it; the training decides upon what goes wrong."""
+    def _answer(self, entry: Entry) -> bool:
+        """Evaluates weights and writes what came of it, also what went wrong; returns whether it is done."""
         results: dict[str, Any] = {}
         failure: Exception | None = None
         try:
@@ -193,9 +202,10 @@ class Follower(contextlib.ExitStack):
                 self._files.answer(entry, results, None if failure is None else told(failure))
         except OSError as error:
             warnings.warn(f"evaluated again, because {error}", RuntimeWarning, stacklevel=3)
-            time.sleep(1.0)
+            return False
         if isinstance(failure, (HostMismatchError, _RefusedError)):
             raise failure
+        return True
 
     def _evaluate(self, entry: Entry) -> dict[str, ValidationResult]:
         """Returns the results of weights, and notes those of an epoch's end."""

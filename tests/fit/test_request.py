@@ -88,7 +88,7 @@ def test_whether_a_pipeline_prepares_the_batches(model):
 def test_running_ahead_has_to_pay_where_one_host_does_all(replicated, overlap, judges):
     trainer = Trainer(replicated, validation=ValidationPolicy(overlap=overlap), strategy=STRATEGY)
     assert request_of(trainer).judges_overlap is judges
-    trainer.replicas.evaluator = EvaluatorPlace("localhost:1", "a cluster", 1.0)
+    trainer.validation = ValidationPolicy(overlap=overlap, evaluator="run")
     assert not request_of(trainer).judges_overlap
 
 
@@ -109,6 +109,8 @@ def test_functions_are_for_one_host_without_an_evaluator(replicated):
     trainer.replicas.hosts = ThreadHost(0, [None, None], None)
     with pytest.raises(ValueError, match="evaluation functions are for one host"):
         request_of(trainer)
+    trainer.validation = ValidationPolicy(functions={"length": length}, evaluator="run")
+    assert request_of(trainer).elsewhere == [1]
 
 
 def test_a_model_compiled_anew_outside_the_scope_is_refused(replicated):

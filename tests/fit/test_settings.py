@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import keras
 import pytest
 import tensorflow as tf
-from overlap_train.parallel.evaluator import EvaluatorPlace
 
-from overlap_train import ExecutionPlan, Trainer
-from overlap_train._training.replicas import SingleReplicaStep
+from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train._training.replicas.step import SingleReplicaStep
 from overlap_train.parallel.hosts import EvaluatorTask, SingleHost
 from tests.networks import sequential
 from tests.parallel.together import ThreadHost
 
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
-PLACE = EvaluatorPlace("localhost:1", "a cluster", 1.0)
 
 
 class OwnSteps(Trainer):
@@ -68,16 +68,15 @@ def test_replicas_that_share_a_batch_run_the_step_themselves(replicated):
 
 def test_who_validates_elsewhere_or_with_others_does_not_validate_alone(replicated):
     assert replicated.validates_alone
-    replicated.replicas.evaluator = PLACE
-    assert not replicated.validates_alone
-    replicated.replicas.evaluator = None
+    elsewhere = dataclasses.replace(replicated, validation=ValidationPolicy(evaluator="run"))
+    assert not elsewhere.validates_alone
     replicated.replicas.hosts = ThreadHost(0, [None, None], None)
     assert replicated.hosts.count == 2
     assert not replicated.validates_alone
 
 
 def test_an_evaluator_serves():
-    strategy = EvaluatorTask(PLACE)
+    strategy = EvaluatorTask()
     with strategy.scope():
         model = sequential()
     assert Trainer(model, strategy=strategy)._settings().serves

@@ -8,18 +8,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from overlap_train.parallel.evaluator import EvaluatorPlace
 
 from overlap_train import Trainer, ValidationPolicy, ValidationSet
 from overlap_train._fit import validation_building as module
 from overlap_train._fit.validation_building import SuiteBuilder
-from overlap_train._snapshot import ModelState
-from overlap_train.parallel.hosts import EvaluatorTask
 from tests.networks import arrays, sequential
 
 kc = keras.callbacks
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
-PLACE = EvaluatorPlace("localhost:1", "a cluster", 1.0)
 SETS = {"": ValidationSet(data=arrays(20), batch_size=4)}
 
 
@@ -76,11 +72,12 @@ def test_callbacks_that_listen_or_act_are_told_apart(model, asked):
     assert (acting.listened, acting.acts) == (True, "SetsWeights")
 
 
-def test_an_evaluator_lets_no_callback_act(asked):
-    strategy = EvaluatorTask(PLACE)
-    with strategy.scope():
-        made = sequential("sgd")
-    assert asked(Trainer(made, strategy=strategy), [SetsWeights()]).acts is None
+def test_a_validation_for_a_training_elsewhere_asks_no_callback_of_this_process(model):
+    found = kc.CallbackList([SetsWeights()], model=model)
+    with contextlib.ExitStack() as resources:
+        building = SuiteBuilder(Trainer(model)._settings(), SETS, found, resources, apart=True)
+        request = building._request(within_evaluate=False)
+    assert (request.acts, request.listened, request.counts_ahead) == (None, True, False)
 
 
 @pytest.mark.parametrize("within", [False, True])
@@ -127,26 +124,3 @@ def test_a_suite_of_this_host_snapshots_what_training_and_validation_use(monkeyp
         expected = state.read()
         (result,) = [suite.evaluate(name, expected) for name in SETS]
         assert result.metrics.keys() == {"loss", "accuracy"}
-
-
-def test_where_an_evaluator_validates_it_is_connected(monkeypatch):
-    with STRATEGY.scope():
-        made = sequential("sgd")
-    made.optimizer.build(made.trainable_variables)
-    trainer = Trainer(made, strategy=STRATEGY)
-    trainer.replicas.evaluator = PLACE
-    connected = []
-
-    def connect(settings, state, sets, resources, *, batch_by_batch):
-        connected.append((type(state), sets, batch_by_batch))
-        return "suite"
-
-    monkeypatch.setattr(module, "connect_suite", connect)
-    monkeypatch.setattr(module, "union", lambda functions: [])
-    found = kc.CallbackList([Prints()], model=made)
-    builder = SuiteBuilder(trainer._settings(), SETS, found, contextlib.ExitStack())
-    feed = type("Feed", (), {"preparation": None, "captured": (), "drawn_variables": ()})
-    state, suite = builder.build_beside(feed, type("Step", (), {"traced": None, "inspected": None}))
-    assert suite == "suite"
-    assert connected == [(ModelState, SETS, True)]
-    assert len(state.variables) == len(ModelState(made).variables)

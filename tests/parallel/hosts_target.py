@@ -101,13 +101,12 @@ def main(case: dict, directory: Path) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from overlap_train import Trainer, ValidationPolicy
+    from overlap_train import EvaluatorPolicy, Trainer, ValidationPolicy
     from overlap_train.parallel import join_cluster
     from tests.networks import arrays
 
     evaluator = case.get("evaluator", False)
-    waits = {"evaluator_timeout_s": case.get("meet_s", 60), "evaluator_return_s": case.get("return_s")}
-    strategy = join_cluster(**waits) if case["hosts"] > 1 or evaluator else None
+    strategy = join_cluster() if case["hosts"] > 1 or evaluator else None
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = build_model(case)
     task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0, "type": ""}}'))["task"]
@@ -126,7 +125,8 @@ def main(case: dict, directory: Path) -> None:
         data = {"shuffle": False}
     if "batch_takes_s" in case:
         x = slowed(x, case["batch_takes_s"][index])
-    policy = ValidationPolicy(max_lag=case.get("max_lag", 1), workers=2)
+    meeting = EvaluatorPolicy(directory / "shared", wait_s=case.get("wait_s", 60)) if evaluator else None
+    policy = ValidationPolicy(max_lag=case.get("max_lag", 1), workers=2, evaluator=meeting)
     trainer = Trainer(model, validation=policy)
     history = trainer.fit(
         x,

@@ -52,7 +52,7 @@ def test_four_processes_in_one_command_agree(tmp_path, monkeypatch):
         monkeypatch.setattr(example, "subprocess", types.SimpleNamespace(Popen=start))
         monkeypatch.setattr(sys, "argv", [spec.origin, "--hosts=4", "--epochs=1", "--rows=300"])
         monkeypatch.delenv("TF_CONFIG", raising=False)
-        assert example.start_hosts(4, 0) == 0
+        assert example.start_hosts(4, None) == 0
     found = accuracies((tmp_path / "printed").read_text())
     assert sorted(found) == [f"worker {host}" for host in range(4)]
     assert len(set(found.values())) == 1

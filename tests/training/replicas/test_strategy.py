@@ -6,9 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from overlap_train.parallel.evaluator import EvaluatorPlace
 
-from overlap_train._training.strategy import Replicas, find_strategy
+from overlap_train._training.replicas.strategy import Replicas, find_strategy
 from overlap_train.parallel.hosts import EvaluatorTask
 from tests.networks import arrays, sequential
 from tests.parallel.together import ThreadHost
@@ -62,7 +61,7 @@ def test_one_replica_has_its_device_and_spreads_nothing():
     replicas = Replicas(STRATEGY)
     assert (replicas.count, replicas.first, len(replicas.devices)) == (1, 0, 1)
     assert replicas.devices[0].endswith("CPU:0")
-    assert (replicas.spread, replicas.evaluator, replicas.serves) == ((), None, None)
+    assert (replicas.spread, replicas.serves) == ((), False)
 
 
 def test_replicas_are_numbered_over_the_hosts_and_validations_spread_over_those_of_one(monkeypatch):
@@ -73,9 +72,8 @@ def test_replicas_are_numbered_over_the_hosts_and_validations_spread_over_those_
     assert replicas.spread == ("GPU:0", "GPU:1")
 
 
-def test_an_evaluator_knows_its_place():
-    place = EvaluatorPlace("localhost:1", "a cluster", 1.0)
-    assert Replicas(EvaluatorTask(place)).serves is place
+def test_an_evaluator_trains_nothing():
+    assert Replicas(EvaluatorTask()).serves
 
 
 @pytest.mark.parametrize(("batch_size", "fits"), [(3, True), (None, True), (2, False)])

@@ -1,0 +1,437 @@
+"""A training and its evaluator in two threads of one process: same numbers, losses, and what is refused.
+
+`tests/parallel/test_evaluator.py` has them in processes of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+import numpy as np
+import pytest
+
+from overlap_train import EvaluatorPolicy, Trainer, ValidationPolicy, ValidationSet
+from overlap_train._checkpoint import run_directory
+from overlap_train._checkpoint.run_directory import RunDirectory
+from overlap_train._fit import elsewhere
+from overlap_train._fit.evaluator import Follower
+from overlap_train.errors import (
+    CheckpointError,
+    HostLostError,
+    HostMismatchError,
+    ValidationTimeoutError,
+    ValidationWorkerError,
+)
+from overlap_train.parallel import evaluate_run
+from overlap_train.parallel.hosts import EvaluatorTask
+from tests import pools
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, sequential
+
+pytestmark = pytest.mark.timeout(200)
+
+X, Y = arrays()
+CLEAN, NOISY = arrays(VALIDATION_ROWS, 1), arrays(VALIDATION_ROWS, 2)
+SETS = {"clean": CLEAN, "noisy": ValidationSet(data=NOISY, freq=2)}
+TASK = {"batch_size": 32, "epochs": 4, "verbose": 0}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Signs come often, so that few seconds without one mean that there is nobody."""
+    monkeypatch.setattr(run_directory, "_BEAT_S", 0.05)
+    monkeypatch.setattr(elsewhere, "LEAST_WAIT_S", 0.1)
+
+
+def length(model):
+    return {"norm": float(sum(np.sum(np.square(w)) for w in model.get_weights()))}
+
+
+def fit(policy=None, model=None, callbacks=(), **arguments):
+    trainer = Trainer(model or pools.sequential(), validation=policy)
+    trainer.fit(X, Y, callbacks=list(callbacks), **(TASK | arguments))
+    return trainer
+
+
+def history(trainer):
+    return trainer.model.history.history
+
+
+@functools.cache
+def alone():
+    """Returns the history of one process that validates on CLEAN."""
+    return history(fit(validation_data=CLEAN))
+
+
+@contextlib.contextmanager
+def evaluating(directory, *data, model=None, times=1, **options):
+    """Evaluates a training on a thread during the block, again where it fails; yields what comes of it."""
+    results = []
+    made = [model or pools.sequential() for _ in range(times)]  # on this thread, one after the other
+
+    def work():
+        for each in made:
+            try:
+                results.append(evaluate_run(directory, each, *data, **{"timeout_s": 60.0} | options))
+            except Exception as error:
+                results.append(error)
+
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(work)
+        yield results
+        following.result(timeout=60)
+
+
+def files(directory, *kinds):
+    return RunDirectory(directory).entries(*(kinds or ("weights", "inside", "check", "result")))
+
+
+def plateau():
+    return keras.callbacks.ReduceLROnPlateau("val_clean_loss", 0.5, 1, mode="min", min_delta=0.3)
+
+
+def stopping():
+    return keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=0.1)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_sets_functions_steps_and_rollbacks_are_those_of_one_process(named, tmp_path):
+    common = {"every_steps": 5, "sanity_check": True, "functions": {"size": length}}
+    one = fit(ValidationPolicy(**common), callbacks=[plateau()], validation_data=SETS)
+    if not named:  # the training need not know what the evaluator evaluates
+        del common["functions"]
+    policy = ValidationPolicy(**common, evaluator=tmp_path)
+    evaluator = pools.sequential()
+    with evaluating(tmp_path, SETS, model=evaluator, functions={"size": length}) as results:
+        two = fit(policy, callbacks=[plateau()], validation_data=SETS if named else None)
+    assert any("back to the end of epoch" in message for message in two.messages)
+    assert_same_history(history(two), history(one), 1e-6)
+    for ours, theirs in zip(two.step_validations, one.step_validations, strict=True):
+        assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-6)
+    assert not files(tmp_path), "the directory holds no more than it needs"
+    assert [results[0][epoch]["val_clean_loss"] for epoch in range(4)] == history(two)["val_clean_loss"]
+    for ours, theirs in zip(evaluator.weights, two.model.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_callbacks_that_listen_to_test_batches_or_swap_weights_see_what_they_would(tmp_path):
+    heard = []
+
+    class Listening(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            heard.append((batch, logs["loss"]))
+
+    def ema():
+        return sequential(keras.optimizers.Adam(use_ema=True))
+
+    def callbacks():
+        return [Listening(), keras.callbacks.SwapEMAWeights(swap_on_epoch=False)]
+
+    one = fit(model=ema(), callbacks=callbacks(), epochs=2, validation_data=CLEAN)
+    expected = heard.copy()
+    heard.clear()
+    with evaluating(tmp_path, CLEAN, model=ema()):
+        two = fit(ValidationPolicy(evaluator=tmp_path), ema(), callbacks(), epochs=2, validation_data=CLEAN)
+    assert len(heard) == len(expected) > 0
+    np.testing.assert_allclose(heard, expected, rtol=1e-5)
+    assert_same_history(history(two), history(one), 1e-5)
+
+
+def test_a_metric_added_behind_a_run_is_the_one_computed_in_it(tmp_path):
+    metrics = ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2, name="top")]
+    one = fit(model=sequential(metrics=metrics), callbacks=[stopping()], validation_data=CLEAN)
+    policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path, keep_weights=True))
+    with evaluating(tmp_path, CLEAN):
+        two = fit(policy, callbacks=[stopping()])
+    assert len(two.model.history.epoch) < 4, "it was stopped, and the epoch ahead of that is none of it"
+    later = evaluate_run(tmp_path, sequential(metrics=metrics), CLEAN, functions={"size": length})
+    assert list(later) == two.model.history.epoch
+    for name in ("val_loss", "val_top"):
+        assert [values[name] for values in later.values()] == history(one)[name]
+    assert all(values["val_size_norm"] > 0 for values in later.values())
+    entry = files(tmp_path, "weights")[0]
+    path = RunDirectory(tmp_path).path / entry.name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(RuntimeWarning, match="left out: The checkpoint .* cannot be used"):
+        assert list(evaluate_run(tmp_path, pools.sequential(), CLEAN)) == two.model.history.epoch[1:]
+
+
+def losing(monkeypatch, *numbers):
+    """Loses the evaluator before it has answered what it is asked, counted from 0."""
+    answer, asked = Follower._answer, []
+
+    def dying(self, entry):
+        asked.append(entry)
+        if len(asked) - 1 in numbers:
+            raise HostLostError("this host is switched off")
+        return answer(self, entry)
+
+    monkeypatch.setattr(Follower, "_answer", dying)
+
+
+def test_a_lost_evaluator_ends_the_training(tmp_path, monkeypatch):
+    losing(monkeypatch, 2)
+    policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path, wait_s=0.5))
+    with (
+        evaluating(tmp_path, CLEAN),
+        pytest.warns(RuntimeWarning, match=r"no evaluator gives a sign .* waiting up to 0.5 s"),
+        pytest.raises(ValidationWorkerError, match=r"validating epoch 3 failed .* for 0.5 s; start eval"),
+    ):
+        fit(policy)
+
+
+def test_without_an_evaluator_the_training_goes_on_alone_if_it_is_told_to(tmp_path):
+    policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path, wait_s=0.2), on_error="warn")
+    with pytest.warns(RuntimeWarning) as warnings:
+        trainer = fit(policy)
+    said = [str(warning.message) for warning in warnings]
+    assert sum("waiting up to 0.2 s" in message for message in said) == 1
+    assert sum("left out: validating epoch" in message for message in said) == 4
+    assert list(history(trainer)) == ["accuracy", "loss"]
+    assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("lost", [(0,), (1, 2)])
+def test_a_lost_evaluator_that_is_started_again_is_taken_back(lost, tmp_path, monkeypatch):
+    losing(monkeypatch, *lost)
+    with evaluating(tmp_path, CLEAN, times=1 + len(lost)) as results:
+        trainer = fit(ValidationPolicy(evaluator=tmp_path))
+    assert [isinstance(result, HostLostError) for result in results] == [True] * len(lost) + [False]
+    assert_same_history(history(trainer), alone(), 1e-6)
+
+
+def test_after_a_loss_the_results_come_again_when_there_is_an_evaluator(tmp_path):
+    back = threading.Event()
+
+    class Waits(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                back.set()
+                assert seen.wait(60)
+
+    seen = threading.Event()
+
+    def evaluate():
+        assert back.wait(60)
+        with Follower(
+            tmp_path, Trainer(pools.sequential())._settings(), {"": ValidationSet(CLEAN)}, {}, 1
+        ) as one:
+            seen.set()
+            one.follow(60.0)
+
+    policy = EvaluatorPolicy(tmp_path, wait_s=0.5)
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(evaluate)
+        with pytest.warns(RuntimeWarning, match="left out: validating|waiting up to"):
+            trainer = fit(ValidationPolicy(evaluator=policy, on_error="warn", max_lag=0), callbacks=[Waits()])
+        following.result(timeout=60)
+    assert history(trainer)["val_loss"] == alone()["val_loss"][2:]
+
+
+def test_a_validation_that_hangs_ends_the_training_in_its_time_out(tmp_path, monkeypatch):
+    over = threading.Event()
+    monkeypatch.setattr(Follower, "_answer", lambda *_: not over.wait(60))
+    with evaluating(tmp_path, CLEAN, timeout_s=0.2):
+        with pytest.raises(ValidationTimeoutError, match=r"did not end within timeout_s=0\.2"):
+            fit(ValidationPolicy(timeout_s=0.2, evaluator=tmp_path))
+        over.set()
+
+
+def test_what_fails_on_the_evaluator_is_told_to_the_training(tmp_path):
+    def fails(model):
+        raise ArithmeticError("the cause")
+
+    with (
+        evaluating(tmp_path, functions={"fails": fails}, timeout_s=1.0),
+        pytest.raises(ValidationWorkerError, match=r"on the evaluator: .*ArithmeticError: the cause"),
+    ):
+        fit(ValidationPolicy(evaluator=tmp_path))
+
+
+def test_a_damaged_result_is_made_again(tmp_path, monkeypatch):
+    answer, damaged = RunDirectory.answer, []
+
+    def damaging(self, entry, results, error):
+        answer(self, entry, results, error)
+        if not damaged:
+            damaged.append(entry)
+            path = self.path / entry._replace(kind="result").name
+            path.write_bytes(path.read_bytes()[:-5] + b"other")
+
+    monkeypatch.setattr(RunDirectory, "answer", damaging)
+    monkeypatch.setattr(elsewhere, "backing_off", lambda: lambda happened: 0.2)  # until it is damaged
+    with (
+        evaluating(tmp_path, CLEAN),
+        pytest.warns(RuntimeWarning, match="evaluated once more: The checkpoint .* cannot be used"),
+    ):
+        trainer = fit(ValidationPolicy(evaluator=tmp_path))
+    assert_same_history(history(trainer), alone(), 1e-6)
+
+
+class Fails(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 2:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_training_that_has_failed_goes_on_with_the_same_evaluator(keep, tmp_path):
+    policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path, keep_weights=keep))
+    with evaluating(tmp_path, CLEAN) as results:
+        with pytest.raises(ZeroDivisionError):
+            fit(policy, callbacks=[Fails()], resume=tmp_path)
+        two = fit(policy, resume=tmp_path)
+    assert_same_history(history(two), alone(), 1e-6)
+    assert [values["val_loss"] for values in results[0].values()] == alone()["val_loss"]
+    assert [entry.epoch for entry in files(tmp_path, "weights")] == [0, 1, 2, 3] * keep
+
+
+def test_files_of_an_older_run_are_not_taken_for_those_of_this_one(tmp_path):
+    policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path, keep_weights=True))
+    first = ValidationPolicy(
+        evaluator=EvaluatorPolicy(tmp_path, keep_weights=True, wait_s=0.2), on_error="warn"
+    )
+    with pytest.warns(RuntimeWarning), pytest.raises(ZeroDivisionError):
+        fit(first, pools.sequential("sgd"), callbacks=[Fails()])  # another one, killed in the midst of it
+    old = {entry.run for entry in files(tmp_path)}
+    directory = RunDirectory(tmp_path)
+    for entry in files(tmp_path, "result")[1:]:
+        directory.remove(entry)  # as if it had been killed sooner
+    (directory.path / ".weights-000009-epoch-000000-a-0123456789abcdef.otck").write_bytes(b"half")
+    with evaluating(tmp_path, CLEAN) as results:
+        trainer = fit(policy)
+    expected = alone()
+    assert_same_history(history(trainer), expected, 1e-6)
+    assert [values["val_loss"] for values in results[0].values()] == expected["val_loss"]
+    assert not old & {entry.run for entry in files(tmp_path)}
+    assert not list(directory.path.glob(".weights*"))
+
+
+def test_what_an_ended_run_has_kept_is_evaluated_at_once_and_a_killed_one_is_waited_for(tmp_path):
+    assert evaluate_run(tmp_path / "nothing", pools.sequential(), CLEAN, timeout_s=0.0) == {}
+    policy = ValidationPolicy(
+        evaluator=EvaluatorPolicy(tmp_path, keep_weights=True, wait_s=0.2), on_error="warn"
+    )
+    with pytest.warns(RuntimeWarning, match="left out|waiting up to"):
+        fit(policy)
+    expected = alone()["val_loss"]
+    for timeout_s in (3600.0, 0.0):
+        found = evaluate_run(tmp_path, pools.sequential(), CLEAN, timeout_s=timeout_s)
+        assert [values["val_loss"] for values in found.values()] == expected
+    directory = RunDirectory(tmp_path)
+    directory.write_run(directory.read_run()._replace(ended=None))
+    found = evaluate_run(tmp_path, pools.sequential(), CLEAN, timeout_s=0.3)
+    assert [values["val_loss"] for values in found.values()] == expected
+
+
+class Counting(keras.Model):
+    """Counts its validation batches in a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = keras.layers.Dense(4)
+        self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False, name="seen")
+
+    def call(self, x):
+        return self.head(x)
+
+    def test_step(self, data):
+        self.seen.assign_add(1.0)
+        return super().test_step(data)
+
+
+def counting():
+    model = Counting()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def wider():
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(5)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("trained", "evaluated", "message"),
+    [
+        (sequential, wider, "the evaluator has another structure of the model than the training: "),
+        (counting, counting, "validation changes variables that are no metric of the model .*seen"),
+    ],
+)
+def test_what_cannot_be_the_same_is_refused_on_both(trained, evaluated, message, tmp_path):
+    with (
+        evaluating(tmp_path, CLEAN, model=evaluated()) as results,
+        pytest.raises(ValidationWorkerError, match=f"on the evaluator: .*{message}"),
+    ):
+        fit(ValidationPolicy(evaluator=tmp_path), trained())
+    assert isinstance(results[0], (HostMismatchError, ValueError))
+
+
+def test_two_trainings_do_not_share_a_directory(tmp_path):
+    policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path, wait_s=0.2), on_error="warn")
+
+    class FitsAgain(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            with pytest.raises(CheckpointError, match="Another training"):
+                fit(policy, epochs=1)
+
+    with pytest.warns(RuntimeWarning, match="left out|waiting up to"):
+        fit(policy, callbacks=[FitsAgain()], epochs=1)
+
+
+def test_to_explain_a_fit_touches_no_directory(tmp_path):
+    trainer = Trainer(pools.sequential(), validation=ValidationPolicy(evaluator=tmp_path / "run"))
+    explanation = trainer.explain(X, Y, batch_size=32)
+    assert (explanation.validates, explanation.max_lag) == (True, 1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_is_not_built_is_built_from_the_data(tmp_path):
+    def unbuilt():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.layers.Dense(4)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    with evaluating(tmp_path, CLEAN, model=unbuilt(), functions={"size": length}):
+        trainer = fit(ValidationPolicy(evaluator=tmp_path), unbuilt())
+    expected = history(fit(ValidationPolicy(functions={"size": length}), unbuilt(), validation_data=CLEAN))
+    assert_same_history(history(trainer), expected, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error", "message"),
+    [
+        (None, {}, ValueError, "needs validation_data, or functions and a model that is built"),
+        (CLEAN, {"timeout_s": -1}, ValueError, "timeout_s must be"),
+        (CLEAN, {"validation": "all"}, TypeError, "validation must be a ValidationPolicy or None"),
+        (CLEAN, {"functions": {"": length}}, ValueError, "functions must be a mapping"),
+        (CLEAN, {"validation_steps": 0}, ValueError, "validation_steps must be"),
+        (CLEAN, {"preprocess": 1}, TypeError, "preprocess must be"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(data, options, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        evaluate_run(tmp_path, pools.sequential(), data, **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(3, TypeError), (b"run", TypeError), ("", ValueError), ("a\0b", ValueError)],
+)
+def test_a_directory_that_cannot_be_one_is_refused(value, error):
+    with pytest.raises(error, match="evaluator must be a"):
+        ValidationPolicy(evaluator=value)
+
+
+def test_a_cluster_s_evaluator_needs_the_directory():
+    strategy = EvaluatorTask()
+    with strategy.scope():
+        model = sequential()
+    with pytest.raises(ValueError, match=r"pass ValidationPolicy\(evaluator=directory\) on all hosts"):
+        Trainer(model, strategy=strategy).fit(X, Y, validation_data=CLEAN)
