@@ -8,7 +8,6 @@ plain values are what they were; whoever trains asks that again after each hook 
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import gc
 import types
@@ -34,7 +33,7 @@ from overlap_train._inspection.code import (
     stores,
     variables_of,
 )
-from overlap_train._inspection.reads import Place, Reading, closed_over, named_in
+from overlap_train._inspection.reads import Place, change_between, closed_over, named_in, try_reading
 from overlap_train._keras import methods
 from overlap_train._keras import metrics as keras_metrics
 
@@ -204,25 +203,14 @@ class Constants:
 
     def __init__(self, roots: Sequence[Any] = ()) -> None:
         self._roots = roots
-        self._reading = self._read()
+        self._reading = try_reading(roots)
 
     def __bool__(self) -> bool:
         return bool(self._roots)
 
     def changed(self) -> str | None:
         """Returns what has been set to another value since, in words; None if nothing was."""
-        if not self._roots:
-            return None
-        now = self._read()
-        if now is None or self._reading is None:
-            return "something that its code may read"
-        return now.change_since(self._reading)
-
-    def _read(self) -> Reading | None:
-        # Reading asks objects of any class for attributes and lengths; what they raise is no reason to fail.
-        with contextlib.suppress(Exception):
-            return Reading(self._roots)
-        return None
+        return change_between(self._reading, try_reading(self._roots)) if self._roots else None
 
 
 NO_CONSTANTS = Constants()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import contextvars
 import ctypes
 import functools
@@ -43,7 +44,7 @@ from overlap_train._inspection.code import (
 )
 from overlap_train._keras import models as keras_models
 
-__all__ = ["Place", "Reading", "closed_over", "named_in", "state_of"]
+__all__ = ["Place", "Reading", "change_between", "closed_over", "named_in", "state_of", "try_reading"]
 
 
 CONTAINERS = (dict, list, set, collections.deque)
@@ -321,6 +322,21 @@ class Reading:
                 self.places[key] = place
                 if type(place.found) not in _SIMPLE:
                     self._waiting.append((place.found, place.label))
+
+
+def try_reading(roots: Iterable[Any]) -> Reading | None:
+    """Returns what is read now, or None if that cannot be told."""
+    # Reading asks objects of any class for attributes and lengths; what they raise is no reason to fail.
+    with contextlib.suppress(Exception):
+        return Reading(roots)
+    return None
+
+
+def change_between(before: Reading | None, now: Reading | None) -> str | None:
+    """Returns where something else is found than before, in words, or None."""
+    if before is None or now is None:
+        return "something that its code may read"
+    return now.change_since(before)
 
 
 def _behind(thing: Any, variables: Mapping[str, Any]) -> list[Any]:

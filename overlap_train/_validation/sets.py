@@ -187,10 +187,8 @@ def build_suite(
 
 def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> PreparedSet:
     model = request.model
-    if keras_evaluation.has_own_test_function(model):
-        own = keras_evaluation.validates_itself(model) or ""
-        return PreparedSet(name, chosen, None, None, Reason.of("model-evaluates", own))
-    if keras_methods.is_replaced(model, "evaluate") and not request.within_evaluate:
+    replaced = keras_methods.is_replaced(model, "evaluate") and not request.within_evaluate
+    if replaced or keras_evaluation.has_own_test_function(model):
         own = keras_evaluation.validates_itself(model) or ""
         return PreparedSet(name, chosen, None, None, Reason.of("model-evaluates", own))
     given = request.given.of(name)
