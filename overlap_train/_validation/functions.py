@@ -1,4 +1,4 @@
-"""Evaluation functions beside the training: called for each snapshot, collected like any validation.
+"""Evaluation functions during the training: called for each snapshot, collected like any validation.
 
 Each function has a thread of its own, so that it is never called twice at a time and always from the same
 thread, and two that wait do so together. A function whose model has no private copy is called on the training
@@ -83,7 +83,7 @@ def add_functions(
 def _reason_or_call(
     name: str, function: EvaluationFunction, request: FunctionRequest
 ) -> tuple[Reason | None, Call | None]:
-    """Returns what calls a function beside the training, or why nothing can."""
+    """Returns what calls a function during the training, or why nothing can."""
     if keras_models.runs_eagerly(request.model):
         return Reason.of("model-eager"), None
     try:
@@ -97,7 +97,7 @@ Call = Callable[[Values, Attributes], tuple[Mapping[str, float], Sequence[str]]]
 
 
 def _make_call(name: str, function: EvaluationFunction, request: FunctionRequest) -> Call:
-    """Returns what calls a function beside the training, on its thread once that has begun."""
+    """Returns what calls a function during the training, on the function's thread."""
     try:
         if function.clone is None:
             require_no_outside(request.state)

@@ -1,8 +1,7 @@
-"""The validation step and what surrounds it, traced once; and why it must not run beside the training.
+"""The validation step and what surrounds it, traced once; and why it must not run during the training.
 
 Tracing computes with numbers, texts and flags once and for all. Keras traces a validation when it first
-validates; whoever sets one of these after our trace and before that changes what Keras sees. `TracedWith`
-tells.
+validates; one that is set after our trace and before that changes what Keras sees. `TracedWith` finds it.
 """
 
 from __future__ import annotations
