@@ -44,7 +44,7 @@ def size_bytes(array: Any) -> int:
 
 
 def copied_bytes(array: Any) -> int:
-    """Returns the memory that a tensor with an array's content needs beside the array: none if it is lent."""
+    """Returns how much more memory a tensor with an array's content needs: none if the array is lent."""
     return 0 if _is_lent(array) else size_bytes(array)
 
 
@@ -54,7 +54,7 @@ def lent_or_copied(array: Any) -> tf.Tensor:
 
 
 def _is_lent(array: Any) -> bool:
-    """Whether TensorFlow may read an array where it lies: fit for it, and nobody can write to it."""
+    """Whether TensorFlow may read an array where it lies: its layout fits, and it is read-only."""
     if type(array) not in (np.ndarray, np.memmap) or tf.config.list_logical_devices("GPU"):
         return False
     base = array

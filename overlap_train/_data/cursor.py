@@ -2,7 +2,7 @@
 
 It makes new passes exactly when `keras.Model.fit` makes them: at the start of each epoch without
 `steps_per_epoch`, and whenever a pass of known length is used up, even if the epoch ends there (unless
-nobody could tell, as with arrays).
+it makes no difference, as with arrays).
 """
 
 from __future__ import annotations
@@ -224,11 +224,11 @@ class Cursor:
         return others
 
     def forget(self, state: CursorState) -> None:
-        """Says that nobody will go back to before `state`."""
+        """Lets go of what only a rollback to before `state` would need."""
         self.feed.forget(state.drawn, state.seen)
 
     def forget_used(self) -> None:
-        """Says that nobody will go back at all."""
+        """Lets go of what only a rollback would need."""
         if self.feed.keeps and self._rewound_to is None:
             self.feed.forget(self.feed.drawn, self._seen)
 
@@ -241,7 +241,7 @@ class Cursor:
         self._epochs, self._marked = state.epochs, state.data.get("marked", state.epochs)
         self._steps = state.steps
         if self._found is not None and self._found[0] > state.drawn - state.open:
-            self._found = None  # by a pass that has not ended any more
+            self._found = None  # by a pass that is to be made again
         if not (state.open and (self._steps_per_epoch or state.within)):
             self.feed.rewind(state.drawn)
             return
@@ -256,15 +256,10 @@ class Cursor:
 
 
 def check_remembered(state: CursorState, feed: Feed | None = None, *, asked: bool = False) -> None:
-    """Makes sure that what another process remembered beside a place in the data can be, and changes nothing.
+    """Raises a ValueError if what another process remembered next to a place in the data is invalid.
 
-    Args:
-        state: of a file that has checked the place.
-        feed: the data, if it is to go on from there.
-        asked: whether the epochs have a length of their own, so that a pass may outlast them.
-
-    Raises:
-        ValueError: it is invalid.
+    If training goes on from there, `feed` is the data, and `asked` says that epochs have their own length,
+    so that a pass may outlast them.
     """
     found, marked = state.data.get("found"), state.data.get("marked", state.epochs)
     counts = isinstance(found, tuple) and len(found) == 2 and all(is_count(n) and n > 0 for n in found)

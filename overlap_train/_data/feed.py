@@ -47,10 +47,10 @@ class Feed(abc.ABC):
         return int(leaves[0].shape[0]) if leaves and leaves[0].shape.rank and leaves[0].shape[0] else None
 
     def prepare(self) -> None:
-        """Begins what takes its time beside the tracing of the functions; call it before that."""
+        """Begins slow work that goes on while the functions are traced; call it before that."""
 
     def draw_beforehand(self) -> None:
-        """Draws a batch that nobody trains on, where Keras does so before the first pass."""
+        """Draws a batch and drops it, where Keras does so before the first pass."""
 
     def looked_at(self) -> contextlib.ExitStack:
         """Has nothing drawn within the block, not even to find out whether it could be drawn again."""
@@ -124,7 +124,7 @@ class Feed(abc.ABC):
         return None
 
     def forget(self, drawn: int, seen: int = 0) -> None:
-        """Says that nobody will go back to before batch `seen` of pass number `drawn`."""
+        """Lets go of what only a rollback to before batch `seen` of pass `drawn` would need."""
 
     def remember(self, note: NotesState) -> bool:
         """Prepares to tell where it stands, for another process; returns whether this data allows it."""

@@ -65,7 +65,7 @@ class IteratorFeed(Feed):
     variables before a pass is made again; for one that had begun, their values are kept as it was made.
     Where Python makes the data there is no such state; nor are the seeds in it of a shuffle that draws them
     only with its first element, as under another shuffle or a repeat. Such data can still go back to where
-    somebody has said that it may have to: its batches are kept.
+    it was told to keep its batches.
     """
 
     def __init__(self, pipeline: Pipeline, preprocess: Preprocess | None = None) -> None:
@@ -181,9 +181,8 @@ class IteratorFeed(Feed):
         return [] if self._seeds is not None else unseeded_draws(self._dataset)
 
     def mark(self) -> None:
-        self._variables.note(
-            self.drawn
-        )  # since the pass was made a validation or a callback may have written
+        # Since the pass was made a validation or a callback may have written.
+        self._variables.note(self.drawn)
         self._take(begun=True)
 
     def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
@@ -390,7 +389,7 @@ def _save_iterator(iterator: Any, *, known_python: bool) -> tf.Tensor | None:
         return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=refuse)
     except tf.errors.FailedPreconditionError as error:
         # Random operations are made anew with each iterator and need no state; Python functions have one
-        # that nobody can see.
+        # that cannot be seen.
         if "PyFunc" in str(error) and not known_python:
             return None
     except tf.errors.OpError:

@@ -40,7 +40,7 @@ class KeptPass:
 
 
 class KeptBatches:
-    """The passes over a dataset, and the batches drawn from them since somebody may go back."""
+    """The passes over a dataset, and the batches drawn from them that a rollback may need."""
 
     def __init__(self, dataset: tf.data.Dataset, limit_bytes: int, *, copies: bool) -> None:
         self.limit_bytes = limit_bytes
@@ -100,7 +100,7 @@ class KeptBatches:
         self._drawn_places.clear()
 
     def forget(self, number: int, seen: int) -> None:
-        """Says that nobody will go back to before batch `seen` of pass `number`."""
+        """Lets go of what only a rollback to before batch `seen` of pass `number` would need."""
         for made in [n for n in self._live if n < number]:
             del self._live[made]
             self._errors.pop(made, None)

@@ -113,14 +113,14 @@ class DrawnVariables:
             raise ValueError("the variables of its pipeline are invalid")
 
     def put_back(self, number: int) -> None:
-        """Has the variables stand as a pass was made; nobody may draw."""
+        """Sets the variables as they stood when a pass was made; no draw may be under way."""
         if number not in self._values:
             raise ValueError("it does not say where the variables of its pipeline stood as the pass began")
         for variable, value in zip(self._variables, self._values[number], strict=True):
             tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
     def forget(self, number: int) -> None:
-        """Says that nobody will go back to before a pass."""
+        """Lets go of the values that only a rollback to before a pass would need."""
         self._values = {each: values for each, values in self._values.items() if each >= number}
 
 
@@ -154,7 +154,7 @@ def unseeded_draws(dataset: Any) -> list[str]:
 
 @looked_up_once
 def seeds_of(dataset: Any) -> list[tuple[int, int]]:
-    """Returns the seeds that somebody has given to the shuffles of a pipeline; other data has none."""
+    """Returns the seeds that were given to the shuffles of a pipeline; other data has none."""
     found = map(_seeds_of, stages_of(dataset))
     return [seeds for seeds in found if seeds is not None and seeds != (0, 0)]
 

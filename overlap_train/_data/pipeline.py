@@ -114,17 +114,17 @@ def reorders(dataset: Any) -> bool:
 def shuffles_of(data: Any) -> frozenset[int]:
     """Returns what tells the stages that draw a new order for each iterator; they live as long as `data`.
 
-    Pipelines made from one of them draw from the same seeds in turn. Of what functions draw from besides
-    nobody knows whether it is the same: all have `UNKNOWN`. Whatever else than a dataset has none.
+    Pipelines made from one of them draw from the same seeds in turn. Sources of functions that are not
+    found count as one, `UNKNOWN`. Other data than a dataset has none.
     """
     unknown = {UNKNOWN} if hides_a_source(data) else set()
     return frozenset(unknown.union(id(each._variant_tensor) for each in stages_of(data) if reorders(each)))
 
 
 def cache_files(data: Any) -> frozenset[str]:
-    """Returns the names of the files in which a pipeline caches elements; whatever else has none.
+    """Returns the names of the files in which a pipeline caches elements; other data has none.
 
-    The first pass over a pipeline that has one writes it, and until it has ended nobody else may begin one.
+    The first pass over such a pipeline writes the file; until it has ended no other pass may begin.
     """
     files = [getattr(stage, "_filename", None) for stage in stages_of(data) if is_cache(stage)]
     names = (bytes(file.numpy()).decode() for file in files if isinstance(file, tf.Tensor))
@@ -140,7 +140,7 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
     """Whether each pass over a dataset gives the same batches, as far as its operations tell.
 
     False for datasets with random operations or Python functions in them, that reshuffle, and that read what
-    somebody may set.
+    code may set.
     """
     nodes = (node for stage in stages_of(dataset) for node in function_nodes(stage))
     if reorders(dataset) or read_by(dataset) or any(node.op.startswith("RandomDataset") for node in nodes):
@@ -216,7 +216,7 @@ def keeps_state(dataset: Any) -> bool:
 def keeps_more_than_variables(dataset: Any) -> bool:
     """Whether a function of the pipeline writes to what no variable holds that it has captured: a table.
 
-    So does whoever draws from an iterator or a queue.
+    Drawing from an iterator or a queue counts as writing.
     """
     if hides_a_source(dataset):
         return True
@@ -245,7 +245,7 @@ def caches_draws(dataset: Any) -> bool:
 
 @looked_up_once
 def draws_orders(dataset: Any) -> bool:
-    """Whether a `scan` draws from a seed that nobody knows, which then decides on the rest of the pass.
+    """Whether a `scan` draws from an unknown seed, which decides on the rest of the pass.
 
     So does the shuffle of Hugging Face's `to_tf_dataset` unless TensorFlow has a global seed.
     """
@@ -292,7 +292,7 @@ def captured_by(dataset: Any) -> list[CapturedVariable]:
 
 @looked_up_once
 def read_by(dataset: Any) -> list[str]:
-    """Returns the names of what a pass depends on besides, and somebody may set: variables, then others."""
+    """Returns the names of what a pass reads and code may set: variables, then others."""
     functions = [function.function for stage in stages_of(dataset) for function in stage._functions()]
     tables = ["a lookup table" for function in functions if find_tables(function)]
     hidden = ["an iterator, a queue or a dataset that is not found"] if hides_a_source(dataset) else []
@@ -329,7 +329,7 @@ def function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
 def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:
     """Returns what a training or a validation runs of a user's pipeline: prepared, without autotune.
 
-    Whatever else than a dataset is iterated over comes back as it is, unless a function is to prepare it.
+    Other data comes back as it is, unless a function is to prepare it.
     """
     if preprocess is not None:
         dataset = dataset.map(lambda *batch: prepare(preprocess, batch if len(batch) > 1 else batch[0]))
@@ -342,8 +342,8 @@ def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:
 def _is_begun_ahead(dataset: tf.data.Dataset) -> bool:
     """Whether Keras has the next pass begun when the last batch of one has been drawn, and that can be seen.
 
-    Behind the last batch of a repeated shuffle TensorFlow's prefetching draws the next order, of which
-    whoever draws from the same seeds gets the one after.
+    Behind the last batch of a repeated shuffle TensorFlow's prefetching draws the next order, so
+    that another pipeline with the same seeds gets the one after.
     """
     repeats = (stage for stage in stages_of(dataset) if type(stage).__name__ == "_RepeatDataset")
     return _is_prefetched(dataset) and not _runs_ahead(dataset) and any(map(reorders, repeats))

@@ -29,7 +29,7 @@ from overlap_train._keras.training import Pass
 __all__ = ["BatchStream", "StreamedBatches"]
 
 
-# Of a known number of batches whoever comes takes this part of those that are left.
+# A worker takes one of so many parts of the batches that are left, if their number is known.
 _TURNS = 4
 
 
@@ -106,7 +106,7 @@ class StreamedBatches:
             self._closed = False
 
     def end(self) -> None:
-        """Ends the iterators; nobody draws any more. Idempotent."""
+        """Ends the iterators, behind the last draw. Idempotent."""
         iterators = [self._under_way, self._only_iterator, self._newest]
         self._under_way = self._only_iterator = self._newest = None
         end_iterators(iterators)
@@ -161,7 +161,7 @@ class StreamedBatches:
         self._pipeline.end_epoch()
 
     def _look(self) -> None:
-        """Draws a batch that nobody evaluates, as Keras does before each validation.
+        """Draws a batch that is not evaluated, as Keras does before each validation.
 
         It comes from a pass of its own, or from the last one where a validation has a number of steps.
         """
@@ -177,7 +177,7 @@ class StreamedBatches:
         return iterator
 
     def warn_of_end(self) -> None:
-        """Warns as Keras, but once, that data ended of which nobody could tell how long it is."""
+        """Warns as Keras does, but once, that data of unknown length has ended."""
         if self._steps is None and self._pipeline.num_batches is None and not self._told_of_end:
             self._told_of_end = True
             warn_out_of_data(asked=False)
@@ -208,7 +208,7 @@ class StreamedBatches:
             self._passes.append((made.batches, made.ended))
 
     def go_on(self, stood: dict[str, Any]) -> None:
-        """Has the next pass be the one that followed in another process. Nobody draws."""
+        """Makes the next pass the one that followed in another process. No draw is under way."""
         for count, ended in stood["passes"] if self.redraws else ():
             stream = self.begin()
             drawn = [stream.draw() is not None for _ in range(count)]
@@ -244,7 +244,7 @@ class BatchStream:
         self.ended = False
 
     def limit(self, most: int) -> None:
-        """Says, until it is begun, that there are so many batches at most."""
+        """Limits the number of batches; call it before the first draw."""
         self._left = most if self._left is None else min(self._left, most)
 
     def keep_ahead(self, limit_bytes: int) -> None:
@@ -263,7 +263,7 @@ class BatchStream:
             self._ahead.end()
 
     def give_up(self) -> None:
-        """Gives nobody any more batches; does not wait for the one that is being drawn."""
+        """Gives no more batches to any worker; does not wait for the one that is being drawn."""
         if self._ahead is not None:
             self._ahead.end()
 
@@ -319,12 +319,12 @@ class BatchStream:
         return more
 
     def draw_beyond(self) -> None:
-        """Draws one more of a dataset, which nobody gets."""
+        """Draws one more batch of a dataset and drops it."""
         if isinstance(self._batches, tf.data.Iterator):
             next_batch(self._batches)
 
     def finish(self) -> None:
-        """Says that nobody draws any more."""
+        """Ends the validation: no worker draws any more."""
         with self._lock:
             self._left = 0
             self._end(self)
@@ -342,7 +342,7 @@ class _Ahead:
         self._error: BaseException | None = None
 
     def put(self, batch: Any) -> bool:
-        """Adds a batch once there is room; returns False if nobody wants it any more."""
+        """Adds a batch once there is room; returns False if the validation has ended."""
         leaves = tf.nest.flatten(batch, expand_composites=True)
         size = sum(size_bytes(leaf) for leaf in leaves if tf.is_tensor(leaf))
         with self._changed:

@@ -1,7 +1,7 @@
 """D: one validation set, from what was given to the batches that its workers evaluate.
 
 Keras takes hold of the validation data when it first validates, behind the training of that epoch, and keeps
-what it took for all validations that follow. Until then somebody may change an array, and what Python draws
+what it took for all validations that follow. Until then a callback may change an array, and what Python draws
 from a random generator for a validation would be missing in the training. So no row is read and no Python
 runs before. Of dense arrays the shapes and types are known, which is enough to trace.
 
@@ -57,7 +57,7 @@ class GivenData:
         self.layout: ArrayLayout | None = None  # of dense arrays; None for other data
         # what draws its batches, once it has been made: another one would begin a generator anew
         # What draws its batches, once it has been made: another one would begin a generator anew.
-        self.kept: Any = None
+        self.batches: Any = None
         self.left_to_keras = False  # whether Keras reads the arrays itself when it validates
         self.is_read = False
         if now:
@@ -84,7 +84,7 @@ class GivenData:
         return self._tensors
 
     def read(self) -> bool:
-        """Reads the data if that has not been done; returns whether it is what was known of it."""
+        """Reads the data, once; returns whether it has the layout that was known before."""
         if self.is_read:
             return True
         known = self.layout
@@ -106,15 +106,15 @@ class GivenData:
 
     def reopen(self) -> None:
         """Lets batches be drawn again after a suite that shared them was closed."""
-        if hasattr(self.kept, "reopen"):
-            self.kept.reopen()
+        if hasattr(self.batches, "reopen"):
+            self.batches.reopen()
 
     def close(self) -> None:
         """Ends what makes its batches. Idempotent."""
         if self._pipeline is not None:
             self._pipeline.close()
-        if hasattr(self.kept, "end"):
-            self.kept.end()
+        if hasattr(self.batches, "end"):
+            self.batches.end()
 
     def _look(self, data: Arrays | Pipeline) -> None:
         if isinstance(data, Pipeline):  # whose dataset the user made
@@ -265,21 +265,21 @@ def make_batches(
         most = most_rows(layout.specs) if most_rows is not None and steps is None else 0
         batch_size = layout.batch_size * _together(layout.batch_size, layout.num_samples, most)
         return ArrayBatches(given, batch_size=batch_size, steps=steps, preprocess=preprocess)
-    if given.kept is None:
-        given.kept = _drawn(given.pipeline, steps, cache_bytes if given.keeps else 0, preprocess)
-    batches: Batches = given.kept
+    if given.batches is None:
+        given.batches = _batches_of(given.pipeline, steps, cache_bytes if given.keeps else 0, preprocess)
+    batches: Batches = given.batches
     return batches
 
 
-def _drawn(
+def _batches_of(
     data: Pipeline, steps: int | None, cache_bytes: int, preprocess: Preprocess | None
 ) -> CachedBatches | StreamedBatches:
     dataset = prepared_batches(data.dataset, preprocess)
-    kept = _kept(dataset, steps, cache_bytes) if data.is_dataset else None
-    return StreamedBatches(data, dataset, steps) if kept is None else kept
+    cached = _cached(dataset, steps, cache_bytes) if data.is_dataset else None
+    return StreamedBatches(data, dataset, steps) if cached is None else cached
 
 
-def _kept(dataset: tf.data.Dataset, steps: int | None, cache_bytes: int) -> CachedBatches | None:
+def _cached(dataset: tf.data.Dataset, steps: int | None, cache_bytes: int) -> CachedBatches | None:
     """Returns the batches if they are the same in each pass and fit into memory, by the size of the first."""
     cardinality = int(dataset.cardinality())
     if cardinality == tf.data.INFINITE_CARDINALITY and steps is None:
@@ -288,9 +288,8 @@ def _kept(dataset: tf.data.Dataset, steps: int | None, cache_bytes: int) -> Cach
             "or limit it with dataset.take(n)"
         )
     count = min(n for n in (cardinality, steps) if n is not None and n > 0) if cardinality > 0 else steps
-    if (
-        count is None or not cache_bytes or not is_repeatable(dataset)
-    ):  # otherwise a pass must not be begun to look at it
+    # Where they are not kept, no pass may be begun to look at one.
+    if count is None or not cache_bytes or not is_repeatable(dataset):
         return None
     batches = CachedBatches(dataset, steps)
     first = tf.nest.flatten(batches.first, expand_composites=True)

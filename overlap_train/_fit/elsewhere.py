@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from overlap_train._checkpoint.lock import DirectoryLock
+from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.run_directory import (
     LEAST_WAIT_S,
     Entry,
@@ -26,7 +26,7 @@ from overlap_train._checkpoint.run_directory import (
     Sign,
     backing_off,
 )
-from overlap_train._checkpoint.state import CheckpointState
+from overlap_train._checkpoint.store import DirectoryLock
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Snapshot, Values, weights_of

@@ -25,9 +25,14 @@ from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import threads
 from overlap_train._snapshot import ModelState, Snapshot, Values
-from overlap_train._support.arguments import require_callable, require_instance, require_path
+from overlap_train._support.arguments import (
+    require_callable,
+    require_count,
+    require_instance,
+    require_path,
+    require_seconds,
+)
 from overlap_train._support.fit_arguments import check_frequency
-from overlap_train._support.numbers import require_count, require_seconds
 from overlap_train._support.printing import told
 from overlap_train._training.strategy import find_strategy
 from overlap_train._validation.functions import FunctionRequest, add_functions

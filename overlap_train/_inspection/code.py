@@ -253,7 +253,7 @@ def _installed_in(folder: str) -> frozenset[str]:
     """Returns the modules' files that pip has put into a folder of any name, as with `--target` or by PEX.
 
     Only what a record names counts: what is installed to be edited is the user's, and so is what stands
-    beside a library in a package of the same name, such as one without an `__init__.py`, or `utils`.
+    next to a library in a package of the same name, such as one without an `__init__.py`, or `utils`.
     """
     try:
         if not any(name.endswith(".dist-info") for name in os.listdir(folder)):

@@ -1,6 +1,6 @@
 """The door to what TensorFlow has no public name for: about a traced graph, and about what a function takes.
 
-`tests/_inspection/test_graph.py` fails, name by name, when a new TensorFlow moves one.
+`tests/inspection/test_graph.py` fails, name by name, when a new TensorFlow moves one.
 """
 
 from __future__ import annotations

@@ -3,12 +3,11 @@
 Keras runs `Metric.result`, `reset_state`, `get_metrics_result` and the `metrics` of a model operation by
 operation, each time anew; a trace would hold for ever what they read. So their code is read, and that of the
 functions of the user's that it names, with what these names stand for now. A trace will do for as long as the
-plain values are what they were; whoever trains asks that again after each hook that may have set one.
+plain values are what they were; that is asked again after each hook that may have set one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import gc
 import types
@@ -34,7 +33,7 @@ from overlap_train._inspection.code import (
     stores,
     variables_of,
 )
-from overlap_train._inspection.reads import Place, Reading, closed_over, named_in
+from overlap_train._inspection.reads import Place, change_between, closed_over, named_in, try_reading
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models
 
@@ -120,12 +119,12 @@ def reads_of(owner: Any, method: Any) -> Iterator[Read]:
             continue
         seen.append(function)
         if origin_of(function) is not Origin.USER:
-            plain = (place for place in _attributes(owner, function) if isinstance(place.found, _PLAIN))
+            plain = (place for place in _attributes(owner, function) if isinstance(place.value, _PLAIN))
             yield from (Read(place, function) for place in plain if function is seen[0])
             continue
         for place in (*closed_over(function), *named_in(function), *_attributes(owner, function)):
-            if isinstance(place.found, types.FunctionType):
-                waiting.append(place.found)
+            if isinstance(place.value, types.FunctionType):
+                waiting.append(place.value)
             elif _may_change(place, owner, function):
                 yield Read(place, function)
 
@@ -134,7 +133,7 @@ def in_words(place: Place) -> str:
     """Returns what a method does that reads a place."""
     if not place.name:
         return "may depend on Python's state"
-    name = f"{place.name}.random" if place.found is np else place.name
+    name = f"{place.name}.random" if place.value is np else place.name
     return f"reads {name!r}, which Python may change"
 
 
@@ -148,7 +147,7 @@ def _attributes(owner: Any, function: types.FunctionType) -> Iterator[Place]:
 
 def _may_change(place: Place, owner: Any, function: types.FunctionType) -> bool:
     """Whether code may find another state in a place some time."""
-    value, is_constant = place.found, place.found is MISSING or isinstance(place.found, _CONSTANT)
+    value, is_constant = place.value, place.value is MISSING or isinstance(place.value, _CONSTANT)
     if isinstance(value, types.ModuleType):
         root = module_of(value).split(".")[0]
         return root in _CHANGING or (root == "numpy" and "random" in names_in(function.__code__))
@@ -204,25 +203,14 @@ class Constants:
 
     def __init__(self, roots: Sequence[Any] = ()) -> None:
         self._roots = roots
-        self._reading = self._read()
+        self._reading = try_reading(roots)
 
     def __bool__(self) -> bool:
         return bool(self._roots)
 
     def changed(self) -> str | None:
         """Returns what has been set to another value since, in words; None if nothing was."""
-        if not self._roots:
-            return None
-        now = self._read()
-        if now is None or self._reading is None:
-            return "something that its code may read"
-        return now.change_since(self._reading)
-
-    def _read(self) -> Reading | None:
-        # Reading asks objects of any class for attributes and lengths; what they raise is no reason to fail.
-        with contextlib.suppress(Exception):
-            return Reading(self._roots)
-        return None
+        return change_between(self._reading, try_reading(self._roots)) if self._roots else None
 
 
 NO_CONSTANTS = Constants()
@@ -262,16 +250,16 @@ def _require_plain(owner: Any, method: Any) -> None:
         # Of a library's function not all is read that it names.
         if function is None or not place.name or origin_of(function) is not Origin.USER:
             raise _NotHeldError(in_words(place))
-        if _is_plain_data(place.found):
+        if _is_plain_data(place.value):
             _require_kept(place, (own, place.owner), function)
-        elif not any(place.found is each for each in looked_into):
-            looked_into.append(place.found)
-            waiting += [(place.found, read) for read in _reads_inside(place, function)]
+        elif not any(place.value is each for each in looked_into):
+            looked_into.append(place.value)
+            waiting += [(place.value, read) for read in _reads_inside(place, function)]
 
 
 def _reads_inside(place: Place, function: types.FunctionType) -> Iterator[Read]:
     """Yields what code finds in an object of a class of the user's, such as a configuration."""
-    thing = place.found
+    thing = place.value
     kind = thing if isinstance(thing, type) else type(thing)
     is_container = isinstance(thing, (dict, list, tuple, set, frozenset))
     if origin_of(kind) is not Origin.USER or is_container or not all(map(_is_harmless, kind.__mro__)):
@@ -297,7 +285,7 @@ def _is_harmless(kind: type) -> bool:
 def _require_kept(place: Place, owners: tuple[Any, ...], function: types.FunctionType) -> None:
     """Raises _NotHeldError if code that Keras calls of an object may set a value that it reads."""
     itself = f"reads {place.name!r}, which it may set itself"
-    changes = not is_simple(place.found) and not isinstance(place.found, (tuple, frozenset, np.generic))
+    changes = not is_simple(place.value) and not isinstance(place.value, (tuple, frozenset, np.generic))
     called = [own for owner in owners for own in _called(owner, function)]
     for code in (function.__code__, *(own.__code__ for own in called)):
         names, stored = names_in(code), stored_in(code, *_STORES)

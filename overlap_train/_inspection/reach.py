@@ -151,7 +151,7 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
     yield from (function.__closure__ or (), function.__defaults__ or (), function.__kwdefaults__ or {})
     yield vars(function)
     if origin_of(function) is Origin.USER:
-        found = (place.found for place in named_in(function, imports=True))
+        found = (place.value for place in named_in(function, imports=True))
         yield from (value for value in found if not isinstance(value, types.ModuleType))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import contextvars
 import ctypes
 import functools
@@ -43,7 +44,7 @@ from overlap_train._inspection.code import (
 )
 from overlap_train._keras import models as keras_models
 
-__all__ = ["Place", "Reading", "closed_over", "named_in", "state_of"]
+__all__ = ["Place", "Reading", "change_between", "closed_over", "named_in", "state_of", "try_reading"]
 
 
 CONTAINERS = (dict, list, set, collections.deque)
@@ -123,7 +124,7 @@ class Place(NamedTuple):
 
     owner: Any  # an object, a class, the variables of a module, or a cell of a closure
     name: str  # of the attribute or the variable; empty for all that a container or an array holds
-    found: Any  # the value, or the state of what the owner holds
+    value: Any  # or the state of what the owner holds
     within: str = ""  # what stands before the name in words
 
     @property
@@ -133,14 +134,14 @@ class Place(NamedTuple):
 
     def is_as(self, other: Place) -> bool:
         """Whether the same has been found there as at another time."""
-        if self.found is other.found:
+        if self.value is other.value:
             return True
-        return is_plain(self.found) and is_plain(other.found) and repr(self.found) == repr(other.found)
+        return is_plain(self.value) and is_plain(other.value) and repr(self.value) == repr(other.value)
 
     def is_new(self, names: Collection[str]) -> bool:
         """Whether code that has some names reads what was not there: what a class says counted until then."""
-        default = look_up(type(self.owner), self.name) if self.name else self.found
-        return self.name in names if default is MISSING else not self.is_as(self._replace(found=default))
+        default = look_up(type(self.owner), self.name) if self.name else self.value
+        return self.name in names if default is MISSING else not self.is_as(self._replace(value=default))
 
 
 def is_plain(value: Any) -> bool:
@@ -251,12 +252,12 @@ class Reading:
 
     def _call(self, function: types.FunctionType) -> None:
         within = f"{function.__name__}."
-        self._found(Place(function, name, look_up(function, name), within) for name in OF_FUNCTIONS)
-        self._found(place for place in closed_over(function) if place.name != "__class__")
+        self._add(Place(function, name, look_up(function, name), within) for name in OF_FUNCTIONS)
+        self._add(place for place in closed_over(function) if place.name != "__class__")
         if origin_of(function) is Origin.USER:
             self._hold(_Holder(function, vars(function), within))
             self._new_names |= names_in(function.__code__) | texts_in(function.__code__)
-            self._found(named_in(function, imports=True))
+            self._add(named_in(function, imports=True))
 
     def _hold_whole(self, thing: Any, label: str) -> None:
         """Notes the state of a container or of memory, and meets what it holds."""
@@ -277,7 +278,7 @@ class Reading:
         variables = variables_of(thing)
         self._waiting += [(each, label) for each in _behind(thing, variables)]
         if isinstance(thing, contextvars.ContextVar):
-            self._found([Place(thing, "", thing.get(None), label)])
+            self._add([Place(thing, "", thing.get(None), label)])
         origin, is_part, within = _origin_of_class(kind), isinstance(thing, _PARTS), f"{kind.__name__}."
         if origin is Origin.USER:
             self._read_class(kind, made=False)
@@ -290,7 +291,7 @@ class Reading:
             self.parts[id(thing)] = thing, plain
             if isinstance(thing, keras.layers.Layer):
                 self._waiting += [(layer, label) for layer in keras_models.flat_layers(thing)]
-            self._found(Place(thing, name, value, within) for name, value in others.items())
+            self._add(Place(thing, name, value, within) for name, value in others.items())
         elif origin is not Origin.USER:  # whose methods find them
             self._take(holder, variables.keys())
 
@@ -312,15 +313,30 @@ class Reading:
 
     def _take(self, holder: _Holder, names: Collection[str]) -> None:
         owner, variables, within = holder
-        self._found(Place(owner, name, variables[name], within) for name in variables.keys() & names)
+        self._add(Place(owner, name, variables[name], within) for name in variables.keys() & names)
 
-    def _found(self, places: Iterable[Place]) -> None:
+    def _add(self, places: Iterable[Place]) -> None:
         for place in places:
             key = id(place.owner), place.name
             if key not in self.places:
                 self.places[key] = place
-                if type(place.found) not in _SIMPLE:
-                    self._waiting.append((place.found, place.label))
+                if type(place.value) not in _SIMPLE:
+                    self._waiting.append((place.value, place.label))
+
+
+def try_reading(roots: Iterable[Any]) -> Reading | None:
+    """Returns what is read now, or None if that cannot be told."""
+    # Reading asks objects of any class for attributes and lengths; what they raise is no reason to fail.
+    with contextlib.suppress(Exception):
+        return Reading(roots)
+    return None
+
+
+def change_between(before: Reading | None, now: Reading | None) -> str | None:
+    """Returns where something else is found than before, in words, or None."""
+    if before is None or now is None:
+        return "something that its code may read"
+    return now.change_since(before)
 
 
 def _behind(thing: Any, variables: Mapping[str, Any]) -> list[Any]:

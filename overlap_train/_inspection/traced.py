@@ -160,7 +160,7 @@ def private_handles(
     return handles
 
 
-# By this name TensorFlow makes a variable that belongs to nobody but the holder of its handle.
+# By this name TensorFlow makes a variable that only the holder of its handle can reach.
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
 
@@ -194,7 +194,7 @@ class Counter:
         self.step = step
 
     def times(self, calls: int) -> tf.Tensor:
-        """Returns what so many calls add, of the variable's dtype: integers wrap around."""
+        """Returns what a number of calls add, in the variable's dtype: integers wrap around."""
         dtype = self.variable.dtype
         least = int(dtype.min)
         wrapped = (self.step * calls - least) % (1 << (8 * dtype.size)) + least

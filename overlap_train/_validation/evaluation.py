@@ -36,8 +36,8 @@ def unmergeable_metrics(model: keras.Model) -> list[str]:
     """Returns the names of the metrics whose states of two parts do not add up to the state of the whole.
 
     A metric's state adds up if Keras's own `update_state` maintains it and it starts at zero; Keras's are
-    sums and counts (Mean, Sum, the confusion-matrix family, AUC, IoU, R2Score, FBetaScore). Of a metric
-    with an `update_state` of the user's own nothing is known, so it counts as not mergeable.
+    sums and counts (Mean, Sum, the confusion-matrix family, AUC, IoU, R2Score, FBetaScore). A metric
+    with a custom `update_state` may do anything, so it counts as not mergeable.
     """
     return [metric.name for metric in keras_metrics.metric_leaves(model) if not _is_sum(metric)]
 

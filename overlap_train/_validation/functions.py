@@ -1,4 +1,4 @@
-"""Evaluation functions beside the training: called for each snapshot, collected like any validation.
+"""Evaluation functions during the training: called for each snapshot, collected like any validation.
 
 Each function has a thread of its own, so that it is never called twice at a time and always from the same
 thread, and two that wait do so together. A function whose model has no private copy is called on the training
@@ -31,7 +31,6 @@ from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.private_model import (
     Attributes,
     CopyRefusedError,
-    PrivateModel,
     make_private_model,
     require_no_outside,
 )
@@ -82,8 +81,8 @@ def add_functions(
 
 def _reason_or_call(
     name: str, function: EvaluationFunction, request: FunctionRequest
-) -> tuple[Reason | None, PrivateCall | None]:
-    """Returns what calls a function beside the training, or why nothing can."""
+) -> tuple[Reason | None, Call | None]:
+    """Returns what calls a function during the training, or why nothing can."""
     if keras_models.runs_eagerly(request.model):
         return Reason.of("model-eager"), None
     try:
@@ -92,8 +91,12 @@ def _reason_or_call(
         return Reason.of("function-model", f"{name!r}, as {error}"), None
 
 
-def _make_call(name: str, function: EvaluationFunction, request: FunctionRequest) -> PrivateCall:
-    """Returns what calls a function beside the training."""
+Call = Callable[[Values, Attributes], tuple[Mapping[str, float], Sequence[str]]]
+"""Calls a function for a snapshot; returns its values by name, and the names of what it changed."""
+
+
+def _make_call(name: str, function: EvaluationFunction, request: FunctionRequest) -> Call:
+    """Returns what calls a function during the training, on the function's thread."""
     try:
         if function.clone is None:
             require_no_outside(request.state)
@@ -104,23 +107,14 @@ def _make_call(name: str, function: EvaluationFunction, request: FunctionRequest
         raise ValueError(
             f"the clone of evaluation function {name!r} is no copy of the model: {error}"
         ) from error
-    return PrivateCall(name, function.function, private)
 
-
-class PrivateCall:
-    """Calls a function with a private model. Belongs to the function's thread once the training has begun."""
-
-    def __init__(self, name: str, function: Callable[[keras.Model], Any], private: PrivateModel) -> None:
-        self._name = name
-        self._function = function
-        self._private = private
-
-    def __call__(self, values: Values, attributes: Attributes) -> tuple[Mapping[str, float], Sequence[str]]:
-        """Returns the function's values by name, and the names of what it changed in its model."""
-        self._private.adopt(values, attributes)
+    def call(values: Values, attributes: Attributes) -> tuple[Mapping[str, float], Sequence[str]]:
+        private.adopt(values, attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own
-            metrics = _called(self._name, self._function, self._private.model)
-        return metrics, self._private.changed(values)
+            metrics = _called(name, function.function, private.model)
+        return metrics, private.changed(values)
+
+    return call
 
 
 class FunctionRunner:
@@ -132,7 +126,7 @@ class FunctionRunner:
     computes_here = True
     live = False
 
-    def __init__(self, name: str, call: PrivateCall, pool: WorkerPool, request: FunctionRequest) -> None:
+    def __init__(self, name: str, call: Call, pool: WorkerPool, request: FunctionRequest) -> None:
         self._name = name
         self._call = call
         self._pool = pool
@@ -200,8 +194,6 @@ class LiveFunction(LiveRunner):
     def __init__(
         self, name: str, function: EvaluationFunction, reason: Reason | None, request: FunctionRequest
     ) -> None:
-        """Takes a function and why it is called in step with the training."""
-
         def call(callbacks: keras.callbacks.CallbackList) -> Mapping[str, float]:
             return _called(name, function.function, request.model)
 

@@ -185,11 +185,11 @@ class GivenSets:
 
     def seen(self, name: str) -> int:
         """Returns how many batches the last validation has had, where that was not known beforehand."""
-        return getattr(self.of(name).kept, "last_count", 0)
+        return getattr(self.of(name).batches, "last_count", 0)
 
     def drawing(self) -> dict[str, StreamedBatches]:
         """Returns the batches, by the set's name, of which each pass moves what the next one draws from."""
-        kept = {name: given.kept for name, given in self._given.items()}
+        kept = {name: given.batches for name, given in self._given.items()}
         return {name: each for name, each in kept.items() if isinstance(each, StreamedBatches) and each.draws}
 
     def is_only_once(self, name: str) -> bool:

@@ -36,8 +36,8 @@ _LOOK_AGAIN_S = 60.0
 class ShardQueue(Generic[J]):
     """A queue of jobs with a limit to those under way. Thread-safe: one condition guards everything.
 
-    A worker that is woken takes Python's lock from the training thread, so one at a time is: whoever takes a
-    job wakes the next if there is more to take. A worker that has done one comes back for another.
+    A worker that is woken takes Python's lock from the training thread, so only one at a time is woken: when
+    it takes a job, it wakes the next if there is more to take. One that has done its job comes for another.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class ShardQueue(Generic[J]):
         self._under_way = 0
         self._most: int | None = None
         self._held_until_s: float | None = None
-        self._called = False  # somebody has been woken, and not come yet
+        self._called = False  # a worker has been woken and has not come yet
         self._watching = 0  # workers that wait for the time to pass
         self._closed = False
 

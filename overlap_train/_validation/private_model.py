@@ -246,7 +246,7 @@ def _from_configuration(model: keras.Model) -> keras.Model:
     try:
         with keras.saving.custom_object_scope(_custom_objects(model)), keras_copies.trusted():
             copy = type(model).from_config(model.get_config())
-    except Exception as error:  # a configuration of the user's own raises anything
+    except Exception as error:  # a custom configuration may raise anything
         text = textwrap.shorten(str(error), 160, placeholder=" ...")
         raise CopyRefusedError(
             f"{type(model).__name__} is not made anew by its configuration ({type(error).__name__}: {text})"
@@ -281,7 +281,7 @@ def _custom_objects(model: keras.Model) -> dict[str, Any]:
 
 
 def _build(copy: keras.Model, x_spec: Any) -> None:
-    """Makes the variables of a copy, if it has not."""
+    """Makes the variables of a copy that has none yet."""
     if copy.built and all(layer.built for layer in keras_models.flat_layers(copy)):
         return
     try:
@@ -323,7 +323,7 @@ def _require_same_computation(model: keras.Model, copy: keras.Model, x_spec: Any
 def _traced(model: keras.Model, x_spec: Any, whose: str) -> TracedFunction:
     try:
         traced = TracedFunction(lambda x: model(x, training=False), x_spec)
-    except Exception as error:  # of the user's own code
+    except Exception as error:  # of the user's code
         raise CopyRefusedError(
             f"calling it on a batch fails, so that a copy cannot be compared: {error}"
         ) from error
@@ -337,7 +337,7 @@ def _traced(model: keras.Model, x_spec: Any, whose: str) -> TracedFunction:
 
 
 def _transfer(model: keras.Model, copy: keras.Model) -> None:
-    """Gives the copy what layers keep beside their configuration and variables: tables, statistics."""
+    """Gives the copy what layers keep next to their configuration and variables: tables, statistics."""
     layers = list(zip(keras_models.flat_layers(model), keras_models.flat_layers(copy), strict=True))
     for own, other in layers:
         store: dict[str, Any] = {}
@@ -363,7 +363,7 @@ def _compile(model: keras.Model, copy: keras.Model) -> None:
     if isinstance(model.optimizer, keras.optimizers.Optimizer):
         try:
             arguments["optimizer"] = type(model.optimizer).from_config(model.optimizer.get_config())
-        except Exception:  # of an optimizer of the user's own
+        except Exception:  # of a custom optimizer
             return
     copy.compile(**arguments)
 

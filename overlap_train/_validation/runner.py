@@ -59,7 +59,7 @@ class ValidationRunner:
         self.parts = 1 if evaluator.indivisible else pool.workers
         if batches.num_batches is not None:
             self.parts = max(1, min(self.parts, batches.num_batches))
-        # While the training traces its first step. Whoever runs a function meanwhile would prepare it again.
+        # While the training traces its first step. A function that is run meanwhile would be prepared twice.
         self._held: dict[str | None, Any] = {}
         self._copying = threading.Lock()
         self._begun = False
@@ -75,7 +75,7 @@ class ValidationRunner:
             stream.keep_ahead(self._keep_bytes)
             self._drawn_ahead = stream
         if isinstance(self._batches, ArrayBatches):
-            _ = self._batches.held  # read by now, on this thread, while nobody changes them
+            _ = self._batches.held  # read here, on the training thread, which may change them later
         values, failures = snapshot.values, self._failures()
         parts = _Parts(self.parts)
 

@@ -42,7 +42,7 @@ from overlap_train.records import Span
 __all__ = ["PreparedSet", "SetRequest", "build_suite", "prepare_sets", "rows_together"]
 
 
-# At most so many rows, and so many rows times weights: beyond that the arithmetic outweighs the starting.
+# Limits of rows, and of rows times weights: beyond them the arithmetic outweighs starting the operations.
 _MOST_ROWS, _MOST_PRODUCTS = 1024, 1e7
 
 
@@ -99,7 +99,7 @@ class SetRequest:
     stock: bool = True
     # whether this is a call of `evaluate`, which has reached the model's own already
     within_evaluate: bool = False
-    once: bool = False  # whether there is one validation, beside which nothing is trained
+    once: bool = False  # whether there is one validation, and no training
     preprocess: Preprocess | None = None
     # returns how many rows of nested arrays may be evaluated as one batch; None leaves batches alone
     most_rows: Callable[[Any], int] | None = None
@@ -185,10 +185,8 @@ def build_suite(
 
 def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> PreparedSet:
     model = request.model
-    if keras_training.has_own_test_function(model):
-        own = keras_training.validates_itself(model) or ""
-        return PreparedSet(name, chosen, None, None, Reason.of("model-evaluates", own))
-    if keras_models.is_replaced(model, "evaluate") and not request.within_evaluate:
+    replaced = keras_models.is_replaced(model, "evaluate") and not request.within_evaluate
+    if replaced or keras_training.has_own_test_function(model):
         own = keras_training.validates_itself(model) or ""
         return PreparedSet(name, chosen, None, None, Reason.of("model-evaluates", own))
     given = request.given.of(name)
@@ -324,7 +322,7 @@ def _pool(
 
 
 def _is_quick(request: SetRequest, names: Iterable[str]) -> bool:
-    """Whether all that is evaluated is a few batches of a small network, once, and nobody has to watch it."""
+    """Whether all that is evaluated is a few batches of a small network, once, without a time limit."""
     watched = request.policy.timeout_s is not None
     if not request.once or request.devices or watched or len(request.model.variables) > _FEW_VARIABLES:
         return False

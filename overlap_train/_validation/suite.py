@@ -79,7 +79,7 @@ class NamedRunner:
     name: str  # prefix of its metrics, "" if there is only one set
     runner: Runner
     validates: Callable[[int], bool]  # whether an epoch, counted from 0, is validated on it
-    is_function: bool = False  # whether it is an evaluation function beside the training
+    is_function: bool = False  # whether it is an evaluation function with a thread of its own
 
     def start(self, snapshot: Snapshot) -> PendingValidation:
         """Begins to evaluate a snapshot."""
@@ -180,7 +180,7 @@ class ValidationSuite:
     def shares_cores(self) -> bool:
         """Whether the workers are known to take cores from the training.
 
-        They do not if they have devices of their own. Of evaluation functions nobody knows: they may wait.
+        They do not if they have devices of their own. Of evaluation functions it is unknown: they may wait.
         """
         return self._pool is not None and not self._function_pools
 

@@ -1,13 +1,11 @@
-"""The validation step and what surrounds it, traced once; and why it must not run beside the training.
+"""The validation step and what surrounds it, traced once; and why it must not run during the training.
 
 Tracing computes with numbers, texts and flags once and for all. Keras traces a validation when it first
-validates; whoever sets one of these after our trace and before that changes what Keras sees. `TracedWith`
-tells.
+validates; one that is set after our trace and before that changes what Keras sees. `TracedWith` finds it.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import keras
 
 from overlap_train._inspection.metric_code import NO_CONSTANTS, Constants, constants_of
-from overlap_train._inspection.reads import Reading
+from overlap_train._inspection.reads import Reading, change_between, try_reading
 from overlap_train._inspection.traced import (
     CapturedVariable,
     Counter,
@@ -61,23 +59,16 @@ class TracedWith:
         changed = [name for name, value in _settings().items() if value != self._settings[name]]
         if changed:
             return changed[0]
-        before, now = self._reading, self._read()
-        if before is None or now is None:
-            return "something that its code may read"
-        return now.change_since(before)
+        return change_between(self._reading, self._read())
 
     def forget_validation(self) -> None:
         """Drops what has been traced for the validation of the model."""
         Traces.of(self._model).forget("test")
 
     def _read(self) -> Reading | None:
-        """Reads the code; returns None if that cannot be told."""
         model = self._model
         parts = [model, *keras_metrics.metric_leaves(model)]
-        # Reading asks objects of any class for attributes and lengths; what they raise is no reason to fail.
-        with contextlib.suppress(Exception):
-            return Reading([*parts, *keras.tree.flatten(model.loss), self._function])
-        return None
+        return try_reading([*parts, *keras.tree.flatten(model.loss), self._function])
 
 
 def _settings() -> dict[str, str]:
@@ -129,7 +120,12 @@ def trace_validation(
     within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
 ) -> ValidationStep:
     """Traces the validation step of a compiled model, which builds what is not built yet."""
-    step = trace_step(model, function, element_spec, within)
+    with data_mistakes.Noted(model, lambda: element_spec, "validation"):
+        step = TracedFunction(
+            within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
+            element_spec,
+            harmless=lambda: keras_metrics.stock_metric_handles(model),
+        )
     require_logs("validation_step", step.outputs)
     return _around(model, step, preparation, within, *constants_of(model))
 
@@ -192,21 +188,6 @@ def _around(
     live = _must_be_live(model, step, reset, result, preparation, counters)
     found = (preparation, logs, own_logs, live, metrics, constants, counters)
     return ValidationStep(step, reset, result, *found)
-
-
-def trace_step(
-    model: keras.Model,
-    function: Callable[[Any], Mapping[str, Any]],
-    element_spec: Any,
-    within: Callable[[Callable[..., Any]], Callable[..., Any]],
-) -> TracedFunction:
-    """Traces the validation step alone; the arguments are those of `trace_validation`."""
-    with data_mistakes.Noted(model, lambda: element_spec, "validation"):
-        return TracedFunction(
-            within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
-            element_spec,
-            harmless=lambda: keras_metrics.stock_metric_handles(model),
-        )
 
 
 def _must_be_live(

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from overlap_train.parallel.evaluator import EvaluatorPlace
 
 from overlap_train import CheckpointPolicy, EvaluationFunction, Trainer, ValidationPolicy, ValidationSet
 from overlap_train._keras import training as keras_training

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from overlap_train._training.replicas.step import SingleReplicaStep
+from overlap_train._training.replicas import SingleReplicaStep
 from overlap_train.parallel.hosts import EvaluatorTask, SingleHost
 from tests.networks import sequential
 from tests.parallel.together import ThreadHost

@@ -45,18 +45,7 @@ def assert_logs_equal(actual, expected):
         assert actual[name] == pytest.approx(expected[name], rel=1e-5), name
 
 
-EACH_PARTS = [(sequential, 1), (sequential, 2), (sequential, 5), (subclassed, 5)]
-
-MORE_PARTS = [(subclassed, 1), (subclassed, 2)]
-
-
-@pytest.mark.parametrize(
-    ("build", "parts"),
-    [*EACH_PARTS, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_PARTS)],
-)
-def test_parts_add_up_to_evaluate(build, parts):
-    model = built(build)
-    state, batches, evaluator = evaluator_of(model)
+def assert_parts_add_up(model, state, batches, evaluator, parts):
     values = state.read()
     merged = evaluator.merge(in_parts(evaluator, batches, values, parts), values)
     expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
@@ -66,9 +55,18 @@ def test_parts_add_up_to_evaluate(build, parts):
         np.testing.assert_allclose(left, theirs, rtol=1e-5)
 
 
-def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched():
-    model = built()
-    state, batches, evaluator = evaluator_of(model)
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_parts_add_up_to_evaluate(parts, evaluated):
+    assert_parts_add_up(*evaluated, parts)
+
+
+def test_parts_of_a_subclassed_model_add_up_to_evaluate():
+    model = built(subclassed)
+    assert_parts_add_up(model, *evaluator_of(model), 5)
+
+
+def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched(evaluated):
+    model, state, batches, evaluator = evaluated
     snapshot = state.read()
     expected = model.evaluate(X, Y, verbose=0, return_dict=True)
     model.fit(X, Y, epochs=3, verbose=0)
@@ -108,9 +106,8 @@ def test_a_function_that_prepares_the_rows_is_part_of_the_evaluation():
     assert_logs_equal(actual, model.evaluate(2 * X + 0.5, Y, verbose=0, return_dict=True))
 
 
-def test_threads_agree_bit_by_bit():
-    model = built(subclassed)
-    state, batches, evaluator = evaluator_of(model)
+def test_threads_agree_bit_by_bit(evaluated):
+    _, state, batches, evaluator = evaluated
     values, results = state.read(), []
     barrier = threading.Barrier(4)
 
@@ -127,9 +124,8 @@ def test_threads_agree_bit_by_bit():
     assert all(result == results[0] for result in results)
 
 
-def test_the_order_of_the_parts_is_that_of_the_addition():
-    model = built()
-    state, batches, evaluator = evaluator_of(model)
+def test_the_order_of_the_parts_is_that_of_the_addition(evaluated):
+    _, state, batches, evaluator = evaluated
     values = state.read()
     results = in_parts(evaluator, batches, values, 5)
     added = results[0].state
@@ -230,9 +226,8 @@ def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new
     assert len(traces) == seen
 
 
-def test_no_batch_at_all_gives_no_value_and_metrics_as_they_are_reset():
-    model = built()
-    state, _, evaluator = evaluator_of(model)
+def test_no_batch_at_all_gives_no_value_and_metrics_as_they_are_reset(evaluated):
+    model, state, _, evaluator = evaluated
     values = state.read()
     parts = [evaluator.evaluate(values, Shard(index, 0, 0)) for index in range(2)]
     result = evaluator.merge(parts, values)
@@ -330,7 +325,7 @@ def functions_of(evaluator):
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_no_compiled_function_captures_a_variable_of_the_model_or_of_a_closure(one_by_one):
     """Else a worker would see the training go on."""
-    model, scale = built(subclassed), tf.Variable(2.0)
+    model, scale = built(), tf.Variable(2.0)
 
     def step(batch):
         return model.test_step((batch[0] * scale, batch[1]))

@@ -24,11 +24,10 @@ def pool():
         yield pool
 
 
-def runner_of(model, data, pool, spans=None):
+def runner_of(model, data, pool):
     whole = data if isinstance(data, tuple) else (data, None)
     state, batches, evaluator = evaluator_of(model, (*whole, None))
-    on_span = (spans if spans is not None else []).append
-    return state, ValidationRunner(evaluator, batches, pool, on_span, state.read())
+    return state, ValidationRunner(evaluator, batches, pool, lambda span: None, state.read())
 
 
 def dataset(size=16):
@@ -51,10 +50,9 @@ def test_every_kind_of_data_gives_the_numbers_of_evaluate(data, pool):
     runner.close()
 
 
-def test_spans_name_epoch_step_and_part(pool):
-    model, spans = sequential(), []
-    model.fit(X, Y, verbose=0)
-    state, runner = runner_of(model, (X, Y), pool, spans)
+def test_spans_name_epoch_step_and_part(pool, evaluated):
+    (_, state, batches, evaluator), spans = evaluated, []
+    runner = ValidationRunner(evaluator, batches, pool, spans.append, state.read())
     futures = runner.start(Snapshot(epoch=4, step=60, values=state.read()))
     outcomes = [future.result(30) for future in futures]
     assert [outcome.span.details["shard"] for outcome in outcomes] == [0, 1, 2]
@@ -78,10 +76,9 @@ def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_fail
     assert runner.evaluate(state.read()).metrics == pytest.approx(expected, rel=1e-5)
 
 
-def test_each_device_is_prepared_once_before_its_first_part(monkeypatch):
-    model, spans, order = sequential(), [], []
-    model.fit(X, Y, verbose=0)
-    state, batches, evaluator = evaluator_of(model)
+def test_each_device_is_prepared_once_before_its_first_part(monkeypatch, evaluated):
+    model, state, batches, evaluator = evaluated
+    spans, order = [], []
     warm_up, evaluate = evaluator.warm_up, evaluator.evaluate
     monkeypatch.setattr(evaluator, "warm_up", lambda values: (warm_up(values), order.append("warm")))
     monkeypatch.setattr(
@@ -96,11 +93,9 @@ def test_each_device_is_prepared_once_before_its_first_part(monkeypatch):
     assert actual == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_last_worker_merges_the_parts(monkeypatch):
-    model, threads = sequential(), []
-    model.fit(X, Y, verbose=0)
-    state, batches, evaluator = evaluator_of(model)
-    merge = evaluator.merge
+def test_the_last_worker_merges_the_parts(monkeypatch, evaluated):
+    model, state, batches, evaluator = evaluated
+    merge, threads = evaluator.merge, []
 
     def merged(*arguments):
         threads.append(threading.current_thread().name)
@@ -115,10 +110,8 @@ def test_the_last_worker_merges_the_parts(monkeypatch):
     assert actual == pytest.approx(model.evaluate(X, Y, verbose=0, return_dict=True), rel=1e-5)
 
 
-def test_what_cannot_be_merged_is_told_by_the_thread_that_asks(monkeypatch):
-    model = sequential()
-    model.fit(X, Y, verbose=0)
-    state, batches, evaluator = evaluator_of(model)
+def test_what_cannot_be_merged_is_told_by_the_thread_that_asks(monkeypatch, evaluated):
+    _, state, batches, evaluator = evaluated
     monkeypatch.setattr(evaluator, "merge", lambda *_: divmod(1, 0))
     with WorkerPool(3) as pool:
         runner = ValidationRunner(evaluator, batches, pool, lambda span: None, state.read())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._training.replicas.strategy import Replicas, find_strategy
+from overlap_train._training.strategy import Replicas, find_strategy
 from overlap_train.parallel.hosts import EvaluatorTask
 from tests.networks import arrays, sequential
 from tests.parallel.together import ThreadHost
