@@ -37,7 +37,7 @@ else
   checked=0
   echo "release: twine cannot be installed here, so the metadata is not checked" >&2
 fi
-scripts/test.sh tests/test_wheel.py tests/conv/test_bundled.py
+scripts/test.sh tests/test_wheel.py tests/conv/test_library.py
 (cd dist && sha256sum -- * > SHA256SUMS)
 left=()
 [ "$checked" -eq 1 ] || left+=("twine check --strict dist/*.whl dist/*.tar.gz, where twine can be installed")

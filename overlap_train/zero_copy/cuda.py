@@ -55,29 +55,18 @@ _SIGNATURES: dict[str, Sequence[object]] = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceAttributes:
-    """What decides whether mapped memory pays on a device.
+    """What decides whether mapped memory pays on a device."""
 
-    Attributes:
-        name: as the driver calls it, such as "NVIDIA H200".
-        integrated: whether the GPU shares its memory with the CPU, as on a Jetson.
-        can_map: whether it can read host memory in place.
-        driver_version: such as 12040 for CUDA 12.4.
-    """
-
-    name: str
-    integrated: bool
-    can_map: bool
-    driver_version: int
+    name: str  # such as "NVIDIA H200"
+    integrated: bool  # whether the GPU shares its memory with the CPU, as on a Jetson
+    can_map: bool  # whether it can read host memory in place
+    driver_version: int  # such as 12040 for CUDA 12.4
 
 
 class Driver:
     """The functions of the CUDA driver library, with their errors as exceptions.
 
-    Args:
-        library: the library to load; by default what the system's loader finds.
-
-    Raises:
-        errors.NativeUnavailableError: if there is no such library, or it is too old or refuses to start.
+    Raises NativeUnavailableError if there is no such library, or it is too old or refuses to start.
     """
 
     def __init__(self, library: str | os.PathLike[str] | None = None) -> None:
@@ -132,14 +121,9 @@ class Driver:
 
 
 class CudaBackend:
-    """Blocks of pinned host memory, mapped into the address space of one GPU.
+    """Blocks of pinned host memory, mapped into the address space of one of the GPUs that the driver counts.
 
-    Args:
-        ordinal: which GPU, as the driver counts those that `CUDA_VISIBLE_DEVICES` leaves.
-        driver: the driver library, by default the system's.
-
-    Raises:
-        errors.NativeUnavailableError: if there is no driver, no such GPU, or it cannot map host memory.
+    Raises NativeUnavailableError if there is no driver, no such GPU, or it cannot map host memory.
     """
 
     name = "cuda"

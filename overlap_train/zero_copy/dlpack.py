@@ -83,14 +83,9 @@ def view(keeper: Keeper) -> NDArray[Any]:
 def capsule(
     keeper: Keeper, *, bfloat16: bool = False, device: int = CPU, index: int = 0, address: int | None = None
 ) -> Any:
-    """Wrap the keeper's memory in an unused DLPack capsule.
+    """Wrap the keeper's memory in an unused DLPack capsule; `address` is where the device finds it.
 
-    Args:
-        keeper: the memory, with the dtype in which NumPy knows it.
-        bfloat16: whether the 16-bit integers of `keeper` are bfloat16 numbers.
-        device: DLPack's device type, `CPU` or `CUDA`.
-        index: which device of that type.
-        address: where the device finds the memory, if that differs from where the host does.
+    With `bfloat16`, the 16-bit integers that NumPy knows are bfloat16 numbers.
     """
     made = view(keeper).__dlpack__()
     if device != CPU or bfloat16 or address is not None:

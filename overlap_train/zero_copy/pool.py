@@ -31,37 +31,22 @@ _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A piece of memory of one backend.
+    """A piece of memory of one backend."""
 
-    Attributes:
-        address: where the host finds it; a multiple of `ALIGNMENT`.
-        size_bytes: its usable size.
-        device_address: where the GPU finds it, or None.
-        memory: what the backend needs to free it.
-        pid: the process that allocated it.
-        shown_to_device: whether work of the GPU may still be reading it.
-        released: whether it has been given back to the system.
-    """
-
-    address: int
+    address: int  # on the host; a multiple of `ALIGNMENT`
     size_bytes: int
-    device_address: int | None = None
-    memory: Any = None
-    pid: int = 0
-    shown_to_device: bool = False
+    device_address: int | None = None  # where the GPU finds it
+    memory: Any = None  # what the backend needs to free it
+    pid: int = 0  # of the process that allocated it
+    shown_to_device: bool = False  # work of the GPU may still be reading it
     released: bool = False
 
 
 class Backend(Protocol):
-    """Where blocks come from.
-
-    Attributes:
-        name: "host" or "cuda".
-        frees_anywhere: whether `release` may be called on any thread, a device's call-back thread included.
-    """
+    """Where blocks come from."""
 
     name: str
-    frees_anywhere: bool
+    frees_anywhere: bool  # whether `release` may be called on any thread, a device's call-back thread too
 
     def allocate(self, size_bytes: int) -> Block:
         """Allocate an aligned block of at least `size_bytes`."""

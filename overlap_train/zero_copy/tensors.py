@@ -236,21 +236,11 @@ def share(
     gpu: int | None = None,
     device_address: int | None = None,
 ) -> tuple[tf.Tensor, weakref.ref[dlpack.Keeper]]:
-    """Make a tensor on memory that `owner` keeps; the caller answers for alignment, layout and size.
+    """Make a tensor on memory that `owner` keeps, and a reference that dies with the last tensor on it.
 
-    Args:
-        address: where the host finds the memory.
-        shape: of the tensor, which is C-contiguous and not empty.
-        dtype: one of `SHARED_DTYPES`, in native byte order.
-        owner: kept alive until the memory is no longer shown.
-        gpu: the TensorFlow GPU on which the tensor is to be, or None for the CPU.
-        device_address: where that GPU finds the memory.
-
-    Returns:
-        The tensor, and a reference that dies with the last tensor on this memory.
-
-    Raises:
-        errors.BufferError: if TensorFlow refuses it; the memory is then free.
+    The caller answers for alignment, a C-contiguous layout that is not empty, and one of `SHARED_DTYPES` in
+    native byte order. With `gpu`, the tensor is there; `device_address` is where that GPU finds the memory.
+    Raises BufferError if TensorFlow refuses it; the memory is then free.
     """
     is_bfloat16 = dtype == _BFLOAT16
     keeper = dlpack.Keeper(address, shape, np.uint16 if is_bfloat16 else dtype, owner)

@@ -1,12 +1,20 @@
-"""Hazards of published pages: one that overwrites another, a lost row of the index, a home folder."""
+"""Hazards of figures and their pages: drifting machines, failed runs, a page that overwrites another."""
+
+from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
+from overlap_train.conv.measurements import DIRECTIONS, STOCK
 from scripts.bench import publish
+from scripts.bench.conv_layers import Row, _interleave, summarise
+from scripts.bench.conv_shapes import LAYERS, Layer
+from scripts.bench.figures import Run, claim_cells, group_runs, ratio, ratio_cells, second_cells, tables
 from scripts.bench.publish import Cells, Finding, layout
+from tests.bench.conftest import make_run
 
 INDEX = """# Results
 Words.
@@ -114,3 +122,138 @@ def test_the_index_of_the_documentation_can_be_entered():
 def test_columns_line_up():
     lines = layout(Cells(("name", "s"), (("a", "1.00"), ("longer", "10.00")))).splitlines()
     assert [len(line) for line in lines] == [13, 13, 13, 13]
+
+
+def only_group(runs):
+    (group,) = group_runs(runs)
+    return group
+
+
+def row_of(runs, system):
+    """The cells of a system in the table of seconds, by their heads."""
+    cells = second_cells(only_group(runs), cores=2)
+    return next(dict(zip(cells.head, row, strict=False)) for row in cells.body if row[0] == system)
+
+
+def broken(runs, *systems, repeats=(0, 1, 2)):
+    return [
+        replace(run, error="signal 9") if run.system in systems and run.repeat in repeats else run
+        for run in runs
+    ]
+
+
+def test_paired_ratio_is_untouched_by_a_machine_that_slows_down(runs):
+    paired, _ = ratio(only_group(runs), "overlap", "keras-tfdata")
+    assert paired == pytest.approx(0.6)
+
+
+def test_ratio_to_the_fastest_sets_our_median_against_their_best_run(runs):
+    _, to_fastest = ratio(only_group(runs), "overlap", "keras-tfdata")
+    assert to_fastest == pytest.approx(4.5 / 5.0)
+
+
+def test_overlapped_is_also_measured_against_synchronous(runs):
+    cells = ratio_cells(only_group(runs))
+    row = next(dict(zip(cells.head, row, strict=True)) for row in cells.body if row[0] == "overlap")
+    assert row["overlap-sync"] == "0.83 (1.25)"
+
+
+def test_repeats_that_failed_on_either_side_make_no_pair(runs):
+    changed = [
+        replace(run, wall_s=1e6) if run.repeat == 1 and run.system == "overlap" else run for run in runs
+    ]
+    changed = broken(changed, "keras-tfdata", repeats=(1,))
+    assert ratio(only_group(changed), "overlap", "keras-tfdata")[0] == pytest.approx(0.6)
+    assert row_of(changed, "keras-tfdata")["runs"] == "2 of 3"
+
+
+def test_system_that_always_failed_has_a_row_with_its_reason_and_no_ratio(runs):
+    changed = broken(runs, "paper")
+    assert row_of(changed, "paper")["s/epoch"] == "failed: signal 9"
+    cells = ratio_cells(only_group(changed))
+    assert "paper" not in (*cells.head, *(row[0] for row in cells.body))
+
+
+def test_comparison_without_a_single_figure_still_has_its_table(runs):
+    changed = [replace(run, error="no") for run in runs]
+    ((title, cells),) = tables(group_runs(changed), cores=2)
+    assert title == "mnist, 6 threads: seconds"
+    assert "failed: no" in layout(cells)
+
+
+def test_runs_that_know_no_threads_stand_in_every_table(runs):
+    with_one = [replace(run, threads=1) for run in runs if run.threads is not None]
+    one, six = group_runs([*runs, *with_one])
+    assert (one.threads, six.threads) == (1, 6)
+    assert one.systems == six.systems
+    assert len(one.of("keras-numpy")) == len(six.of("keras-numpy")) == 3
+
+
+@pytest.mark.parametrize(("accuracy", "differs"), [(0.981, False), (0.979, True), (0.991, True)])
+def test_accuracy_further_than_half_a_point_away_is_told(runs, accuracy, differs):
+    changed = [replace(run, val_accuracy=accuracy) if run.system == "overlap" else run for run in runs]
+    assert row_of(changed, "overlap")["val_acc"].endswith("differs!") is differs
+
+
+def test_figures_are_for_one_epoch():
+    runs = [make_run("overlap", repeat, epoch_s) for repeat, epoch_s in enumerate((4.0, 3.0, 8.0))]
+    row = row_of(runs, "overlap")
+    assert (row["s/epoch"], row["spread"], row["CPU s"]) == ("4.00", "3.00 to 8.00", "5.00")
+    assert (row["floor s"], row["hidden s"], row["cores busy"]) == ("2.50", "0.50", "1.25")
+
+
+def test_paper_stands_next_to_ours_marked_as_measured_elsewhere(runs):
+    text = layout(claim_cells(group_runs(runs)))
+    line = next(line for line in text.splitlines() if line.startswith("MNIST, 6 threads"))
+    assert "measured elsewhere (Core i5-9500, GTX 1650)" in text
+    assert re.search(r"10\.8% +4\.0% +40\.0%$", line)
+
+
+def test_claims_of_what_was_not_measured_are_left_out(runs):
+    other = [replace(run, workload="text") for run in runs]
+    assert [title for title, _ in tables(group_runs(other), cores=2)] == [
+        "text, 6 threads: seconds",
+        "text, 6 threads: time ÷ a baseline's",
+    ]
+    assert "MNIST of 1 GB" not in layout(claim_cells(group_runs(runs)))
+
+
+def test_a_run_is_the_same_after_it_was_written_down(runs):
+    assert [Run.from_json(run.to_json()) for run in runs] == runs
+
+
+def test_no_runs_make_no_groups():
+    assert group_runs([]) == []
+
+
+def _row(auto_ms: float, chosen: str, layer: Layer = LAYERS["unet"][1]) -> Row:
+    times = {STOCK: [0.9, 1.0, 1.1], "auto": [0.9 * auto_ms, auto_ms, 5.0 * auto_ms]}
+    return Row(layer, 1, "forward", 1.0, times, chosen)
+
+
+def test_a_ratio_is_of_times_of_the_same_round():
+    slower_machine = {STOCK: [1.0, 1.0, 3.0, 3.0, 3.0], "auto": [0.5, 0.5, 1.5, 1.5, 1.5]}
+    assert Row(LAYERS["unet"][1], 1, "forward", 1.0, slower_machine, "winograd").ratio("auto") == 2.0
+
+
+def test_the_summary_leaves_out_layers_of_few_channels():
+    rows = [_row(0.5, "winograd"), _row(0.125, "winograd"), _row(10.0, "direct", LAYERS["unet"][0])]
+    assert summarise(rows) == {"forward": {"auto": {"geometric_mean": 4.0, "minimum": 2.0}}}
+
+
+def test_a_round_runs_each_contestant_once_in_an_order_of_its_own():
+    ran: list[str] = []
+    functions = {name: lambda name=name: ran.append(name) for name in (STOCK, "direct", "auto")}
+    times = _interleave(functions, budget_s=0.05)
+    assert set(times) == set(functions)
+    ran = ran[6:]  # each runs twice before it is timed
+    rounds = [tuple(ran[at : at + 3]) for at in range(0, len(ran), 3)]
+    assert len(rounds) >= 9
+    assert all(sorted(names) == sorted(functions) for names in rounds)
+    assert len(set(rounds)) > 1
+
+
+def test_gflops_are_those_of_the_direct_method():
+    layer = Layer(9, 8, 3, 5, kernel=3, stride=2)
+    for direction in DIRECTIONS:
+        assert layer.key(direction, 2).flops == 2 * (2 * 5 * 4) * (3 * 3 * 3 * 5)

@@ -79,7 +79,8 @@ def test_a_sample_counts_what_is_there(tmp_path):
     assert more.children == sample.children + 1
 
 
-DAILY = ("failing callback", "resumed", "routed", "shared memory", "scheduled")
+# What users do is tested in tests/whole_fits; here, that the work of the soak runs.
+DAILY = ("failing callback", "routed", "shared memory", "scheduled")
 
 
 @pytest.mark.parametrize(
@@ -97,12 +98,12 @@ def test_kept_models_are_traced_no_more_after_a_while(tmp_path, monkeypatch):
     traces = soak_samples.count_traces()
     soak_work.keep_models()
     counts = [traces()]
-    for _ in range(3):
+    for _ in range(2):
         for kind in ("stopped", "failing training data"):
             for _ in range(2):  # each of the two models
                 soak_work.KINDS[kind](random.Random(1), tmp_path)
         counts.append(traces())
-    assert counts[0] < counts[1] == counts[2] == counts[3]
+    assert counts[0] < counts[1] == counts[2]
 
 
 @pytest.mark.parametrize(("growth", "status"), [(0, 0), (1, 1)])

@@ -27,7 +27,8 @@ def run(workload, system, cache_dir, *, whole=False):
 
 
 @pytest.mark.parametrize("system", DEFAULT_SYSTEMS)
-@pytest.mark.by_default("keras-numpy", "paper", "overlap-sync", "train-only")
+# The paper's and the overlapped one are run below.
+@pytest.mark.by_default("keras-numpy", "overlap-sync", "train-only")
 def test_each_system_trains_validates_and_keeps_score(system, tmp_path):
     figures = run("mlp", system, tmp_path)
     assert figures["wall_s"] > 0

@@ -134,6 +134,8 @@ finally:
 """
 
 
+# Of a process that imports no TensorFlow, and of this one, it is shown by default: test_report.py.
+@pytest.mark.nightly
 def test_what_a_script_prints_is_no_part_of_the_json(tmp_path):
     script = tmp_path / "prints.py"
     script.write_text(PRINTS)

@@ -1,15 +1,19 @@
-"""Pages under Start and How to have one form, and the one for users of Keras leaves no argument out."""
+"""Pages have one form, their links lead somewhere, and their pictures are those that the code draws."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
 
 import pytest
 
 import overlap_train
 from overlap_train import Trainer, options
-from tests.docs.pages import DOCS, ROOT, name_of
+from tests.docs.pages import COMPILED, DOCS, ROOT, RUN, name_of
 
 PAGES = [*sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("how_to/*.md"))]
 
@@ -55,3 +59,93 @@ def test_every_example_and_notebook_is_listed():
     text = (DOCS / "start" / "examples.md").read_text()
     files = [*(ROOT / "examples").glob("*.*"), *(ROOT / "notebooks").glob("*.ipynb")]
     assert [file.name for file in files if f"/{file.name})" not in text] == []
+
+
+AT_THE_ROOT = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+UNDATED = [page for page in (*RUN, *COMPILED, *AT_THE_ROOT) if "results" not in page.parts]
+
+_CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`", re.M | re.S)
+_LINK = re.compile(r"\]\((?!https?:|mailto:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub and MkDocs make of a page's headings."""
+    headings = re.findall(r"^#+ +(.+)$", re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*RUN, *COMPILED], ids=name_of)
+def test_links_lead_somewhere(page):
+    for match in _LINK.finditer(_CODE.sub("", page.read_text())):
+        target = (page.parent / match["path"]).resolve() if match["path"] else page
+        assert target.exists(), f"{page}: {match[0]}"
+        if match["anchor"] and target.suffix == ".md":
+            assert match["anchor"] in anchors(target.read_text()), f"{page}: {match[0]}"
+
+
+@pytest.mark.parametrize("page", UNDATED, ids=name_of)
+def test_files_that_a_page_names_exist(page):
+    """Where there is a link or none: a test that checks a guarantee, a script, an example."""
+    folders = "docs|examples|notebooks|overlap_train|scripts|tests"
+    named = re.findall(rf"`((?:{folders})/[\w/.-]*\w)", page.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_way_of_the_data_names_files_of_the_package():
+    text = (ROOT / "docs" / "internals" / "data_flow.md").read_text()
+    named = set(re.findall(r"`([\w/]+(?:/|\.py|\.cc))`", text))
+    assert len(named) > 20
+    assert [name for name in named if not any((ROOT / "overlap_train").glob(f"**/{name.rstrip('/')}"))] == []
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+PICTURES = sorted(DOCS.glob("pictures/*.svg"))
+_DRAW = """
+import importlib, json, sys
+sys.path.insert(0, sys.argv[1])
+import svg
+print(json.dumps({name: importlib.import_module(name).drawing() for name in svg.names()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    command = [sys.executable, "-c", _DRAW, str(DOCS / "pictures")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    return json.loads(done.stdout)
+
+
+def test_the_pictures_are_those_that_the_code_draws(drawn):
+    kept = {path.stem: path.read_text() for path in PICTURES}
+    assert kept.keys() == drawn.keys()
+    assert [name for name in kept if kept[name] != drawn[name]] == [], "run python docs/pictures/svg.py"
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
+def test_a_picture_says_what_it_shows_and_has_colours_for_the_dark(path):
+    root = ET.parse(path).getroot()
+    assert root.get("role") == "img"
+    assert len(root.get("aria-label", "").split()) > 8
+    assert "prefers-color-scheme: dark" in path.read_text()
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
+def test_the_words_of_a_picture_stay_in_it(path):
+    root = ET.parse(path).getroot()
+    width, height = (float(number) for number in root.get("viewBox", "").split()[2:])
+    words = [element for element in root.iter() if element.tag.endswith("}text") and element.text]
+    assert words
+    for word in words:
+        x, y, most = float(word.get("x")), float(word.get("y")), 8.0 * len(word.text)
+        left = {"middle": x - most / 2, "end": x - most}.get(word.get("text-anchor"), x)
+        inside = left > -most / 4 and left + 0.75 * most < width and 0 < y < height
+        assert inside, word.text
+
+
+def test_every_picture_stands_on_a_page():
+    text = "\n".join(path.read_text() for path in [*DOCS.rglob("*.md"), ROOT / "README.md"])
+    shown = set(re.findall(r"!\[[^\]]+\]\((?:\.\./|docs/)*pictures/(\w+)\.svg\)", text))
+    assert shown == {path.stem for path in PICTURES}

@@ -18,7 +18,7 @@ DOORS = {
         "_keras/",
         "_inspection/effects.py",
         "_inspection/graph.py",
-        "scheduling/runtime/tensorflow_backend.py",
+        "scheduling/preparing.py",
     },
 }
 

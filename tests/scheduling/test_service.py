@@ -298,27 +298,6 @@ def test_what_fails_before_or_after_the_layers_is_told_too(where):
     assert len(scene.engine.started) == (1 if where == "the engine" else 2), "its place is free again"
 
 
-def test_a_full_queue_refuses_and_counts_it():
-    scene = Scene(max_active=1, max_pending=1)
-    scene.submit()
-    scene.submit()
-    with pytest.raises(QueueFullError, match=r"1 requests for 'm' are waiting and none began within 0.0 s"):
-        scene.submit()
-    assert (scene.counts.rejected, scene.counts.submitted) == (1, 2)
-
-
-def test_a_name_is_taken_once_and_free_after_removal():
-    scene = Scene()
-    with pytest.raises(ValueError, match="a model named 'm' is in service"):
-        scene.service.add(scene.model)
-    with pytest.raises(ValueError, match="a model named 'm'"):
-        scene.service.require_free("m")
-    scene.service.require_free("n")
-    scene.service.remove(scene.model, drain=True)
-    scene.service.require_free("m")
-    assert scene.engine.prepared == [scene.model.graph] * 2
-
-
 @pytest.mark.parametrize("name", ["n", 3, None])
 def test_an_unknown_model_is_named_with_those_in_service(name):
     with pytest.raises(KeyError, match=r"no model is named .*; in service are \['m'\]"):

@@ -191,14 +191,6 @@ def test_a_last_dimension_of_one_may_be_left_out_or_added_as_under_keras():
         assert model(x).shape == (3, 2)
 
 
-def test_text_is_taken_where_text_is_wanted():
-    taken = ModelInputs((tf.TensorSpec((None,), tf.string),))
-    for x in (["a", "b"], np.array(["a", "b"]), tf.constant(["a", "b"])):
-        assert tf.constant(taken.flatten("m", np.asarray(x))[0]).numpy().tolist() == [b"a", b"b"]
-    with pytest.raises(TypeError, match="takes string, got float32"):
-        taken.flatten("m", ONES[:, 0])
-
-
 @pytest.mark.parametrize(("given", "kept"), [("uint8", "uint8"), ("bool", "bool"), ("float64", "float32")])
 def test_code_of_the_users_own_sees_what_kind_of_numbers_came(given, kept):
     taken = inputs(kind=OwnCall)
@@ -258,21 +250,6 @@ def test_masks_keep_a_network_whole():
     graph = compile_segments(split, merge_layers(split.graph, [range(1)]), ONE_CORE)
     ids = np.array([[1, 2, 0, 0, 0], [3, 4, 5, 6, 7]], "int32")
     np.testing.assert_allclose(outputs_of(graph, [tf.constant(ids)])[0], model(ids), atol=1e-6)
-
-
-def test_a_subclassed_model_is_one_layer_and_must_say_what_it_reads():
-    class Twice(keras.Model):
-        def call(self, x):
-            return x * 2.0
-
-        def compute_output_shape(self, shape):
-            return shape
-
-    with pytest.raises(ValueError, match="pass input_specs"):
-        split_model(Twice())
-    split = split_model(Twice(), input_specs=(tf.TensorSpec((None, 3)),))
-    graph = compile_segments(split, merge_layers(split.graph, [range(1)]), ONE_CORE)
-    assert outputs_of(graph, [tf.ones((2, 3))])[0].tolist() == [[2.0] * 3] * 2
 
 
 def split_of(outputs):
@@ -342,23 +319,6 @@ def test_outputs_are_those_of_the_call_and_not_of_the_graph():
     assert split.spec(Port(0)).shape.as_list() == [None, 1]
     assert split.pack([7]) == {"first": 7, "nothing": None}
     assert len(split.graph) == 1
-
-
-@pytest.mark.parametrize(
-    ("function", "packed"),
-    [
-        (lambda x: [x], [0]),
-        (lambda x: (x, [x * 2.0]), (0, [1])),
-        (lambda x: {"b": x, "a": None}, {"a": None, "b": 0}),
-    ],
-    ids=["list", "tuple", "dict"],
-)
-def test_the_nesting_is_kept(function, packed):
-    split = whole(Returns(function))
-    outputs = split.graph.outputs
-    assert split.pack(range(len(outputs))) == packed
-    run = split.function([Port(-1)], range(1), outputs, False)
-    assert len(run(X)) == len(outputs)
 
 
 class Sees(keras.layers.Layer):

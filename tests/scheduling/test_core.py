@@ -1,14 +1,10 @@
-"""The example and the benchmark run, shrunk; the core needs no TensorFlow."""
+"""The simulated comparison runs, shrunk; the core needs no TensorFlow."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 import overlap_train.scheduling
 
@@ -27,32 +23,6 @@ def test_core_imports_without_tensorflow():
         "sys.exit(any(name in sys.modules for name in ('tensorflow', 'keras')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-ROOT = Path(__file__).parents[2]
-
-
-def load_example():
-    spec = importlib.util.spec_from_file_location("multi_dnn", ROOT / "examples" / "multi_dnn.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize("one_at_a_time", [False, True])
-@pytest.mark.by_default("True")
-def test_multi_dnn_serves_everything_and_writes_a_timeline(one_at_a_time, tmp_path, capsys):
-    path = tmp_path / ("timeline.png" if one_at_a_time else "timeline.json")
-    arguments = ["--networks", "MobileNetV3Small", "--size", "32", "--requests", "4", "--timeline", str(path)]
-    arguments += ["--one-at-a-time", "--cut", "2"] if one_at_a_time else []
-    statistics = load_example().main(arguments)
-    assert statistics.models["MobileNetV3Small"].completed == 4
-    assert "requests/s" in capsys.readouterr().out
-    if one_at_a_time:
-        assert path.read_bytes().startswith(b"\x89PNG")
-        return
-    events = json.loads(path.read_text())["traceEvents"]
-    assert {event["args"]["device"] for event in events if event["ph"] == "X"} == {"CPU:0"}
 
 
 def test_the_simulated_comparison_holds_its_bounds_and_marks_every_row():
