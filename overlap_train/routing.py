@@ -104,7 +104,7 @@ class Routing:
     def _beyond_keras(self) -> list[str]:
         """Return what a call of `fit` gives here that Keras cannot give."""
         policy = self.validation if self.validation is not None else ValidationPolicy()
-        inside = policy.every_steps is not None or policy.every_seconds is not None
+        inside = policy.every_steps is not None
         asked = {"resume": self._resume is not None, "functions": bool(policy.functions)}
         return [name for name, given in {**asked, "validations inside epochs": inside}.items() if given]
 

@@ -7,7 +7,6 @@ runs of the directory, so that of two files for one epoch the higher number coun
     run.otck                              the present run; at its end the history and the last weights
     weights-000012-epoch-000004-RUN.otck  the weights behind an epoch
     inside-000013-epoch-000005-RUN.otck   the weights inside one, for `ValidationPolicy(every_steps=...)`
-    check-000001-epoch-000000-RUN.otck    of which only the first batch is to be evaluated
     result-000012-epoch-000004-RUN.otck   what came of the weights of that number
     training.sign, evaluator.sign         written anew each second while the process lives
 
@@ -38,8 +37,8 @@ from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
 __all__ = ["LEAST_WAIT_S", "Entry", "Run", "RunDirectory", "Sign", "backing_off"]
 
-_NAME = re.compile(r"(weights|inside|check|result)-([0-9]{6,18})-epoch-([0-9]{6,18})-([0-9a-f]{16})\.otck")
-_LEFTOVER = re.compile(r"\.(weights|inside|check|result|run)\b.*-[0-9a-f]{16}\.otck")
+_NAME = re.compile(r"(weights|inside|result)-([0-9]{6,18})-epoch-([0-9]{6,18})-([0-9a-f]{16})\.otck")
+_LEFTOVER = re.compile(r"\.(weights|inside|result|run)\b.*-[0-9a-f]{16}\.otck")
 _LONGEST_SIGN = 200
 _BEAT_S, _SHORTEST_S, _LONGEST_S = 1.0, 0.05, 0.5
 LEAST_WAIT_S = 3 * _BEAT_S

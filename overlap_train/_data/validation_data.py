@@ -91,11 +91,6 @@ class GivenData:
         self._take(self._recognize())
         return known is not None and self.layout == known
 
-    def forget(self) -> None:
-        """Lets go of arrays that were read before their time, so that they are read again."""
-        if self.layout is not None:
-            self._tensors, self.is_read = None, False
-
     def blank(self) -> Any:
         """Returns tensors as the arrays will give, nested, with no rows."""
         assert self.layout is not None
@@ -189,10 +184,6 @@ class ArrayBatches:
     def tensors(self) -> Any:
         """Nested tensors, the rows along axis 0, as they are when this is first asked for."""
         return self._given.tensors
-
-    def forget(self) -> None:
-        """Lets go of arrays that were read before their time, so that they are read again."""
-        self._given.forget()
 
     @property
     def expected(self) -> int:

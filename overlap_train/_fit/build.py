@@ -39,7 +39,7 @@ from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.step import Step, require_optimizer
-from overlap_train._validation.backlog import Backlog, StepSchedule, StepValidations, deliver_step_validation
+from overlap_train._validation.backlog import Backlog, StepValidations, deliver_step_validation
 from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.private_model import Attributes, watched
@@ -144,8 +144,6 @@ class FitBuilder:
         state, suite, anew = self._build_validation(step)
         reasons = self._reasons(step, suite)
         lag = 0 if reasons else settings.validation.max_lag
-        if settings.validation.sanity_check:
-            suite.sanity_check(state.read())
         grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_constant)
         first = self._first_validation(step, grounds)
         as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
@@ -278,7 +276,7 @@ class FitBuilder:
         validates = bool(request.sets or request.functions)  # else Keras makes no test function
         anew = validates and settings.hosts.count == 1
         anew = anew and not Traces.of(model).holds("test", keras_training.test_function(model))
-        inside = settings.validation.every_steps or settings.validation.every_seconds
+        inside = settings.validation.every_steps
         once = request.epochs - request.initial_epoch <= 1 and not inside
         builder = SuiteBuilder(
             settings, request.sets, self._callbacks, self._resources, self._given, once=once
@@ -363,12 +361,12 @@ class FitBuilder:
 
     def _step_validations(self, suite: ValidationSuite, callbacks: Any) -> StepValidations | None:
         """Returns what validates inside epochs, if the policy asks for it and there is something to do."""
-        policy = self._settings.validation
-        if not suite or (policy.every_steps is None and policy.every_seconds is None):
+        every_steps = self._settings.validation.every_steps
+        if not suite or every_steps is None:
             return None
         made = StepValidations(
             suite,
-            StepSchedule(policy.every_steps, policy.every_seconds),
+            every_steps,
             functools.partial(deliver_step_validation, callbacks.callbacks),
             self._inside,
         )

@@ -44,7 +44,7 @@ from overlap_train.options.checkpoint import CheckpointPolicy
 __all__ = ["build_resumer", "not_to_be_found", "share_start"]
 
 # What of a `ValidationPolicy` a history may depend on.
-_SAID = ("backlog", "on_change", "on_error", "every_steps", "every_seconds")
+_SAID = ("backlog", "on_change", "on_error", "every_steps")
 
 
 def build_resumer(
@@ -300,8 +300,7 @@ def _in_turn(
 
 def _validates_inside(request: FitRequest) -> bool:
     """Whether validations are made inside epochs."""
-    policy = request.settings.validation
-    return policy.every_steps is not None or policy.every_seconds is not None
+    return request.settings.validation.every_steps is not None
 
 
 @dataclass(frozen=True)

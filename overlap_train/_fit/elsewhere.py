@@ -154,7 +154,7 @@ class Evaluator:
         try:
             self._lock.acquire()
             directory.remove_leftovers()
-            self._forget(*directory.entries("inside", "check"))
+            self._forget(*directory.entries("inside"))
             directory.write_run(self._run)
         except OSError as error:
             raise CheckpointError(f"{directory.path} cannot be written for the evaluator: {error}") from error
@@ -175,10 +175,6 @@ class Evaluator:
             if self._idle
             else self._ask("inside", Snapshot(epoch=0, step=0, values=values)).result().result
         )
-
-    def evaluate_one_batch(self, values: Values) -> None:
-        """Has the first batch of each set evaluated, and waits for it."""
-        self._ask("check", Snapshot(epoch=0, step=0, values=values)).result()
 
     def close(self) -> None:
         """Nothing: a fit has one evaluator, however often its suite is built."""
@@ -206,7 +202,7 @@ class Evaluator:
         directory, history = self._directory, self._model.history
         last = max(history.epoch, default=-1)
         ahead = [each for each in directory.entries("weights") if each.epoch > last]
-        self._forget(*ahead, *directory.entries("inside", "check"))  # rolled back, or not waited for
+        self._forget(*ahead, *directory.entries("inside"))  # rolled back, or not waited for
         weights = list(arrays_of(ModelState(self._model, trains=False).read()).values())
         ended, logs = getattr(history, "ended", "completed"), json.loads(encoded(history.history))
         directory.write_run(
@@ -273,8 +269,7 @@ class Evaluator:
             return True
         thread, now_s = threading.current_thread().name, time.monotonic()
         span = Span("validate", thread, request.start_s, now_s, entry.epoch, request.step)
-        if request.entry.kind != "check":
-            self._on_span(span)
+        self._on_span(span)
         self._drop(request, answered=True)
         request.set_result(ShardOutcome(answer["results"], span))
         return True
@@ -310,7 +305,7 @@ class Evaluator:
     def _forget(self, *entries: Entry) -> None:
         """Deletes weights and then their results, with all results whose weights are gone."""
         self._directory.remove(*entries)
-        left = {entry.number for entry in self._directory.entries("weights", "inside", "check")}
+        left = {entry.number for entry in self._directory.entries("weights", "inside")}
         self._directory.remove(*(e for e in self._directory.entries("result") if e.number not in left))
 
 
@@ -337,10 +332,6 @@ class ElsewhereSuite(ValidationSuite):
     def draws_anew(self, name: str) -> bool:
         """Whether the batches of a set are drawn anew for each validation, which nobody knows."""
         return False
-
-    def sanity_check(self, values: Values) -> None:
-        """Evaluates one batch of each set, or raises what goes wrong with it."""
-        self._hosts.chief_first(lambda: super(ElsewhereSuite, self).sanity_check(values))
 
     def _merge(
         self, validation: PendingValidation, spans: list[Span], values: Values

@@ -331,9 +331,8 @@ def agree_to_start(
 
 def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbacks.Callback]) -> None:
     """Refuses what would depend on one host's clock."""
-    for name in ("every_steps", "every_seconds"):
-        if getattr(policy, name) is not None:
-            raise ValueError(f"ValidationPolicy({name}=...) is for one host; leave it out on several")
+    if policy.every_steps is not None:
+        raise ValueError("ValidationPolicy(every_steps=...) is for one host; leave it out on several")
     if policy.backlog != "block":
         raise ValueError(
             f"ValidationPolicy(backlog={policy.backlog!r}) lets a host's clock decide what is validated; "

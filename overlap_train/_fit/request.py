@@ -77,7 +77,7 @@ class FitRequest:
         hosts agree on it, and where validations are made inside epochs.
         """
         policy = self.settings.validation
-        inside = policy.every_steps is not None or policy.every_seconds is not None
+        inside = policy.every_steps is not None
         return self.checkpoints is None and self.settings.replicas is None and not inside
 
     @property

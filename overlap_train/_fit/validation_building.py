@@ -166,7 +166,7 @@ class SuiteBuilder:
     def _validates_alone(self) -> bool:
         """Whether this process alone validates, and only between two epochs."""
         settings, policy = self._settings, self._settings.validation
-        inside = policy.every_steps is not None or policy.every_seconds is not None
+        inside = policy.every_steps is not None
         return settings.replicas is None and settings.hosts.count == 1 and self._apart is None and not inside
 
     def _rows_together(self) -> Callable[[Any], int] | None:

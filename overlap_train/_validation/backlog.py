@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.records import MetricValues, StepValidation, prefixed
 
-__all__ = ["Backlog", "StepSchedule", "StepValidations", "deliver_step_validation"]
+__all__ = ["Backlog", "StepValidations", "deliver_step_validation"]
 
 
 class Backlog:
@@ -91,42 +90,6 @@ class Backlog:
                 pending.leave_out()
 
 
-class StepSchedule:
-    """When a validation inside an epoch is due. Belongs to the training thread."""
-
-    def __init__(
-        self,
-        every_steps: int | None = None,
-        every_seconds: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._every_steps = every_steps
-        self._every_seconds = every_seconds
-        self._clock = clock
-        self._begun_s: float | None = None
-
-    def steps_left(self, step: int) -> int | None:
-        """Returns how many steps may follow `step` before the next validation is due; None if any."""
-        return None if self._every_steps is None else self._every_steps - step % self._every_steps
-
-    def due(self, before: int, step: int) -> bool:
-        """Whether a validation is due behind the steps from `before` to `step`.
-
-        The time begins to count with the first steps, whose call is the one that traces.
-        """
-        if self._every_steps is not None and before // self._every_steps != step // self._every_steps:
-            return True
-        if self._every_seconds is None:
-            return False
-        if self._begun_s is None:
-            self._begun_s = self._clock()
-        return self._clock() - self._begun_s >= self._every_seconds
-
-    def begun(self) -> None:
-        """Takes note that a validation begins."""
-        self._begun_s = self._clock()
-
-
 @dataclass
 class StepValidations:
     """Validates snapshots inside epochs. Belongs to the training thread.
@@ -136,24 +99,23 @@ class StepValidations:
     """
 
     suite: ValidationSuite
-    schedule: StepSchedule
+    every_steps: int
     deliver: Callable[[StepValidation], None]
     delivered: list[StepValidation] = field(default_factory=list)
     _pending: PendingEpoch | None = None
     _live: MetricValues = field(default_factory=dict)
     _finished: list[StepValidation] = field(default_factory=list)
 
-    def steps_left(self, step: int) -> int | None:
-        """Returns how many steps may follow `step` before the next validation is due; None if any."""
-        return self.schedule.steps_left(step)
+    def steps_left(self, step: int) -> int:
+        """Returns how many steps may follow `step` before the next validation is due."""
+        return self.every_steps - step % self.every_steps
 
     def after(self, before: int, step: int, take: Callable[[], Snapshot]) -> None:
         """Begins a validation if one is due, and collects what is finished."""
         if self._pending is not None and self._pending.ready():
             self._finish()
-        if self.schedule.due(before, step):
+        if before // self.every_steps != step // self.every_steps:
             self.wait()
-            self.schedule.begun()
             snapshot = take()
             self._begin(snapshot, prefixed(self.suite.run_live_alone()))
 

@@ -152,9 +152,6 @@ class FunctionRunner:
         result: ValidationResult = futures[0].result().result
         return result
 
-    def evaluate_one_batch(self, values: Values) -> None:
-        """Nothing: a function has no batches."""
-
     def merge(self, results: list[Any], values: Values) -> ValidationResult:
         """Returns the only result."""
         result: ValidationResult = results[0]

@@ -250,9 +250,6 @@ class WaitingRunner:
     def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
         raise NotImplementedError
 
-    def evaluate_one_batch(self, values: Values) -> None:
-        """Nothing: the batch would be drawn too early."""
-
     def merge(self, results: list[Any], values: Values) -> ValidationResult:
         raise NotImplementedError
 

@@ -99,9 +99,6 @@ class LiveRunner:
     def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
         raise NotImplementedError("a live validation evaluates the model as it is: call `run`")
 
-    def evaluate_one_batch(self, values: Values) -> None:
-        """Nothing: one batch would change what it is live for."""
-
     def merge(self, results: list[Any], values: Values) -> ValidationResult:
         raise NotImplementedError("a live validation has no parts: call `run`")
 

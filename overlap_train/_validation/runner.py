@@ -146,13 +146,6 @@ class ValidationRunner:
         if count and isinstance(self._batches, StreamedBatches):
             self._batches.warn_of_end()
 
-    def evaluate_one_batch(self, values: Values) -> None:
-        """Evaluates the first batch and throws the result away; nothing for data that would lose it."""
-        if not isinstance(self._batches, StreamedBatches):
-            self._evaluate_first(values, 1)
-        if isinstance(self._batches, ArrayBatches):
-            self._batches.forget()
-
     def merge(self, results: list[ShardResult], values: Values) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
         return self.evaluator.merge(results, values, self._hosts.sum)

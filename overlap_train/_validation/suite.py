@@ -59,9 +59,6 @@ class Runner(Protocol):
     def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
         """Evaluates values now."""
 
-    def evaluate_one_batch(self, values: Values) -> None:
-        """Evaluates the first batch, or raises what goes wrong with it."""
-
     def merge(self, results: list[Any], values: Values) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
 
@@ -310,15 +307,6 @@ class ValidationSuite:
         """Warns of what was odd about the last validation that `evaluate` made of each set."""
         for named in self._sets.values():
             named.runner.warn()
-
-    def sanity_check(self, values: Values) -> None:
-        """Evaluates one batch of each set, or raises what goes wrong with it."""
-        for name in self._sets:
-            self.check(name, values)
-
-    def check(self, name: str, values: Values) -> None:
-        """Evaluates one batch of one set, or raises what goes wrong with it."""
-        self._sets[name].runner.evaluate_one_batch(values)
 
     def close(self) -> None:
         """Ends what the data began."""

@@ -102,10 +102,6 @@ class ValidationPolicy:
         every_steps: also validate inside epochs, each time after this number of training steps. The results
             are in `Trainer.step_validations`, and go to callbacks that have a method
             `on_step_validation(step, logs)`. None does not.
-        every_seconds: also validate inside epochs, when this number of seconds has passed since the last such
-            validation began. The results go where those of `every_steps` go. None does not.
-        sanity_check: evaluate one batch before the first epoch, to find errors in the validation early. Data
-            made by Python is left out, because the batch would be lost.
         devices: names of the devices that the workers use in turn, such as `("GPU:1",)`. None uses the
             replicas of a strategy; without a strategy, TensorFlow places the operations.
         keep_bytes: up to this size, prepared validation batches of a dataset are kept in memory, and so are
@@ -133,8 +129,6 @@ class ValidationPolicy:
         default=None, hash=False
     )
     every_steps: int | None = None
-    every_seconds: float | None = None
-    sanity_check: bool = False
     devices: Sequence[str] | None = None
     keep_bytes: int = 1 << 30
     evaluator: str | os.PathLike[str] | EvaluatorPolicy | None = None
@@ -151,8 +145,6 @@ class ValidationPolicy:
             timeout_s=_seconds_or_none("timeout_s", self.timeout_s),
             functions=require_functions("functions", self.functions),
             every_steps=_count_or_none("every_steps", self.every_steps),
-            every_seconds=_seconds_or_none("every_seconds", self.every_seconds),
-            sanity_check=require_flag("sanity_check", self.sanity_check),
             devices=_devices_or_none(self.devices),
             keep_bytes=require_count("keep_bytes", self.keep_bytes, minimum=0),
             evaluator=_evaluator_or_none(self.evaluator),

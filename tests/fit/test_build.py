@@ -125,7 +125,6 @@ def test_without_validation_there_is_nothing_to_be_traced_again(fit):
     [
         ({}, True, False),
         ({"every_steps": 3}, True, True),
-        ({"every_seconds": 9}, True, True),
         ({"every_steps": 3}, False, False),
     ],
 )

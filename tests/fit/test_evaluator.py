@@ -86,7 +86,7 @@ def evaluating(directory, *data, model=None, times=1, **options):
 
 
 def files(directory, *kinds):
-    return RunDirectory(directory).entries(*(kinds or ("weights", "inside", "check", "result")))
+    return RunDirectory(directory).entries(*(kinds or ("weights", "inside", "result")))
 
 
 def plateau():
@@ -99,7 +99,7 @@ def stopping():
 
 @pytest.mark.parametrize("named", [True, False])
 def test_sets_functions_steps_and_rollbacks_are_those_of_one_process(named, tmp_path):
-    common = {"every_steps": 5, "sanity_check": True, "functions": {"size": length}}
+    common = {"every_steps": 5, "functions": {"size": length}}
     one = fit(ValidationPolicy(**common), callbacks=[plateau()], validation_data=SETS)
     if not named:  # the training need not know what the evaluator evaluates
         del common["functions"]

@@ -69,9 +69,8 @@ def test_scalars_of_numpy_are_kept_as_those_of_python():
         max_lag=np.int64(1),
         overlap=np.str_("always"),
         timeout_s=np.float32(0.5),
-        sanity_check=np.True_,
     )
-    plain = ValidationPolicy(workers=2, max_lag=1, overlap="always", timeout_s=0.5, sanity_check=True)
+    plain = ValidationPolicy(workers=2, max_lag=1, overlap="always", timeout_s=0.5)
     assert policy == plain
     # Hosts compare the texts of their policies.
     assert str(policy) == str(plain)

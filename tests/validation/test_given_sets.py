@@ -263,15 +263,3 @@ def test_functions_go_on_beside_a_set_that_waits():
     history = trainer.fit(X, Y, validation_data=data, validation_freq=2, **FIT).history
     found = {name: len(values) for name, values in history.items() if name.startswith("val_")}
     assert found == {"val_often_ones": 3, "val_loss": 1, "val_accuracy": 1, "val_seldom_ones": 1}
-
-
-def test_a_sanity_check_reads_and_forgets():
-    def run(model, fit):
-        x, y = arrays(40, 1)
-
-        def act(calls):
-            x[:] = x + 1
-
-        return fit(X, Y, validation_data=(x, y), callbacks=[hooked("on_train_batch_end", act)], **FIT).history
-
-    compare(run, policies=[ValidationPolicy(sanity_check=True)])

@@ -242,7 +242,7 @@ def test_workers_are_held_back_until_the_next_call_and_all_of_them_work_while_it
         return start(runner, snapshot)
 
     monkeypatch.setattr(ValidationRunner, "start", started)
-    policy = ValidationPolicy(workers=3, max_lag=lag, sanity_check=False)
+    policy = ValidationPolicy(workers=3, max_lag=lag)
     Trainer(plain_model(), validation=policy).fit(
         X, Y, batch_size=16, epochs=3, validation_data=VALIDATION, verbose=0
     )

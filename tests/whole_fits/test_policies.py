@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -117,15 +116,6 @@ def test_validation_inside_epochs():
     assert trainer.step_validations[1].metrics["val_loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
-def test_a_sanity_check_finds_an_error_before_an_epoch_is_trained():
-    model = sequential()
-    wrong = (np.zeros((40, 12), "f"), np.full(40, 99))
-    trainer = Trainer(model, validation=ValidationPolicy(sanity_check=True))
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        trainer.fit(*arrays(), validation_data=wrong, verbose=0)
-    assert int(model.optimizer.iterations) == 0
-
-
 BAD = [
     (ValidationPolicy, dict(workers=0), ValueError, "workers must be at least 1; got 0"),
     (ValidationPolicy, dict(workers=1.5), TypeError, "workers must be an int"),
@@ -143,7 +133,6 @@ BAD = [
     (ValidationPolicy, dict(timeout_s=0), ValueError, "timeout_s must be positive"),
     (ValidationPolicy, dict(timeout_s="1"), TypeError, "timeout_s must be a number of seconds"),
     (ValidationPolicy, dict(every_steps=0), ValueError, "every_steps must be at least 1"),
-    (ValidationPolicy, dict(sanity_check=2), TypeError, "sanity_check must be True or False"),
     (ValidationPolicy, dict(keep_bytes=-1), ValueError, "keep_bytes must be at least 0"),
     (ValidationSet, dict(data=VALIDATION, freq=0), ValueError, "freq must be at least 1; got 0"),
     (ValidationSet, dict(data=VALIDATION, freq=[1, 0]), ValueError, "freq must be at least 1; got 0"),

@@ -193,8 +193,8 @@ def test_validations_inside_epochs_give_no_value_either():
 
 
 @pytest.mark.parametrize("name", ["too small", "no match"])
-def test_a_sanity_check_and_a_checkpoint_bear_it(name, tmp_path):
-    trainer = Trainer(network(), validation=ValidationPolicy(sanity_check=True))
+def test_a_checkpoint_bears_it(name, tmp_path):
+    trainer = Trainer(network(), validation=ValidationPolicy())
     for epochs in (1, 2):
         history, *_ = warned(
             lambda epochs=epochs: trainer.fit(
