@@ -30,8 +30,9 @@ from overlap_train._snapshot import ModelState, Values
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.printing import told
 from overlap_train._support.version import __version__
+from overlap_train._validation.pending import NamedRunner
 from overlap_train._validation.remote import RemoteEvaluator, RemoteRunner
-from overlap_train._validation.suite import NamedRunner, ValidationSuite
+from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import HostLostError, HostMismatchError
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
 from overlap_train.parallel.cluster import program_digest

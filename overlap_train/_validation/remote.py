@@ -26,7 +26,7 @@ from overlap_train.parallel.link import Link, MisunderstoodError
 from overlap_train.parallel.protocol import as_json, from_json, is_answer
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["RemoteEvaluator", "RemoteRunner"]
+__all__ = ["RemoteEvaluator", "RemoteRunner", "TakeBack"]
 
 # A validation under way when the training ends gets so long.
 _GRACE_S = 10.0
