@@ -33,8 +33,8 @@ from overlap_train._snapshot import ModelState, Snapshot, Values, weights_of
 from overlap_train._support.arguments import array_of
 from overlap_train._support.threads import leaves_nothing, start
 from overlap_train._validation.evaluation import Running
-from overlap_train._validation.pending import PendingValidation
-from overlap_train._validation.suite import NamedRunner, ValidationSuite
+from overlap_train._validation.pending import NamedRunner, PendingValidation
+from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, HostLostError
 from overlap_train.options.validation import EvaluatorPolicy
 from overlap_train.parallel.hosts import Hosts, encoded
@@ -107,7 +107,6 @@ class Evaluator:
     """The evaluator as the training sees it, which runs all its sets. Belongs to the training thread."""
 
     in_step = None  # the evaluator refuses what would have to be
-    live = False
     computes_here = False
     runs_python = False  # another process sees nothing of the callbacks
     rewindable = True

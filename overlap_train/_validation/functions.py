@@ -27,6 +27,7 @@ from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
 from overlap_train._validation.live import LiveRunner
+from overlap_train._validation.pending import NamedRunner, Runner
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.private_model import (
     Attributes,
@@ -34,7 +35,7 @@ from overlap_train._validation.private_model import (
     make_private_model,
     require_no_outside,
 )
-from overlap_train._validation.suite import NamedRunner, ValidationSuite
+from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.functions import EvaluationFunction, metric_values
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
@@ -117,14 +118,8 @@ def _make_call(name: str, function: EvaluationFunction, request: FunctionRequest
     return call
 
 
-class FunctionRunner:
+class FunctionRunner(Runner):
     """Has a function called for snapshots on a thread of its own. Belongs to the training thread."""
-
-    in_step: Reason | None = None
-    rewindable = True
-    runs_python = True
-    computes_here = True
-    live = False
 
     def __init__(self, name: str, call: Call, pool: WorkerPool, request: FunctionRequest) -> None:
         self._name = name
@@ -167,9 +162,6 @@ class FunctionRunner:
                 f"the evaluation function {self._name!r} changed its model ({names}): the training does not "
                 "see that; what is to change the training belongs into a callback"
             )
-
-    def close(self) -> None:
-        """Nothing: the pool is closed by its owner."""
 
     def _work(self, snapshot: Snapshot, summaries: SummaryDefaults, settings: KerasSettings) -> ShardOutcome:
         start_s = time.monotonic()

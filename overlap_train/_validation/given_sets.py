@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import keras
@@ -16,14 +16,12 @@ from overlap_train._data.validation_data import GivenData
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
-from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support import fit_arguments
 from overlap_train._support.arguments import shown
-from overlap_train._support.reasons import Reason
 from overlap_train._support.threads import in_background
+from overlap_train._validation.pending import Runner
 from overlap_train.errors import ValidationTimeoutError
 from overlap_train.options.validation import ValidationSet
-from overlap_train.records import ShardOutcome, ValidationResult
 
 __all__ = ["GivenSets", "WaitingRunner", "is_set", "named_sets"]
 
@@ -43,7 +41,7 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
         )
     _refuse_missing(validation_data)
     if not isinstance(validation_data, dict) or not all(map(is_set, validation_data.values())):
-        return {"": _with_data(default, validation_data)}
+        return {"": replace(default, data=validation_data)}
     if not validation_data:
         raise ValueError("validation_data is an empty dict; pass at least one set, or None")
     sets = {}
@@ -52,7 +50,7 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
             raise TypeError(f"the names of validation sets must be strings; got {shown(name)}")
         if not name:
             raise ValueError("the name of a validation set must not be empty")
-        sets[name] = data if isinstance(data, ValidationSet) else _with_data(default, data)
+        sets[name] = data if isinstance(data, ValidationSet) else replace(default, data=data)
         fit_arguments.epoch_selector(sets[name].freq)
     return sets
 
@@ -61,10 +59,6 @@ def is_set(value: Any) -> bool:
     """Whether a value in a dict of `validation_data` is a validation set of its own."""
     kinds = (tuple, ValidationSet, tf.data.Dataset, keras.utils.PyDataset)
     return isinstance(value, kinds) or hasattr(value, "__next__")
-
-
-def _with_data(default: ValidationSet, data: Any) -> ValidationSet:
-    return ValidationSet(data=data, freq=default.freq, steps=default.steps, batch_size=default.batch_size)
 
 
 def _refuse_missing(validation_data: Any) -> None:
@@ -230,31 +224,13 @@ class GivenSets:
         ]
 
 
-class WaitingRunner:
+class WaitingRunner(Runner):
     """Stands in for the runner of a set of which nothing is known yet.
 
     Before its first validation the set is read, and the suite built anew.
     """
 
-    in_step: Reason | None = None
-    live = False
-    computes_here = True
-    runs_python = True
+    rewindable: bool = True
 
     def __init__(self, *, rewindable: bool) -> None:
         self.rewindable = rewindable
-
-    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
-        raise NotImplementedError
-
-    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
-        raise NotImplementedError
-
-    def merge(self, results: list[Any], values: Values) -> ValidationResult:
-        raise NotImplementedError
-
-    def warn(self, results: Sequence[Any] = ()) -> None:
-        """Nothing: there was no validation."""
-
-    def close(self) -> None:
-        """Nothing has been begun."""

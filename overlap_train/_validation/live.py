@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,10 +18,11 @@ import keras
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import routes
 from overlap_train._keras import training as keras_training
-from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support.printing import told
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import require_logs
+from overlap_train._validation.pending import Runner
 from overlap_train.errors import ValidationWorkerError, worker_error
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
@@ -39,12 +39,11 @@ class Validates(Protocol):
         """Validates, calling `on_test_*`, and returns the logs."""
 
 
-class LiveRunner:
-    """Stands in for a `ValidationRunner` where a validation is live. Belongs to the training thread."""
+class LiveRunner(Runner):
+    """Validates the model as it is, by `run`, when its epoch is delivered. Belongs to the training thread."""
 
-    live = True
-    computes_here = True
-    runs_python = True  # it may; the training waits for it
+    in_step: Reason | None = None
+    rewindable: bool = True
 
     def __init__(
         self,
@@ -91,19 +90,6 @@ class LiveRunner:
         state.set_metrics(before)
         result: ValidationResult = outcome.result
         return replace(result, metrics=keras_metrics.python_logs(result.metrics))
-
-    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
-        """Nothing: it begins when the epoch is delivered."""
-        return []
-
-    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
-        raise NotImplementedError("a live validation evaluates the model as it is: call `run`")
-
-    def merge(self, results: list[Any], values: Values) -> ValidationResult:
-        raise NotImplementedError("a live validation has no parts: call `run`")
-
-    def warn(self, results: Sequence[Any] = ()) -> None:
-        """Nothing: the validation warns when it is made."""
 
     def close(self) -> None:
         """Ends what the data began."""

@@ -1,4 +1,4 @@
-"""F: an epoch that waits for its delivery, with the validations of its snapshot."""
+"""F: what evaluates a snapshot, and an epoch that waits for its delivery with these validations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
-from overlap_train._snapshot import Snapshot
+from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support.printing import said
+from overlap_train._support.reasons import Reason
 from overlap_train.errors import ValidationTimeoutError, worker_error
 from overlap_train.records import ShardOutcome, ValidationResult
 
-__all__ = ["PendingEpoch", "PendingValidation", "merged_by_worker"]
+__all__ = ["NamedRunner", "PendingEpoch", "PendingValidation", "Runner", "merged_by_worker"]
 
 
 @dataclass
@@ -66,6 +67,64 @@ class PendingValidation:
                 if error is not None:
                     return shard, error
         return None
+
+
+class Runner(Protocol):
+    """Evaluates one validation set, or calls one evaluation function; each kind has some of this."""
+
+    @property
+    def in_step(self) -> Reason | None:
+        """Why training must not run ahead of these validations, or None."""
+        return None
+
+    @property
+    def rewindable(self) -> bool:
+        """Whether a validation can be made again."""
+        return True
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether a validation runs code of the user's, which may see what callbacks keep."""
+        return True
+
+    @property
+    def computes_here(self) -> bool:
+        """Whether the processors that a validation takes are this process's."""
+        return True
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        """Begins to evaluate a snapshot; the futures are in the order of the parts."""
+        return []
+
+    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values now: all batches, or the first ones."""
+        raise TypeError(f"a {type(self).__name__} evaluates no values of the moment")
+
+    def merge(self, results: list[Any], values: Values) -> ValidationResult:
+        """Returns the metrics of the whole from those of the parts."""
+        raise TypeError(f"a {type(self).__name__} has no parts")
+
+    def warn(self, results: Sequence[Any] = ()) -> None:
+        """Warns of what was odd about a validation. On the training thread."""
+        return
+
+    def close(self) -> None:
+        """Ends what the data began."""
+        return
+
+
+@dataclass(frozen=True)
+class NamedRunner:
+    """A validation set."""
+
+    name: str  # prefix of its metrics, "" if there is only one set
+    runner: Runner
+    validates: Callable[[int], bool]  # whether an epoch, counted from 0, is validated on it
+    is_function: bool = False  # whether it is an evaluation function with a thread of its own
+
+    def start(self, snapshot: Snapshot) -> PendingValidation:
+        """Begins to evaluate a snapshot."""
+        return PendingValidation(snapshot.epoch, self.name, self.runner.start(snapshot), self.is_function)
 
 
 @dataclass

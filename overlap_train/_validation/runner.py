@@ -15,9 +15,8 @@ from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import ArrayBatches, Batches, Shard, split_batches, warn_if_short
 from overlap_train._snapshot import Snapshot, Values
-from overlap_train._support.reasons import Reason
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
-from overlap_train._validation.pending import merged_by_worker
+from overlap_train._validation.pending import Runner, merged_by_worker
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -25,12 +24,8 @@ from overlap_train.records import ShardOutcome, Span, ValidationResult
 __all__ = ["ValidationRunner"]
 
 
-class ValidationRunner:
+class ValidationRunner(Runner):
     """Evaluates snapshots on one validation set with a pool of workers. Belongs to the training thread."""
-
-    in_step: Reason | None = None
-    live = False
-    computes_here = True
 
     def __init__(
         self,

@@ -27,9 +27,10 @@ from overlap_train._training.splitting import rows_correspond, unknown_layer
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.given_sets import GivenSets, WaitingRunner
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
+from overlap_train._validation.pending import NamedRunner, Runner
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
-from overlap_train._validation.suite import NamedRunner, Runner, ValidationSuite
+from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_step import (
     ValidationStep,
     trace_validation,

@@ -6,8 +6,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
@@ -17,70 +15,14 @@ from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.reasons import Reason
 from overlap_train._support.threads import in_background
 from overlap_train._validation.live import LiveRunner, live_failure
-from overlap_train._validation.pending import PendingEpoch, PendingValidation, merged_by_worker
+from overlap_train._validation.pending import NamedRunner, PendingEpoch, PendingValidation, merged_by_worker
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["NamedRunner", "Runner", "ValidationSuite"]
-
-
-class Runner(Protocol):
-    """What evaluates one set, or calls one function.
-
-    A `ValidationRunner`, an `Evaluator`, a `LiveRunner` or a `FunctionRunner`.
-    """
-
-    @property
-    def in_step(self) -> Reason | None:
-        """Why training must not run ahead of these validations, or None."""
-
-    @property
-    def rewindable(self) -> bool:
-        """Whether a validation can be made again."""
-
-    @property
-    def runs_python(self) -> bool:
-        """Whether a validation runs code of the user's, which may see what callbacks keep."""
-
-    @property
-    def live(self) -> bool:
-        """Whether it evaluates the model as it is, at delivery, and not snapshots: a `LiveRunner`."""
-
-    @property
-    def computes_here(self) -> bool:
-        """Whether the processors that a validation takes are this process's."""
-
-    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
-        """Begins to evaluate a snapshot; the futures are in the order of the parts."""
-
-    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluates values now."""
-
-    def merge(self, results: list[Any], values: Values) -> ValidationResult:
-        """Returns the metrics of the whole from those of the parts."""
-
-    def warn(self, results: Sequence[Any] = ()) -> None:
-        """Warns of what was odd about a validation. On the training thread."""
-
-    def close(self) -> None:
-        """Ends what the data began."""
-
-
-@dataclass(frozen=True)
-class NamedRunner:
-    """A validation set."""
-
-    name: str  # prefix of its metrics, "" if there is only one set
-    runner: Runner
-    validates: Callable[[int], bool]  # whether an epoch, counted from 0, is validated on it
-    is_function: bool = False  # whether it is an evaluation function with a thread of its own
-
-    def start(self, snapshot: Snapshot) -> PendingValidation:
-        """Begins to evaluate a snapshot."""
-        return PendingValidation(snapshot.epoch, self.name, self.runner.start(snapshot), self.is_function)
+__all__ = ["ValidationSuite"]
 
 
 # From one epoch's end to the next one's first call the training needs less, unless a callback takes long.
@@ -201,7 +143,11 @@ class ValidationSuite:
 
     def live_sets(self, epoch: int) -> list[str]:
         """Returns the sets that are validated live after an epoch, when it is delivered."""
-        return [name for name, named in self._sets.items() if named.runner.live and named.validates(epoch)]
+        return [
+            name
+            for name, named in self._sets.items()
+            if isinstance(named.runner, LiveRunner) and named.validates(epoch)
+        ]
 
     def validate_live(
         self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
@@ -284,7 +230,7 @@ class ValidationSuite:
         spans: list[Span] = []
         values = pending.snapshot.values
         for validation in pending.validations:
-            if self._sets[validation.name].runner.live:
+            if isinstance(self._sets[validation.name].runner, LiveRunner):
                 continue
             try:
                 results |= self._merge(validation, spans, values)

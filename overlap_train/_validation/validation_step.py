@@ -101,11 +101,6 @@ class ValidationStep:
         return _changing([counter.variable.name for counter in self.counters])
 
     @property
-    def writes_summaries(self) -> bool:
-        """Whether the step writes to a summary writer, the default one when it was traced."""
-        return any("Summary" in effect.operation for effect in self.step.effects)
-
-    @property
     def variables(self) -> list[CapturedVariable]:
         """All variables that a validation reads or writes."""
         return union([self.step, self.reset, self.result, self.preparation])

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.iterator_feed import IteratorFeed
-from tests.data.feeds import X, Y, feed_of, keras_passes, one_pass, rows
+from tests.data.sources import X, Y, feed_of, keras_passes, one_pass, rows
 
 
 @pytest.mark.parametrize("memory", [True, False])

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.kept_batches import KeptBatches
-from tests.data.feeds import feed_of, rows
+from tests.data.sources import feed_of, rows
 
 ROW_BYTES = 2 * 4 + 8
 

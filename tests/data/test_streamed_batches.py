@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.validation_data import warn_if_short
-from tests.data.batches import X, Y, make
+from tests.data.sources import X, Y, make
 
 
 class Diary(keras.utils.PyDataset):

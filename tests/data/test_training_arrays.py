@@ -17,7 +17,7 @@ from overlap_train._data.batches import copied_bytes
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize, row_order
 from overlap_train._support.threads import in_background
-from tests.data.feeds import X, Y, feed_of, one_pass
+from tests.data.sources import X, Y, feed_of, one_pass
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])

@@ -20,7 +20,7 @@ from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import ArrayBatches, GivenData, split_batches
 from overlap_train._keras.data import recognize
-from tests.data.batches import X, Y, dataset, make, over, sums
+from tests.data.sources import X, Y, dataset, make, over, sums
 
 
 def given(*data, **options):

@@ -201,15 +201,6 @@ def fitted(ours, model):
     return trained.fit(X, Y, epochs=4, shuffle=False, **arguments).history
 
 
-def test_a_metric_that_goes_by_a_setting_gives_the_numbers_of_keras():
-    histories = []
-    for ours in (False, True):
-        own = metric(lambda self: scaled(self.inner.result()))()
-        own.update_state = lambda y, p, sample_weight=None, own=own: own.inner.update_state(p)
-        histories.append(fitted(ours, sequential("sgd", [own])))
-    assert_same_history(histories[1], histories[0])
-
-
 class NamesMetrics(keras.Sequential):
     """A model that says which its metrics are each time that it is asked."""
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._keras import data as keras_data
 from overlap_train._keras.data_sources import LentBatches
-from tests.data.feeds import feed_of
+from tests.data.sources import feed_of
 from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
 
 OFFSETS = [0, 4, 16, 32, 48]

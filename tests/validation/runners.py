@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from overlap_train._validation.suite import NamedRunner, ValidationSuite
+from overlap_train._validation.pending import NamedRunner
+from overlap_train._validation.suite import ValidationSuite
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 
@@ -13,7 +14,7 @@ class EndedByTest:
 
     in_step = None
     rewindable = True
-    runs_python = live = False
+    runs_python = False
     computes_here = True
 
     def __init__(self):

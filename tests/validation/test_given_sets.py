@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import tempfile
 
 import keras
 import numpy as np
@@ -45,67 +46,62 @@ def compare(run, build=sequential, policies=POLICIES):
         assert (random.random(), np.random.random()) == drawn
 
 
-def as_memmap(array, path):
-    mapped = np.memmap(path, array.dtype, "w+", shape=array.shape)
-    mapped[:] = array
-    return mapped
+def few(kind="float32"):
+    """Returns arrays that a hook is to change: in memory or in a file, with labels or with weights last."""
+    x, y = arrays(40, 1)
+    if kind == "memmap":
+        with tempfile.TemporaryFile() as file:
+            mapped = np.memmap(file, x.dtype, "w+", shape=x.shape)
+        mapped[:] = x
+        return mapped, y
+    return (x, y, np.ones(40)) if kind == "weights" else (x.astype(kind), y)
 
 
-@pytest.mark.parametrize(
-    ("hook", "kind"),
-    [
-        ("on_train_batch_begin", "float32"),
-        ("on_epoch_begin", "float32"),
-        ("on_train_batch_end", "float64"),
-        ("on_train_batch_end", "memmap"),
-        ("on_train_batch_end", "weights"),
-    ],
-)
-@pytest.mark.by_default(
-    "on_train_batch_begin-float32", "on_train_batch_end-memmap", "on_train_batch_end-weights"
-)
-def test_arrays_that_a_hook_changes_in_place(hook, kind, tmp_path):
+def move(data, calls, model):
+    data[0][:] = data[0] * 1.5 + 1
+
+
+def relabel(data, calls, model):
+    data[1][:] = (data[1] + calls) % 4
+    move(data, calls, model)
+
+
+def weigh(data, calls, model):
+    data[2][:] += 1
+    move(data, calls, model)
+
+
+def trace_anew(data, calls, model):
+    move(data, calls, model)
+    model.make_train_function(force=True)
+
+
+CHANGES = {
+    "before a batch": ("on_train_batch_begin", few, relabel, {}),
+    "before an epoch": ("on_epoch_begin", few, relabel, {}),
+    "behind a batch": ("on_train_batch_end", lambda: few("float64"), relabel, {}),
+    "in a file": ("on_train_batch_end", lambda: few("memmap"), relabel, {}),
+    "weights": ("on_train_batch_end", lambda: few("weights"), weigh, {}),
+    "each second epoch": ("on_epoch_end", few, move, {"validation_freq": 2}),
+    "late": ("on_epoch_end", few, move, {"validation_freq": [3]}),
+    "traced anew": ("on_epoch_end", few, trace_anew, {}),
+    "checked": ("on_train_batch_end", few, move, {"policies": [ValidationPolicy(sanity_check=True)]}),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.by_default("before a batch", "in a file", "weights", "late", "traced anew", "checked")
+def test_arrays_that_a_hook_changes_in_place_are_read_when_keras_reads_them(case):
+    hook, make, change, options = CHANGES[case]
+    options = dict(options)
+    policies = options.pop("policies", POLICIES)
+
     def run(model, fit):
-        x, y = arrays(40, 1)
-        x = x.astype("float64") if kind == "float64" else x
-        x = as_memmap(x, tmp_path / "x") if kind == "memmap" else x
-        weight = np.ones(40)
-        data = (x, y, weight) if kind == "weights" else (x, y)
+        data = make()
+        callback = hooked(hook, lambda calls: change(data, calls, model))
+        return fit(X, Y, validation_data=data, callbacks=[callback], **FIT, **options).history
 
-        def act(calls):
-            data[-1][:] = data[-1] + 1 if kind == "weights" else (data[-1] + calls) % 4
-            x[:] = x + 1
-
-        return fit(X, Y, validation_data=data, callbacks=[hooked(hook, act)], **FIT).history
-
-    compare(run)
-
-
-@pytest.mark.parametrize("freq", [2, [3]])
-@pytest.mark.by_default("freq1")
-def test_a_later_first_validation_reads_later(freq):
-    def run(model, fit):
-        x, y = arrays(40, 1)
-
-        def act(calls):
-            x[:] = x * 1.5
-
-        hook = hooked("on_epoch_end", act)
-        return fit(X, Y, validation_data=(x, y), validation_freq=freq, callbacks=[hook], **FIT).history
-
-    compare(run)
-
-
-def test_rows_that_validation_split_takes():
-    def run(model, fit):
-        x, y = arrays(64)
-
-        def act(calls):
-            x[:] = x + 1  # the training has read its rows
-
-        return fit(x, y, validation_split=0.25, callbacks=[hooked("on_train_batch_end", act)], **FIT).history
-
-    compare(run)
+    compare(run, policies=policies)
 
 
 def test_arrays_that_are_replaced_by_longer_ones():
@@ -125,17 +121,16 @@ def test_arrays_that_are_replaced_by_longer_ones():
     compare(run, functional, POLICIES[:1])
 
 
-def test_what_was_read_stays_when_a_callback_has_the_steps_traced_anew():
+def test_rows_that_validation_split_takes():
     def run(model, fit):
-        x, y = arrays(40, 1)
+        x, y = arrays(64)
 
         def act(calls):
-            x[:] = x + 1
-            model.make_train_function(force=True)
+            x[:] = x + 1  # the training has read its rows
 
-        return fit(X, Y, validation_data=(x, y), callbacks=[hooked("on_epoch_end", act)], **FIT).history
+        return fit(x, y, validation_split=0.25, callbacks=[hooked("on_train_batch_end", act)], **FIT).history
 
-    compare(run, policies=POLICIES[:1])
+    compare(run)
 
 
 class Drawing(keras.utils.PyDataset):

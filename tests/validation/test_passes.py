@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._validation.passes import ValidationPasses
-from tests.data.batches import make
+from tests.data.sources import make
 
 
 def shuffled():

@@ -11,8 +11,8 @@ import tensorflow as tf
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult
 from overlap_train._validation.live import LiveRunner
-from overlap_train._validation.pending import PendingEpoch, PendingValidation
-from overlap_train._validation.suite import NamedRunner, ValidationSuite
+from overlap_train._validation.pending import NamedRunner, PendingEpoch, PendingValidation
+from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.records import ShardOutcome, Span
 from tests.parallel.together import on_hosts

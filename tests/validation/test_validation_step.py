@@ -153,20 +153,6 @@ def test_logs_of_the_metrics_names_are_the_metrics():
     assert any(name.startswith("accuracy/") for name in names)  # which a reset sets
 
 
-def test_who_writes_summaries_is_known(tmp_path):
-    model = sequential()
-    writer = tf.summary.create_file_writer(str(tmp_path))
-
-    def step(batch):
-        with writer.as_default(step=0):
-            tf.summary.scalar("batch", 1.0)
-        return model.test_step(batch)
-
-    assert trace_validation(model, step, SPEC).writes_summaries
-    assert not trace_validation(model, model.test_step, SPEC).writes_summaries
-    writer.close()
-
-
 def test_it_is_traced_in_the_scope_that_is_asked_for():
     entered, model = [], sequential()
 
