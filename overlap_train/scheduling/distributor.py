@@ -172,7 +172,7 @@ class LayerController:
         self._readers: dict[Port, int] = {}
         for port in [*(p for layer in graph.layers for p in set(layer.inputs)), *graph.outputs]:
             self._readers[port] = self._readers.get(port, 0) + 1
-        self.places: dict[int, str] = {}
+        self.places: dict[int, str] = {}  # where each layer runs, and leaves its outputs
 
     def start(self, waits: Sequence[tuple[int, int]] = ()) -> list[int]:
         """The layers that may run at once, with the orderings `waits` kept with the graph's own."""
@@ -183,10 +183,6 @@ class LayerController:
     def finished(self) -> bool:
         """Whether all layers are done."""
         return self._checker.left == 0
-
-    def place(self, index: int, device: str) -> None:
-        """Note that layer `index` runs, and leaves its outputs, on `device`."""
-        self.places[index] = device
 
     def inputs(self, index: int) -> tuple[Any, ...]:
         """The tensors that layer `index` reads, in order (None where none were given)."""
@@ -294,7 +290,7 @@ class LayerDistributor:
         )
 
     def _dispatch(self, controller: LayerController, job: Job) -> None:
-        controller.place(job.index, job.device.name)
+        controller.places[job.index] = job.device.name
         self._queue.put(job)
         self._board.queued(job)
 

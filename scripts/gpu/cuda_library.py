@@ -135,7 +135,7 @@ def compile_kernels(directory: Path, *, architecture: str = "native", emulate: b
         remedy = "install a C++17 compiler" if emulate else "install the CUDA toolkit, 13 or newer"
         raise KernelError(f"{name} is not on the path; {remedy}")
     if emulate:
-        command = [compiler, "-std=gnu++17", "-O2", "-w", "-fPIC", str(NATIVE_SOURCES / "conv_emulated.cc")]
+        command = [compiler, "-std=gnu++17", "-O1", "-w", "-fPIC", str(NATIVE_SOURCES / "conv_emulated.cc")]
     else:
         command = [compiler, "-std=c++17", "-O3", "-Xcompiler=-fPIC", "-Xptxas=-v", f"-arch={architecture}"]
         command.append(str(NATIVE_SOURCES / "conv_cuda.cu"))
