@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
@@ -32,11 +32,8 @@ __all__ = ["KerasEvaluation", "LiveRunner", "live_failure"]
 _HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
 
 
-class Validates(Protocol):
-    """Makes one validation of the model as it is."""
-
-    def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
-        """Validates, calling `on_test_*`, and returns the logs."""
+Validates = Callable[[keras.callbacks.CallbackList], Mapping[str, Any]]
+"""Makes one validation of the model as it is, calling `on_test_*`, and returns the logs."""
 
 
 class LiveRunner(Runner):
@@ -62,8 +59,7 @@ class LiveRunner(Runner):
         self.in_step = reason
         self.details: Mapping[str, Any] = {"shard": 0}
         self.rewindable = rewindable
-        # what a callback has raised in the last validation, which its caller may wait for, as for that of a
-        # pruner
+        # What a callback has raised in the last validation: the caller may wait for it, as for a pruner's.
         self.raised_by_hook: Exception | None = None
 
     def run(self, callbacks: keras.callbacks.CallbackList, snapshot: Snapshot | None) -> ShardOutcome:
@@ -153,7 +149,7 @@ class KerasEvaluation:
     _test_function: Any = None
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
-        """Validates; see `Validates`. Dicts inside the logs stay, to be flattened with the epoch's."""
+        """Validates, and returns the logs. Dicts inside the logs stay, to be flattened with the epoch's."""
         if self.test_step is None:
             return self._evaluate(callbacks)
         model = self.model
