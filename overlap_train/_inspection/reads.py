@@ -61,12 +61,12 @@ _MOST_ITEMS, _MOST_BYTES, _SAMPLES = 1_000, 1 << 24, 4_096
 
 
 def state_of(thing: Any) -> Any:
-    """Returns what tells the state of a container, an array or memory from another; of large ones a part."""
+    """Returns what tells one state of a container, an array or memory from another; of large ones a part."""
     if isinstance(thing, (np.ndarray, *BUFFERS)):
         return _digest_of(thing)
-    items = thing.items() if isinstance(thing, dict) else thing
-    brief = [tuple(map(_brief, each)) if isinstance(thing, dict) else _brief(each) for each in some(items)]
-    return len(thing), brief
+    if isinstance(thing, Mapping):
+        return len(thing), [(_brief(key), _brief(value)) for key, value in some(thing.items())]
+    return len(thing), [_brief(each) for each in some(thing)]
 
 
 def some(things: Iterable[Any]) -> list[Any]:

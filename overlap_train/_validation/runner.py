@@ -124,8 +124,12 @@ class ValidationRunner(Runner):
 
     def draw_ahead(self) -> None:
         """Draws the batches of the validation that has been started, if they are drawn in order."""
-        if self._drawn_ahead is not None:
-            self._drawn_ahead.draw_ahead()
+        stream, self._drawn_ahead = (
+            self._drawn_ahead,
+            None,
+        )  # which would keep the user's iterator from ending
+        if stream is not None:
+            stream.draw_ahead()
 
     def close(self) -> None:
         """Ends what the data began; the pool is closed by its owner."""

@@ -125,5 +125,5 @@ def test_datasets_that_shuffle_at_epochs_ends_take_turns():
 
     trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=2, overlap="always"))
     ours = run(trainer.fit)
-    assert any("PyDataset.on_epoch_end" in message for message in trainer.messages)
+    assert not any("in step" in message for message in trainer.messages)
     assert_same_history(ours, run(sequential().fit))
