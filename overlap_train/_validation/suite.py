@@ -100,11 +100,6 @@ class ValidationSuite:
         """Whether a validation runs code of the user's, which may see what callbacks keep."""
         return any(named.runner.runs_python for named in self._sets.values())
 
-    @property
-    def rewindable_names(self) -> list[str]:
-        """The sets whose validations can be made again."""
-        return [name for name, named in self._sets.items() if named.runner.rewindable]
-
     def admit(self, most: int | None) -> None:
         """Lets the workers go on, up to `most` of them at once; None for all."""
         if self._pool is not None:

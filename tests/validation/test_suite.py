@@ -92,7 +92,6 @@ def test_each_set_may_keep_the_training_in_step():
     second.in_step = "it draws"
     assert suite.reasons == ["it draws"]
     second.rewindable = False
-    assert suite.rewindable_names == [""]
 
 
 def test_results_come_by_the_names_of_the_sets_with_the_spans_of_all():
