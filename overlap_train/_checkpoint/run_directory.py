@@ -114,9 +114,9 @@ class RunDirectory:
         return state
 
     def remove(self, *entries: Entry) -> None:
-        """Deletes files."""
+        """Deletes files; one that cannot be deleted now is deleted with later ones."""
         for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.unlink(self.path / entry.name)
 
     def remove_leftovers(self) -> None:

@@ -6,6 +6,7 @@ them into futures, one after another. The other training hosts get the results f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -299,7 +300,8 @@ class Evaluator:
         if entry.kind != "weights" or not self._policy.keep_weights:
             self._forget(entry)
         elif not answered:  # so that no evaluator hurries for it
-            self._directory.answer(entry, {}, "left out by the training")
+            with contextlib.suppress(OSError):
+                self._directory.answer(entry, {}, "left out by the training")
 
     def _forget(self, *entries: Entry) -> None:
         """Deletes weights and then their results, with all results whose weights are gone."""

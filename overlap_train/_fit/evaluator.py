@@ -134,7 +134,7 @@ def evaluate_run(
     except ValueError as error:
         raise ValueError(f"validation_data cannot be used: {error}") from error
     with Follower(directory, settings, sets, named, validation_freq) as follower:
-        return follower.results(follower.follow(timeout_s))
+        return follower.results(follower.follow(timeout_s, takes_old=True))
 
 
 class Follower(contextlib.ExitStack):
@@ -160,23 +160,26 @@ class Follower(contextlib.ExitStack):
         self._built: tuple[ModelState, ValidationSuite, bool] | None = None
         self._done: dict[int, tuple[int, dict[str, Any]]] = {}  # epoch and values, by the weights' number
 
-    def follow(self, timeout_s: float) -> Run | None:
-        """Answers a training until it has ended or gives no sign for so long; returns what it said last."""
-        trains, begun_s, wait_s = None, time.monotonic(), backing_off()
+    def follow(self, timeout_s: float, *, takes_old: bool) -> Run | None:
+        """Answers a training until it has ended or gives no sign for so long; returns what it said last.
+
+        `takes_old` says whether one that had ended before is enough, if it has kept weights.
+        """
+        old, begun_s, wait_s = self._files.read_run(), time.monotonic(), backing_off()
         while True:
             run = self._files.read_run()
             if run is not None:
                 self._build(batch_by_batch=run.batch_by_batch)
-                trains = run.id if run.ended is None else trains
+                new_run = run.id != old.id if old is not None and old.ended else True
                 answered = {entry.number for entry in self._files.entries("result")}
                 entries = self._files.entries("weights", "inside")
                 new = [e for e in entries if e.run == run.id and e.number not in answered]
                 if new and self._answer(new[0]):
                     continue
-                if run.ended and (run.id == trains or self._files.entries("weights")):
+                if run.ended and (new_run or (takes_old and self._files.entries("weights"))):
                     return run
             if time.monotonic() - max(begun_s, self._sign.seen_s()) >= timeout_s:
-                return run
+                return run if takes_old else None
             time.sleep(wait_s(False))
 
     def results(self, run: Run | None) -> dict[int, dict[str, Any]]:

@@ -190,9 +190,9 @@ def _serve(request: FitRequest) -> str:
     # A first signal is for the training hosts, whose end ends this one.
     followed = (policy.directory, settings, request.sets, request.functions, request.validation_freq)
     with Interrupts(insists=False), Follower(*followed) as follower:
-        run = follower.follow(policy.wait_s)
+        run = follower.follow(policy.wait_s, takes_old=False)
         follower.results(run)
-    if run is None or run.ended is None:
+    if run is None or run.ended is None:  # killed, and not come back
         raise HostLostError(
             f"no training gives a sign of life in {policy.directory} for {policy.wait_s:g} s; start all "
             "hosts again, with fit(resume=...) from the last checkpoint"

@@ -96,11 +96,6 @@ class ValidationSuite:
         runners = [named.runner for named in self._sets.values()]
         return any(isinstance(runner, ValidationRunner) and runner.draws_in_order for runner in runners)
 
-    @property
-    def rewindable_names(self) -> list[str]:
-        """The sets whose validations can be made again."""
-        return [name for name, named in self._sets.items() if named.runner.rewindable]
-
     def admit(self, most: int | None) -> None:
         """Lets the workers go on, up to `most` of them at once; None for all."""
         if self._pool is not None:

@@ -73,11 +73,7 @@ def program_digest() -> str:
 
 
 def _read_tf_config() -> tuple[dict[str, list[str]], str, int]:
-    """Return the cluster, and the type and the index of this host's task, as `TF_CONFIG` has them.
-
-    Raises:
-        ClusterConfigError: a ValueError, if it is missing or wrong.
-    """
+    """Return the cluster, and the type and the index of this host's task, as `TF_CONFIG` has them."""
     text = os.environ.get("TF_CONFIG")
     if not text:
         raise ClusterConfigError(
@@ -95,12 +91,7 @@ def _read_tf_config() -> tuple[dict[str, list[str]], str, int]:
 
 
 def _read_resolver(resolver: Any) -> tuple[dict[str, list[str]], str, int]:
-    """Return the cluster, and the type and the index of this host's task, as a resolver has them.
-
-    Raises:
-        TypeError: if it is not a resolver.
-        ClusterConfigError: a ValueError, if its cluster is wrong, or has an evaluator.
-    """
+    """Return the same as a resolver has it."""
     if not isinstance(resolver, tf.distribute.cluster_resolver.ClusterResolver):
         raise TypeError(f"resolver must be a ClusterResolver or None; got {type(resolver).__name__}")
     spec = resolver.cluster_spec()

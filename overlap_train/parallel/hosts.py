@@ -2,6 +2,11 @@
 
 The training threads of all hosts call the same functions here in the same order; each call waits for the
 others. So nothing here may depend on a host's own clock, unless it has been agreed upon before.
+
+A collective of a training step ends on all hosts when the last one has come to it. A host's own wait is the
+time from when it has what it gives until it has what all gave; whatever makes a host slow (its cores, its
+disk, other programs) shortens its own wait and lengthens those of the others. The time that a message travels
+is in all of them alike.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from __future__ import annotations
 import abc
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +23,88 @@ import tensorflow as tf
 from overlap_train._support.arguments import shown
 from overlap_train._support.printing import told
 from overlap_train.errors import HostMismatchError
-from overlap_train.parallel.waiting import CollectiveWaits, SlowHost, find_slow_host
 
-__all__ = ["ClusterHosts", "EvaluatorTask", "Hosts", "SingleHost", "encoded", "make_hosts"]
+__all__ = [
+    "ClusterHosts",
+    "CollectiveWaits",
+    "EvaluatorTask",
+    "Hosts",
+    "SingleHost",
+    "SlowHost",
+    "encoded",
+    "find_slow_host",
+    "make_hosts",
+]
+
+# Of an epoch; below both, a wait is what hosts that share a machine or a network do to each other.
+_PART, _LEAST_S = 0.1, 0.2
+
+
+class SlowHost(NamedTuple):
+    """The host that the others waited for, and for how many seconds."""
+
+    host: int
+    seconds: float
+
+
+def find_slow_host(waits_s: Sequence[float] | npt.NDArray[Any], trained_s: float) -> SlowHost | None:
+    """Return the host with the shortest wait, or None if no host stands out.
+
+    It stands out if the others waited longer than it, in the median of them, by 0.2 s and by a tenth of the
+    seconds of the epoch's training calls.
+    """
+    waits = np.asarray(waits_s, float)
+    if len(waits) < 2:
+        return None
+    host = int(np.argmin(waits))
+    seconds = float(np.median(np.delete(waits, host)) - waits[host])
+    return SlowHost(host, seconds) if seconds > max(_LEAST_S, _PART * trained_s) else None
+
+
+class CollectiveWaits:
+    """Adds up how long this host's first replica has waited in collectives, inside the compiled steps.
+
+    The times are those at which the host's CPU sees the tensors; where a GPU makes them, that is when its
+    work has been queued, so that there a slow input shows and a slow card does not.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        """Make the variable that holds the sum; on all hosts at the same point of the program."""
+        with strategy.scope():
+            self._total = tf.Variable(
+                0.0,
+                dtype=tf.float64,
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+                name="collective_wait_s",
+            )
+        self._strategy = strategy
+        self._marked_s = 0.0
+
+    def around(self, tensors: Sequence[Any], reduce: Callable[[], list[Any]]) -> list[Any]:
+        """Return what `reduce` makes of tensors, and count how long that takes. Called in a replica."""
+        before = _time_after(tensors)
+        reduced = reduce()
+        self._total.assign_add(_time_after(reduced) - before)
+        return reduced
+
+    def mark(self) -> None:
+        """Make `since_mark` begin anew. Called on the training thread, as the next."""
+        self._marked_s = self._read_s()
+
+    def since_mark(self) -> float:
+        """Return the seconds waited since `mark`, without asking the other hosts."""
+        return self._read_s() - self._marked_s
+
+    def _read_s(self) -> float:
+        return float(self._strategy.experimental_local_results(self._total)[0].read_value())
+
+
+def _time_after(tensors: Sequence[Any]) -> tf.Tensor:
+    """Return the time, float64[] in seconds, at which all of the tensors are there."""
+    with tf.control_dependencies(list(tensors)), tf.device("/device:CPU:0"):
+        return tf.timestamp(name="overlap_train_clock")  # known to the search for effects by its name
 
 
 def encoded(value: Any) -> bytes:
@@ -48,13 +132,7 @@ class EvaluatorTask(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]  # T
 
 
 class Hosts(abc.ABC):
-    """The hosts that train together, of which this is one. Belongs to the training thread.
-
-    Attributes:
-        count: hosts.
-        index: this host's number; 0 is the chief's.
-        waits: how long this host has waited for the others in training steps, if there are others.
-    """
+    """The hosts that train together, of which this is one; number 0 is the chief. On the training thread."""
 
     def __init__(self, count: int, index: int, waits: CollectiveWaits | None = None) -> None:
         self.count = count
@@ -68,10 +146,7 @@ class Hosts(abc.ABC):
 
     @abc.abstractmethod
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all hosts, in their order; None, numbers, strings, lists and dicts.
-
-        Arrays, of which logs may be made, come as numbers and lists, and what else there is in them as text.
-        """
+        """Return the values of all hosts, in their order, as `encoded` makes them."""
 
     @abc.abstractmethod
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -98,11 +173,7 @@ class Hosts(abc.ABC):
         return bool(self.numbers([flag]).all())
 
     def check_same(self, description: Mapping[str, Any]) -> None:
-        """Compare what describes the training on each host with the chief's.
-
-        Raises:
-            HostMismatchError: on every host, if any differs; names the host and what differs.
-        """
+        """Raise HostMismatchError on every host if the description of any differs from the chief's."""
         descriptions = self.gather(dict(description))
         for host, other in enumerate(descriptions):
             for part, value in descriptions[0].items():
@@ -113,11 +184,7 @@ class Hosts(abc.ABC):
                     )
 
     def check_same_logs(self, epoch: int, logs: Mapping[str, float]) -> None:
-        """Make sure that all hosts have trained an epoch on the same batches.
-
-        Raises:
-            HostMismatchError: on every host, if their logs differ by more than rounding.
-        """
+        """Raise HostMismatchError on every host if the logs of an epoch differ by more than rounding."""
         if self.count == 1:
             return
         table = self.numbers(list(logs.values()))
@@ -135,22 +202,14 @@ class Hosts(abc.ABC):
             self.waits.mark()
 
     def slow_host(self, trained_s: float) -> SlowHost | None:
-        """Return the host that the others have waited for since `begin_waits`, the same on all hosts.
-
-        Args:
-            trained_s: seconds that training calls took on this host in that time; the chief's count.
-        """
+        """Return the host that the others have waited for since `begin_waits`; the chief's seconds count."""
         if self.waits is None:
             return None
         table = self.numbers([self.waits.since_mark(), trained_s])
         return find_slow_host(table[:, 0], table[0, 1])
 
     def chief_first(self, action: Callable[[], Any]) -> Any:
-        """Run something on the chief and return its result there, None elsewhere.
-
-        Raises:
-            HostMismatchError: on the other hosts, if it failed on the chief.
-        """
+        """Run something on the chief and return its result there; a failure is raised on all hosts."""
         result, error = None, None
         if self.is_chief:
             try:

@@ -10,8 +10,7 @@ import pytest
 from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train.monitoring.progress import ProgressReporter
-from overlap_train.parallel.hosts import SingleHost
-from overlap_train.parallel.waiting import SlowHost
+from overlap_train.parallel.hosts import SingleHost, SlowHost
 from tests.fit import parts
 from tests.parallel.together import on_hosts
 

@@ -220,7 +220,7 @@ def test_after_a_loss_the_results_come_again_when_there_is_an_evaluator(tmp_path
             tmp_path, Trainer(pools.sequential())._settings(), {"": ValidationSet(CLEAN)}, {}, 1
         ) as one:
             seen.set()
-            one.follow(60.0)
+            one.follow(60.0, takes_old=True)
 
     policy = EvaluatorPolicy(tmp_path, wait_s=0.5)
     with ThreadPoolExecutor(1) as thread:
@@ -321,6 +321,10 @@ def test_what_an_ended_run_has_kept_is_evaluated_at_once_and_a_killed_one_is_wai
     for timeout_s in (3600.0, 0.0):
         found = evaluate_run(tmp_path, pools.sequential(), CLEAN, timeout_s=timeout_s)
         assert [values["val_loss"] for values in found.values()] == expected
+    with Follower(
+        tmp_path, Trainer(pools.sequential())._settings(), {"": ValidationSet(CLEAN)}, {}, 1
+    ) as one:
+        assert one.follow(0.3, takes_old=False) is None, "a cluster's evaluator waits for the next training"
     directory = RunDirectory(tmp_path)
     directory.write_run(directory.read_run()._replace(ended=None))
     found = evaluate_run(tmp_path, pools.sequential(), CLEAN, timeout_s=0.3)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from overlap_train.parallel.hosts import SingleHost
-from overlap_train.parallel.waiting import SlowHost, find_slow_host
+from overlap_train.parallel.hosts import SingleHost, SlowHost, find_slow_host
 
 
 @pytest.mark.parametrize(
