@@ -85,7 +85,6 @@ CHANGES = {
     "each second epoch": ("on_epoch_end", few, move, {"validation_freq": 2}),
     "late": ("on_epoch_end", few, move, {"validation_freq": [3]}),
     "traced anew": ("on_epoch_end", few, trace_anew, {}),
-    "checked": ("on_train_batch_end", few, move, {"policies": [ValidationPolicy(sanity_check=True)]}),
 }
 
 
