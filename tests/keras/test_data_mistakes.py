@@ -1,4 +1,4 @@
-"""Usual mistakes in data: Keras's message, and a note that says what is wrong with the data."""
+"""Mistakes in data are refused or noted with what to pass instead."""
 
 from __future__ import annotations
 
@@ -11,9 +11,81 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
+from overlap_train._keras.data_mistakes import refuse_plain_values
 from tests.networks import arrays, sequential
+from tests.pools import sequential as pooled_sequential
 
-X, Y = arrays(40)
+X, Y = arrays(12)
+TEXT = np.array(["cat", "dog", "cow"] * 4)
+
+REFUSED = [
+    ((X, TEXT), r"^y of the training data holds text; turn labels into numbers, as by numpy.unique"),
+    ((X, TEXT.astype(bytes)), "^y of the training data holds text"),
+    ((X, list(TEXT.tolist())), "^y of the training data holds text"),
+    ((X.tolist(), Y), r"^x of the training data is a list of numbers, .* pass numpy.asarray\(x\)"),
+    ((X, Y.tolist()), r"^y of the training data is a list of numbers, .* pass numpy.asarray\(y\)"),
+    (({"a": X, "b": TEXT}, Y), "^x of the training data holds text"),
+    ((X, Y, [1.0] * 12), "^sample_weight of the training data is a list of numbers"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), REFUSED)
+def test_plain_values_are_refused_and_keras_refuses_them_too(data, message):
+    weight = {"sample_weight": data[2]} if len(data) > 2 else {}
+    with pytest.raises(ValueError, match=message):
+        Trainer(pooled_sequential()).fit(*data[:2], **weight, verbose=0)
+    with pytest.raises(ValueError):
+        pooled_sequential().fit(*data[:2], **weight, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((np.array(1.0), Y), "x of the training data is a single number, without rows"),
+        ((X, tf.constant(2)), "y of the training data is a single number"),
+        (([X, np.float32(3)], Y), "x of the training data is a single number"),
+        (([], []), "there is no training data: x holds no array; pass at least one"),
+        (({}, None), "there is no training data: x holds no array"),
+        (([None, None], [None]), "there is no training data: x holds no array"),
+    ],
+)
+@pytest.mark.parametrize("split", [0.0, 0.5])
+def test_what_has_no_rows_is_refused_where_keras_fails(data, message, split):
+    with pytest.raises(ValueError, match=message):
+        Trainer(pooled_sequential()).fit(*data, validation_split=split, verbose=0)
+    with pytest.raises((LookupError, ValueError, AttributeError, tf.errors.OpError)):
+        pooled_sequential().fit(*data, validation_split=split, verbose=0)
+
+
+def test_validation_data_and_what_is_split_off_are_looked_at_too():
+    with pytest.raises(ValueError, match=r"^y of the validation data holds text"):
+        Trainer(pooled_sequential()).fit(X, Y, validation_data=(X, TEXT), verbose=0)
+    with pytest.raises(ValueError, match=r"^y of the training data is a list"):
+        Trainer(pooled_sequential()).fit(X, Y.tolist(), validation_split=0.5, verbose=0)
+    with pytest.raises(ValueError, match=r"^y of the validation data holds text"):
+        Trainer(pooled_sequential()).evaluate(X, TEXT, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        X,
+        TEXT.astype(object),
+        [X, X],
+        {"a": X, "b": [X, X]},
+        tf.constant(TEXT),
+        tf.data.Dataset.from_tensor_slices(TEXT),
+        "a path",
+        ([], X),
+        np.zeros((3, 2), "float16"),
+        [keras.ops.ones((3, 2))],
+    ],
+)
+def test_what_keras_may_take_is_left_to_it(x):
+    refuse_plain_values(x, None, None, role="training")
+
+
+ROWS, LABELS = arrays(40)
 NO_TARGETS = (
     "The {} data has no targets, and the model is compiled with a loss: pass y, or a dataset of (x, y)."
 )
@@ -42,10 +114,10 @@ def notes_of(error):
 @pytest.mark.parametrize(
     ("data", "note"),
     [
-        ((X,), NO_TARGETS.format("training")),
-        ((rows(X).batch(8),), NO_TARGETS.format("training")),
-        ((rows(X, Y),), SINGLE_ROWS.format("training", X.shape[1:])),
-        ((rows(X),), SINGLE_ROWS.format("training", X.shape[1:])),
+        ((ROWS,), NO_TARGETS.format("training")),
+        ((rows(ROWS).batch(8),), NO_TARGETS.format("training")),
+        ((rows(ROWS, LABELS),), SINGLE_ROWS.format("training", ROWS.shape[1:])),
+        ((rows(ROWS),), SINGLE_ROWS.format("training", ROWS.shape[1:])),
     ],
 )
 def test_the_error_is_that_of_keras_and_the_note_says_what_the_data_lacks(data, note, eager):
@@ -67,14 +139,14 @@ def test_the_error_is_that_of_keras_and_the_note_says_what_the_data_lacks(data, 
 @pytest.mark.parametrize(
     ("data", "note"),
     [
-        ((X,), NO_TARGETS.format("validation")),
-        (rows(X).batch(8), NO_TARGETS.format("validation")),
-        (rows(X, Y), SINGLE_ROWS.format("validation", X.shape[1:])),
+        ((ROWS,), NO_TARGETS.format("validation")),
+        (rows(ROWS).batch(8), NO_TARGETS.format("validation")),
+        (rows(ROWS, LABELS), SINGLE_ROWS.format("validation", ROWS.shape[1:])),
     ],
 )
 def test_so_it_is_of_validation_data(data, note, overlap):
     trainer = Trainer(sequential(), validation=ValidationPolicy(overlap=overlap))
-    assert notes_of(raised_by(lambda: trainer.fit(X, Y, verbose=0, validation_data=data))) == [note]
+    assert notes_of(raised_by(lambda: trainer.fit(ROWS, LABELS, verbose=0, validation_data=data))) == [note]
     given = data if isinstance(data, tuple) else (data,)
     assert notes_of(raised_by(lambda: trainer.evaluate(*given, verbose=0))) == [note]
 
@@ -95,7 +167,7 @@ class Own(keras.Model):
 
     def __init__(self):
         super().__init__()
-        self.layer = keras.layers.Dense(X.shape[1])
+        self.layer = keras.layers.Dense(ROWS.shape[1])
 
     def call(self, x):
         return self.layer(x)
@@ -112,8 +184,8 @@ class Stop(keras.callbacks.Callback):
 def test_nothing_is_said_of_data_that_may_be_as_it_should():
     own = Own()
     own.compile("sgd", "mse")
-    assert notes_of(raised_by(lambda: Trainer(own).fit(X, verbose=0))) == []
-    right = raised_by(lambda: Trainer(sequential()).fit(X, Y, verbose=0, callbacks=[Stop()]))
+    assert notes_of(raised_by(lambda: Trainer(own).fit(ROWS, verbose=0))) == []
+    right = raised_by(lambda: Trainer(sequential()).fit(ROWS, LABELS, verbose=0, callbacks=[Stop()]))
     assert (str(right), notes_of(right)) == ("mine", [])
-    wrong_shape = raised_by(lambda: Trainer(sequential()).fit(X[:, :-1], Y, verbose=0))
+    wrong_shape = raised_by(lambda: Trainer(sequential()).fit(ROWS[:, :-1], LABELS, verbose=0))
     assert notes_of(wrong_shape) == []

@@ -1,15 +1,118 @@
-"""What a model is, as Keras sees it."""
+"""What a model is: whose its methods are, its layers, and what its graph does."""
 
 from __future__ import annotations
+
+import functools
+from unittest import mock
 
 import keras
 import pytest
 import tensorflow as tf
 
+from overlap_train._keras import models
 from overlap_train._keras import models as keras_models
-from tests.networks import CLASSES, arrays, crossentropy, sequential
+from tests.networks import CLASSES, arrays, crossentropy, sequential, subclassed
 
 X, Y = arrays(20)
+
+
+def test_own_methods_are_told_from_keras_s():
+    """Methods of Keras live in modules named keras...."""
+    assert keras_models.is_stock_method(sequential().train_step)
+    assert keras_models.is_stock_method(keras.metrics.Mean().update_state)
+    assert keras_models.is_stock_method(keras.metrics.MeanSquaredError().update_state)
+    assert not keras_models.is_stock_method(subclassed().call)
+    assert not keras_models.is_stock_method(lambda: None)
+
+
+def test_the_code_of_a_method_is_found_behind_its_decorators():
+    """The closure of `filter_traceback`, in which Keras's own lies."""
+
+    def decorated(function):
+        def around(self, *arguments):
+            return function(self, *arguments)
+
+        return around
+
+    def fit(self):
+        return helper(self)
+
+    def helper(model): ...
+
+    class Own(keras.Sequential):
+        pass
+
+    Own.fit = decorated(fit)
+    codes = keras_models.codes_of(Own(), "fit")
+    assert {fit.__code__, Own.fit.__code__} < codes
+    assert helper.__code__ not in codes
+    assert [code.co_filename for code in codes if "/keras/" in code.co_filename]
+
+
+def test_an_override_is_the_users_and_not_what_a_library_puts_into_keras_s_class(monkeypatch):
+    class Middle(keras.Sequential):
+        def fit(self, *arguments, **options):
+            return super().fit(*arguments, **options)
+
+    class Own(Middle):
+        pass
+
+    assert keras_models.overriding_class(Own(), "fit") is Middle
+    assert keras_models.overriding_class(Own(), "evaluate") is None
+    assert keras_models.overriding_class(Own(), "no_such_method") is None
+    assert keras_models.overriding_class(sequential(), "fit") is None
+    instance = sequential()
+    instance.fit = lambda *arguments, **options: None
+    assert keras_models.overriding_class(instance, "fit") is type(instance)
+    stock = keras_models.KerasTrainer.fit
+    monkeypatch.setattr(
+        keras_models.KerasTrainer, "fit", lambda *arguments, **options: stock(*arguments, **options)
+    )
+    assert keras_models.overriding_class(sequential(), "fit") is None
+    assert keras_models.overriding_class(Own(), "fit") is Middle
+
+
+@pytest.mark.parametrize("autospec", [False, True])
+@pytest.mark.parametrize("name", ["fit", "evaluate", "make_test_function", "train_step"])
+def test_what_a_mock_puts_into_keras_s_class_is_not_keras_s(name, autospec):
+    """A mock with Keras's signature takes its module's name from it, too."""
+    assert not keras_models.is_replaced(sequential(), name)
+    with mock.patch.object(keras.Model, name, autospec=autospec):
+        assert keras_models.is_replaced(sequential(), name)
+        assert not keras_models.is_stock_method(getattr(keras.Model, name))
+    assert not keras_models.is_replaced(sequential(), name)
+
+
+def test_classes_of_keras_s_are_told_from_those_of_its_own_tests():
+    """A class's module: Keras's tests are in its package, but are written as users write."""
+    assert keras_models.is_stock_method(keras.Sequential)
+    assert keras_models.is_stock_method(keras_models.KerasTrainer)
+    assert not keras_models.is_stock_method(type("Own", (keras.Sequential,), {}))
+    assert not keras_models.is_stock_method(
+        type("Fake", (), {"__module__": "keras.src.trainers.trainer_test"})
+    )
+    assert not keras_models.is_stock_method(type("Fake", (), {"__module__": "keras_hub.models"}))
+
+
+def test_what_wraps_a_stock_function_is_not_one():
+    @functools.wraps(keras.losses.mean_squared_error)
+    def own(y, y_pred):
+        return y_pred
+
+    assert keras_models.is_stock_method(keras.losses.mean_squared_error)
+    assert not keras_models.is_stock_method(own)
+
+
+@pytest.mark.parametrize("name", ["fit", "evaluate"])
+def test_the_cell_of_a_method_holds_what_it_runs(name):
+    cell = keras_models.method_cell(name)
+    before = cell.cell_contents
+    try:
+        cell.cell_contents = lambda self, *args, **kwargs: "exchanged"
+        assert getattr(sequential(), name)(X, Y) == "exchanged"
+    finally:
+        cell.cell_contents = before
+    assert keras_models.patched_by(sequential(), name) is None
 
 
 def test_whether_a_model_is_compiled():
@@ -76,3 +179,148 @@ def test_a_scope_tells_which_variables_have_a_value_in_it():
         variable.assign(3.0)
     assert keras_models.scope_variable_ids(scope) == {id(variable)}
     assert id(other) not in keras_models.scope_variable_ids(scope)
+
+
+kl = keras.layers
+
+
+def functional(outputs, kind=keras.Model, **options):
+    inputs = keras.Input((4,), **options)
+    return kind(inputs, outputs(inputs))
+
+
+class OwnCall(keras.Model):
+    def call(self, inputs, training=None):
+        return super().call(inputs, training=training) + 1.0
+
+
+class OwnInputs(keras.Model):
+    def _standardize_inputs(self, inputs):
+        return super()._standardize_inputs(inputs)
+
+
+class OwnSequence(keras.Sequential):
+    def __call__(self, *args, **kwargs):
+        return super().__call__(*args, **kwargs)
+
+
+class OnlyItsLoss(keras.Model):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
+def patched():
+    model = functional(kl.Dense(2))
+    model.call = lambda *args, **kwargs: args[0]
+    return model
+
+
+class Holds(keras.Model):
+    """Has an attribute of the name under which a Sequential model keeps its graph."""
+
+    def __init__(self):
+        super().__init__()
+        self._functional = functional(kl.Dense(2))
+
+    def call(self, inputs):
+        return self._functional(inputs) * 2.0
+
+
+@pytest.mark.parametrize(
+    ("make", "own"),
+    [
+        (lambda: functional(kl.Dense(2)), None),
+        (lambda: functional(kl.Dense(2), OnlyItsLoss), None),
+        (lambda: keras.Sequential([keras.Input((4,)), kl.Dense(2)]), None),
+        (lambda: functional(kl.Dense(2), OwnCall), "call"),
+        (lambda: functional(kl.Dense(2), OwnInputs), "_standardize_inputs"),
+        (lambda: OwnSequence([keras.Input((4,)), kl.Dense(2)]), "__call__"),
+        (patched, "call"),
+        (Holds, "call"),
+    ],
+    ids=["functional", "own-loss", "sequential", "call", "inputs", "sequence", "patched", "attribute"],
+)
+def test_code_of_the_users_own_in_a_call_is_named(make, own):
+    model = make()
+    assert models.own_code_of(model) == own
+    assert (models.stock_graph(model) is None) is (own is not None)
+
+
+def test_a_sequential_model_that_is_not_built_has_no_graph():
+    model = keras.Sequential([kl.Dense(2)])
+    assert models.stock_graph(model) is None
+    assert models.input_structure(model) is None
+
+
+def test_a_subclassed_model_has_no_graph():
+    class Twice(keras.Model):
+        def call(self, x):
+            return x * 2.0
+
+    assert models.stock_graph(Twice()) is None
+
+
+def test_nodes_come_in_the_order_of_the_calls():
+    model = functional(lambda x: kl.Dense(1, name="last")(kl.ReLU(name="first")(x)))
+    assert [node.operation.name for node in models.graph_nodes(model)] == ["first", "last"]
+
+
+def inner(training):
+    inside = functional(lambda x: kl.Dropout(0.5)(x, training=training))
+    return functional(lambda x: kl.Dense(2)(inside(x)))
+
+
+@pytest.mark.parametrize(
+    ("make", "trains"),
+    [
+        (lambda: functional(kl.Dropout(0.5)), False),
+        (lambda: functional(lambda x: kl.Dropout(0.5)(x, training=False)), False),
+        (lambda: functional(lambda x: kl.Dropout(0.5)(x, training=True)), True),
+        (lambda: inner(None), False),
+        (lambda: inner(True), True),
+        (lambda: keras.Sequential([keras.Input((4,)), inner(True)]), True),
+    ],
+    ids=["unsaid", "false", "true", "inner-unsaid", "inner-true", "in-sequence"],
+)
+def test_a_layer_that_is_called_for_training_is_found(make, trains):
+    assert models.trains_by_itself(make()) is trains
+
+
+class Masks(kl.Layer):
+    """Gives a mask to what it returns, as `Masking` does."""
+
+    def __init__(self):
+        super().__init__()
+        self.supports_masking = True
+
+    def call(self, x):
+        return x * 1.0
+
+    def compute_mask(self, x, previous=None):
+        return keras.ops.not_equal(x[..., 0], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        (lambda: functional(kl.Dense(2)), False),
+        (lambda: functional(lambda x: kl.Dense(2)(Masks()(x))), True),
+        (lambda: functional(kl.CategoryEncoding(4, sparse=True)), True),
+        (lambda: functional(kl.Dense(2), sparse=True), True),
+    ],
+    ids=["arrays", "mask", "sparse-within", "sparse-input"],
+)
+def test_what_is_more_than_an_array_between_two_layers_is_found(model, more):
+    assert models.carries_more_than_arrays(model()) is more
+
+
+@pytest.mark.parametrize("nest", [lambda a: [a], lambda a: (a,), lambda a: {"a": a}, lambda a: [[a]]])
+def test_outputs_are_nested_as_a_call_nests_them(nest):
+    model = functional(lambda x: nest(kl.Dense(2)(x)))
+    keras.tree.assert_same_structure(models.output_structure(model), model(tf.ones((1, 4))))
+
+
+def test_an_optional_input_is_known():
+    left, right = keras.Input((4,)), keras.Input((4,), optional=True)
+    assert [models.is_optional(x) for x in (left, right)] == [False, True]
+    assert not models.is_optional(keras.KerasTensor((None, 4)))

@@ -1,12 +1,20 @@
-"""Where the caches lie: at an absolute place of the user's, or nowhere."""
+"""Where caches lie, and under which conditions a measured time still counts."""
 
 from __future__ import annotations
 
+import builtins
+import io
+import os
+import platform
+import sys
 from pathlib import Path
 
 import pytest
 
 from overlap_train._support import caches
+from overlap_train._support import caches as module
+from overlap_train._support.caches import conditions, processor_name
+from tests import interpreters
 
 
 @pytest.mark.parametrize(
@@ -54,3 +62,93 @@ def test_without_a_home_there_is_none(monkeypatch):
     monkeypatch.setenv("HOME", "")
     monkeypatch.delenv("OVERLAP_TRAIN_CACHE_DIR", raising=False)
     assert caches.plan_times() is caches.convolution_builds() is None
+
+
+_ZEN = "processor\t: 0\nmodel name\t: AMD EPYC\ncpu family\t: 25\nmodel\t\t: 17\nflags\t\t: fpu avx512f\n\n"
+
+
+def show(monkeypatch, text):
+    real = builtins.open
+
+    def opened(path, *arguments, **options):
+        return io.StringIO(text) if path == "/proc/cpuinfo" else real(path, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "open", opened)
+    module._processor.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _read_anew():
+    yield
+    module._processor.cache_clear()
+
+
+def test_another_process_finds_the_same():
+    expected = repr(conditions())  # first, as TensorFlow's import may set variables that count
+    code = "from overlap_train._support.caches import conditions; print(repr(conditions()))"
+    found = interpreters.run(["-c", code], check=True, timeout=120)
+    assert found.stdout.strip() == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TF_ENABLE_ONEDNN_OPTS",
+        "TF_XLA_FLAGS",
+        "XLA_FLAGS",
+        "OMP_NUM_THREADS",
+        "KMP_BLOCKTIME",
+        "ONEDNN_MAX_CPU_ISA",
+        "DNNL_MAX_CPU_ISA",
+        "ZENDNN_PRIMITIVE_CACHE_CAPACITY",
+        "TF_NUM_INTRAOP_THREADS",
+        "LD_PRELOAD",
+        "MALLOC_ARENA_MAX",
+        "OVERLAP_TRAIN_CONV_ISA",
+        "OVERLAP_TRAIN_CONV_HELPERS",
+        "OVERLAP_TRAIN_CONV_CUDA",
+    ],
+)
+def test_what_decides_which_code_runs_counts(monkeypatch, name):
+    before = conditions()
+    monkeypatch.setenv(name, "another")
+    assert conditions() != before
+
+
+@pytest.mark.parametrize("name", ["HOME", "PWD", "TF_CPP_MIN_LOG_LEVEL", "SLURM_JOB_ID"])
+def test_what_does_not_leaves_the_times_in_force(monkeypatch, name):
+    before = conditions()
+    monkeypatch.setenv(name, "another")
+    assert conditions() == before
+
+
+def test_processors_of_one_name_are_told_apart(monkeypatch):
+    show(monkeypatch, _ZEN)
+    before = conditions()
+    show(monkeypatch, _ZEN.replace("17", "1"))
+    assert conditions() != before
+    show(monkeypatch, _ZEN + _ZEN.replace("17", "1"))
+    assert conditions() == before
+
+
+def test_a_plug_in_of_tensorflow_counts(monkeypatch, tmp_path):
+    before = conditions()
+    (tmp_path / "tensorflow-plugins").mkdir()
+    (tmp_path / "tensorflow-plugins" / "libcpu.so").touch()
+    monkeypatch.setattr(sys, "path", [*sys.path, os.fspath(tmp_path)])
+    assert conditions() != before
+
+
+@pytest.mark.parametrize("place", [None, b"/lib", 3, ["a"], "/no\0where", "\udcff"])
+def test_what_is_no_place_is_passed_over_as_by_python(monkeypatch, place):
+    before = conditions()
+    monkeypatch.setattr(sys, "path", [*sys.path, place])
+    assert conditions() == before
+
+
+def test_a_system_without_cpuinfo_has_the_name_that_python_knows(monkeypatch):
+    show(monkeypatch, _ZEN)
+    assert processor_name() == "AMD EPYC"
+    show(monkeypatch, "")
+    monkeypatch.setattr(module.platform, "processor", lambda: "arm")
+    assert processor_name() == platform.processor() == "arm"

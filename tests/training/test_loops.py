@@ -1,4 +1,4 @@
-"""Each loop makes exactly the steps that it is asked for, from the batches at the cursor."""
+"""Loops make the steps asked for in one call, and the pace sizes the calls by time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
-from overlap_train._training.loops import ArrayLoop, EagerLoop, IteratorLoop, make_loop
+from overlap_train._training.loops import ArrayLoop, EagerLoop, IteratorLoop, Pace, make_loop
 from overlap_train._training.step import Step
 
 ROWS = np.arange(10, dtype="float32")
@@ -124,3 +124,39 @@ def test_batches_that_nobody_can_stand_in_for_are_waited_for(monkeypatch):
     monkeypatch.setattr(tf.raw_ops, "AnonymousIteratorV3", refuse)
     assert loop.on_nothing(cursor.feed) is None
     assert loop.run(cursor, 4).steps == 4
+
+
+def test_first_call_is_not_learned_from_because_it_traces():
+    pace = Pace(call_s=0.25)
+    pace.observe(1, 30.0)
+    assert pace.step_s is None
+
+
+def test_calls_grow_to_the_time_wished():
+    pace = Pace(call_s=0.25)
+    pace.observe(1, 1.0)
+    pace.observe(4, 0.004)
+    assert pace.steps() == 250
+
+
+def test_stalled_call_shrinks_the_next_by_a_factor_of_four_at_most():
+    pace = Pace(call_s=0.25)
+    pace.observe(1, 1.0)
+    pace.observe(4, 0.004)
+    pace.observe(250, 100.0)
+    assert pace.steps() == 62
+
+
+def test_trial_sets_the_size_until_it_settles():
+    pace = Pace(call_s=0.25)
+    pace.ask(7)
+    pace.observe(7, 100.0)
+    assert pace.steps() == 7
+    pace.settle(0.001)
+    assert pace.steps() == 250
+
+
+def test_fixed_size_wins_over_a_trial():
+    pace = Pace(steps_per_call=10)
+    pace.ask(7)
+    assert pace.steps() == 10

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import threading
+import weakref
 
+import keras
 import pytest
 import tensorflow as tf
 
+from overlap_train import Trainer
 from overlap_train._training import planner, trial
 from overlap_train._training.loops import Loop, Pace, StepsDone
-from overlap_train._training.planner import PlannedLoop, describe
+from overlap_train._training.planner import PlannedLoop, WarmUp, describe
 from overlap_train._training.trial import Candidate, CandidateTiming, PlanCache
+from tests import networks
 
 PLAIN, XLA, SPLIT = Candidate(), Candidate(jit=True), Candidate(splits=4)
 FAST, FAST_SPLIT = Candidate(fast="convolution"), Candidate(splits=4, fast="convolution")
@@ -458,3 +464,68 @@ def test_what_xla_cannot_compile_does_not_end_the_search(monkeypatch, tmp_path):
     scene = Scene(monkeypatch, tmp_path, [PLAIN, XLA, FAST], step_s, total_steps=10**6, fails={XLA: error})
     scene.train(10_000)
     assert scene.log[-1] == FAST
+
+
+def test_it_runs_on_another_thread_and_is_waited_for():
+    begin, ran = threading.Event(), []
+
+    def work():
+        begin.wait()
+        ran.append(threading.current_thread())
+
+    warm_up = WarmUp(work)
+    assert not ran
+    begin.set()
+    assert warm_up.wait() >= 0
+    assert warm_up.wait() >= 0, "again"
+    assert ran[0] is not threading.current_thread()
+
+
+def test_what_goes_wrong_is_not_told():
+    def work():
+        raise RuntimeError("comes again with the first call")
+
+    WarmUp(work).wait()
+
+
+def test_it_lets_go_of_its_work():
+    class Work:
+        def __call__(self):
+            pass
+
+    work = Work()
+    gone = weakref.ref(work)
+    warm_up = WarmUp(work)
+    warm_up.wait()
+    del work
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("wrong", [None, "validation"])
+def test_a_loop_is_prepared_once_and_no_thread_is_left(monkeypatch, wrong):
+    begun = []
+
+    class Watched(WarmUp):
+        def __init__(self, work):
+            super().__init__(work)
+            begun.append(self)
+
+    monkeypatch.setattr(planner, "WarmUp", Watched)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(networks.CLASSES)])
+    model.compile("sgd", networks.crossentropy())
+
+    class Fails(Trainer):
+        def validation_step(self, batch):
+            raise LookupError("no such metric")
+
+    trainer = (Fails if wrong else Trainer)(model)
+    x, y = networks.arrays(64)
+    if wrong:
+        with pytest.raises(LookupError, match="no such metric"):
+            trainer.fit(x, y, verbose=0, validation_data=(x, y))
+    else:
+        for _ in range(2):
+            trainer.fit(x, y, verbose=0, validation_data=(x, y))
+    assert len(begun) == 1
+    assert not [thread for thread in threading.enumerate() if thread.name == "loop-warm-up"]

@@ -1,4 +1,4 @@
-"""Recurrent layers on loops of our own: Keras's numbers, from every combination of options."""
+"""LSTM and GRU on passes of their own are those of Keras."""
 
 from __future__ import annotations
 

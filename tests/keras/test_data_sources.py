@@ -1,4 +1,4 @@
-"""Arrays whose memory TensorFlow would borrow are copied before their owner goes on, and no others."""
+"""Batches that their owner fills anew are copied once."""
 
 from __future__ import annotations
 

@@ -1,0 +1,182 @@
+"""What a thread takes over from another, and the process in which TensorFlow cannot run."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+import pytest
+import tensorflow as tf
+
+from overlap_train._keras import threads
+from overlap_train._keras.threads import KerasSettings, SummaryDefaults, SummaryFollower
+
+
+class Mine(keras.layers.Layer):
+    pass
+
+
+def seen():
+    return {
+        "policy": keras.config.dtype_policy().name,
+        "interactive": keras.config.is_interactive_logging_enabled(),
+        "filtered": keras.config.is_traceback_filtering_enabled(),
+        "flash": keras.config.is_flash_attention_enabled(),
+        "mine": keras.saving.get_registered_object("Mine"),
+    }
+
+
+def on_a_thread(settings):
+    found = []
+
+    def run():
+        found.append(seen())
+        settings.apply()
+        found.append(seen())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    return found
+
+
+@pytest.fixture
+def set_here():
+    flash = keras.config.is_flash_attention_enabled()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    keras.config.disable_interactive_logging()
+    keras.config.disable_traceback_filtering()
+    keras.config.disable_flash_attention()
+    with keras.saving.custom_object_scope({"Mine": Mine}):
+        yield
+    keras.config.set_dtype_policy("float32")
+    keras.config.enable_interactive_logging()
+    keras.config.enable_traceback_filtering()
+    KerasSettings({"flash_attention": flash}).apply()
+
+
+@pytest.mark.usefixtures("set_here")
+def test_another_thread_has_those_of_keras_s_start_until_it_is_given_ours():
+    """custom_objects_scope_dict, dtype_policy, flash_attention, interactive_logging, traceback_filtering."""
+    before, after = on_a_thread(KerasSettings.of_this_thread())
+    assert after == seen()
+    assert all(before[name] != after[name] for name in after)
+
+
+def test_what_has_not_been_set_is_keras_s_default():
+    before, after = on_a_thread(KerasSettings.of_this_thread())
+    assert after == before
+
+
+def test_a_scope_that_is_left_later_was_open_when_it_was_taken():
+    with keras.saving.custom_object_scope({"Mine": Mine}):
+        settings = KerasSettings.of_this_thread()
+    assert on_a_thread(settings)[1]["mine"] is Mine
+    assert seen()["mine"] is None
+
+
+@pytest.fixture
+def elsewhere():
+    """Returns what calls a function on another thread, which has followed this one."""
+    follower = SummaryFollower()
+    with ThreadPoolExecutor(1) as pool:
+
+        def call(function):
+            defaults = SummaryDefaults.of_this_thread()
+            return pool.submit(lambda: (follower.follow(defaults), function())[1]).result()
+
+        yield call
+
+
+def records():
+    return bool(tf.summary.should_record_summaries())
+
+
+def test_without_a_writer_nothing_is_recorded(elsewhere):
+    assert not elsewhere(records)
+
+
+def test_the_writer_comes_and_goes(elsewhere, tmp_path):
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        assert elsewhere(records)
+        for condition in (False, lambda: False, tf.constant(False)):
+            with tf.summary.record_if(condition):
+                assert not elsewhere(records)
+        assert elsewhere(records)
+    assert not elsewhere(records)
+
+
+@pytest.mark.parametrize("make", [lambda n: n, tf.constant, tf.Variable, keras.Variable])
+def test_a_step_is_the_number_that_it_was(elsewhere, make):
+    step = make(7)
+    tf.summary.experimental.set_step(step)
+    try:
+        defaults = SummaryDefaults.of_this_thread()
+        if hasattr(step, "assign"):
+            step.assign(9)
+        assert defaults.step == 7
+    finally:
+        tf.summary.experimental.set_step(None)
+    assert elsewhere(tf.summary.experimental.get_step) is None
+
+
+def test_what_the_thread_sets_stays_until_the_other_one_sets_something_else(elsewhere):
+    elsewhere(lambda: tf.summary.experimental.set_step(3))
+    assert elsewhere(tf.summary.experimental.get_step) == 3
+    tf.summary.experimental.set_step(5)
+    try:
+        assert elsewhere(tf.summary.experimental.get_step) == 5
+    finally:
+        tf.summary.experimental.set_step(None)
+
+
+def test_where_nothing_was_forked_it_runs():
+    assert threads._parent is None
+    threads.require_runtime()
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_fork_of_one_that_had_used_it_is_refused(monkeypatch, used):
+    monkeypatch.setattr(threads, "_parent", None)
+    monkeypatch.setattr(threads, "_is_running", lambda: used)
+    threads._note_fork()
+    if not used:
+        threads.require_runtime()
+        return
+    with pytest.raises(RuntimeError, match=rf"forked from process {os.getppid()} after that had used"):
+        threads.require_runtime()
+
+
+def test_it_is_known_whether_the_runtime_runs():
+    tf.constant(1)
+    assert threads._is_running()
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize("collects", [True, False])
+def test_a_fork_does_not_end_the_iterators_of_its_parent(collects):
+    """Their end would run Python on a thread of TensorFlow's, which the fork does not have."""
+    data = tf.data.Dataset.from_generator(lambda: iter("ab"), output_signature=tf.TensorSpec([], tf.string))
+    gc.collect()
+    gc.disable()
+    garbage = [iter(data)]
+    next(garbage[0])
+    garbage.append(garbage)
+    del garbage
+    if collects:
+        gc.enable()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
+        enabled = gc.isenabled()
+        gc.collect()
+        os._exit(enabled)
+    enabled = gc.isenabled()
+    gc.enable()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == enabled == collects
+    assert not threads._forking

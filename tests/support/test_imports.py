@@ -1,0 +1,216 @@
+"""Names are loaded late, and what is missing is named with what to install or set."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import types
+
+import keras
+import pytest
+
+from overlap_train import Trainer, accelerate, install, routed
+from overlap_train._support.imports import configured_backend, import_extra, lazy_names, require_tensorflow
+from overlap_train.errors import DataUnavailableError
+from overlap_train.models import mnist_data as mnist
+from overlap_train.monitoring import AccountWriter, save_timeline
+from overlap_train.scheduling import MultiModelScheduler
+from tests.pools import sequential
+
+TAKERS = {
+    "Trainer": lambda: Trainer(sequential()),
+    "routed": lambda: routed().__enter__(),
+    "install": install,
+    "accelerate": lambda: accelerate(sequential()),
+    "MultiModelScheduler": lambda: MultiModelScheduler({"net": sequential()}),
+}
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch", "openvino", "numpy"])
+@pytest.mark.parametrize("name", TAKERS)
+@pytest.mark.by_default(each_value=True)
+def test_another_backend_is_refused_by_name(name, backend, monkeypatch):
+    model = sequential()
+    require_tensorflow()
+    monkeypatch.setattr(keras.config, "backend", lambda: backend)
+    with pytest.raises(RuntimeError, match=f"the backend '{backend}'.*set KERAS_BACKEND=tensorflow before"):
+        TAKERS[name]()
+    assert model.optimizer.iterations == 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "file", "expected"),
+    [
+        (None, None, "tensorflow"),
+        ("jax", '{"backend": "torch"}', "jax"),
+        (None, '{"backend": "torch"}', "torch"),
+        (None, "{}", "tensorflow"),
+        (None, "no JSON", "tensorflow"),
+        (None, "[]", "tensorflow"),
+    ],
+)
+def test_a_backend_is_asked_for_in_the_environment_or_in_a_file(
+    variable, file, expected, monkeypatch, tmp_path
+):
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    if variable is not None:
+        monkeypatch.setenv("KERAS_BACKEND", variable)
+    if file is not None:
+        (tmp_path / "keras.json").write_text(file)
+    assert configured_backend() == expected
+
+
+def on_backend(backend, program):
+    """Returns what a program prints in a process whose Keras is to run on a backend."""
+    env = os.environ | {"KERAS_BACKEND": backend}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_backend_that_cannot_be_imported_is_named_too():
+    program = """
+import overlap_train
+try:
+    from overlap_train import Trainer
+except ImportError as error:
+    print(error)
+"""
+    said = on_backend("absent", program)
+    assert "Keras runs on the backend 'absent'" in said
+    assert "set KERAS_BACKEND=tensorflow before keras is imported" in said
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_a_fit_on_another_backend_begins_nothing(backend, tmp_path):
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    program = f"""
+import pathlib, keras, numpy as np
+from overlap_train import Trainer, routed
+x = np.ones((16, 3), "float32")
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+run = pathlib.Path({str(tmp_path / "run")!r})
+for verbose in (0, 1):
+    try:
+        Trainer(model).fit(x, x[:, :1], verbose=verbose, resume=run)
+    except RuntimeError as error:
+        print(error)
+try:
+    with routed(resume=run):
+        model.fit(x, x[:, :1])
+except RuntimeError as error:
+    print(error)
+print(int(model.optimizer.iterations), run.exists())
+"""
+    *said, last = on_backend(backend, program).splitlines()
+    assert [f"the backend {backend!r}" in line for line in said] == [True] * 3
+    assert last == "0 False"
+
+
+def hide(monkeypatch, package):
+    """Makes a package look as if it were not installed, whatever of it was imported before."""
+
+    class Hidden:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name.partition(".")[0] == package:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Hidden, *sys.meta_path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_a_module_that_is_there_is_returned():
+    assert import_extra("json.decoder", purpose="this").__name__ == "json.decoder"
+
+
+@pytest.mark.parametrize("package", ["", "no-such"])
+def test_a_missing_module_is_told_with_its_package(package):
+    name = package or "nosuch"
+    with pytest.raises(ModuleNotFoundError, match=f"it needs {name}, .*: pip install {name}$"):
+        import_extra("nosuch.part", purpose="it", package=package)
+
+
+def test_a_module_that_lacks_another_says_which(tmp_path, monkeypatch):
+    (tmp_path / "halfthere.py").write_text("import nosuch")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'nosuch'$"):
+        import_extra("halfthere", purpose="it")
+
+
+def test_a_picture_without_matplotlib(monkeypatch, tmp_path):
+    hide(monkeypatch, "matplotlib")
+    with pytest.raises(ModuleNotFoundError, match=r"save_timeline needs matplotlib.*pip install matplotlib"):
+        save_timeline(tmp_path / "timeline.png", [])
+
+
+def test_scalars_without_tensorboard(monkeypatch, tmp_path):
+    hide(monkeypatch, "tensorboard")
+    with pytest.raises(ModuleNotFoundError, match=r"AccountWriter needs.*pip install tensorboard"):
+        AccountWriter(tmp_path)
+
+
+def test_digits_without_scikit_learn_are_data_that_cannot_be_had(monkeypatch):
+    hide(monkeypatch, "sklearn")
+    with pytest.raises(DataUnavailableError, match=r"no network.*pip install scikit-learn"):
+        mnist._embedded_digits("no network")
+
+
+@pytest.fixture
+def package(monkeypatch):
+    """Returns a package with a module that counts how often a name is read from it."""
+
+    class Home(types.ModuleType):
+        reads = 0
+
+        @property
+        def thing(self):
+            Home.reads += 1
+            return "the thing"
+
+    made, home = types.ModuleType("made_up"), Home("made_up.home")
+    monkeypatch.setitem(sys.modules, "made_up", made)
+    monkeypatch.setitem(sys.modules, "made_up.home", home)
+    made.__getattr__, made.__dir__ = lazy_names("made_up", {"thing": "home", "missing": "nowhere"})
+    return made, Home
+
+
+def test_a_name_is_loaded_when_it_is_first_used(package):
+    made, home = package
+    assert (home.reads, "thing" in vars(made)) == (0, False)
+    assert [made.thing for _ in range(3)] == ["the thing"] * 3
+    assert home.reads == 1
+
+
+def test_all_names_are_listed_before_any_is_loaded(package):
+    made, home = package
+    assert {"thing", "missing", "__name__"} <= set(dir(made))
+    assert home.reads == 0
+
+
+def test_an_unknown_name_is_an_attribute_error(package):
+    made, _ = package
+    with pytest.raises(AttributeError, match="module 'made_up' has no attribute 'other'"):
+        made.other  # noqa: B018
+
+
+def test_a_home_that_cannot_be_imported_is_told(package):
+    with pytest.raises(ModuleNotFoundError, match=r"made_up\.nowhere"):
+        package[0].missing  # noqa: B018
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_an_import_that_fails_names_a_backend_that_is_not_tensorflow(package, backend, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    with pytest.raises(ImportError) as raised:
+        _ = package[0].missing
+    assert ("Keras runs on the backend 'jax'" in str(raised.value)) is (backend == "jax")
+    assert ("made_up.nowhere" in str(raised.value)) is (backend == "tensorflow")
