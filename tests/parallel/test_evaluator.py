@@ -83,7 +83,7 @@ def test_a_killed_chief_that_is_started_again_finds_its_evaluator(tmp_path):
 @pytest.mark.nightly
 def test_a_killed_evaluator_ends_the_training_which_can_be_resumed(tmp_path):
     one = run(tmp_path / "one", hosts=1, **PLATEAU)
-    chief, evaluator = processes = start_held(tmp_path / "apart", resume=True, wait_s=5, **PLATEAU)
+    chief, evaluator = processes = start_held(tmp_path / "apart", resume=True, wait_s=40, **PLATEAU)
     evaluator.kill()
     evaluator.wait(timeout=60)
     release(chief)
@@ -96,7 +96,7 @@ def test_a_killed_evaluator_ends_the_training_which_can_be_resumed(tmp_path):
 
 @pytest.mark.nightly
 def test_an_evaluator_whose_training_does_not_come_back_ends(tmp_path):
-    chief, _ = processes = start_held(tmp_path, wait_s=5)
+    chief, _ = processes = start_held(tmp_path, wait_s=40)
     chief.kill()
     assert finish(tmp_path, processes, timeout_s=120)[1] not in (0, -signal.SIGKILL)
     assert "HostLostError: no training gives a sign of life" in errors(tmp_path, 1)
