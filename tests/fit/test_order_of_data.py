@@ -23,6 +23,7 @@ from overlap_train import Trainer, ValidationSet
 from overlap_train._data.streamed_batches import BatchStream
 from overlap_train.errors import ValidationWorkerError
 from tests.fit.python_data import AHEAD, Batches, X, Y, fit_both
+from tests.networks import assert_same_history
 from tests.pools import sequential
 
 ROWS = tf.data.Dataset.from_tensor_slices((X, Y))
@@ -334,6 +335,21 @@ def test_a_stream_or_a_level_of_both_gives_the_numbers_of_keras(make):
         return {"x": train, "validation_data": validation, "epochs": 7}
 
     assert overlaps(fit_both(arguments))
+
+
+@pytest.mark.parametrize("freq", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_a_rollback_and_a_second_fit_draw_as_under_keras(freq):
+    found = []
+    for ours in (False, True):
+        keras.utils.set_random_seed(5)
+        model, change = sequential("sgd"), numpys()
+        fit = Trainer(model, validation=AHEAD).fit if ours else model.fit
+        data = {"x": Batches(3, change), "validation_data": Batches(2, change), "validation_freq": freq}
+        slows = keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=9.0, factor=0.5)
+        fits = [fit(**data, epochs=4, callbacks=[slows], verbose=0).history for _ in range(2)]
+        found.append(fits)
+    for expected, history in zip(*found, strict=True):
+        assert_same_history(history, expected)
 
 
 def test_several_sets_are_drawn_one_behind_the_other():
