@@ -255,9 +255,7 @@ class FitBuilder:
         settings, request = self._settings, self._request
         builder = self._step_builder()
         step = builder.build_step()
-        steps = self._cursor.steps_per_epoch
-        total = None if steps is None else steps * (request.epochs - request.initial_epoch)
-        loop, pace = builder.build_loop(step, total, self._progress.message)
+        loop, pace = builder.build_loop(step, self._progress.message)
         self._resources.enter_context(loop)
         if not settings.shared:
             loop.begin_warm_up(request.feed)  # while the validation is traced
@@ -269,7 +267,9 @@ class FitBuilder:
         request.feed.prepare()
         if settings.replicas is not None:
             agree_to_start(request, settings.replicas, listeners(self._callbacks))
-        return StepBuilder(settings, request.feed, listeners(self._callbacks), request.checkpoints)
+        steps, epochs = self._cursor.steps_per_epoch, request.epochs - request.initial_epoch
+        total = None if steps is None else steps * epochs
+        return StepBuilder(settings, request.feed, listeners(self._callbacks), request.checkpoints, total)
 
     def _build_validation(self, step: Step) -> tuple[ModelState, ValidationSuite, bool]:
         settings, request, model = self._settings, self._request, self._request.model

@@ -112,7 +112,7 @@ class EpochTraining:
         """Makes one compiled call of at most so many steps."""
         first = self.cursor.steps
         undisturbed = self.warm and self.suite.idle
-        settled = self.warm and self.loop.settled
+        warm = self.warm
         self.suite.admit_beside(self.idle.count)
         most = self._capped(steps)
         self.interrupts.expect(2 * most * (self.pace.step_s or 0.0))
@@ -124,7 +124,7 @@ class EpochTraining:
         if not self.warm:
             self.warm = True
             self.hosts.begin_waits()  # in the first call hosts wait for whoever compiles longest
-        if settled and epoch > self._course.first_epoch:  # in which the rest is traced
+        if warm and epoch > self._course.first_epoch:  # in which the rest is traced
             self.lag.trained(span, done.steps)
         self._count(done, span)
         if self._batch_hooks and done.steps:

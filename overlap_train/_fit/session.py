@@ -77,7 +77,6 @@ class FitSession:
         finally:
             self._training.cursor.settle()
         self._deliveries.release_step_validations()
-        self._training.loop.finish()
         if isinstance(model.optimizer, keras.optimizers.Optimizer):
             with self._settings.scope():
                 model.optimizer.finalize_variable_values(model.trainable_weights)
@@ -117,8 +116,10 @@ class FitSession:
         self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
         parts.deliveries.lag.resumed(point.max_lag)
-        if point.plan:
-            parts.training.loop.keep_to(point.plan)
+        if point.plan not in ("", parts.training.loop.plan):
+            parts.training.progress.message(
+                f"the steps may round otherwise than before the checkpoint, where the plan was: {point.plan}"
+            )
         where = f"after epoch {point.epoch}"
         if point.position.within:
             where = f"inside epoch {point.epoch + 1}, after {point.position.steps} of its steps"

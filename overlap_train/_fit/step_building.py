@@ -19,7 +19,7 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._support.printing import told
 from overlap_train._training.execution import Task, make_execution
-from overlap_train._training.kernels import FastKernels, find_fast_kernels, find_free_kernels
+from overlap_train._training.kernels import FastKernels, find_kernels, steps_that_pay_timing
 from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.parts import leaves_of
 from overlap_train._training.replicas import make_step
@@ -32,7 +32,7 @@ __all__ = ["StepBuilder"]
 class StepBuilder:
     """Builds the step and the loop of one `fit`. On the training thread.
 
-    Checkpoints hold every variable that a step uses.
+    Checkpoints hold every variable that a step uses. `total_steps` are those of the whole run, if known.
     """
 
     def __init__(
@@ -41,13 +41,15 @@ class StepBuilder:
         feed: Feed,
         callbacks: Sequence[keras.callbacks.Callback],
         checkpoints: CheckpointPolicy | None = None,
+        total_steps: int | None = None,
     ) -> None:
         self._settings = settings
         self._model = settings.model
         self._feed = feed
         self._callbacks = callbacks
         self._checkpoints = checkpoints
-        self._free = self._kept_free_kernels()
+        self._total_steps = total_steps
+        self._kernels = self._known_kernels()
 
     def build_step(self) -> Step:
         """Returns the step; its trace is that of the model, if there is one already."""
@@ -66,9 +68,7 @@ class StepBuilder:
         step.adopt(traced, reader)
         return step
 
-    def build_loop(
-        self, step: Step, total_steps: int | None, say: Callable[[str], None]
-    ) -> tuple[Loop, Pace]:
+    def build_loop(self, step: Step, say: Callable[[str], None]) -> tuple[Loop, Pace]:
         """Returns the loop that the plan asks for, and the pace of its calls."""
         settings = self._settings
         task = Task(
@@ -77,12 +77,11 @@ class StepBuilder:
             step,
             self._step_function(),
             settings.stock,
-            total_steps,
+            self._total_steps,
             self._step_key(),
             settings.around(),
             shared=settings.shared,
-            free=self._free,
-            find_fast=functools.cache(self._tried_kernels),
+            kernels=self._kernels,
         )
         plan = settings.execution
         if settings.shared and self._collectives_vary(step):
@@ -102,8 +101,8 @@ class StepBuilder:
         if settings.replicas is not None and settings.hosts.count > 1:
             metrics = functools.partial(settings.replicas.own_metrics, model)
         function = self._step_function()
-        if self._free is not None:
-            function = self._free.around(function, self._feed.full_batch)
+        if self._kernels is not None:
+            function = self._kernels.around(function, self._feed.full_batch)
         return Step(
             model,
             settings.around()(function),
@@ -138,40 +137,36 @@ class StepBuilder:
     def _step_key(self) -> tuple[Hashable, ...]:
         """Returns what a traced step depends on."""
         shared = self._feed.full_batch if self._settings.shared else None
-        names = () if self._free is None else self._free.names
-        return self._settings.train_identity, shared, names
+        kernels = self._kernels
+        return self._settings.train_identity, shared, kernels and (kernels.names, kernels.times)
 
-    def _kept_free_kernels(self) -> FastKernels | None:
+    def _known_kernels(self) -> FastKernels | None:
         """Returns what was chosen for the model's traces: a model that they have built has more layers."""
-        settings, model = self._settings, self._model
+        settings, model, steps = self._settings, self._model, self._total_steps
         if keras_models.runs_eagerly(model):
             return None
-        key = ("free kernels", settings.execution, settings.stock, settings.shared)
-        return Traces.of(model).get("train", keras_training.begin_training(model), key, self._free_kernels)
+        times = steps is not None and steps >= steps_that_pay_timing(model)
+        times = times or settings.execution.kernels == "fast"
+        key = ("kernels", settings.execution, settings.stock, settings.shared, times)
+        find = functools.partial(self._find_kernels, times=times)
+        return Traces.of(model).get("train", keras_training.begin_training(model), key, find)
 
-    def _free_kernels(self) -> FastKernels | None:
-        """Returns the faster operations with which the step is traced at once, or None.
+    def _find_kernels(self, *, times: bool) -> FastKernels | None:
+        """Returns the faster operations with which the step is traced, or None.
 
-        Unasked these are the ones that are known to be faster; the others are for the planner to try. Keras's
-        own remain where the user's code makes the step, where XLA compiles it, and where runs must repeat.
+        Keras's own remain where the user's code makes the step, where XLA compiles it, and where runs must
+        repeat.
         """
         settings, model, plan = self._settings, self._model, self._settings.execution
-        if plan.kernels == "keras" or settings.shared or keras_models.runs_eagerly(model):
+        if plan.kernels == "keras" or settings.shared:
             return None
         if plan.kernels == "fast":
-            return find_fast_kernels(model, build=True)
+            return find_kernels(model, build=True)
         compiled = plan.jit is True or (plan.jit == "auto" and bool(model.jit_compile))
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
         if not settings.stock_step or compiled or keras_training.is_deterministic() or on_gpu:
             return None
-        return find_free_kernels(model)
-
-    def _tried_kernels(self) -> FastKernels | None:
-        """Returns the faster operations that the planner may try, or None."""
-        asked = self._settings.execution.kernels
-        if asked != "auto" or (self._free is not None and not self._free.untimed):
-            return None
-        return find_fast_kernels(self._model, build=False)
+        return find_kernels(model, times=times)
 
 
 def _inspect(step: Step, model: keras.Model, feed: Feed) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.ops import script_ops
 
 __all__ = [
+    "arithmetic",
     "call_with",
     "computation",
     "handle_spec",
@@ -59,6 +61,26 @@ def iterator_over_nothing(element_spec: Any) -> Any | None:
         return OwnedIterator(components=[resource], element_spec=element_spec)
     except (TypeError, ValueError):
         return None
+
+
+_PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Conv2D")
+
+
+def arithmetic(graph: Any, rows: int) -> float:
+    """Returns about how many floating-point operations a graph's products take, for batches of so many rows.
+
+    A product of m×k and k×n numbers has m·n results of 2k operations each, and k² is mk·kn ÷ mn.
+    """
+    total = 0.0
+    for operation in graph.get_operations():
+        if operation.type in _PRODUCTS:
+            shapes = [tensor.shape for tensor in (*operation.inputs[:2], operation.outputs[0])]
+            a, b, c = (math.prod(rows if n is None else n for n in s or ()) for s in shapes)
+            together = (
+                math.prod(n or rows for n in (shapes[2] or ())[:-2]) if "Batch" in operation.type else 1
+            )
+            total += 2.0 * math.sqrt(a * b * c / max(1, together))
+    return total
 
 
 def written_inputs(graph: Any) -> set[int]:

@@ -1,6 +1,5 @@
 """Where this package keeps what another run can use, and under which conditions measured times still count.
 
-    <home>/plans/<key>.json           times of whole plans: _training/trial.py
     <home>/convolutions/<key>.json    times of single convolutions: conv/measurements.py
     <home>/zero_copy.json             from which size on a copy pays: zero_copy/policy.py
     <builds>/conv/<key>/              the compiled convolution: conv/native_cache.py
@@ -27,7 +26,6 @@ __all__ = [
     "convolution_builds",
     "convolution_times",
     "copy_times",
-    "plan_times",
     "processor_name",
 ]
 
@@ -42,11 +40,6 @@ def cache_home() -> Path | None:
         return Path(base) / "overlap_train"
     home = os.path.expanduser("~") if os.environ.get("HOME") != "" else ""
     return Path(home) / ".cache" / "overlap_train" if os.path.isabs(home) else None
-
-
-def plan_times() -> Path | None:
-    """Return the directory of the times of plans; None where there is no home."""
-    return _within("plans")
 
 
 def convolution_times() -> Path | None:

@@ -15,8 +15,8 @@ import contextlib
 import functools
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -28,16 +28,15 @@ from overlap_train._training.recurrent import is_stock_recurrence, recur
 from overlap_train.conv import library, operation, selection
 from overlap_train.conv.acceleration import stock_convolutions
 from overlap_train.conv.convolution import DepthwiseConvolution, may_run_natively
-from overlap_train.conv.measurements import ConvKey
 
 __all__ = [
     "FastKernels",
     "convolve_depthwise",
-    "find_fast_kernels",
-    "find_free_kernels",
+    "find_kernels",
     "fused_adam",
     "fused_batch_normalization",
     "has_slow_gradient",
+    "steps_that_pay_timing",
 ]
 
 
@@ -83,8 +82,8 @@ _Call = Callable[..., Any]
 _Swap = tuple[Any, str, Callable[[int | None], _Call]]
 # Below so many weights, updating them is a small part of any step.
 _MANY_WEIGHTS = 1 << 17
-# Of a model with fewer of them, Keras's graph is traced and prepared in a moment.
-_MANY_PARTS = 40
+# Its three directions take 0.3 s to be timed, and save some milliseconds of a step.
+_STEPS_FOR_A_CONVOLUTION = 50
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,6 @@ class FastKernels:
     names: tuple[str, ...]  # of what they compute, in order, such as "convolution"
     swaps: tuple[_Swap, ...]  # object, name of the method, what makes another one for the rows of a batch
     times: bool  # whether a trace times convolutions of new shapes, or leaves them to TensorFlow
-    untimed: set[ConvKey] = field(default_factory=set)  # that a trace has met
 
     def around(self, function: _Call, rows: int | None) -> _Call:
         """Return a function of batches of `rows` rows that does the same, traced on the faster operations."""
@@ -102,7 +100,7 @@ class FastKernels:
         def run(*arguments: Any) -> Any:
             with contextlib.ExitStack() as stack:
                 if not self.times:
-                    stack.enter_context(selection.only_known(self.untimed))
+                    stack.enter_context(selection.only_known())
                 for owner, method, make in self.swaps:
                     stack.enter_context(_swapped(owner, method, make(rows)))
                 return function(*arguments)
@@ -110,29 +108,23 @@ class FastKernels:
         return run
 
 
-def find_fast_kernels(model: keras.Model, *, build: bool) -> FastKernels | None:
-    """Return all faster operations for a built model, or None if there is nothing that they would change.
+def find_kernels(model: keras.Model, *, build: bool = False, times: bool = True) -> FastKernels | None:
+    """Return the faster operations for a built model, or None if there is nothing that they would change.
 
-    With `build` the convolution may be compiled if it is not yet.
+    With `build` the convolution may be compiled if it is not yet. Without `times`, a convolution of a shape
+    that was never timed is left to TensorFlow.
     """
     found = _layers(model, build=build)
     if found or _weights(model) >= _MANY_WEIGHTS:
         found |= _optimizer(model)
-    return _together(found, times=True)
-
-
-def find_free_kernels(model: keras.Model) -> FastKernels | None:
-    """Return those that are known to be faster without a trial, for models of many parts; or None.
-
-    They make the graph half as large, which is traced and prepared in half the time. A model of few parts
-    gains nothing from that and keeps Keras's last bit.
-    """
-    found = _layers(model, build=False) | _optimizer(model)
-    found.pop("recurrence", None)  # which the planner tries in runs that are long enough
-    updates = len(model.trainable_variables) if "Adam" in found else 0
-    if updates + len(found.get("normalization", ())) < _MANY_PARTS:
+    if not found:
         return None
-    return _together(found, times=False)
+    return FastKernels(tuple(found), tuple(swap for swaps in found.values() for swap in swaps), times)
+
+
+def steps_that_pay_timing(model: keras.Model) -> int:
+    """Return from how many steps on it pays to time the convolutions of a model."""
+    return _STEPS_FOR_A_CONVOLUTION * len(_float32_convolutions(model))
 
 
 def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
@@ -169,12 +161,6 @@ def _optimizer(model: keras.Model) -> dict[str, list[_Swap]]:
 
 def _weights(model: keras.Model) -> int:
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
-
-
-def _together(found: Mapping[str, Sequence[_Swap]], *, times: bool) -> FastKernels | None:
-    if not found:
-        return None
-    return FastKernels(tuple(found), tuple(swap for swaps in found.values() for swap in swaps), times)
 
 
 def _swapped(owner: Any, method: str, fast: _Call) -> contextlib.ExitStack:

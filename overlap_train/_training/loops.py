@@ -7,7 +7,9 @@ calls the model is in a state in which a snapshot can be taken.
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,7 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
 from overlap_train._inspection.graph import iterator_over_nothing
 from overlap_train._support.closing import Closing
+from overlap_train._support.threads import leaves_nothing
 from overlap_train._training.step import Batch, Logs, Step, require_logs
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "Loop",
     "Pace",
     "StepsDone",
+    "WarmUp",
     "make_loop",
 ]
 
@@ -49,12 +53,6 @@ class Pace:
         self._fixed = steps_per_call
         self._step_s: float | None = None
         self._calls = 0
-        self._next: int | None = None
-
-    @property
-    def fixed(self) -> bool:
-        """Whether the calls have a size that somebody has set."""
-        return self._fixed is not None
 
     @property
     def step_s(self) -> float | None:
@@ -65,26 +63,14 @@ class Pace:
         """Return how many steps the next call should make."""
         if self._fixed is not None:
             return self._fixed
-        if self._next is not None:
-            return self._next
         if self._step_s is None:
             return 1 if self._calls == 0 else 4
         return max(1, round(self._call_s / self._step_s))
 
-    def ask(self, steps: int) -> None:
-        """Set the size of the next calls until `settle`; what they take is then not learned from."""
-        self._next = steps
-
-    def settle(self, step_s: float | None) -> None:
-        """Go back to sizing by time, from what a step takes as measured by the caller, in seconds."""
-        self._next = None
-        self._step_s = step_s if step_s is None else max(step_s, 1e-9)
-        self._calls = 0 if step_s is None else 2
-
     def observe(self, steps: int, seconds: float) -> None:
         """Take in what a call of `steps` steps took."""
         self._calls += 1
-        if self._next is not None or self._calls == 1 or steps == 0:
+        if self._calls == 1 or steps == 0:
             return
         latest = max(seconds / steps, 1e-9)
         # Within a factor of four at a time: one stalled call must not shrink the next ones to nothing.
@@ -103,6 +89,35 @@ class StepsDone:
     logs: Logs | None = None  # of the last step, unless the model's metrics tell the same
 
 
+class WarmUp:
+    """Runs a compiled function on nothing, on a thread of its own.
+
+    Optimising a graph and making its kernels takes TensorFlow as long as hundreds of steps, needs one core
+    and leaves Python alone. What goes wrong is not reported: it comes again with the first true call. Where
+    the system starts no more threads, that call prepares it.
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work: Callable[[], object] | None = work
+        self._thread = threading.Thread(target=self._run, name="loop-warm-up", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # can't start new thread
+            self._work = None
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @leaves_nothing
+    def _run(self) -> None:
+        work, self._work = self._work, None  # which holds the data
+        with contextlib.suppress(Exception):
+            assert work is not None
+            work()
+
+
 class Loop(Closing):
     """Makes training steps from the batches at a cursor.
 
@@ -111,23 +126,20 @@ class Loop(Closing):
 
     name: str
     splits: int = 1  # parts of a batch that run at the same time
+    plan: str = ""  # how the steps are computed, as far as it may round otherwise
+    _has_run: bool = False
+    _warm_up: WarmUp | None = None
 
-    @property
-    def plan(self) -> str:
-        """How the steps are computed, as far as it may round otherwise; "" if there is no choice."""
-        return ""
-
-    @property
-    def settled(self) -> bool:
-        """Whether the next call makes its steps as all further ones will: no way is being tried."""
-        return True
-
-    def keep_to(self, plan: str) -> None:
-        """Have all steps computed as in another process, if that can be done; call it before the first."""
-
-    @abc.abstractmethod
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         """Make up to `max_steps` steps, all from the current pass, and advance the cursor."""
+        self.close()
+        done = self._run(cursor, max_steps)
+        self._has_run = True
+        return done
+
+    @abc.abstractmethod
+    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        """Make the steps."""
 
     def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
         """Return what runs on no batch what `run` will run, from any thread; None if nothing does.
@@ -137,13 +149,19 @@ class Loop(Closing):
         return None
 
     def begin_warm_up(self, feed: Feed) -> None:
-        """Begin to do so on another thread if it is worth while; `run` waits for it."""
+        """Begin to do so on another thread, unless the loop has run; `run` waits for it."""
+        work = None if self._has_run or self._warm_up is not None else self.on_nothing(feed)
+        if work is not None:
+            self._warm_up = WarmUp(work)
 
     def close(self) -> None:
         """Wait for what has been begun. May be called more than once."""
+        warm_up, self._warm_up = self._warm_up, None
+        if warm_up is not None:
+            warm_up.wait()
 
-    def finish(self) -> None:
-        """Say that no further call follows."""
+    def close_now(self) -> None:
+        """Nothing: the warm-up ends by itself."""
 
 
 class ArrayLoop(Loop):
@@ -159,7 +177,7 @@ class ArrayLoop(Loop):
         self._step = step
         self._many = self._trace(feed, compiled=compiled)
 
-    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         return self._call(cursor, max_steps)
 
     def on_nothing(self, feed: Feed) -> Callable[[], object]:
@@ -211,18 +229,27 @@ class CompiledArrayLoop(ArrayLoop):
     models whose losses Keras averages otherwise where it is unknown; see `ArrayLoop`.
     """
 
-    def __init__(self, feed: ArrayFeed, step: Step, last_step: Step) -> None:
+    def __init__(self, feed: ArrayFeed, step: Step, last_step: Step, *, asked: bool) -> None:
         super().__init__(feed, step, compiled=True)
         self._last_step = last_step
         self._last: ArrayLoop | None = None
+        self._asked = asked  # else all goes through the ordinary one where XLA refuses
+        self._refused = False
 
-    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         feed = _arrays(cursor)
         full_batches = feed.num_samples // feed.batch_size
         left = min(max_steps, full_batches - cursor.seen)
-        if left <= 0:
+        if left <= 0 or self._refused:
             return self._run_last(cursor, max_steps)
-        done = self._call(cursor, left)
+        try:
+            done = self._call(cursor, left)
+        except tf.errors.OpError:
+            if self._has_run or self._asked:
+                raise
+            # XLA could not compile it, so no step was made; an error of the data comes again without XLA.
+            self._refused = True
+            return self._run_last(cursor, max_steps)
         if done.halted or done.steps == max_steps:
             return done
         rest = self._run_last(cursor, max_steps - done.steps)
@@ -243,7 +270,7 @@ class IteratorLoop(Loop):
         self._step = step
         self._many: Callable[..., Any] | None = None
 
-    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         if self._many is None:
             self._many = self._trace(cursor.current_pass)
         done, more, finite, logs = self._many(cursor.current_pass, tf.constant(max_steps, tf.int64))
@@ -296,7 +323,7 @@ class EagerLoop(Loop):
     def __init__(self, step: Step) -> None:
         self._step = step
 
-    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         logs: Logs | None = None
         for done in range(max_steps):
             batch = self._next_batch(cursor)
@@ -316,18 +343,20 @@ class EagerLoop(Loop):
         return cursor.feed.batch(cursor.current_pass, tf.constant(cursor.seen, tf.int64))
 
 
-def make_loop(feed: Feed, step: Step, *, eager: bool = False, jit_last_step: Step | None = None) -> Loop:
+def make_loop(
+    feed: Feed, step: Step, *, eager: bool = False, jit_last_step: Step | None = None, asked: bool = True
+) -> Loop:
     """Return the loop for a feed.
 
-    With `jit_last_step` a loop over arrays is compiled as a whole; that is the step for its smaller last
-    batch.
+    With `jit_last_step` a loop over arrays is compiled as a whole, unasked only where XLA can; that is the
+    step for its smaller last batch.
     """
     if eager:
         return EagerLoop(step)
     if not isinstance(feed, ArrayFeed):
         return IteratorLoop(step)
     if jit_last_step is not None:
-        return CompiledArrayLoop(feed, step, jit_last_step)
+        return CompiledArrayLoop(feed, step, jit_last_step, asked=asked)
     return ArrayLoop(feed, step)
 
 

@@ -69,12 +69,12 @@ def forget_process() -> None:
         _kept = None
 
 
-def only_known(missing: set[ConvKey]) -> contextlib.ExitStack:
-    """Let this thread time nothing: a shape that was never timed is noted and takes `ConvKey.untimed`."""
-    before = getattr(_local, "missing", None)
-    _local.missing = missing
+def only_known() -> contextlib.ExitStack:
+    """Let this thread time nothing: a shape that was never timed takes `ConvKey.untimed`."""
+    before = getattr(_local, "only_known", False)
+    _local.only_known = True
     undo = contextlib.ExitStack()
-    undo.callback(setattr, _local, "missing", before)
+    undo.callback(setattr, _local, "only_known", before)
     return undo
 
 
@@ -83,13 +83,11 @@ def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> 
     if 0 in key.input_shape or 0 in key.output_shape:
         # Nothing to time; and TensorFlow's oneDNN kernel gives an empty batch a wrong number of channels.
         return "direct"
-    missing: set[ConvKey] | None = getattr(_local, "missing", None)
     with _lock, tf.init_scope():
         timing = _known(key)
         if timing is not None:
             return timing.chosen
-        if missing is not None:
-            missing.add(key)
+        if getattr(_local, "only_known", False):
             return key.untimed
         if not tf.executing_eagerly():  # a graph of TensorFlow 1: nothing can be run now
             return key.algorithms[0]

@@ -35,34 +35,32 @@ class Listens(kc.Callback):
         print(logs)
 
 
-def builder(model, callbacks=(), *, kind=Trainer, strategy=None, data=None, **options):
+def builder(model, callbacks=(), *, kind=Trainer, strategy=None, data=None, total_steps=None, **options):
     trainer = kind(model, strategy=strategy, **options)
     given = {} if data is None else {"x": data, "y": None}
-    return StepBuilder(trainer._settings(), request_of(trainer, **given).feed, callbacks)
+    feed = request_of(trainer, **given).feed
+    return StepBuilder(trainer._settings(), feed, callbacks, total_steps=total_steps)
 
 
 @pytest.fixture
 def searched(monkeypatch):
     """Notes what is searched for faster operations, and finds none."""
     found = []
-    monkeypatch.setattr(step_building, "find_free_kernels", lambda model: found.append("free"))
-    monkeypatch.setattr(
-        step_building, "find_fast_kernels", lambda model, build: found.append(f"fast, {build=}")
-    )
+    monkeypatch.setattr(step_building, "find_kernels", lambda model, **options: found.append(options))
     return found
 
 
 @pytest.mark.parametrize(
     ("plan", "compiled", "kind", "expected"),
     [
-        (ExecutionPlan(), {}, Trainer, ["free"]),
-        (ExecutionPlan(kernels="fast"), {}, Trainer, ["fast, build=True"]),
-        (ExecutionPlan(kernels="fast"), {}, OwnStep, ["fast, build=True"]),
+        (ExecutionPlan(), {}, Trainer, [{"times": False}]),
+        (ExecutionPlan(kernels="fast"), {}, Trainer, [{"build": True}]),
+        (ExecutionPlan(kernels="fast"), {}, OwnStep, [{"build": True}]),
         (ExecutionPlan(kernels="keras"), {}, Trainer, []),
         (ExecutionPlan(), {"run_eagerly": True}, Trainer, []),
         (ExecutionPlan(jit=True), {}, Trainer, []),
         (ExecutionPlan(), {"jit_compile": True}, Trainer, []),
-        (ExecutionPlan(jit=False), {"jit_compile": True}, Trainer, ["free"]),
+        (ExecutionPlan(jit=False), {"jit_compile": True}, Trainer, [{"times": False}]),
         (ExecutionPlan(), {}, OwnStep, []),
     ],
 )
@@ -81,10 +79,10 @@ def test_what_was_found_serves_the_model_until_it_is_compiled(searched):
     model = plain()
     for _ in range(2):
         builder(model)
-    assert searched == ["free"]
+    assert searched == [{"times": False}]
     model.compile("sgd", crossentropy())
     builder(model)
-    assert searched == ["free", "free"]
+    assert searched == 2 * [{"times": False}]
 
 
 def test_a_step_is_traced_once_for_model_and_step(searched):
@@ -140,14 +138,14 @@ def executed(monkeypatch):
     return asked
 
 
-def build_loop(made, executed, total_steps=7):
-    assert made.build_loop(SimpleNamespace(), total_steps, lambda text: None) == ("loop", "pace")
+def build_loop(made, executed):
+    assert made.build_loop(SimpleNamespace(), lambda text: None) == ("loop", "pace")
     return executed["task"], executed["plan"]
 
 
 def test_the_loop_has_the_plan_and_the_steps_of_the_run(searched, executed):
     model, plan = plain(), ExecutionPlan(steps_per_call=3)
-    task, asked = build_loop(builder(model, execution=plan), executed)
+    task, asked = build_loop(builder(model, execution=plan, total_steps=7), executed)
     assert (task.model, task.total_steps, task.stock, task.shared) == (model, 7, True, False)
     assert task.function == model.train_step
     assert asked is plan
@@ -171,26 +169,11 @@ def test_dense_gradients_are_sent_in_calls_of_many_steps(searched, executed, hos
     assert plan.steps_per_call == steps_per_call
 
 
-@pytest.mark.parametrize(
-    ("plan", "tried"),
-    [
-        (ExecutionPlan(), ["fast, build=False"]),
-        (ExecutionPlan(kernels="fast"), []),
-        (ExecutionPlan(kernels="keras"), []),
-    ],
-)
-def test_faster_operations_are_tried_once_and_only_unasked(searched, executed, plan, tried):
-    task, _ = build_loop(builder(plain(), execution=plan), executed)
-    searched.clear()
-    assert task.find_fast() is task.find_fast() is None
-    assert searched == tried
-
-
-@pytest.mark.parametrize(("untimed", "tried"), [(set(), []), ({"a convolution"}, ["fast, build=False"])])
-def test_what_runs_on_the_fast_operations_already_tries_none(searched, executed, monkeypatch, untimed, tried):
-    free = SimpleNamespace(names=("Adam",), untimed=untimed)
-    monkeypatch.setattr(step_building, "find_free_kernels", lambda model: free)
-    task, _ = build_loop(builder(plain()), executed)
-    assert task.free is free
-    task.find_fast()
-    assert searched == tried
+@pytest.mark.parametrize(("total_steps", "times"), [(None, False), (99, False), (100, True)])
+def test_convolutions_are_timed_in_a_run_that_is_long_enough(searched, total_steps, times):
+    layers = [keras.layers.Conv2D(2, 3), keras.layers.Conv2D(2, 3), keras.layers.Flatten()]
+    model = keras.Sequential([keras.Input((6, 6, 1)), *layers])
+    model.compile("sgd", "mse")
+    data = tf.data.Dataset.from_tensor_slices((tf.zeros((4, 6, 6, 1)), tf.zeros((4, 8)))).batch(2)
+    builder(model, data=data, total_steps=total_steps)
+    assert searched == [{"times": times}]

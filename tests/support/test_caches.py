@@ -48,20 +48,20 @@ def test_a_user_whom_the_system_does_not_know_has_no_cache(monkeypatch):
 def test_each_cache_has_a_place_of_its_own(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
     monkeypatch.delenv("OVERLAP_TRAIN_CACHE_DIR", raising=False)
-    kinds = (caches.plan_times, caches.convolution_times, caches.copy_times, caches.convolution_builds)
+    kinds = (caches.convolution_times, caches.copy_times, caches.convolution_builds)
     places = [kind() for kind in kinds]
     assert len(set(places)) == len(kinds)
     assert {place.parent for place in places} == {Path("/xdg/overlap_train")}
     monkeypatch.setenv("OVERLAP_TRAIN_CACHE_DIR", "/builds")
     assert caches.convolution_builds() == Path("/builds/conv")
-    assert caches.plan_times() == places[0]
+    assert caches.convolution_times() == places[0]
 
 
 def test_without_a_home_there_is_none(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "")
     monkeypatch.delenv("OVERLAP_TRAIN_CACHE_DIR", raising=False)
-    assert caches.plan_times() is caches.convolution_builds() is None
+    assert caches.convolution_times() is caches.convolution_builds() is None
 
 
 _ZEN = "processor\t: 0\nmodel name\t: AMD EPYC\ncpu family\t: 25\nmodel\t\t: 17\nflags\t\t: fpu avx512f\n\n"

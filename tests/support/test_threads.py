@@ -11,7 +11,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.context import FunctionCallOptions
 
 from overlap_train._support.threads import in_background, leaves_nothing, start
-from overlap_train._training.planner import WarmUp
+from overlap_train._training.loops import WarmUp
 from overlap_train._validation.pool import WorkerPool
 
 ADD = tf.function(lambda value: value + 1.0)

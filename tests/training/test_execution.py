@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import weakref
 
 import keras
@@ -15,10 +14,9 @@ from overlap_train import ExecutionPlan, Trainer
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras.data import recognize
-from overlap_train._training import execution, planner, trial
+from overlap_train._training import execution
 from overlap_train._training.execution import find_xla_obstacle
 from overlap_train._training.loops import Loop, make_loop
-from overlap_train._training.trial import plan_key
 from tests import networks
 
 
@@ -187,48 +185,57 @@ def test_traces_that_are_kept_hold_no_trainer():
     assert loops_of(model)
 
 
-def test_plans_are_kept_apart_by_what_makes_a_step_longer():
-    def key(strides=1, dtype="float32", loss="mse"):
-        layers = [
-            keras.layers.Conv2D(2, 3, strides, padding="same", dtype=dtype),
-            keras.layers.GlobalMaxPooling2D(),
-        ]
-        model = keras.Sequential([keras.Input((4, 4, 1)), *layers])
-        model.compile("sgd", loss)
-        return plan_key(model, tf.TensorSpec((None, 4, 4, 1)))
-
-    assert key() == key()
-    assert len({key(), key(strides=2), key(dtype="mixed_bfloat16"), key(loss="mae")}) == 4
+@pytest.mark.default_options
+def test_a_long_run_of_tiny_steps_is_compiled_by_xla_and_trains_as_keras_does(monkeypatch):
+    monkeypatch.setattr(execution, "_STEPS_THAT_PAY_XLA", 12)
+    x, y = networks.arrays()
+    expected, actual = perceptron(), perceptron()
+    plain = expected.fit(x, y, **ARGUMENTS)
+    trainer = Trainer(actual)
+    history = trainer.fit(x, y, **ARGUMENTS)
+    networks.assert_same_history(history.history, plain.history)
+    networks.assert_same_weights(actual, expected)
+    assert trainer.messages[-1].startswith("plan: in_memory, no splits, XLA")
+    trainer.fit(x, y, batch_size=32, verbose=0)
+    assert "no XLA" not in trainer.messages[-1], "what is compiled serves a short fit, too"
+    brief = Trainer(perceptron())
+    brief.fit(x, y, batch_size=32, verbose=0)
+    assert "no XLA" in brief.messages[-1]
 
 
 @pytest.mark.default_options
-def test_real_candidates_take_turns_and_train_as_keras_does(monkeypatch, tmp_path):
-    """Plain, in 2 and 4 parts, and under XLA: each makes steps of one run, and none is lost."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_what_xla_cannot_compile_unasked_is_trained_without(monkeypatch):
+    monkeypatch.setattr(execution, "_STEPS_THAT_PAY_XLA", 1)
+
+    def in_numpy(y_true, y_pred):
+        mean = tf.numpy_function(lambda y: y.mean(axis=-1), [y_pred], tf.float32)
+        return tf.reshape(mean, tf.shape(y_pred)[:1])
+
+    def model():
+        made = perceptron()
+        made.compile("sgd", networks.crossentropy(), metrics=[in_numpy])
+        return made
+
+    expected, actual = model(), model()
+    x, y = networks.arrays()
+    plain = expected.fit(x, y, **ARGUMENTS)
+    history = Trainer(actual).fit(x, y, **ARGUMENTS)
+    networks.assert_same_history(history.history, plain.history)
+    with pytest.raises(tf.errors.OpError):
+        Trainer(model(), execution=ExecutionPlan(jit=True)).fit(x, y, **ARGUMENTS)
+
+
+@pytest.mark.default_options
+def test_heavy_steps_are_split_after_configure(monkeypatch):
     monkeypatch.setattr(execution, "available_cores", lambda: 2)
     monkeypatch.setattr(execution, "splits_pay", lambda: True)
-    monkeypatch.setattr(trial, "_CALL_S", 1e-3)
-    monkeypatch.setattr(planner, "hoped_gain", lambda *_: 1e9)
-    x, y = networks.arrays(32 * 200 + 8)  # with a smaller last batch
-    arguments = {"batch_size": 32, "epochs": 4, "verbose": 0, "validation_data": networks.arrays(50, 1)}
+    monkeypatch.setattr(execution, "_HEAVY_FLOP", 1.0)
     expected, actual = perceptron(), perceptron()
-    plain = expected.fit(x, y, **arguments)
+    plain = expected.fit(*networks.arrays(), **ARGUMENTS)
     trainer = Trainer(actual)
-    history = trainer.fit(x, y, **arguments)
+    history = trainer.fit(*networks.arrays(), **ARGUMENTS)
     networks.assert_same_history(history.history, plain.history)
-    networks.assert_same_weights(actual, expected)
-    (file,) = tmp_path.rglob("*.json")
-    timed = {(row["splits"], row["jit"]) for row in json.loads(file.read_text())["timings"]}
-    assert timed == {(1, False), (2, False), (4, False), (1, True)}
-    assert [message for message in trainer.messages if "measured" in message]
-
-
-def test_a_run_too_short_to_time_its_plan_tells_it_all_the_same(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    trainer = Trainer(perceptron())
-    trainer.fit(*networks.arrays(64), batch_size=32, verbose=0)
-    (plan,) = (message for message in trainer.messages if message.startswith("plan:"))
-    assert plan == "plan: in_memory, no splits, no XLA (the run was too short to time it)"
+    assert "plan: in_memory, 4 splits, no XLA" in trainer.messages
 
 
 @pytest.mark.parametrize(

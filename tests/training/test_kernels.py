@@ -14,12 +14,11 @@ from overlap_train import ExecutionPlan, Trainer
 from overlap_train._training import kernels
 from overlap_train._training.kernels import (
     convolve_depthwise,
-    find_fast_kernels,
+    find_kernels,
     fused_adam,
     fused_batch_normalization,
     has_slow_gradient,
 )
-from overlap_train._training.trial import Candidate, CandidateTiming, PlanCache
 from overlap_train.conv import library, measurements, selection
 from tests import networks
 
@@ -99,7 +98,7 @@ def test_layers_are_swapped_while_traced_and_for_that_thread_only():
     model = network()
     layers = [layer for layer in model.layers if "call" in vars(layer)]
     assert not layers
-    around = find_fast_kernels(model, build=False).around
+    around = find_kernels(model).around
     elsewhere = []
 
     def step(x):
@@ -125,7 +124,7 @@ def test_layers_are_as_before_after_an_error():
         raise RuntimeError("while tracing")
 
     with pytest.raises(RuntimeError, match="while tracing"):
-        find_fast_kernels(model, build=False).around(step, None)(tf.zeros((4, 12)))
+        find_kernels(model).around(step, None)(tf.zeros((4, 12)))
     assert not [layer for layer in model.layers if "call" in vars(layer)]
 
 
@@ -154,7 +153,7 @@ class Own(keras.layers.BatchNormalization):
 def test_other_layers_stay_as_they_are(layer):
     model = keras.Sequential([keras.Input((3,)), layer])
     model.compile("sgd", "mse")
-    assert find_fast_kernels(model, build=False) is None
+    assert find_kernels(model) is None
 
 
 def test_what_excludes_fast_kernels_says_so():
@@ -266,24 +265,9 @@ def test_a_call_on_the_instance_is_kept_and_used():
 
     layer.call = call
     model.compile("sgd", "mse")
-    find_fast_kernels(model, build=True).around(model, None)(tf.zeros((2, 4, 4, 1)))
+    find_kernels(model, build=True).around(model, None)(tf.zeros((2, 4, 4, 1)))
     assert calls
     assert layer.call is call
-
-
-def test_a_plan_is_kept_by_what_was_fast(tmp_path):
-    cache = PlanCache(tmp_path / "plan.json")
-    timings = {
-        Candidate(fast="normalization"): CandidateTiming(1.0, 0.5),
-        Candidate(): CandidateTiming(0.5, 0.7),
-    }
-    cache.save(timings)
-    assert cache.load() == timings
-    assert Candidate(fast="convolution, normalization") not in cache.load()
-    (tmp_path / "plan.json").write_text(
-        '{"timings": [{"splits": 1, "jit": false, "build_s": 1, "step_s": 1}]}'
-    )
-    assert cache.load() == {}
 
 
 @pytest.mark.parametrize("splits", [1, 3])
@@ -318,21 +302,14 @@ def deep(layers=13):
     return model
 
 
-def few_are_many(monkeypatch):
-    """Returns a smaller network, whose parts are many from now on: it is traced in a third of the time."""
-    monkeypatch.setattr(kernels, "_MANY_PARTS", 12)
-    return deep(4)
-
-
 def images(rows=24):
     return RNG.normal(size=(rows, 6, 6, 2)).astype("float32"), RNG.integers(0, networks.CLASSES, rows)
 
 
-def test_models_of_many_parts_train_on_free_operations_from_the_first_step(monkeypatch):
+@pytest.mark.default_options
+def test_stock_models_train_on_the_faster_operations_from_the_first_step(monkeypatch):
     monkeypatch.setattr(kernels.library, "is_built", lambda: False)
-    assert kernels.find_free_kernels(network()) is None
-    assert kernels.find_free_kernels(deep()).names == ("normalization", "Adam")
-    model, plain = few_are_many(monkeypatch), deep(4)
+    model, plain = deep(4), deep(4)
     trainer = Trainer(model)
     x, y = images()
     ours = trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
@@ -341,33 +318,31 @@ def test_models_of_many_parts_train_on_free_operations_from_the_first_step(monke
     networks.assert_same_history(ours.history, theirs.history, rtol=1e-3)
 
 
-def test_who_wants_keras_own_operations_gets_them(monkeypatch):
-    model = few_are_many(monkeypatch)
-    assert kernels.find_free_kernels(model) is not None
-    trainer = Trainer(model, execution=ExecutionPlan(kernels="keras"))
+@pytest.mark.default_options
+def test_who_wants_keras_own_operations_gets_them():
+    trainer = Trainer(deep(4), execution=ExecutionPlan(kernels="keras"))
     trainer.fit(*images(8), batch_size=8, verbose=0)
     assert not [message for message in trainer.messages if "fast" in message]
 
 
-def test_convolutions_that_nobody_has_timed_are_tensorflows_and_noted(monkeypatch):
+def test_convolutions_that_nobody_has_timed_are_tensorflows():
     if not kernels.library.is_available():
         pytest.skip("needs the compiled convolution, and so a C++ compiler")
     selection.clear_timings()
-    model, (x, y) = few_are_many(monkeypatch), images(8)
-    free = kernels.find_free_kernels(model)
-    assert free.names == ("convolution", "normalization", "Adam")
-    operations = traced_operations(free.around(model.train_step, 8), (x, y))
-    assert "Conv2D" in operations
-    assert {key.direction for key in free.untimed} == {"forward", "input_gradient", "filter_gradient"}
+    model, (x, y) = deep(4), images(8)
+
+    def operations():
+        found = find_kernels(model, times=False)
+        assert found.names == ("convolution", "normalization", "Adam")
+        return traced_operations(found.around(model.train_step, 8), (x, y))
+
+    assert "OverlapTiledConv2D" not in operations()
     assert not selection.timings()
-    key = next(key for key in free.untimed if key.direction == "forward")
+    key = measurements.ConvKey("forward", "float32", (8, 6, 6, 2), (3, 3, 2, 2), (1, 1), "SAME")
     times = dict.fromkeys(key.algorithms, 1.0) | {measurements.STOCK: 2.0}
     measurements.save([measurements.Timing(key, times, "direct")])
     selection.forget_process()
-    again = kernels.find_free_kernels(model)
-    operations = traced_operations(again.around(model.train_step, 8), (x, y))
-    assert "OverlapTiledConv2D" in operations, "as another process has timed it"
-    assert key not in again.untimed
+    assert "OverlapTiledConv2D" in operations(), "as another process has timed it"
     selection.clear_timings()
 
 
@@ -460,7 +435,7 @@ def test_training_is_that_of_keras():
     y = RNG.integers(0, networks.CLASSES, 40)
     expected, actual = depthwise_network(), depthwise_network()
     arguments = {"batch_size": 16, "epochs": 2, "verbose": 0, "validation_data": (x[:20], y[:20])}
-    assert "depthwise convolution" in find_fast_kernels(actual, build=False).names
+    assert "depthwise convolution" in find_kernels(actual).names
     plain = expected.fit(x, y, **arguments)
     history = Trainer(actual, execution=ExecutionPlan(kernels="fast")).fit(x, y, **arguments)
     networks.assert_same_history(history.history, plain.history, rtol=1e-4)

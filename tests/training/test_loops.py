@@ -145,18 +145,3 @@ def test_stalled_call_shrinks_the_next_by_a_factor_of_four_at_most():
     pace.observe(4, 0.004)
     pace.observe(250, 100.0)
     assert pace.steps() == 62
-
-
-def test_trial_sets_the_size_until_it_settles():
-    pace = Pace(call_s=0.25)
-    pace.ask(7)
-    pace.observe(7, 100.0)
-    assert pace.steps() == 7
-    pace.settle(0.001)
-    assert pace.steps() == 250
-
-
-def test_fixed_size_wins_over_a_trial():
-    pace = Pace(steps_per_call=10)
-    pace.ask(7)
-    assert pace.steps() == 10
