@@ -220,7 +220,7 @@ class Explanation:
         validates: whether there is anything to validate.
         max_lag: how many epochs training may run ahead of a validation; 0 is in step.
         reasons: why training would wait for each validation, and what would change that.
-        plan: how the steps would be executed; None if that is chosen by timing during training.
+        plan: how the steps would be executed.
         steps_per_epoch: training steps of an epoch; None if they are not known before the data has been read.
         workers: the largest number of validation threads.
         snapshot_bytes: bytes of one snapshot: weights, optimizer, and other state that it holds.
@@ -232,7 +232,7 @@ class Explanation:
     validates: bool
     max_lag: int
     reasons: tuple[Reason, ...]
-    plan: str | None
+    plan: str
     steps_per_epoch: int | None
     workers: int
     snapshot_bytes: int
@@ -264,7 +264,7 @@ class Explanation:
         return "\n".join(
             [
                 first,
-                f"plan: {self.plan or 'chosen by timing while it trains'}; {steps}",
+                f"plan: {self.plan}; {steps}",
                 f"memory: {self.snapshot_bytes / 2**20:.3g} MiB a snapshot, at most {held} of them; "
                 f"{self.data_bytes / 2**20:.3g} MiB of training data held as tensors",
             ]

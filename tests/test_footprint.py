@@ -8,11 +8,9 @@ import tempfile
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from overlap_train import Trainer
-from overlap_train._training import trial
 from tests import forked, limits_target
 from tests.networks import arrays, crossentropy
 
@@ -72,17 +70,6 @@ def test_a_fit_needs_no_temporary_directory(monkeypatch, tmp_path):
     with pytest.raises(FileNotFoundError):
         tempfile.gettempdir()
     assert len(fit(resume=tmp_path / "checkpoints").history["val_loss"]) == 3
-
-
-def test_a_cache_that_cannot_be_written_is_not_noticed(monkeypatch):
-    def refuse(path, text):
-        raise OSError(30, "Read-only file system")
-
-    expected = fit().history
-    monkeypatch.setattr(trial, "replace_content", refuse)
-    monkeypatch.setattr(trial, "read_regular", lambda *_, **__: refuse(None, None))
-    for name, values in fit().history.items():
-        np.testing.assert_allclose(values, expected[name], rtol=1e-5)
 
 
 def test_too_few_threads_for_the_validation_are_named_and_none_is_left(monkeypatch):

@@ -56,7 +56,7 @@ def _unheard(callbacks: Any) -> keras.callbacks.CallbackList:
 def _explanation(request: FitRequest, parts: FitParts, steps: int | None, seconds: float) -> Explanation:
     said = parts.training.progress.messages
     lag = parts.deliveries.backlog.max_lag
-    plan = next((text.removeprefix("plan: ") for text in said if text.startswith("plan: ")), None)
+    plan = next((text.removeprefix("plan: ") for text in said if text.startswith("plan: ")), "")
     return Explanation(
         validates=bool(parts.deliveries.suite),
         max_lag=lag,

@@ -166,8 +166,8 @@ def run(options: argparse.Namespace) -> Report:
     findings += [Finding(r.identifier, r.sentence, r.sentence, "note", r.remedy) for r in explanation.reasons]
     if by_keras:
         findings.insert(0, Finding("called", "keras.Model.fit", "", "note", _TRAINER))
-    plan = explanation.plan or "chosen by timing while it trains"
-    findings.append(Finding("plan", explanation.plan, plan))
+    plan = explanation.plan
+    findings.append(Finding("plan", plan, plan))
     known = (f"plan: {plan}", *(f"validating in step with the training: {r}" for r in explanation.reasons))
     findings += [Finding("said", text, "", "note") for text in explanation.messages if text not in known]
     return Report("explain", {"fit": findings}, str(options.script))

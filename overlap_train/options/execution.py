@@ -30,7 +30,7 @@ _MOST_SPLITS = 4096
 class ExecutionPlan:
     """Set how `Trainer.fit` executes its steps.
 
-    What is left at `"auto"` is chosen, by timing where that pays.
+    What is left at `"auto"` is chosen by rules, the same in every run.
 
     All choices compute the same steps on the same batches in the same order. They round differently: splits
     and XLA in the last bit of a sum, fast kernels by some 1e-6 of a result's norm. Keras's own graph is
@@ -43,17 +43,17 @@ class ExecutionPlan:
         steps_per_call: training steps in one compiled call; "auto" makes calls that last about `call_s`.
         batch_splits: parts of a batch that run in parallel on the cores of a CPU; 1 does not split. A
             number above 1 asserts that in custom layers each row of the outputs depends only on its own row
-            of the inputs. "auto" splits only after `overlap_train.configure()`.
+            of the inputs. "auto" splits heavy steps after
+            `overlap_train.configure()`.
         jit: whether XLA compiles the steps: the whole loop for arrays in memory, otherwise each step. "auto"
-            does what `model.compile(jit_compile=...)` says, and may use XLA for small models on a CPU. XLA
-            draws other random numbers, so "auto" never compiles layers that draw. For a label or an index
-            out of range it returns NaN or clamps, where TensorFlow raises.
+            does what `model.compile(jit_compile=...)` says, and uses XLA in long runs of tiny steps on a CPU.
+            XLA draws other random numbers, so "auto" never compiles layers that draw. For a label or an
+            index out of range it returns NaN or clamps, where TensorFlow raises.
         kernels: `"keras"` runs Keras's operations. `"fast"` runs Conv2D on `overlap_train.conv`, which is
             built if need be, DepthwiseConv2D with its own filter gradient, BatchNormalization and Adam on
             TensorFlow's fused operations, and LSTM and GRU in loops of fewer operations. "auto" does so on a
-            CPU: in models of 40 or more such parts from the first step on, in others if timing shows that
-            the steps are faster. It uses the convolution only if that is built already. Training only;
-            validation runs Keras's operations.
+            CPU, and uses the convolution only if that is built already. Training only; validation runs
+            Keras's operations.
         call_s: how long a call should last, in seconds. Progress, interrupts and callbacks wait for its end.
 
     Raises:
