@@ -82,7 +82,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
             "arrays, or leave the loop to be chosen"
         )
     fixed = None if plan.steps_per_call == "auto" else int(plan.steps_per_call)
-    pace = Pace(plan.call_s, fixed)
+    pace = Pace(fixed)
     if keras_models.runs_eagerly(task.model):
         message("plan: eager")
         return make_loop(task.feed, task.step.using(task.around(task.function)), eager=True), pace

@@ -40,6 +40,9 @@ __all__ = [
 ]
 
 
+_CALL_S = 0.25
+
+
 class Pace:
     """Learns the time of a step and sizes the calls after it, or gives them a fixed number of steps.
 
@@ -48,8 +51,7 @@ class Pace:
     tracing.
     """
 
-    def __init__(self, call_s: float = 0.25, steps_per_call: int | None = None) -> None:
-        self._call_s = call_s
+    def __init__(self, steps_per_call: int | None = None) -> None:
         self._fixed = steps_per_call
         self._step_s: float | None = None
         self._calls = 0
@@ -65,7 +67,7 @@ class Pace:
             return self._fixed
         if self._step_s is None:
             return 1 if self._calls == 0 else 4
-        return max(1, round(self._call_s / self._step_s))
+        return max(1, round(_CALL_S / self._step_s))
 
     def observe(self, steps: int, seconds: float) -> None:
         """Take in what a call of `steps` steps took."""

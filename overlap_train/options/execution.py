@@ -15,7 +15,6 @@ from overlap_train._support.arguments import (
     require_choice,
     require_count,
     require_flag,
-    require_seconds,
 )
 
 __all__ = ["Auto", "ExecutionPlan"]
@@ -40,7 +39,8 @@ class ExecutionPlan:
         loop: `"in_memory"` holds the arrays as tensors and gathers batches inside the compiled loop.
             `"iterator"` draws them from a `tf.data` iterator there. "auto" holds the arrays if they fit
             `Trainer(in_memory_bytes=...)`.
-        steps_per_call: training steps in one compiled call; "auto" makes calls that last about `call_s`.
+        steps_per_call: training steps in one compiled call; "auto" makes calls of about 0.25 s.
+            Progress, interrupts and callbacks wait for the end of a call.
         batch_splits: parts of a batch that run in parallel on the cores of a CPU; 1 does not split. A
             number above 1 asserts that in custom layers each row of the outputs depends only on its own row
             of the inputs. "auto" splits heavy steps after
@@ -54,7 +54,6 @@ class ExecutionPlan:
             TensorFlow's fused operations, and LSTM and GRU in loops of fewer operations. "auto" does so on a
             CPU, and uses the convolution only if that is built already. Training only; validation runs
             Keras's operations.
-        call_s: how long a call should last, in seconds. Progress, interrupts and callbacks wait for its end.
 
     Raises:
         TypeError: a value has the wrong type.
@@ -66,7 +65,6 @@ class ExecutionPlan:
     batch_splits: int | Auto = "auto"
     jit: bool | Auto = "auto"
     kernels: Literal["auto", "keras", "fast"] = "auto"
-    call_s: float = 0.25
 
     def __post_init__(self) -> None:
         jit = self.jit
@@ -79,7 +77,6 @@ class ExecutionPlan:
             if is_text(jit, "auto")
             else require_flag("jit", jit, expected="True, False or 'auto'"),
             kernels=require_choice("kernels", self.kernels, _KERNELS),
-            call_s=require_seconds("call_s", self.call_s),
         )
         self._check_together()
 

@@ -20,10 +20,6 @@ from overlap_train import ExecutionPlan
         ({"jit": 2}, TypeError, "jit must be True, False or 'auto'"),
         ({"jit": None}, TypeError, "jit must be True, False or 'auto'"),
         ({"steps_per_call": 10**30}, ValueError, "steps_per_call must be at most"),
-        ({"call_s": float("inf")}, ValueError, "call_s must be finite; got inf"),
-        ({"call_s": float("nan")}, ValueError, "call_s must be positive"),
-        ({"call_s": 0.0}, ValueError, "call_s must be positive"),
-        ({"call_s": "1"}, TypeError, "number of seconds"),
         ({"batch_splits": 4, "jit": True}, ValueError, "exclude each other"),
     ],
 )
@@ -37,8 +33,6 @@ def test_one_split_does_not_exclude_xla():
 
 
 def test_scalars_of_numpy_are_kept_as_those_of_python():
-    plan = ExecutionPlan(
-        loop=np.str_("iterator"), steps_per_call=np.int64(3), jit=np.False_, call_s=np.float32(0.5)
-    )
-    assert plan == ExecutionPlan(loop="iterator", steps_per_call=3, jit=False, call_s=0.5)
+    plan = ExecutionPlan(loop=np.str_("iterator"), steps_per_call=np.int64(3), jit=np.False_)
+    assert plan == ExecutionPlan(loop="iterator", steps_per_call=3, jit=False)
     assert ExecutionPlan(jit=1).jit is True

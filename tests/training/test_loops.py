@@ -127,20 +127,20 @@ def test_batches_that_nobody_can_stand_in_for_are_waited_for(monkeypatch):
 
 
 def test_first_call_is_not_learned_from_because_it_traces():
-    pace = Pace(call_s=0.25)
+    pace = Pace()
     pace.observe(1, 30.0)
     assert pace.step_s is None
 
 
 def test_calls_grow_to_the_time_wished():
-    pace = Pace(call_s=0.25)
+    pace = Pace()
     pace.observe(1, 1.0)
     pace.observe(4, 0.004)
     assert pace.steps() == 250
 
 
 def test_stalled_call_shrinks_the_next_by_a_factor_of_four_at_most():
-    pace = Pace(call_s=0.25)
+    pace = Pace()
     pace.observe(1, 1.0)
     pace.observe(4, 0.004)
     pace.observe(250, 100.0)
