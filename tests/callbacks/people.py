@@ -7,7 +7,6 @@ import csv
 import datetime
 import json
 import logging
-import math
 import os
 import queue
 import random
@@ -55,19 +54,6 @@ class Ahead:
         def on_epoch_end(self, batch, logs={}):  # noqa: B006
             self.losses["epoch"].append(logs.get("val_loss"))
 
-    class BatchMetrics(Callback):
-        def __init__(self):
-            super().__init__()
-            self.train, self.validation = [], []
-
-        def on_train_batch_end(self, batch, logs=None):
-            if logs:
-                self.train.append(logs.copy())
-
-        def on_test_batch_end(self, batch, logs=None):
-            if logs:
-                self.validation.append(logs.copy())
-
     class Window(Callback):
         def __init__(self, size=3):
             super().__init__()
@@ -86,18 +72,6 @@ class Ahead:
         def on_train_batch_end(self, batch, logs=None):
             self.losses = np.append(self.losses, logs["loss"])
 
-    class Smoothed(Callback):
-        def __init__(self, beta=0.9):
-            super().__init__()
-            self.beta, self.average, self.steps, self.lowest = beta, 0.0, 0, math.inf
-
-        def on_batch_end(self, batch, logs=None):
-            self.steps += 1
-            self.average = self.beta * self.average + (1 - self.beta) * logs["loss"]
-            corrected = self.average / (1 - self.beta**self.steps)
-            if corrected < self.lowest or self.steps == 1:
-                self.lowest = corrected
-
     class ByName(Callback):
         def __init__(self):
             super().__init__()
@@ -108,17 +82,6 @@ class Ahead:
                 if name in ("batch", "size"):
                     continue
                 self.batches[name].append(value)
-
-    class Tables(Callback):
-        def on_train_begin(self, logs=None):
-            self.rows, self.worst, self.names = [], None, set()
-
-        def on_train_batch_end(self, batch, logs=None):
-            keys = list(logs.keys())
-            self.names |= set(keys)
-            self.rows.append({key: round(logs[key], 4) for key in sorted(keys)})
-            values = [row["loss"] for row in self.rows if not math.isnan(row["loss"])]
-            self.worst = max(values) if values else None
 
     class Counter(Callback):
         seen = 0
@@ -162,10 +125,6 @@ class Ahead:
 
         def on_test_batch_end(self, batch, logs=None):
             self._note("test", batch, logs)
-
-    class Inherits(LossHistory):
-        def on_epoch_end(self, epoch, logs=None):
-            self.last = self.losses[-1]
 
     class HasAProperty(Callback):
         def __init__(self):
@@ -461,11 +420,6 @@ class InStep:
             if self.step <= self.steps:
                 self.model.optimizer.learning_rate = 0.1 * self.step / self.steps
 
-    class Cosine(Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            rate = 0.05 + 0.05 * (1 + np.cos(np.pi * batch / 4))
-            self.model.optimizer.learning_rate.assign(rate)
-
     class RatesByBatch(Callback):
         def on_train_begin(self, logs=None):
             self.rates = []
@@ -499,11 +453,6 @@ class InStep:
         def on_train_batch_end(self, batch, logs=None):
             if logs["loss"] > 1e9:
                 raise ValueError("diverged")
-
-    class SavesEvery(Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if batch % 3 == 0:
-                self.weights = self.model.get_weights()
 
     def a_lambda_that_sets(folder):
         return keras.callbacks.LambdaCallback(
