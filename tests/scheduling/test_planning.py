@@ -162,24 +162,22 @@ def test_independent_layers_are_shared_out():
     assert heft_placement(side_by_side(3, cpu_s=9.0)) == (1, 1, 1)
 
 
-def test_heft_puts_a_layer_into_a_gap():
-    """The third layer fits beside the long one of the first chain, before what waits for it."""
-    graph = LayerGraph(
-        [layer("long", Port(-1)), layer("after", Port(0)), layer("short", Port(-1))], [Port(1), Port(2)]
-    )
-    seconds = {"long": (9.0, 3.0), "after": (1.0, 9.0), "short": (1.0, 9.0)}
-    costs = FixedCosts(lambda x, d: seconds[x.name][d.kind == "gpu"])
-    problem = Problem.of(graph, TWO, costs)
-    assert heft_placement(problem) == (1, 0, 0)
+# Seconds of three layers, of which the second reads the first, on CPU and GPU; and where they belong.
+HEFT = {
+    "a gap beside the long one": ({"long": (9, 3), "after": (1, 9), "short": (1, 9)}, (1, 0, 0)),
+    "no use of a GPU that is free too soon": (
+        {"first": (5, 50), "behind": (2, 3), "other": (50, 1)},
+        (0, 0, 1),
+    ),
+}
 
 
-def test_heft_begins_no_layer_before_what_it_reads():
-    """The GPU is free sooner than the first layer ends, which is of no use to the one behind it."""
-    layers = [layer("first", Port(-1)), layer("behind", Port(0)), layer("other", Port(-1))]
+@pytest.mark.parametrize(("seconds", "placement"), HEFT.values(), ids=HEFT)
+def test_heft_fills_gaps_and_begins_no_layer_before_what_it_reads(seconds, placement):
+    layers = [layer(name, Port(source)) for name, source in zip(seconds, (-1, 0, -1), strict=True)]
     graph = LayerGraph(layers, [Port(1), Port(2)])
-    seconds = {"first": (5.0, 50.0), "behind": (2.0, 3.0), "other": (50.0, 1.0)}
-    costs = FixedCosts(lambda x, d: seconds[x.name][d.kind == "gpu"])
-    assert heft_placement(Problem.of(graph, TWO, costs)) == (0, 0, 1)
+    costs = FixedCosts(lambda x, d: float(seconds[x.name][d.kind == "gpu"]))
+    assert heft_placement(Problem.of(graph, TWO, costs)) == placement
 
 
 def test_what_would_take_too_long_is_refused_or_ended():
