@@ -38,14 +38,6 @@ def problem(platform=LINKED, examples=1.0):
     return Problem.of(fork(), platform, costs, examples)
 
 
-def test_what_is_left_out_takes_no_time_in_a_plan():
-    graph, costs = cut(), FixedCosts(times(0.01, 0.1))
-    in_form = {whole: Problem.of(graph, CORES, costs, whole=whole) for whole in (False, True)}
-    assert exhaustive_placement(in_form[True]).makespan_s == pytest.approx(0.01 + 2e-6)
-    assert exhaustive_placement(in_form[False]).makespan_s > 0.0109
-    assert in_form[True].run_s[1:5] == ((0.0, 0.0),) * 4
-
-
 def test_optimistic_costs_know_both_forms_and_that_pieces_share_a_device():
     whole_s = optimistic_costs(Problem.of(cut(), CORES, FixedCosts(times(0.01, 1.0))))[0]
     assert whole_s == pytest.approx([0.01 + 1e-6] * 2)
@@ -91,23 +83,6 @@ def test_a_list_schedule_idles_no_device_that_has_a_ready_layer():
     assert seen[0] == (0, [0.0, 0.0])
     assert seen[1] == (1, [0.0, 1.0])  # the GPU is to run `a`
     assert plan.makespan_s == pytest.approx(max(0.25 + 1.0, 2.0) + 1.5 + 1.0)
-
-
-def test_one_after_another_the_larger_rank_goes_first():
-    for ranks, makespan in (((2.0, 1.0, 0.0), 7.0), ((1.0, 2.0, 0.0), 7.0)):
-        plan = sequence_schedule(problem(), ranks, (0, 0, 0))
-        assert plan.makespan_s == makespan
-        first, second = sorted((0, 1), key=lambda index: -ranks[index])
-        assert plan.ranks[first] > plan.ranks[second] > plan.ranks[2]
-        assert plan.waits == ((first, second),)
-
-
-def test_layers_in_slots_of_their_own_wait_for_nobody():
-    plan = sequence_schedule(
-        problem(Platform((Device("cpu", slots=2), Device("gpu", "gpu")))), (2, 1, 0), (0,) * 3
-    )
-    assert plan.makespan_s == 5.0
-    assert plan.waits == ()
 
 
 TWO = Platform((Device("cpu"), Device("gpu", "gpu")))
