@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import enum
 import io
-import json
 import logging
 
 import keras
@@ -14,16 +13,10 @@ import numpy as np
 
 Callback = keras.callbacks.Callback
 MODEL = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-HOSTILE: dict[str, object] = {}
 
 
 def act(*_, **__):
     MODEL.trainable = False
-
-
-def hostile(hook):
-    HOSTILE[hook.__name__] = hook
-    return hook
 
 
 class Thing:
@@ -58,11 +51,6 @@ class AskedKind(metaclass=Asked):
     pass
 
 
-class Encoder(json.JSONEncoder):
-    def default(self, o):
-        return act()
-
-
 class Handler(logging.Handler):
     def emit(self, record):
         act()
@@ -83,17 +71,11 @@ class Slotted:
 
 
 class Level(int):
-    """A number whose comparison, text and attribute are code of the user's."""
-
-    model = MODEL
+    """A number whose comparison is code of the user's."""
 
     def __gt__(self, other):
         act()
         return True
-
-    def __str__(self):
-        act()
-        return ""
 
 
 class Named(enum.IntEnum):
@@ -103,292 +85,139 @@ class Named(enum.IntEnum):
         act()
 
 
-class AskedObject:
-    def __instancecheck__(self, thing):
-        act()
-        return True
-
-
 def applied(function):
     act()
     return function
 
 
 VECTORIZED = np.vectorize(act)
-UFUNC = np.frompyfunc(act, 1, 1)
 LEVEL = Level(3)
-ASKED = AskedObject()
 LOGGER = logging.getLogger("hostile")
 LOGGER.addHandler(Handler())
 LOGGER.propagate = False
 
 
-# At a definition.
+class Ways:
+    """Hooks of batches, by the way on which they reach the training."""
 
+    # At a definition.
 
-@hostile
-def a_decorator_is_called(self, batch, logs=None):
-    @applied
-    def inner(): ...
+    def a_decorator_is_called(self, batch, logs=None):
+        @applied
+        def inner(): ...
 
+    def a_keyword_s_default_is_computed(self, batch, logs=None):
+        def inner(*, x=act()): ...  # noqa: B008
 
-@hostile
-def a_default_is_computed(self, batch, logs=None):
-    def inner(x=act()): ...  # noqa: B008
+    # Along an exception.
 
-
-@hostile
-def a_keyword_s_default_is_computed(self, batch, logs=None):
-    def inner(*, x=act()): ...  # noqa: B008
-
-
-@hostile
-def a_lambda_s_default_is_computed(self, batch, logs=None):
-    self.kept.append(0 if (lambda x=act(): 0) else 1)  # noqa: B008
-
-
-# Along an exception.
-
-
-@hostile
-def a_missing_key_is_handled(self, batch, logs=None):
-    try:
-        logs["missing"]
-    except KeyError:
-        act()
-
-
-@hostile
-def a_division_is_handled(self, batch, logs=None):
-    try:
-        1 / 0  # noqa: B018
-    except ZeroDivisionError:
-        self.model.optimizer.learning_rate.assign(0.0)
-
-
-@hostile
-def a_handler_sees_what_was_set_before_the_error(self, batch, logs=None):
-    held = logs
-    try:
-        held = self.model
-        print(batch)
-        held = None
-    except ValueError:
-        held.trainable = False
-
-
-@hostile
-def finally_sees_it_too(self, batch, logs=None):
-    held = logs
-    try:
-        held = self.model
-        print(batch)
-        held = logs
-    finally:
-        held.trainable = False
-
-
-@hostile
-def a_way_out_of_a_loop_passes_finally(self, batch, logs=None):
-    held = logs
-    for _ in range(2):
+    def a_missing_key_is_handled(self, batch, logs=None):
         try:
-            break
-        finally:
+            logs["missing"]
+        except KeyError:
+            act()
+
+    def a_handler_sees_what_was_set_before_the_error(self, batch, logs=None):
+        held = logs
+        try:
             held = self.model
-    held.trainable = False
+            print(batch)
+            held = None
+        except ValueError:
+            held.trainable = False
 
+    def the_kind_of_error_is_computed(self, batch, logs=None):
+        try:
+            print(batch)
+        except self.act():
+            pass
 
-@hostile
-def the_kind_of_error_is_computed(self, batch, logs=None):
-    try:
-        print(batch)
-    except self.act():
-        pass
+    def an_error_s_class_acts(self, batch, logs=None):
+        self.error = ActsWhenMade("x")
 
-
-@hostile
-def a_cause_is_computed(self, batch, logs=None):
-    raise ValueError from act()
-
-
-@hostile
-def an_assertion_s_text_is_computed(self, batch, logs=None):
-    assert batch < 0, act()
-
-
-@hostile
-def an_error_s_class_acts(self, batch, logs=None):
-    self.error = ActsWhenMade("x")
-
-
-@hostile
-def a_context_hides_the_error(self, batch, logs=None):
-    with contextlib.suppress(KeyError):
-        self.kept.append(logs["missing"])
-        return
-    act()
-
-
-# In an expression.
-
-
-@hostile
-def a_condition_may_set_a_variable(self, batch, logs=None):
-    held = self.act
-    batch and (held := None)
-    if held is not None:
-        held()
-
-
-@hostile
-def either_way_may_set_it(self, batch, logs=None):
-    self.kept.append(1) if (held := self.act) is batch else (held := None)
-    if held is not None:
-        held()
-
-
-@hostile
-def a_chain_of_comparisons_ends_early(self, batch, logs=None):
-    held = None
-    1 < 0 < (held := 3)  # noqa: B015
-    if held is None:
+    def a_context_hides_the_error(self, batch, logs=None):
+        with contextlib.suppress(KeyError):
+            self.kept.append(logs["missing"])
+            return
         act()
 
+    # In an expression.
 
-@hostile
-def a_comprehension_sets_a_variable(self, batch, logs=None):
-    held = logs
-    self.kept += [0 for _ in (1,) if (held := self.model)]
-    held.trainable = False
+    def a_condition_may_set_a_variable(self, batch, logs=None):
+        held = self.act
+        batch and (held := None)
+        if held is not None:
+            held()
 
+    def a_comprehension_sets_a_variable(self, batch, logs=None):
+        held = logs
+        self.kept += [0 for _ in (1,) if (held := self.model)]
+        held.trainable = False
 
-@hostile
-def a_place_is_computed(self, batch, logs=None):
-    self.kept[act()] = 1
+    def a_place_is_computed(self, batch, logs=None):
+        self.kept[act()] = 1
 
+    def a_sign_is_asked_for(self, batch, logs=None):
+        self.kept.append(-self.thing)
 
-@hostile
-def a_sign_is_asked_for(self, batch, logs=None):
-    self.kept.append(-self.thing)
+    def a_property_is_looked_for(self, batch, logs=None):
+        self.kept.append(hasattr(self.thing, "shown"))
 
+    def a_slot_is_no_setting_of_the_class(self, batch, logs=None):
+        if self.slotted.every is not None:
+            return
+        act()
 
-@hostile
-def the_owner_of_an_annotation_is_computed(self, batch, logs=None):
-    self.thing.act().x: int
+    def a_loop_carries_the_model_turn_by_turn(self, batch, logs=None):
+        a = b = c = d = logs
+        while batch < 9:
+            if a is not logs:
+                a.trainable = False
+            a, b, c, d = b, c, d, self.model
+            batch += 1
 
+    # Handed on to others.
 
-@hostile
-def a_property_is_looked_for(self, batch, logs=None):
-    self.kept.append(hasattr(self.thing, "shown"))
+    def a_class_is_a_key(self, batch, logs=None):
+        self.kept.append(sorted([2, 1], key=Made))
 
+    def a_metaclass_is_asked(self, batch, logs=None):
+        self.kept.append(isinstance(batch, AskedKind))
 
-@hostile
-def a_slot_is_no_setting_of_the_class(self, batch, logs=None):
-    if self.slotted.every is not None:
-        return
-    act()
+    def numpy_calls_a_function(self, batch, logs=None):
+        self.kept.append(VECTORIZED([batch]))
 
+    def a_logger_has_a_handler(self, batch, logs=None):
+        LOGGER.warning("batch %s", batch)
 
-@hostile
-def a_loop_carries_the_model_turn_by_turn(self, batch, logs=None):
-    a = b = c = d = logs
-    while batch < 9:
-        if a is not logs:
-            a.trainable = False
-        a, b, c, d = b, c, d, self.model
-        batch += 1
+    def a_file_writes_to_an_object(self, batch, logs=None):
+        self.file.write(b"x")
 
+    def a_missing_key_is_made(self, batch, logs=None):
+        self.kept.append(self.making[batch])
 
-# Handed on to others.
+    def the_class_of_the_model_is_changed(self, batch, logs=None):
+        self.model.__class__.train_step = batch
 
+    # By what looks like a number, or like data.
 
-@hostile
-def a_class_is_a_key(self, batch, logs=None):
-    self.kept.append(sorted([2, 1], key=Made))
+    def a_number_is_compared(self, batch, logs=None):
+        self.kept.append(batch < LEVEL)
 
+    def a_number_of_an_enumeration_acts(self, batch, logs=None):
+        Named.FIRST.act()
 
-@hostile
-def a_class_is_an_encoder(self, batch, logs=None):
-    self.kept.append(json.dumps(batch, cls=Encoder))
+    def numbers_are_sorted(self, batch, logs=None):
+        self.numbers.sort()
 
+    def an_error_leads_to_its_frame(self, batch, logs=None):
+        try:
+            logs["missing"]
+        except KeyError as error:
+            error.__traceback__.tb_frame.f_locals["self"].model.trainable = False
 
-@hostile
-def a_metaclass_is_asked(self, batch, logs=None):
-    self.kept.append(isinstance(batch, AskedKind))
-
-
-@hostile
-def numpy_calls_a_function(self, batch, logs=None):
-    self.kept.append(VECTORIZED([batch]))
-
-
-@hostile
-def numpy_has_made_an_operation_of_it(self, batch, logs=None):
-    self.kept.append(UFUNC(batch))
-
-
-@hostile
-def a_logger_has_a_handler(self, batch, logs=None):
-    LOGGER.warning("batch %s", batch)
-
-
-@hostile
-def a_file_writes_to_an_object(self, batch, logs=None):
-    self.file.write(b"x")
+    def the_parameters_hold_a_function(self, batch, logs=None):
+        self.params["act"](batch)
 
 
-@hostile
-def a_missing_key_is_made(self, batch, logs=None):
-    self.kept.append(self.making[batch])
-
-
-@hostile
-def the_class_of_the_model_is_changed(self, batch, logs=None):
-    self.model.__class__.train_step = batch
-
-
-@hostile
-def an_object_is_asked_what_belongs_to_it(self, batch, logs=None):
-    self.kept.append(isinstance(batch, ASKED))
-
-
-# By what looks like a number, or like data.
-
-
-@hostile
-def a_number_is_compared(self, batch, logs=None):
-    self.kept.append(batch < LEVEL)
-
-
-@hostile
-def a_number_is_written(self, batch, logs=None):
-    self.kept.append(f"{LEVEL}")
-
-
-@hostile
-def a_number_has_an_attribute(self, batch, logs=None):
-    LEVEL.model.trainable = False
-
-
-@hostile
-def a_number_of_an_enumeration_acts(self, batch, logs=None):
-    Named.FIRST.act()
-
-
-@hostile
-def numbers_are_sorted(self, batch, logs=None):
-    self.numbers.sort()
-
-
-@hostile
-def an_error_leads_to_its_frame(self, batch, logs=None):
-    try:
-        logs["missing"]
-    except KeyError as error:
-        error.__traceback__.tb_frame.f_locals["self"].model.trainable = False
-
-
-@hostile
-def the_parameters_hold_a_function(self, batch, logs=None):
-    self.params["act"](batch)
+HOSTILE = {name: hook for name, hook in vars(Ways).items() if not name.startswith("_")}

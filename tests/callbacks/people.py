@@ -7,7 +7,6 @@ import csv
 import datetime
 import json
 import logging
-import math
 import os
 import queue
 import random
@@ -25,190 +24,381 @@ LOGGER = logging.getLogger("people")
 EVERY = 2
 LOSSES: list[float] = []
 
-AHEAD: dict[str, object] = {}
-"""Factories, given a folder, of those that let the training run ahead."""
-IN_STEP: dict[str, object] = {}
-"""And of those that have to be called between its steps."""
+
+def batch_output(batch, logs):
+    print("Finished batch: " + str(batch))
+    print(logs)
 
 
-def ahead(make):
-    AHEAD[make.__name__] = make
-    return make
+class Ahead:
+    """Those that let the training run ahead: classes, and what makes one that is given a folder."""
+
+    # What keeps what it is given.
+
+    class LossHistory(Callback):
+        def on_train_begin(self, logs=None):
+            self.losses = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.losses.append(logs.get("loss"))
+
+    class OldLossHistory(Callback):
+        def on_train_begin(self, logs={}):  # noqa: B006
+            self.losses = {"batch": [], "epoch": []}
+            self.accuracy = {"batch": [], "epoch": []}
+
+        def on_batch_end(self, batch, logs={}):  # noqa: B006
+            self.losses["batch"].append(logs.get("loss"))
+            self.accuracy["batch"].append(logs.get("accuracy"))
+
+        def on_epoch_end(self, batch, logs={}):  # noqa: B006
+            self.losses["epoch"].append(logs.get("val_loss"))
+
+    class Window(Callback):
+        def __init__(self, size=3):
+            super().__init__()
+            self.recent = collections.deque(maxlen=size)
+            self.means = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            logs = logs or {}
+            self.recent.append(float(logs["loss"]))
+            self.means.append(float(np.mean(self.recent)))
+
+    class Arrays(Callback):
+        def on_train_begin(self, logs=None):
+            self.losses = np.array([])
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.losses = np.append(self.losses, logs["loss"])
+
+    class ByName(Callback):
+        def __init__(self):
+            super().__init__()
+            self.batches = collections.defaultdict(list)
+
+        def on_train_batch_end(self, batch, logs=None):
+            for name, value in (logs or {}).items():
+                if name in ("batch", "size"):
+                    continue
+                self.batches[name].append(value)
+
+    class Counter(Callback):
+        seen = 0
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.seen += 1
+
+        def on_train_batch_end(self, batch, logs=None):
+            return
+
+        def on_epoch_end(self, epoch, logs=None):
+            logs["batches"] = self.seen
+
+    class Queued(Callback):
+        def __init__(self):
+            super().__init__()
+            self.queue = queue.Queue()
+            self.log = dict(epoch=0, batch=0, loss=[])
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.log.update({"batch": batch + 1})
+            self.log["loss"].append(logs["loss"])
+            self.queue.put({"run": dict(self.log)})
+
+    class Helped(Callback):
+        """Calls methods of its own, as one for training and validation."""
+
+        def __init__(self):
+            super().__init__()
+            self.lines = []
+
+        def _note(self, when, number, logs):
+            self.lines.append(self._line(when, number, logs or {}))
+
+        @staticmethod
+        def _line(when, number, logs):
+            return f"{when} {number}: " + ", ".join(f"{k}={v:.4f}" for k, v in logs.items())
+
+        def on_train_batch_end(self, batch, logs=None):
+            self._note("train", batch, logs)
+
+        def on_test_batch_end(self, batch, logs=None):
+            self._note("test", batch, logs)
+
+    class HasAProperty(Callback):
+        def __init__(self):
+            super().__init__()
+            self.sum, self.count = 0.0, 0
+
+        @property
+        def mean(self):
+            return self.sum / max(self.count, 1)
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.sum += logs["loss"]
+            self.count += 1
+            print(f"{self.mean:.3f}")
+
+    class FunctionInside(Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            def shown(value: float) -> str:
+                return f"{value:.3f}"
+
+            self.text = shown(logs["loss"])
+
+    class ArrayOfTheClass(Callback):
+        losses = np.array([])
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.losses = np.append(self.losses, logs["loss"])
+
+    # What prints.
+
+    class PrintsEvery(Callback):
+        def __init__(self, every=2):
+            super().__init__()
+            self.every = every
+
+        def on_train_batch_end(self, batch, logs=None):
+            if self.every and batch % self.every == 0:
+                print(f"Batch {batch}: loss {logs['loss']:.4f}")
+
+    class PrintsAll(Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            print("Start epoch {} of training; got log keys: {}".format(epoch, list(logs.keys())))  # noqa: UP032
+
+        def on_train_batch_begin(self, batch, logs=None):
+            print("...Training: start of batch %d; got log keys: %s" % (batch, list(logs.keys())))  # noqa: UP031
+
+        def on_train_batch_end(self, batch, logs=None):
+            print("For batch {}, loss is {:7.2f}.".format(batch, logs["loss"]))
+
+        def on_test_batch_begin(self, batch, logs=None):
+            print(f"...Evaluating: start of batch {batch}")
+
+        def on_test_batch_end(self, batch, logs=None):
+            print("...Evaluating: end of batch", batch, sorted(logs), sep=" ", end="\n", flush=True)
+
+    class Dots(Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if (batch + 1) % EVERY == 0:
+                sys.stdout.write(".")
+                sys.stdout.flush()
+
+        def on_epoch_end(self, epoch, logs=None):
+            print("\n", end="" if epoch % 2 else "\r")
+
+    class Percent(Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            steps = self.params.get("steps") or self.params["steps"]
+            done = int(20 * (batch + 1) / steps)
+            print("\r[" + "=" * done + " " * (20 - done) + "]", end="")
+
+    class Logs(Callback):
+        def on_batch_end(self, batch, logs=None):
+            logs = logs or {}
+            if batch % 2 == 0:
+                message = f"Epoch {self.params['epochs']}, Batch {batch}"
+                for name, value in logs.items():
+                    message += f" - {name}: {value:.4f}"
+                LOGGER.info(message)
+                logging.debug("%s", message)
+
+    # What writes.
+
+    def csv_file(folder):
+        class Rows(Callback):
+            def on_train_begin(self, logs=None):
+                self.file = open(Path(folder) / "rows.csv", "w", newline="")  # noqa: SIM115
+                self.writer = csv.writer(self.file)
+
+            def on_train_batch_end(self, batch, logs=None):
+                self.writer.writerow([batch, logs["loss"]])
+
+            def on_train_end(self, logs=None):
+                self.file.close()
+
+        return Rows()
+
+    def appends_to_a_file(folder):
+        class Appends(Callback):
+            def __init__(self, path):
+                super().__init__()
+                self.path = str(path)
+
+            def on_batch_end(self, batch, logs=None):
+                with open(os.path.join(self.path, "losses.txt"), "a") as f:
+                    f.write(str(logs["loss"]) + "\n")
+
+        return Appends(folder)
+
+    def json_lines(folder):
+        class Lines(Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                try:
+                    line = json.dumps({"batch": int(batch), **{k: float(v) for k, v in logs.items()}})
+                except (KeyError, TypeError) as error:
+                    line = str(error)
+                with open(f"{folder}/lines.json", "a", encoding="utf-8") as f:
+                    print(line, file=f)
+
+        return Lines()
+
+    # Bars.
+
+    class Bars(Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.bar = tqdm(total=self.params["steps"], desc=f"Epoch {epoch + 1}", disable=True)
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.bar.update(1)
+            if logs:
+                self.bar.set_postfix({"loss": f"{logs.get('loss', 0):.4f}"})
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.bar.close()
+
+    # Functions in a LambdaCallback.
+
+    def a_function(folder):
+        return keras.callbacks.LambdaCallback(on_train_batch_end=batch_output)
+
+    def a_closure(folder):
+        seen = []
+        return keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: seen.append(logs["loss"])
+        )
+
+    def a_global_list(folder):
+        return keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: LOSSES.append(logs["loss"])
+        )
+
+    def a_helper_of_the_module(folder):
+        class Mine(Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                batch_output(batch, logs)
+
+        return Mine()
+
+    # Epochs and their beginnings.
+
+    class EpochTimes(Callback):
+        def on_train_begin(self, logs=None):
+            self.times = []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.start = time.time()
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.times.append(time.time() - self.start)
+
+    class Rates(Callback):
+        def __init__(self):
+            super().__init__()
+            self.rates = []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.rates.append(float(self.model.optimizer.learning_rate))
+            print(f"Epoch {epoch}: rate {self.rates[-1]:.5f}", datetime.datetime.now() is None)
+
+    class RateByEpoch(Callback):
+        """Sets what the next epoch is trained with, which is found by comparison."""
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                self.model.optimizer.learning_rate = 0.01
+
+    class WarmUpByEpoch(Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            keras.ops.convert_to_numpy(self.model.optimizer.learning_rate.assign(0.02 * (epoch + 1)))
+
+    class WeightsAsAnEpochBegins(Callback):
+        def on_train_begin(self, logs=None):
+            self.norms = []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.norms.append([float(np.linalg.norm(w)) for w in self.model.get_weights()])
+
+    class MetricsAsAnEpochBegins(Callback):
+        def on_train_begin(self, logs=None):
+            self.metrics = []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch:  # before the first one Keras has built no metrics
+                self.metrics.append({k: float(v) for k, v in self.model.get_metrics_result().items()})
+
+    class EvaluatesAsAnEpochBegins(Callback):
+        """Leaves its batches in the metrics, with which Keras goes on."""
+
+        def on_epoch_begin(self, epoch, logs=None):
+            x = np.linspace(-1, 1, 36).reshape(3, 12).astype("float32")
+            self.model.evaluate(x, np.arange(3), verbose=0)
+
+    class Unfreezes(Callback):
+        """Draws, and looks at the history, as an epoch begins."""
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.drawn = random.random()
+            self.before = list(self.model.history.history.get("val_loss", []))
+
+    class StopsAtAccuracy(Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if (logs or {}).get("val_loss", 9) < 1.2:
+                print("\nReached, so cancelling training!")
+                self.model.stop_training = True
+
+    class OwnPlateau(Callback):
+        def __init__(self, factor=0.5, patience=1):
+            super().__init__()
+            self.factor, self.patience, self.wait, self.best = factor, patience, 0, np.inf
+
+        def on_epoch_end(self, epoch, logs=None):
+            if logs["val_loss"] < self.best - 0.05:
+                self.best, self.wait = logs["val_loss"], 0
+                return
+            self.wait += 1
+            if self.wait >= self.patience:
+                rate = float(self.model.optimizer.learning_rate)
+                self.model.optimizer.learning_rate = rate * self.factor
+
+    class BestWeights(keras.callbacks.EarlyStopping):
+        def __init__(self):
+            super().__init__("val_loss", patience=2, restore_best_weights=True)
+
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, logs)
+            self.seen = self.best
+
+    def own_checkpoint(folder):
+        class Saves(keras.callbacks.ModelCheckpoint):
+            def on_epoch_end(self, epoch, logs=None):
+                super().on_epoch_end(epoch, logs)
+                print("saved", self.filepath is not None)
+
+        return Saves(Path(folder) / "{epoch}.weights.h5", save_weights_only=True)
+
+    class Confusion(Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            x = np.linspace(-1, 1, 36).reshape(3, 12).astype("float32")
+            self.classes = self.model.predict(x, verbose=0).argmax(-1)
+
+    class Templates(Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            pass
+
+        def on_batch_begin(self, batch, logs=None):
+            """Nothing."""
+
+        def on_batch_end(self, batch, logs={}):  # noqa: B006
+            return
+
+        def on_test_batch_end(self, batch, logs=None):
+            pass
 
 
-def in_step(make):
-    IN_STEP[make.__name__] = make
-    return make
-
-
-def of_class(register):
-    def made(kind):
-        register[kind.__name__] = lambda folder: kind()
-        return kind
-
-    return made
-
-
-# What keeps what it is given.
-
-
-@of_class(AHEAD)
-class LossHistory(Callback):
-    def on_train_begin(self, logs=None):
-        self.losses = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.losses.append(logs.get("loss"))
-
-
-@of_class(AHEAD)
-class OldLossHistory(Callback):
-    def on_train_begin(self, logs={}):  # noqa: B006
-        self.losses = {"batch": [], "epoch": []}
-        self.accuracy = {"batch": [], "epoch": []}
-
-    def on_batch_end(self, batch, logs={}):  # noqa: B006
-        self.losses["batch"].append(logs.get("loss"))
-        self.accuracy["batch"].append(logs.get("accuracy"))
-
-    def on_epoch_end(self, batch, logs={}):  # noqa: B006
-        self.losses["epoch"].append(logs.get("val_loss"))
-
-
-@of_class(AHEAD)
-class BatchMetrics(Callback):
-    def __init__(self):
-        super().__init__()
-        self.train, self.validation = [], []
-
-    def on_train_batch_end(self, batch, logs=None):
-        if logs:
-            self.train.append(logs.copy())
-
-    def on_test_batch_end(self, batch, logs=None):
-        if logs:
-            self.validation.append(logs.copy())
-
-
-@of_class(AHEAD)
-class Window(Callback):
-    def __init__(self, size=3):
-        super().__init__()
-        self.recent = collections.deque(maxlen=size)
-        self.means = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        logs = logs or {}
-        self.recent.append(float(logs["loss"]))
-        self.means.append(float(np.mean(self.recent)))
-
-
-@of_class(AHEAD)
-class Arrays(Callback):
-    def on_train_begin(self, logs=None):
-        self.losses = np.array([])
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.losses = np.append(self.losses, logs["loss"])
-
-
-@of_class(AHEAD)
-class Smoothed(Callback):
-    def __init__(self, beta=0.9):
-        super().__init__()
-        self.beta, self.average, self.steps, self.lowest = beta, 0.0, 0, math.inf
-
-    def on_batch_end(self, batch, logs=None):
-        self.steps += 1
-        self.average = self.beta * self.average + (1 - self.beta) * logs["loss"]
-        corrected = self.average / (1 - self.beta**self.steps)
-        if corrected < self.lowest or self.steps == 1:
-            self.lowest = corrected
-
-
-@of_class(AHEAD)
-class ByName(Callback):
-    def __init__(self):
-        super().__init__()
-        self.batches = collections.defaultdict(list)
-
-    def on_train_batch_end(self, batch, logs=None):
-        for name, value in (logs or {}).items():
-            if name in ("batch", "size"):
-                continue
-            self.batches[name].append(value)
-
-
-@of_class(AHEAD)
-class Tables(Callback):
-    def on_train_begin(self, logs=None):
-        self.rows, self.worst, self.names = [], None, set()
-
-    def on_train_batch_end(self, batch, logs=None):
-        keys = list(logs.keys())
-        self.names |= set(keys)
-        self.rows.append({key: round(logs[key], 4) for key in sorted(keys)})
-        values = [row["loss"] for row in self.rows if not math.isnan(row["loss"])]
-        self.worst = max(values) if values else None
-
-
-@of_class(AHEAD)
-class Counter(Callback):
-    seen = 0
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.seen += 1
-
-    def on_train_batch_end(self, batch, logs=None):
-        return
-
-    def on_epoch_end(self, epoch, logs=None):
-        logs["batches"] = self.seen
-
-
-@of_class(AHEAD)
-class Queued(Callback):
-    def __init__(self):
-        super().__init__()
-        self.queue = queue.Queue()
-        self.log = dict(epoch=0, batch=0, loss=[])
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.log.update({"batch": batch + 1})
-        self.log["loss"].append(logs["loss"])
-        self.queue.put({"run": dict(self.log)})
-
-
-@of_class(AHEAD)
-class Helped(Callback):
-    """Calls methods of its own, as one for training and validation."""
-
-    def __init__(self):
-        super().__init__()
-        self.lines = []
-
-    def _note(self, when, number, logs):
-        self.lines.append(self._line(when, number, logs or {}))
-
-    @staticmethod
-    def _line(when, number, logs):
-        return f"{when} {number}: " + ", ".join(f"{k}={v:.4f}" for k, v in logs.items())
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._note("train", batch, logs)
-
-    def on_test_batch_end(self, batch, logs=None):
-        self._note("test", batch, logs)
-
-
-@of_class(AHEAD)
-class Inherits(LossHistory):
-    def on_epoch_end(self, epoch, logs=None):
-        self.last = self.losses[-1]
-
-
-@of_class(AHEAD)
-class AsksItsBase(LossHistory):
+class AsksItsBase(Ahead.LossHistory):
     def on_train_batch_begin(self, batch, logs=None):
         super(AsksItsBase, self).on_train_batch_begin(batch, logs)  # noqa: UP008
 
@@ -217,424 +407,68 @@ class AsksItsBase(LossHistory):
         self.count = len(self.losses)
 
 
-@of_class(AHEAD)
-class HasAProperty(Callback):
-    def __init__(self):
-        super().__init__()
-        self.sum, self.count = 0.0, 0
+class InStep:
+    """Those that have to be called between its steps."""
 
-    @property
-    def mean(self):
-        return self.sum / max(self.count, 1)
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.sum += logs["loss"]
-        self.count += 1
-        print(f"{self.mean:.3f}")
-
-
-@of_class(AHEAD)
-class FunctionInside(Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        def shown(value: float) -> str:
-            return f"{value:.3f}"
-
-        self.text = shown(logs["loss"])
-
-
-@of_class(AHEAD)
-class ArrayOfTheClass(Callback):
-    losses = np.array([])
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.losses = np.append(self.losses, logs["loss"])
-
-
-# What prints.
-
-
-@of_class(AHEAD)
-class PrintsEvery(Callback):
-    def __init__(self, every=2):
-        super().__init__()
-        self.every = every
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.every and batch % self.every == 0:
-            print(f"Batch {batch}: loss {logs['loss']:.4f}")
-
-
-@of_class(AHEAD)
-class PrintsAll(Callback):
-    def on_epoch_begin(self, epoch, logs=None):
-        print("Start epoch {} of training; got log keys: {}".format(epoch, list(logs.keys())))  # noqa: UP032
-
-    def on_train_batch_begin(self, batch, logs=None):
-        print("...Training: start of batch %d; got log keys: %s" % (batch, list(logs.keys())))  # noqa: UP031
-
-    def on_train_batch_end(self, batch, logs=None):
-        print("For batch {}, loss is {:7.2f}.".format(batch, logs["loss"]))
-
-    def on_test_batch_begin(self, batch, logs=None):
-        print(f"...Evaluating: start of batch {batch}")
-
-    def on_test_batch_end(self, batch, logs=None):
-        print("...Evaluating: end of batch", batch, sorted(logs), sep=" ", end="\n", flush=True)
-
-
-@of_class(AHEAD)
-class Dots(Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if (batch + 1) % EVERY == 0:
-            sys.stdout.write(".")
-            sys.stdout.flush()
-
-    def on_epoch_end(self, epoch, logs=None):
-        print("\n", end="" if epoch % 2 else "\r")
-
-
-@of_class(AHEAD)
-class Percent(Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        steps = self.params.get("steps") or self.params["steps"]
-        done = int(20 * (batch + 1) / steps)
-        print("\r[" + "=" * done + " " * (20 - done) + "]", end="")
-
-
-@of_class(AHEAD)
-class Logs(Callback):
-    def on_batch_end(self, batch, logs=None):
-        logs = logs or {}
-        if batch % 2 == 0:
-            message = f"Epoch {self.params['epochs']}, Batch {batch}"
-            for name, value in logs.items():
-                message += f" - {name}: {value:.4f}"
-            LOGGER.info(message)
-            logging.debug("%s", message)
-
-
-# What writes.
-
-
-@ahead
-def csv_file(folder):
-    class Rows(Callback):
-        def on_train_begin(self, logs=None):
-            self.file = open(Path(folder) / "rows.csv", "w", newline="")  # noqa: SIM115
-            self.writer = csv.writer(self.file)
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.writer.writerow([batch, logs["loss"]])
-
-        def on_train_end(self, logs=None):
-            self.file.close()
-
-    return Rows()
-
-
-@ahead
-def appends_to_a_file(folder):
-    class Appends(Callback):
-        def __init__(self, path):
+    class WarmUp(Callback):
+        def __init__(self, steps=6):
             super().__init__()
-            self.path = str(path)
+            self.steps, self.step = steps, 0
 
-        def on_batch_end(self, batch, logs=None):
-            with open(os.path.join(self.path, "losses.txt"), "a") as f:
-                f.write(str(logs["loss"]) + "\n")
+        def on_train_batch_begin(self, batch, logs=None):
+            self.step += 1
+            if self.step <= self.steps:
+                self.model.optimizer.learning_rate = 0.1 * self.step / self.steps
 
-    return Appends(folder)
+    class RatesByBatch(Callback):
+        def on_train_begin(self, logs=None):
+            self.rates = []
 
-
-@ahead
-def json_lines(folder):
-    class Lines(Callback):
         def on_train_batch_end(self, batch, logs=None):
-            try:
-                line = json.dumps({"batch": int(batch), **{k: float(v) for k, v in logs.items()}})
-            except (KeyError, TypeError) as error:
-                line = str(error)
-            with open(f"{folder}/lines.json", "a", encoding="utf-8") as f:
-                print(line, file=f)
+            self.rates.append(float(self.model.optimizer.learning_rate))
 
-    return Lines()
+    class Gradients(Callback):
+        def on_train_begin(self, logs=None):
+            self.norms = []
 
-
-# Bars.
-
-
-@of_class(AHEAD)
-class Bars(Callback):
-    def on_epoch_begin(self, epoch, logs=None):
-        self.bar = tqdm(total=self.params["steps"], desc=f"Epoch {epoch + 1}", disable=True)
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.bar.update(1)
-        if logs:
-            self.bar.set_postfix({"loss": f"{logs.get('loss', 0):.4f}"})
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.bar.close()
-
-
-# Functions in a LambdaCallback.
-
-
-def batch_output(batch, logs):
-    print("Finished batch: " + str(batch))
-    print(logs)
-
-
-@ahead
-def a_function(folder):
-    return keras.callbacks.LambdaCallback(on_train_batch_end=batch_output)
-
-
-@ahead
-def a_closure(folder):
-    seen = []
-    return keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs["loss"]))
-
-
-@ahead
-def a_global_list(folder):
-    return keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: LOSSES.append(logs["loss"]))
-
-
-@ahead
-def a_helper_of_the_module(folder):
-    class Mine(Callback):
         def on_train_batch_end(self, batch, logs=None):
-            batch_output(batch, logs)
+            self.norms.append([float(tf.norm(v)) for v in self.model.trainable_variables])
 
-    return Mine()
+    class StopsOnLoss(Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if np.isnan(logs["loss"]) or logs["loss"] < 1.25:
+                self.model.stop_training = True
 
+    class BatchTimes(Callback):
+        def on_train_begin(self, logs=None):
+            self.times = []
 
-# Epochs and their beginnings.
+        def on_train_batch_begin(self, batch, logs=None):
+            self.start = time.perf_counter()
 
+        def on_train_batch_end(self, batch, logs=None):
+            self.times.append(time.perf_counter() - self.start)
 
-@of_class(AHEAD)
-class EpochTimes(Callback):
-    def on_train_begin(self, logs=None):
-        self.times = []
+    class Raises(Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if logs["loss"] > 1e9:
+                raise ValueError("diverged")
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self.start = time.time()
+    def a_lambda_that_sets(folder):
+        return keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: np.random.seed(batch),
+        )
 
-    def on_epoch_end(self, epoch, logs=None):
-        self.times.append(time.time() - self.start)
+    class ValidatesItself(Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            self.model.layers[0].trainable = True
 
 
-@of_class(AHEAD)
-class Rates(Callback):
-    def __init__(self):
-        super().__init__()
-        self.rates = []
+def factories(members):
+    """Returns what makes each callback, given a folder."""
+    named = {name: made for name, made in members.items() if not name.startswith("_")}
+    return {n: (lambda folder, m=m: m()) if isinstance(m, type) else m for n, m in named.items()}
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self.rates.append(float(self.model.optimizer.learning_rate))
-        print(f"Epoch {epoch}: rate {self.rates[-1]:.5f}", datetime.datetime.now() is None)
 
-
-@of_class(AHEAD)
-class RateByEpoch(Callback):
-    """Sets what the next epoch is trained with, which is found by comparison."""
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == 2:
-            self.model.optimizer.learning_rate = 0.01
-
-
-@of_class(AHEAD)
-class WarmUpByEpoch(Callback):
-    def on_epoch_begin(self, epoch, logs=None):
-        keras.ops.convert_to_numpy(self.model.optimizer.learning_rate.assign(0.02 * (epoch + 1)))
-
-
-@of_class(AHEAD)
-class WeightsAsAnEpochBegins(Callback):
-    def on_train_begin(self, logs=None):
-        self.norms = []
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.norms.append([float(np.linalg.norm(w)) for w in self.model.get_weights()])
-
-
-@of_class(AHEAD)
-class MetricsAsAnEpochBegins(Callback):
-    def on_train_begin(self, logs=None):
-        self.metrics = []
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch:  # before the first one Keras has built no metrics
-            self.metrics.append({k: float(v) for k, v in self.model.get_metrics_result().items()})
-
-
-@of_class(AHEAD)
-class EvaluatesAsAnEpochBegins(Callback):
-    """Leaves its batches in the metrics, with which Keras goes on."""
-
-    def on_epoch_begin(self, epoch, logs=None):
-        x = np.linspace(-1, 1, 36).reshape(3, 12).astype("float32")
-        self.model.evaluate(x, np.arange(3), verbose=0)
-
-
-@of_class(AHEAD)
-class Unfreezes(Callback):
-    """Draws, and looks at the history, as an epoch begins."""
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.drawn = random.random()
-        self.before = list(self.model.history.history.get("val_loss", []))
-
-
-@of_class(AHEAD)
-class StopsAtAccuracy(Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        if (logs or {}).get("val_loss", 9) < 1.2:
-            print("\nReached, so cancelling training!")
-            self.model.stop_training = True
-
-
-@of_class(AHEAD)
-class OwnPlateau(Callback):
-    def __init__(self, factor=0.5, patience=1):
-        super().__init__()
-        self.factor, self.patience, self.wait, self.best = factor, patience, 0, np.inf
-
-    def on_epoch_end(self, epoch, logs=None):
-        if logs["val_loss"] < self.best - 0.05:
-            self.best, self.wait = logs["val_loss"], 0
-            return
-        self.wait += 1
-        if self.wait >= self.patience:
-            rate = float(self.model.optimizer.learning_rate)
-            self.model.optimizer.learning_rate = rate * self.factor
-
-
-@of_class(AHEAD)
-class BestWeights(keras.callbacks.EarlyStopping):
-    def __init__(self):
-        super().__init__("val_loss", patience=2, restore_best_weights=True)
-
-    def on_epoch_end(self, epoch, logs=None):
-        super().on_epoch_end(epoch, logs)
-        self.seen = self.best
-
-
-@ahead
-def own_checkpoint(folder):
-    class Saves(keras.callbacks.ModelCheckpoint):
-        def on_epoch_end(self, epoch, logs=None):
-            super().on_epoch_end(epoch, logs)
-            print("saved", self.filepath is not None)
-
-    return Saves(Path(folder) / "{epoch}.weights.h5", save_weights_only=True)
-
-
-@of_class(AHEAD)
-class Confusion(Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        x = np.linspace(-1, 1, 36).reshape(3, 12).astype("float32")
-        self.classes = self.model.predict(x, verbose=0).argmax(-1)
-
-
-@of_class(AHEAD)
-class Templates(Callback):
-    def on_epoch_begin(self, epoch, logs=None):
-        pass
-
-    def on_batch_begin(self, batch, logs=None):
-        """Nothing."""
-
-    def on_batch_end(self, batch, logs={}):  # noqa: B006
-        return
-
-    def on_test_batch_end(self, batch, logs=None):
-        pass
-
-
-# What has to be called between steps.
-
-
-@of_class(IN_STEP)
-class WarmUp(Callback):
-    def __init__(self, steps=6):
-        super().__init__()
-        self.steps, self.step = steps, 0
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.step += 1
-        if self.step <= self.steps:
-            self.model.optimizer.learning_rate = 0.1 * self.step / self.steps
-
-
-@of_class(IN_STEP)
-class Cosine(Callback):
-    def on_train_batch_begin(self, batch, logs=None):
-        rate = 0.05 + 0.05 * (1 + np.cos(np.pi * batch / 4))
-        self.model.optimizer.learning_rate.assign(rate)
-
-
-@of_class(IN_STEP)
-class RatesByBatch(Callback):
-    def on_train_begin(self, logs=None):
-        self.rates = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.rates.append(float(self.model.optimizer.learning_rate))
-
-
-@of_class(IN_STEP)
-class Gradients(Callback):
-    def on_train_begin(self, logs=None):
-        self.norms = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.norms.append([float(tf.norm(v)) for v in self.model.trainable_variables])
-
-
-@of_class(IN_STEP)
-class StopsOnLoss(Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if np.isnan(logs["loss"]) or logs["loss"] < 1.25:
-            self.model.stop_training = True
-
-
-@of_class(IN_STEP)
-class BatchTimes(Callback):
-    def on_train_begin(self, logs=None):
-        self.times = []
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.start = time.perf_counter()
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.times.append(time.perf_counter() - self.start)
-
-
-@of_class(IN_STEP)
-class Raises(Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if logs["loss"] > 1e9:
-            raise ValueError("diverged")
-
-
-@of_class(IN_STEP)
-class SavesEvery(Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if batch % 3 == 0:
-            self.weights = self.model.get_weights()
-
-
-@in_step
-def a_lambda_that_sets(folder):
-    return keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: np.random.seed(batch),
-    )
-
-
-@of_class(IN_STEP)
-class ValidatesItself(Callback):
-    def on_test_batch_end(self, batch, logs=None):
-        self.model.layers[0].trainable = True
+AHEAD = factories({**vars(Ahead), "AsksItsBase": AsksItsBase})
+IN_STEP = factories(vars(InStep))

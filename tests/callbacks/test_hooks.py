@@ -1,23 +1,35 @@
-"""Which callbacks let the training group steps and run ahead."""
+"""Which callbacks let the training group steps and run ahead: Keras's, people's and those of libraries."""
 
 from __future__ import annotations
 
+import functools
+import sys
+import types
+
 import keras
 import pytest
+from tqdm import tqdm
+from tqdm.keras import TqdmCallback
 
+from overlap_train import EpochOnly
 from overlap_train._callbacks.hooks import (
+    Known,
     asks_schedule,
     hook_that_waits,
+    knowledge_of,
     listens,
     looks_at_model,
+    may_change_training,
     may_set_before_tests,
+    only_watches,
     overrides,
     wants_test_batches,
     wants_train_batches,
 )
+from tests.callbacks.hooks import capture, restore
+from tests.networks import arrays, sequential
 
-callbacks = keras.callbacks
-anything = keras.backend.set_epsilon
+kc = keras.callbacks
 
 
 def waits(callback, *, watched=False, late=True):
@@ -25,15 +37,15 @@ def waits(callback, *, watched=False, late=True):
 
 
 QUIET = {
-    "EarlyStopping": lambda tmp: callbacks.EarlyStopping(),
-    "ReduceLROnPlateau": lambda tmp: callbacks.ReduceLROnPlateau(),
-    "LearningRateScheduler": lambda tmp: callbacks.LearningRateScheduler(lambda epoch: 0.1),
-    "ModelCheckpoint": lambda tmp: callbacks.ModelCheckpoint(tmp / "m.keras"),
-    "CSVLogger": lambda tmp: callbacks.CSVLogger(tmp / "log.csv"),
-    "TensorBoard": lambda tmp: callbacks.TensorBoard(tmp / "tb"),
-    "TerminateOnNaN": lambda tmp: callbacks.TerminateOnNaN(),
-    "History": lambda tmp: callbacks.History(),
-    "LambdaCallback": lambda tmp: callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
+    "EarlyStopping": lambda tmp: kc.EarlyStopping(),
+    "ReduceLROnPlateau": lambda tmp: kc.ReduceLROnPlateau(),
+    "LearningRateScheduler": lambda tmp: kc.LearningRateScheduler(lambda epoch: 0.1),
+    "ModelCheckpoint": lambda tmp: kc.ModelCheckpoint(tmp / "m.keras"),
+    "CSVLogger": lambda tmp: kc.CSVLogger(tmp / "log.csv"),
+    "TensorBoard": lambda tmp: kc.TensorBoard(tmp / "tb"),
+    "TerminateOnNaN": lambda tmp: kc.TerminateOnNaN(),
+    "History": lambda tmp: kc.History(),
+    "LambdaCallback": lambda tmp: kc.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
 }
 
 
@@ -49,32 +61,32 @@ def test_keras_callbacks_that_work_at_the_end_of_epochs_allow_the_overlap(build,
 
 @pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end", "on_batch_end"])
 def test_an_override_of_a_batch_hook_is_heard_in_class_and_instance(hook):
-    kind = type("Mine", (callbacks.Callback,), {hook: lambda self, batch, logs=None: self.model.stop()})
+    kind = type("Mine", (kc.Callback,), {hook: lambda self, batch, logs=None: self.model.stop()})
     assert wants_train_batches(kind())
     assert waits(kind()) == hook
-    instance = callbacks.Callback()
-    setattr(instance, hook, lambda batch, logs=None: anything(batch))
+    instance = kc.Callback()
+    setattr(instance, hook, lambda batch, logs=None: keras.backend.set_epsilon(batch))
     assert overrides(instance, hook)
     assert wants_train_batches(instance)
 
 
 def test_saving_in_the_middle_of_an_epoch_is_heard(tmp_path):
-    assert wants_train_batches(callbacks.ModelCheckpoint(tmp_path / "m.keras", save_freq=10))
-    assert wants_train_batches(callbacks.TensorBoard(tmp_path, update_freq=5))
-    assert wants_test_batches(callbacks.TensorBoard(tmp_path, update_freq="batch"))
-    assert wants_train_batches(callbacks.TensorBoard(tmp_path, profile_batch=3))
+    assert wants_train_batches(kc.ModelCheckpoint(tmp_path / "m.keras", save_freq=10))
+    assert wants_train_batches(kc.TensorBoard(tmp_path, update_freq=5))
+    assert wants_test_batches(kc.TensorBoard(tmp_path, update_freq="batch"))
+    assert wants_train_batches(kc.TensorBoard(tmp_path, profile_batch=3))
 
 
 def test_a_subclass_of_a_known_callback_is_not_known():
-    class Guard(callbacks.TerminateOnNaN):
+    class Guard(kc.TerminateOnNaN):
         def on_batch_end(self, batch, logs=None):
             super().on_batch_end(batch, logs)
 
-    class Saver(callbacks.ModelCheckpoint):
+    class Saver(kc.ModelCheckpoint):
         def on_train_batch_end(self, batch, logs=None):
             self.model.save("m.keras")
 
-    class Scheduler(callbacks.LearningRateScheduler):
+    class Scheduler(kc.LearningRateScheduler):
         def on_epoch_begin(self, epoch, logs=None):
             self.model.optimizer.learning_rate = 0.1
 
@@ -84,7 +96,7 @@ def test_a_subclass_of_a_known_callback_is_not_known():
 
 
 def test_a_beginning_of_an_epoch_waits_only_where_it_cannot_be_called_late_or_is_watched():
-    class Begin(callbacks.Callback):
+    class Begin(kc.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             self.model.optimizer.learning_rate = 0.1
 
@@ -94,7 +106,7 @@ def test_a_beginning_of_an_epoch_waits_only_where_it_cannot_be_called_late_or_is
 
 
 def test_an_empty_hook_is_not_called():
-    class Empty(callbacks.Callback):
+    class Empty(kc.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             """Called at the beginning of a batch."""
 
@@ -107,7 +119,7 @@ def test_an_empty_hook_is_not_called():
 
 
 def test_who_declares_that_it_only_watches_never_waits():
-    class Rates(callbacks.Callback):
+    class Rates(kc.Callback):
         overlap_safe = True
 
         def on_train_batch_end(self, batch, logs=None):
@@ -118,39 +130,35 @@ def test_who_declares_that_it_only_watches_never_waits():
 
 
 def test_listening_is_by_any_of_the_hooks():
-    class Test(callbacks.Callback):
+    class Test(kc.Callback):
         def on_test_end(self, logs=None):
             pass
 
-    assert listens([callbacks.Callback(), Test()], "on_test_begin", "on_test_end")
-    assert not listens([callbacks.Callback()], "on_test_begin", "on_test_end")
+    assert listens([kc.Callback(), Test()], "on_test_begin", "on_test_end")
+    assert not listens([kc.Callback()], "on_test_begin", "on_test_end")
     assert waits(Test(), late=False) is None
 
 
 def test_only_who_is_called_at_an_epochs_end_looks_at_the_model(tmp_path):
     looking = {name for name, build in QUIET.items() if looks_at_model(build(tmp_path))}
     assert looking == set(QUIET) - {"History", "TerminateOnNaN"}
-    history = callbacks.History()
+    history = kc.History()
     history.on_epoch_end = lambda epoch, logs: None
     assert looks_at_model(history)
-    assert looks_at_model(callbacks.LambdaCallback(on_test_end=lambda logs: None))
+    assert looks_at_model(kc.LambdaCallback(on_test_end=lambda logs: None))
 
 
-class Logs(callbacks.Callback):
+class Logs(kc.Callback):
     def on_test_begin(self, logs=None):
         self.begun = True
 
 
-class Swaps(callbacks.Callback):
+class Swaps(kc.Callback):
     def on_test_begin(self, logs=None):
         self.model.set_weights([])
 
 
-class Declared(Swaps):
-    overlap_safe = True
-
-
-class Rates(callbacks.TensorBoard):
+class OwnBoard(kc.TensorBoard):
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
 
@@ -158,12 +166,180 @@ class Rates(callbacks.TensorBoard):
 @pytest.mark.parametrize(
     ("build", "sets"),
     [
-        (callbacks.History, False),
+        (kc.History, False),
         (Logs, False),
         (Swaps, True),
-        (Declared, False),
-        (lambda: Rates("tb"), False),
+        (type("Declared", (Swaps,), {"overlap_safe": True}), False),
+        (lambda: OwnBoard("tb"), False),
     ],
 )
 def test_who_may_set_the_model_as_a_validation_begins(build, sets):
     assert may_set_before_tests(build()) is sets
+
+
+# Of libraries.
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """Returns what makes a class of a library, as that of a module in its package."""
+
+    def make(package, name, base=kc.Callback, **hooks):
+        module = types.ModuleType(f"{package}.keras")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        members = {
+            hook: types.FunctionType(function.__code__, vars(module), function.__name__)
+            for hook, function in hooks.items()
+        }
+        vars(module)["print"] = print
+        return type(name, (base,), {**members, "__module__": module.__name__})
+
+    return make
+
+
+def acts(self, batch, logs=None):
+    print(self.model)
+
+
+LOGGERS = {
+    "mlflow, epochs": ("mlflow", "MlflowCallback", {"log_every_n_steps": None}, Known.IDLE),
+    "mlflow, batches": ("mlflow", "MlflowCallback", {"log_every_n_steps": 5}, None),
+    "wandb, epochs": ("wandb", "WandbMetricsLogger", {"logging_batch_wise": False}, Known.NOTES),
+    "wandb, batches": ("wandb", "WandbMetricsLogger", {"logging_batch_wise": True}, None),
+    "wandb, models": ("wandb", "WandbModelCheckpoint", {"save_freq": "epoch"}, Known.IDLE),
+    "comet": ("comet_ml", "CometKerasCallback", {}, Known.NOTES),
+    "of no known name": ("wandb", "WandbCallback", {}, None),
+    "of no known library": ("elsewhere", "MlflowCallback", {"log_every_n_steps": None}, None),
+}
+
+
+@pytest.mark.parametrize(("package", "name", "settings", "known"), LOGGERS.values(), ids=LOGGERS)
+def test_a_logger_is_known_with_its_settings(library, package, name, settings, known):
+    callback = library(package, name, on_train_batch_end=acts)()
+    vars(callback).update(settings)
+    assert knowledge_of(callback, "on_train_batch_end") is known
+    assert only_watches(callback) is (package != "elsewhere")
+    waits = hook_that_waits(callback, watched=False, late=True)
+    assert waits == (None if known else "on_train_batch_end")
+    assert wants_train_batches(callback) is (known is not Known.IDLE)
+
+
+class OwnSave(kc.ModelCheckpoint):
+    def _should_save_on_batch(self, batch):
+        return batch == 3
+
+
+class OwnHook(kc.ModelCheckpoint):
+    @functools.wraps(kc.ModelCheckpoint.on_train_batch_end)
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = True
+
+
+class OwnEnd(kc.ModelCheckpoint):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = True
+
+
+@pytest.mark.parametrize(("kind", "known"), [(OwnEnd, True), (OwnSave, False), (OwnHook, False)])
+def test_a_subclass_is_known_as_far_as_the_library_s_own_code_runs(kind, known):
+    callback = kind("m.keras")
+    assert wants_train_batches(callback) is not known
+    assert may_change_training(callback)
+
+
+def test_the_bars_of_tqdm_show_what_they_are_given():
+    class OwnBar(tqdm):
+        def update(self, n=1):
+            print(n)
+
+    for verbose in (0, 1, 2):
+        bars = TqdmCallback(verbose=verbose, disable=True)
+        bars.set_params({"steps": 2, "epochs": 3})
+        for _ in range(2):
+            assert hook_that_waits(bars, watched=True, late=True) is None
+            assert not may_change_training(bars)
+            bars.on_epoch_begin(0)
+    own = TqdmCallback(tqdm_class=functools.partial(OwnBar, disable=True))
+    assert hook_that_waits(own, watched=False, late=True) == "on_batch_end"
+
+
+class Tuner:
+    def on_batch_end(self, trial, model, batch, logs=None): ...
+
+    on_epoch_begin = on_batch_begin = on_epoch_end = on_batch_end
+
+
+class Acting(Tuner):
+    def on_batch_end(self, trial, model, batch, logs=None):
+        model.optimizer.learning_rate = 0.5
+
+
+def test_a_tuner_s_hooks_may_be_the_user_s(library):
+    hooks = dict.fromkeys(("on_epoch_begin", "on_batch_end", "on_epoch_end"), acts)
+    callback = library("keras_tuner", "TunerCallback", **hooks)()
+    own = {name: member for name, member in vars(Tuner).items() if isinstance(member, types.FunctionType)}
+    callback.tuner = library("keras_tuner", "Tuner", object, **own)()
+    assert not wants_train_batches(callback)
+    assert hook_that_waits(callback, watched=True, late=True) is None
+    assert not may_change_training(callback)
+    callback.tuner = type("Mine", (type(callback.tuner),), {"on_batch_end": Acting.on_batch_end})()
+    assert hook_that_waits(callback, watched=False, late=True) == "on_batch_end"
+    assert may_change_training(callback)
+
+
+# Without its hooks of batches.
+
+
+class Busy(kc.Callback):
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.trainable = True
+        self.calls.append(batch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.calls.append(("end", epoch))
+
+
+class Begins(Busy):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.optimizer.learning_rate = 0.1
+
+
+def test_the_batches_are_left_out_and_hold_nothing_up():
+    assert wants_train_batches(Busy())
+    wrapped = EpochOnly(Busy())
+    assert not wants_train_batches(wrapped)
+    assert hook_that_waits(Busy(), watched=True, late=True) == "on_train_batch_end"
+    assert hook_that_waits(wrapped, watched=True, late=True) is None
+
+
+def test_what_it_does_at_epochs_still_counts():
+    assert hook_that_waits(EpochOnly(Begins()), watched=True, late=True) == "on_epoch_begin"
+    assert may_change_training(EpochOnly(kc.ReduceLROnPlateau()))
+    assert not may_change_training(EpochOnly(kc.CSVLogger("log.csv")))
+    for declared in (True, False):
+        busy = Begins()
+        busy.overlap_safe = declared
+        assert EpochOnly(busy).overlap_safe is declared
+
+
+def test_it_is_called_under_keras_and_remembers():
+    model, busy = sequential(), Busy()
+    callback = EpochOnly(busy)
+    x, y = arrays(32)
+    model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[callback])
+    assert busy.model is model
+    assert busy.calls == [("end", 0), ("end", 1)]
+    state = capture(callback)
+    busy.calls.append("later")
+    restore(callback, state)
+    assert busy.calls == [("end", 0), ("end", 1)]
+
+
+@pytest.mark.parametrize("value", [None, "loss", kc.Callback])
+def test_anything_else_is_refused_by_name(value):
+    with pytest.raises(TypeError, match="callback must be a Callback"):
+        EpochOnly(value)

@@ -157,27 +157,24 @@ CASES = {
 }
 
 
-def trained(fit, model, make, **arguments):
+def trained(fit, model, make):
     heard = []
     listed = make(heard)
     listed.set_model(model)
     asked = dict(batch_size=8, epochs=3, shuffle=False, verbose=0, validation_data=VALIDATION)
-    history = fit(X, Y, callbacks=listed, **asked, **arguments).history
+    history = fit(X, Y, callbacks=listed, **asked).history
     return history, heard
 
 
-def assert_as_keras(make, build=sequential):
-    models = build(), build()
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+@pytest.mark.by_default(*(set(CASES) - {"each epoch", "before a validation", "within a validation"}))
+def test_a_fit_calls_what_keras_calls_in_its_order(make):
+    models = sequential(), sequential()
     expected, heard = trained(models[0].fit, models[0], make)
     actual, heard_by_ours = trained(Trainer(models[1], validation=AHEAD).fit, models[1], make)
     assert heard_by_ours == heard
     assert_same_history(actual, expected)
     assert_same_weights(*models)
-
-
-@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
-def test_a_fit_calls_what_keras_calls_in_its_order(make):
-    assert_as_keras(make)
 
 
 @pytest.mark.parametrize("hook", [BATCH, "on_test_batch_end", "on_epoch_begin"])
@@ -222,19 +219,7 @@ def test_an_evaluation_calls_them_too(make):
     assert found[1] == found[0] != []
 
 
-def test_a_message_names_the_list():
-    model = sequential()
-    trainer = Trainer(model, validation=AHEAD)
-    trained(trainer.fit, model, of_class(BATCH))
-    assert any("Mine.on_train_batch_end must not run" in message for message in trainer.messages)
-
-
-def test_a_member_that_ends_the_training_is_told_once(capsys):
-    def build():
-        model = sequential()
-        model.optimizer.learning_rate = 1e30
-        return model
-
+def test_a_member_that_ends_the_training_is_told_once_and_a_message_names_the_list(capsys):
     def make(heard):
         made = of_class(BATCH, act=nothing)(heard)
         made.callbacks.append(keras.callbacks.TerminateOnNaN())
@@ -242,11 +227,14 @@ def test_a_member_that_ends_the_training_is_told_once(capsys):
 
     found = []
     for ours in (False, True):
-        model = build()
-        found.append(trained(Trainer(model).fit if ours else model.fit, model, make)[1])
+        model = sequential()
+        model.optimizer.learning_rate = 1e30
+        trainer = Trainer(model, validation=AHEAD)
+        found.append(trained((trainer if ours else model).fit, model, make)[1])
         found.append(capsys.readouterr().out)
     assert found[2:] == found[:2]
     assert found[1].count("Invalid loss") == 1
+    assert any("Mine.on_train_batch_end must not run" in message for message in trainer.messages)
 
 
 def test_who_listens():

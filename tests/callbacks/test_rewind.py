@@ -41,31 +41,19 @@ def after(path, marks, epoch: int, **arguments) -> str:
     return path.read_bytes().decode()
 
 
-@pytest.mark.parametrize(
-    "since",
-    [
-        "",
-        rows(2),
-        rows(2, 3, 4),
-        rows(2) + "3",
-        rows(2) + "3,",
-        rows(2) + "3,0.3\r",
-        "2",
-        '2,"[1\n 2]"\r\n3,"[3',
-        rows(*range(2, 120)) + "1",
-    ],
-    ids=[
-        "none",
-        "one",
-        "several",
-        "a digit",
-        "a field",
-        "half an end",
-        "half a row",
-        "lines",
-        "a first digit",
-    ],
-)
+SINCE = {
+    "none": "",
+    "several": rows(2, 3, 4),
+    "a digit": rows(2) + "3",
+    "a field": rows(2) + "3,",
+    "half an end": rows(2) + "3,0.3\r",
+    "half a row": "2",
+    "lines": '2,"[1\n 2]"\r\n3,"[3',
+    "a first digit": rows(*range(2, 120)) + "1",
+}
+
+
+@pytest.mark.parametrize("since", SINCE.values(), ids=SINCE)
 def test_rows_of_epochs_that_run_again_are_cut(tmp_path, since):
     path, before = tmp_path / "log.csv", HEADER + rows(0, 1)
     marks = marked(path, before)
@@ -73,31 +61,23 @@ def test_rows_of_epochs_that_run_again_are_cut(tmp_path, since):
     assert after(path, marks, 2) == before
 
 
+FOREIGN = {
+    "an earlier epoch": rows(0, 1, 2, 3),
+    "a header": HEADER + rows(2, 3),
+    "a later epoch": rows(9),
+    "a comment": "# by hand\r\n",
+    "another separator": rows(2, separator=";"),
+    "a quote": '"unclosed\r\n',
+    "much": rows(*range(30_000)),
+}
+
+
 @pytest.mark.parametrize("own", ["", rows(2, 3), rows(2) + "3,0.1\r\n"], ids=["none", "two", "half"])
-@pytest.mark.parametrize(
-    "foreign",
-    [
-        rows(0, 1, 2, 3),
-        HEADER + rows(2, 3),
-        rows(9),
-        "# by hand\r\n",
-        rows(2, separator=";"),
-        '"unclosed\r\n',
-    ],
-    ids=["an earlier epoch", "a header", "a later epoch", "a comment", "another separator", "a quote"],
-)
+@pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN)
 def test_rows_that_another_training_appended_stay(tmp_path, own, foreign):
     path, before = tmp_path / "log.csv", HEADER + rows(0, 1)
     marks = marked(path, before)
     path.write_bytes((before + own + foreign).encode())
-    assert after(path, marks, 2) == before + foreign
-
-
-def test_much_that_another_training_appended_stays(tmp_path):
-    path, before = tmp_path / "log.csv", HEADER + rows(0, 1)
-    marks = marked(path, before)
-    foreign = rows(*range(30_000))
-    path.write_bytes((before + rows(2, 3) + foreign).encode())
     assert after(path, marks, 2) == before + foreign
 
 

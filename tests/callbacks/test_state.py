@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import math
 import threading
 import weakref
@@ -15,10 +14,11 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import EpochOnly
-from overlap_train._callbacks.state import Unstored, capture_all, restore_all
+from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files
+from overlap_train._callbacks.state import Unstored, capture_all, check_all, restore_all, unfit
 from overlap_train._copies.values import ObjectValue
 from overlap_train.errors import CheckpointCorruptError
-from tests.callbacks.hooks import begin, capture, remembered, restore, run, through_disk
+from tests.callbacks.hooks import LOSSES, begin, capture, remembered, restore, run, through_disk
 
 # A user's callbacks.
 
@@ -72,17 +72,6 @@ def test_every_kind_of_value_comes_back(tmp_path):
         assert type(callback.wide) is np.float64
         assert callback.window.maxlen == 2
         assert callback.low.dtype == ml_dtypes.bfloat16
-
-
-def test_list_shared_with_the_user_stays_shared(tmp_path):
-    shared: list[int] = [1]
-    callback = Recorder(shared)
-    state = capture(callback)
-    for source in (state, *through_disk([state], tmp_path / "f")):
-        callback.shared.append(2)
-        restore(callback, source)
-        assert shared == [1]
-        assert callback.shared is shared
 
 
 def test_attributes_that_came_later_stay(tmp_path):
@@ -278,20 +267,6 @@ def test_a_list_of_callbacks_with_attributes_of_its_own_is_kept(model):
     assert (other.calls, other.seen) == (2, [1])
 
 
-def test_no_callback_is_changed_where_one_is_invalid():
-    early, plateau = keras.callbacks.EarlyStopping(), keras.callbacks.ReduceLROnPlateau()
-    early.wait = 3
-    states = capture_all([early, keras.callbacks.ProgbarLogger(), plateau])
-    assert [state.kind for state in states] == ["EarlyStopping", "ReduceLROnPlateau"]
-    early.wait = 7
-    invalid = dataclasses.replace(states[1], attributes={"wait": "three"})
-    with pytest.raises(CheckpointCorruptError, match=r"ReduceLROnPlateau\.wait"):
-        restore_all([early, plateau], [states[0], invalid])
-    assert early.wait == 7
-    restore_all([early, plateau], states)
-    assert early.wait == 3
-
-
 def test_state_holds_neither_callback_nor_model(model):
     callback = keras.callbacks.EarlyStopping()
     begin(callback, model)
@@ -309,38 +284,39 @@ class Tracker:
         self.n = 0
 
 
+def more(part):
+    return [*part, Tracker()]
+
+
+def changed(part):
+    part.n = 5
+    return part
+
+
+# What a callback holds as a training begins, what it holds then, and whether that is named.
 UNSTORED = {
-    "a thread": (threading.Thread, lambda c: None, ["Holder.part"]),
-    "a thread that came later": (
-        lambda: None,
-        lambda c: setattr(c, "part", threading.Thread()),
-        ["Holder.part"],
-    ),
-    "an object that came later": (lambda: None, lambda c: setattr(c, "part", Tracker()), ["Holder.part"]),
-    "one more object": (lambda: [Tracker()], lambda c: c.part.append(Tracker()), ["Holder.part"]),
-    "an object that has changed": (Tracker, lambda c: setattr(c.part, "n", 5), []),
-    "an object anew": (Tracker, lambda c: setattr(c, "part", Tracker()), []),
-    "a variable that came later": (
-        lambda: None,
-        lambda c: setattr(c, "part", tf.Variable(1)),
-        ["Holder.part"],
-    ),
-    "another function": (lambda: print, lambda c: setattr(c, "part", len), ["Holder.part"]),
-    "the same function": (lambda: print, lambda c: setattr(c, "part", print), []),
-    "a function that came later": (lambda: None, lambda c: setattr(c, "part", print), []),
-    "a lock": (threading.Lock, lambda c: setattr(c, "part", threading.Lock()), []),
-    "plain values": (list, lambda c: setattr(c, "part", {"a": [1]}), []),
+    "a thread": (threading.Thread(), lambda part: part, True),
+    "a thread that came later": (None, lambda part: threading.Thread(), True),
+    "an object that came later": (None, lambda part: Tracker(), True),
+    "one more object": ([Tracker()], more, True),
+    "an object that has changed": (Tracker(), changed, False),
+    "an object anew": (Tracker(), lambda part: Tracker(), False),
+    "a variable that came later": (None, lambda part: tf.Variable(1), True),
+    "another function": (print, lambda part: len, True),
+    "the same function": (print, lambda part: print, False),
+    "a function that came later": (None, lambda part: print, False),
+    "a lock": (threading.Lock(), lambda part: threading.Lock(), False),
+    "plain values": ([], lambda part: {"a": [1]}, False),
 }
 
 
-@pytest.mark.parametrize("name", UNSTORED)
-def test_what_no_checkpoint_holds_is_named_once_if_it_may_have_changed(name):
-    make, change, expected = UNSTORED[name]
-    callback, unstored = Holder(part=make()), Unstored()
+@pytest.mark.parametrize(("part", "change", "named"), UNSTORED.values(), ids=UNSTORED)
+def test_what_no_checkpoint_holds_is_named_once_if_it_may_have_changed(part, change, named):
+    callback, unstored = Holder(part=part), Unstored()
     unstored.begin([callback], capture_all([callback]))
-    change(callback)
+    callback.part = change(callback.part)
     states = capture_all([callback])
-    assert unstored.names(states, [callback]) == expected
+    assert unstored.names(states, [callback]) == (["Holder.part"] if named else [])
     assert unstored.names(states, [callback]) == []
 
 
@@ -351,20 +327,14 @@ def test_what_no_checkpoint_holds_is_named_once_if_it_may_have_changed(name):
     ("make", "values"),
     [
         (keras.callbacks.EarlyStopping, {"wait": "three"}),
-        (keras.callbacks.EarlyStopping, {"wait": True}),
-        (keras.callbacks.EarlyStopping, {"best": [1.0]}),
         (keras.callbacks.EarlyStopping, {"best_weights": [np.zeros(3)]}),
-        (keras.callbacks.EarlyStopping, {"best_weights": np.zeros(3)}),
         (keras.callbacks.EarlyStopping, {"monitor": "loss"}),
         (keras.callbacks.EarlyStopping, {"_model": None}),
         (keras.callbacks.EarlyStopping, {"on_epoch_end": 5}),
         (keras.callbacks.EarlyStopping, {"__class__": 5}),
         (keras.callbacks.EarlyStopping, {"model": 5}),
         (keras.callbacks.History, {"history": 5}),
-        (keras.callbacks.History, {"history": {"loss": 5}}),
-        (keras.callbacks.History, {"epoch": ["one"]}),
         (lambda: keras.callbacks.CSVLogger("log"), {"append": 1}),
-        (lambda: keras.callbacks.CSVLogger("log"), {"keys": [1]}),
     ],
 )
 def test_a_value_that_no_callback_of_the_class_remembers_is_refused(model, make, values):
@@ -378,3 +348,202 @@ def test_a_value_that_no_callback_of_the_class_remembers_is_refused(model, make,
         restore_all([early, callback], [good, bad])
     assert early.wait == 1
     assert vars(callback) == before
+
+
+MODEL = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="d")])
+WEIGHTS = MODEL.get_weights()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("wait", 3),
+        ("wait", np.int64(3)),
+        ("_last_batch_seen", None),
+        ("_last_batch_seen", 7),
+        ("append", False),
+        ("append", np.bool_(True)),
+        ("best", 0.5),
+        ("best", None),
+        ("best", math.inf),
+        ("best", math.nan),
+        ("best", np.float64(0.5)),
+        ("best", 2**40),
+        ("best", True),
+        ("best", np.array([[0.5]])),
+        ("best", tf.constant([0.5])),
+        ("cooldown_counter", 2.5),
+        ("epoch", []),
+        ("epoch", [0, 1, np.int32(2)]),
+        ("history", {}),
+        ("history", {"loss": [1.0], 1: [0.5], None: []}),  # names that a callback has put into the logs
+        ("keys", None),
+        ("keys", ["loss", "accuracy"]),
+        ("best_weights", None),
+        ("best_weights", WEIGHTS),
+    ],
+)
+def test_values_of_keras_fit(name, value):
+    assert unfit(name, value, MODEL) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("wait", True, "is of type bool, where a whole number belongs"),
+        ("wait", 1.0, "is of type float, where a whole number belongs"),
+        ("_last_batch_seen", "3", "is of type str, where a whole number or None belongs"),
+        ("_ema_weights_in_model", 1, "is of type int, where True or False belongs"),
+        ("best", 2**63, "is of type int, where a number belongs"),
+        ("best", [0.5], "is of type list, where a number belongs"),
+        ("cooldown_counter", "2", "is of type str, where a number belongs"),
+        ("cooldown_counter", None, "is of type NoneType, where a number belongs"),
+        ("best", 1e39, "is of type float, where a number belongs"),
+        ("best", np.zeros(2), "is of type ndarray, where a number belongs"),
+        ("best", np.array("a"), "is of type ndarray, where a number belongs"),
+        ("epoch", (0, 1), "is of type tuple, where a list of epochs belongs"),
+        ("epoch", [True], "is of type list, where a list of epochs belongs"),
+        ("history", {"loss": 1.0}, "is of type dict, where a dict of lists belongs"),
+        ("history", [("loss", [])], "is of type list, where a dict of lists belongs"),
+        ("keys", "loss", "is of type str, where a list of names belongs"),
+    ],
+)
+def test_others_do_not_and_are_named_by_type(name, value, reason):
+    assert unfit(name, value, MODEL) == reason
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        (WEIGHTS[:1], False),
+        (WEIGHTS[::-1], False),
+        ([w.astype("float64") for w in WEIGHTS], False),
+        (tuple(WEIGHTS), False),
+        ([w.tolist() for w in WEIGHTS], False),
+        ([w + 1 for w in WEIGHTS], True),
+    ],
+)
+def test_weights_have_the_shapes_and_types_of_the_models(value, fits):
+    assert (unfit("best_weights", value, MODEL) is None) is fits
+
+
+def test_a_weight_without_axes_is_a_scalar():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Normalization(), keras.layers.Dense(1)])
+    weights = model.get_weights()
+    assert any(isinstance(weight, np.generic) for weight in weights)
+    assert unfit("best_weights", weights, model) is None
+    assert unfit("best_weights", [np.float64(weight.flat[0]) for weight in weights], model) is not None
+
+
+def test_without_a_model_any_arrays_may_be_its_weights():
+    assert unfit("best_weights", [np.zeros(9)], None) is None
+    assert unfit("best_weights", [[0.0]], None) == "does not hold the model's weights"
+
+
+# Keras's own callbacks, killed after some epochs and resumed in a new object.
+
+STOCK = {
+    "early stopping": lambda d: keras.callbacks.EarlyStopping(
+        patience=2, restore_best_weights=True, min_delta=0.1
+    ),
+    "early stopping with start": lambda d: keras.callbacks.EarlyStopping(
+        monitor="loss", patience=3, start_from_epoch=2, baseline=4.2
+    ),
+    "plateau": lambda d: keras.callbacks.ReduceLROnPlateau(patience=1, cooldown=1, min_delta=0.05),
+    "checkpoint of the best": lambda d: keras.callbacks.ModelCheckpoint(
+        d / "{epoch}.weights.h5", save_best_only=True, save_weights_only=True
+    ),
+    "checkpoint by batches": lambda d: keras.callbacks.ModelCheckpoint(
+        d / "{epoch}-{batch}.weights.h5", save_weights_only=True, save_freq=3
+    ),
+    "history": lambda d: keras.callbacks.History(),
+    "csv": lambda d: keras.callbacks.CSVLogger(d / "log.csv"),
+    "csv that appends": lambda d: keras.callbacks.CSVLogger(d / "log.csv", separator=";", append=True),
+    "schedule": lambda d: keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+    "lambda": lambda d: keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None, note=[1]),
+    "nan": lambda d: keras.callbacks.TerminateOnNaN(),
+    "remote": lambda d: keras.callbacks.RemoteMonitor(headers={"a": "b"}),
+    "backup": lambda d: keras.callbacks.BackupAndRestore(d / "backup", save_freq=3, delete_checkpoint=False),
+    "ema": lambda d: keras.callbacks.SwapEMAWeights(),
+}
+
+
+@pytest.mark.parametrize("name", STOCK)
+@pytest.mark.parametrize("killed_after", [1, 4, 5])
+@pytest.mark.by_default(each_value=True)
+def test_stock_callback_resumes_as_if_unbroken(tmp_path, model, name, killed_after, monkeypatch):
+    monkeypatch.setattr(keras.callbacks.RemoteMonitor, "on_epoch_end", lambda self, epoch, logs: None)
+
+    of_unbroken, folder, initial = tmp_path / "unbroken", tmp_path / "broken", model.get_weights()
+    of_unbroken.mkdir(), folder.mkdir()
+    expected = STOCK[name](of_unbroken)
+    begin(expected, model)
+    expected_end = run(expected, model, 0, len(LOSSES))
+    expected_rate = float(model.optimizer.learning_rate)
+    model.set_weights(initial)
+    model.optimizer.learning_rate = 0.5
+
+    killed = STOCK[name](folder)
+    begin(killed, model)
+    run(killed, model, 0, killed_after)
+    saved, weights, rate = capture(killed), model.get_weights(), float(model.optimizer.learning_rate)
+    assert saved.lost == ()
+    marks = mark_files(files_of([killed]))
+    run(killed, model, killed_after, killed_after + 1)  # what the kill undoes
+    model.optimizer.learning_rate = rate
+
+    resumed = STOCK[name](folder)
+    (state,) = through_disk([saved], tmp_path / "state")
+    check_all([resumed], [state])
+    append_to_files([resumed])
+    begin(resumed, model)
+    model.set_weights(weights)
+    restore(resumed, state)
+    rewind_files([resumed], marks, killed_after)
+    end = run(resumed, model, killed_after, len(LOSSES))
+    assert end == expected_end
+    assert float(model.optimizer.learning_rate) == expected_rate
+    for callback in (killed, resumed, expected):
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            callback.on_train_end()
+    assert remembered(resumed) == remembered(expected)
+    files = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+    assert files == sorted(p.relative_to(of_unbroken) for p in of_unbroken.rglob("*") if p.is_file())
+    for text in folder.glob("*.csv"):
+        assert text.read_bytes() == (of_unbroken / text.name).read_bytes()
+
+
+def test_tensorboard_keeps_counters_and_leaves_writers(tmp_path, model):
+    callback = keras.callbacks.TensorBoard(tmp_path, update_freq=2, write_graph=False)
+    begin(callback, model)
+    callback.on_train_batch_begin(0)
+    state = capture(callback)
+    assert state.attributes == {
+        "_global_train_batch": 1,
+        "_global_test_batch": 0,
+        "_should_write_train_graph": False,
+    }
+    callback.on_train_batch_begin(1)
+    writers = callback._writers
+    restore(callback, state)
+    assert callback._global_train_batch == 1
+    assert callback._writers is writers
+    callback.on_train_end()
+
+
+def test_new_settings_win_over_those_of_the_killed_run(model):
+    old, new = (keras.callbacks.EarlyStopping(patience=patience, min_delta=0.1) for patience in (1, 9))
+    begin(old, model)
+    run(old, model, 0, 3)
+    begin(new, model)
+    restore(new, capture(old))
+    assert (new.patience, new.wait, new.best, new.best_epoch) == (9, 1, 5.0, 1)
+    run(new, model, 3, 4)
+    assert new.min_delta == old.min_delta == -0.1  # whose sign Keras changes once
+
+
+def test_best_weights_are_shared_and_not_copied(model):
+    callback = keras.callbacks.EarlyStopping(restore_best_weights=True)
+    begin(callback, model)
+    run(callback, model, 0, 1)
+    assert capture(callback).attributes["best_weights"][0] is callback.best_weights[0]

@@ -52,10 +52,6 @@ def test_a_segment_takes_what_its_parts_take(fitted):
     assert fitted.seconds(merge_work(parts)) == pytest.approx(expected)
 
 
-def test_nothing_takes_no_time(fitted):
-    assert fitted.seconds(Work("conv", 0.0, 0.0, 0.0, operations=0)) > 0
-
-
 def test_one_layer_is_enough_and_none_is_not():
     alone = WorkRegression.fit([(conv(1e6), 0.25)])
     assert alone.seconds(conv(1e6)) == pytest.approx(0.25, rel=0.01)

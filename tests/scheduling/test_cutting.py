@@ -87,15 +87,20 @@ def test_a_layer_on_sequences_and_one_that_is_called_twice_are_cut():
     np.testing.assert_allclose(got, model(data, training=False), rtol=1e-4, atol=1e-4)
 
 
-def test_work_is_shared_out_and_none_is_lost():
-    whole = split_model(network()).graph.layers[0].work
-    *pieces, join = split_model(network(), cut=4).graph.layers[:5]
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+def test_work_is_shared_out_and_none_is_lost(kind):
+    graph = split_model(network() if kind == "dense" else convolution(), cut=4).graph
+    join = graph.layers[next(iter(graph.joins.values()))]
+    pieces, whole = [graph.layers[index] for index, _ in graph.joins.items()], join.whole.work
     assert sum(piece.work.weight_bytes for piece in pieces) == pytest.approx(whole.weight_bytes)
-    assert sum(piece.work.flops for piece in pieces) == pytest.approx(2 * 1100 * 1000)
-    assert {piece.work.kind for piece in pieces} == {"dense"}
+    products_alone = 2 * 1100 * 1000 if kind == "dense" else whole.flops
+    assert sum(piece.work.flops for piece in pieces) == pytest.approx(products_alone)
+    assert {piece.work.kind for piece in pieces} == {kind}
     assert join.work.weight_bytes == 0
     assert [piece.alone for piece in pieces] == [True] * 4
     assert not join.alone
+    if kind == "conv":  # whose pieces have channels of their own; those of a dense layer are added up
+        assert sum(sum(piece.output_bytes) for piece in pieces) == sum(join.output_bytes)
 
 
 def address(tensor):
@@ -242,30 +247,6 @@ def test_constant_pieces_hold_their_own_part_of_the_weights():
     assert max(sizes) < 0.3 * 4 * 1100 * 1000
 
 
-def test_the_work_of_a_convolution_is_shared_out():
-    graph = split_model(convolution(), cut=4).graph
-    join = graph.layers[graph.joins[names(graph).index("conv/0")]]
-    pieces = [graph.layers[index] for index in graph.pieces[graph.layers.index(join)]]
-    whole = join.whole.work
-    assert sum(piece.work.flops for piece in pieces) == pytest.approx(whole.flops)
-    assert sum(piece.work.weight_bytes for piece in pieces) == pytest.approx(whole.weight_bytes)
-    assert {piece.work.kind for piece in pieces} == {"conv"}
-    assert sum(sum(piece.output_bytes) for piece in pieces) == sum(join.output_bytes)
-
-
-@pytest.mark.parametrize("policy", ["earliest_finish", "paper", "heft", "cpu_only"])
-def test_a_residual_network_is_served_in_pieces(policy):
-    """Whatever a layer reads beside its pieces may not have been computed when its form is chosen."""
-    model = convolution()
-    x = examples(1, model.input_shape[1:])
-    with MultiModelScheduler(
-        {"m": model}, devices=TWO_CORES, policy=policy, cut=2, profile=False
-    ) as scheduler:
-        got = [scheduler.submit("m", x) for _ in range(4)]
-        for future in got:
-            np.testing.assert_allclose(future.result(60), model(x, training=False), rtol=1e-4, atol=1e-4)
-
-
 def test_only_layers_that_gain_are_cut():
     dense = [keras.layers.Dense(1100, name=name) for name in "abc"]
     model = keras.Sequential([keras.Input((1100,)), *dense])
@@ -318,10 +299,13 @@ def test_two_workers_run_two_pieces_at_the_same_time():
 
 @pytest.mark.parametrize("policy", ["earliest_finish", "paper", "heft", "cpu_only"])
 def test_the_scheduler_cuts_for_its_users(policy):
-    model, x = network(), examples()
-    with MultiModelScheduler(
-        {"m": model}, devices=TWO_CORES, policy=policy, cut=2, profile=False
-    ) as scheduler:
-        assert names(scheduler.graph("m"))[:2] == ["large/0", "large/1"]
-        got = scheduler.submit("m", x).result(60)
-    np.testing.assert_allclose(got, model(x, training=False), rtol=1e-5, atol=1e-5)
+    """Whatever a layer reads beside its pieces may not have been computed when its form is chosen."""
+    models = {"dense": network(), "residual": convolution()}
+    options = {"devices": TWO_CORES, "policy": policy, "cut": 2, "profile": False}
+    with MultiModelScheduler(models, **options) as scheduler:
+        assert names(scheduler.graph("dense"))[:2] == ["large/0", "large/1"]
+        for name, model in models.items():
+            x = examples(1, model.input_shape[1:])
+            want = model(x, training=False)
+            for future in [scheduler.submit(name, x) for _ in range(4)]:
+                np.testing.assert_allclose(future.result(60), want, rtol=1e-4, atol=1e-4)

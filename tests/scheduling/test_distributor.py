@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import weakref
 
 import pytest
 
@@ -13,7 +12,7 @@ from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor, SyncChecker
 from overlap_train.scheduling.graph import LayerGraph, Port, Request
 from overlap_train.scheduling.policy import Board
-from tests.scheduling.graphs import Movable, Tensor, chain, cut, job, layer, random_graph
+from tests.scheduling.graphs import Movable, chain, job, layer, random_graph
 
 
 def test_queue_gives_each_device_its_most_urgent_job_first():
@@ -72,31 +71,17 @@ def test_layers_that_wait_for_each_other_are_told_when_nothing_can_run():
         checker.complete(2)
 
 
-def test_a_controller_holds_no_tensor_that_nobody_will_read():
-    chain = LayerGraph([layer(str(i), Port(i - 1)) for i in range(5)], [Port(4)])
-    made = weakref.WeakValueDictionary()
-    made[-1] = x = Tensor()
-    controller = LayerController(Request(0, chain, (x,)))
-    controller.request.inputs = ()
-    del x
-    for index in range(5):
-        assert controller.inputs(index) == (made[index - 1],)
-        made[index] = tensor = Tensor()
-        controller.complete(index, (tensor,))
-        del tensor
-        assert set(made) == {index}
-    assert controller.finished
-    assert controller.outputs() == (made[4],)
+class Fixed(Movable):
+    def may_move(self, request):
+        return False
 
 
-def waiting_for_the_cpu(*requests, make_queue=JobQueue, on_gpu_s=0.01):
+def waiting_for_the_cpu(*requests, make_queue=JobQueue, on_gpu_s=0.01, policy=Movable):
     """The first layer of each request is for the CPU, where one runs; the GPU is idle."""
     platform = Platform((Device("cpu", "cpu"), Device("gpu", "gpu")))
-    board, queue = (
-        Board(platform, FixedCosts(lambda layer, device: on_gpu_s if device.kind == "gpu" else 0.01)),
-        make_queue(tuple(platform.devices)),
-    )
-    distributor = LayerDistributor(Movable(), board, queue)
+    costs = FixedCosts(lambda layer, device: on_gpu_s if device.kind == "gpu" else 0.01)
+    board, queue = Board(platform, costs), make_queue(tuple(platform.devices))
+    distributor = LayerDistributor(policy(), board, queue)
     for request in requests:
         distributor.admit(LayerController(request))
     board.started(queue.take_now(platform["cpu"]))
@@ -112,9 +97,10 @@ def test_the_most_urgent_of_those_that_gain_is_moved():
     assert (board.busy(platform["cpu"]), board.busy(platform["gpu"])) == (3, 1)
 
 
-def test_what_would_take_longer_on_the_idle_device_stays():
+@pytest.mark.parametrize("options", [{"on_gpu_s": 0.05}, {"policy": Fixed}], ids=["longer", "fixed"])
+def test_what_would_take_longer_on_the_idle_device_or_may_not_be_moved_stays(options):
     requests = [Request(n, chain(str(n), 10)) for n in range(2)]
-    distributor, board, queue, platform = waiting_for_the_cpu(*requests, on_gpu_s=0.05)
+    distributor, board, queue, platform = waiting_for_the_cpu(*requests, **options)
     distributor.rebalance()
     assert queue.take_now(platform["gpu"]) is None
     assert board.busy(platform["cpu"]) == 2
@@ -137,21 +123,11 @@ def test_a_job_that_a_worker_takes_meanwhile_is_not_moved():
 
 
 class OnGpu(Movable):
-    """Everything on the GPU; layers in pieces run as a test says."""
-
-    whole = False
-
     def __init__(self):
-        self.prepared, self.released = [], []
+        self.released = []
 
     def select(self, request, index, places, board):
         return board.platform["gpu"]
-
-    def prepare(self, graph, board):
-        self.prepared.append(graph)
-
-    def runs_whole(self, request, index, places, board):
-        return self.whole
 
     def rank(self, request, index, board):
         return 10.0 + index
@@ -160,13 +136,12 @@ class OnGpu(Movable):
         self.released.append(request.number)
 
 
-def scene(policy=None, seconds=0.01):
-    links = {("cpu", "gpu"): Transfer(0.5, 1e6)}
-    platform = Platform((Device("cpu"), Device("gpu", "gpu")), links)
+def scene(seconds=0.01):
+    platform = Platform((Device("cpu"), Device("gpu", "gpu")), {("cpu", "gpu"): Transfer(0.5, 1e6)})
     board, queue, policy = (
         Board(platform, FixedCosts(lambda *_: seconds)),
         JobQueue(platform.devices),
-        policy or OnGpu(),
+        OnGpu(),
     )
     return LayerDistributor(policy, board, queue, aging_s=2.0), board, queue, policy
 
@@ -198,18 +173,6 @@ def test_a_deadline_counts_from_the_shortest_time_that_is_left():
     assert job.urgency_s == pytest.approx(8.0 - 3.0 - 2.0, abs=0.6)
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_pieces_are_left_out_where_their_layer_runs_whole(whole):
-    distributor, board, queue, policy = scene()
-    policy.whole = whole
-    controller = LayerController(Request(0, cut(2)))
-    distributor.admit(controller)
-    (first,) = taken(queue, board.platform["gpu"])
-    assert not distributor.complete(controller, first, ["y"])
-    names = [job.layer.name for job in taken(queue, board.platform["gpu"])]
-    assert sorted(names) == (["x"] if whole else ["x/0", "x/1"])
-
-
 def test_a_request_that_is_over_is_forgotten_and_told_to_the_policy():
     distributor, board, queue, policy = scene()
     controller = LayerController(Request(4, chain("n", 1)))
@@ -218,17 +181,3 @@ def test_a_request_that_is_over_is_forgotten_and_told_to_the_policy():
     assert distributor.complete(controller, job, ["y"])
     distributor.release(controller.request)
     assert (policy.released, board.active_requests) == ([4], 0)
-
-
-def test_what_may_not_be_moved_waits():
-    class Fixed(Movable):
-        def may_move(self, request):
-            return False
-
-    distributor, board, queue, platform = waiting_for_the_cpu(
-        *(Request(n, chain(str(n), 10)) for n in range(2))
-    )
-    distributor._policy = Fixed()
-    distributor.rebalance()
-    assert queue.take_now(platform["gpu"]) is None
-    assert board.busy(platform["cpu"]) == 2

@@ -103,8 +103,7 @@ def test_deadlines_count_on_no_pieces():
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize(
-    ("gpu_s", "cpu_s", "whole"),
-    [(0.01, 1.0, True), (0.01, 0.02, False), (1.0, 0.02, False)],
+    ("gpu_s", "cpu_s", "whole"), [(0.01, 1.0, True), (0.01, 0.02, False), (1.0, 0.02, False)]
 )
 def test_a_policy_takes_the_form_that_is_done_sooner(policy, gpu_s, cpu_s, whole):
     where = ran(cut(), times(gpu_s, cpu_s), policy)

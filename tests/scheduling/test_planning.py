@@ -38,14 +38,6 @@ def problem(platform=LINKED, examples=1.0):
     return Problem.of(fork(), platform, costs, examples)
 
 
-def test_what_is_left_out_takes_no_time_in_a_plan():
-    graph, costs = cut(), FixedCosts(times(0.01, 0.1))
-    in_form = {whole: Problem.of(graph, CORES, costs, whole=whole) for whole in (False, True)}
-    assert exhaustive_placement(in_form[True]).makespan_s == pytest.approx(0.01 + 2e-6)
-    assert exhaustive_placement(in_form[False]).makespan_s > 0.0109
-    assert in_form[True].run_s[1:5] == ((0.0, 0.0),) * 4
-
-
 def test_optimistic_costs_know_both_forms_and_that_pieces_share_a_device():
     whole_s = optimistic_costs(Problem.of(cut(), CORES, FixedCosts(times(0.01, 1.0))))[0]
     assert whole_s == pytest.approx([0.01 + 1e-6] * 2)
@@ -91,23 +83,6 @@ def test_a_list_schedule_idles_no_device_that_has_a_ready_layer():
     assert seen[0] == (0, [0.0, 0.0])
     assert seen[1] == (1, [0.0, 1.0])  # the GPU is to run `a`
     assert plan.makespan_s == pytest.approx(max(0.25 + 1.0, 2.0) + 1.5 + 1.0)
-
-
-def test_one_after_another_the_larger_rank_goes_first():
-    for ranks, makespan in (((2.0, 1.0, 0.0), 7.0), ((1.0, 2.0, 0.0), 7.0)):
-        plan = sequence_schedule(problem(), ranks, (0, 0, 0))
-        assert plan.makespan_s == makespan
-        first, second = sorted((0, 1), key=lambda index: -ranks[index])
-        assert plan.ranks[first] > plan.ranks[second] > plan.ranks[2]
-        assert plan.waits == ((first, second),)
-
-
-def test_layers_in_slots_of_their_own_wait_for_nobody():
-    plan = sequence_schedule(
-        problem(Platform((Device("cpu", slots=2), Device("gpu", "gpu")))), (2, 1, 0), (0,) * 3
-    )
-    assert plan.makespan_s == 5.0
-    assert plan.waits == ()
 
 
 TWO = Platform((Device("cpu"), Device("gpu", "gpu")))
@@ -162,24 +137,22 @@ def test_independent_layers_are_shared_out():
     assert heft_placement(side_by_side(3, cpu_s=9.0)) == (1, 1, 1)
 
 
-def test_heft_puts_a_layer_into_a_gap():
-    """The third layer fits beside the long one of the first chain, before what waits for it."""
-    graph = LayerGraph(
-        [layer("long", Port(-1)), layer("after", Port(0)), layer("short", Port(-1))], [Port(1), Port(2)]
-    )
-    seconds = {"long": (9.0, 3.0), "after": (1.0, 9.0), "short": (1.0, 9.0)}
-    costs = FixedCosts(lambda x, d: seconds[x.name][d.kind == "gpu"])
-    problem = Problem.of(graph, TWO, costs)
-    assert heft_placement(problem) == (1, 0, 0)
+# Seconds of three layers, of which the second reads the first, on CPU and GPU; and where they belong.
+HEFT = {
+    "a gap beside the long one": ({"long": (9, 3), "after": (1, 9), "short": (1, 9)}, (1, 0, 0)),
+    "no use of a GPU that is free too soon": (
+        {"first": (5, 50), "behind": (2, 3), "other": (50, 1)},
+        (0, 0, 1),
+    ),
+}
 
 
-def test_heft_begins_no_layer_before_what_it_reads():
-    """The GPU is free sooner than the first layer ends, which is of no use to the one behind it."""
-    layers = [layer("first", Port(-1)), layer("behind", Port(0)), layer("other", Port(-1))]
+@pytest.mark.parametrize(("seconds", "placement"), HEFT.values(), ids=HEFT)
+def test_heft_fills_gaps_and_begins_no_layer_before_what_it_reads(seconds, placement):
+    layers = [layer(name, Port(source)) for name, source in zip(seconds, (-1, 0, -1), strict=True)]
     graph = LayerGraph(layers, [Port(1), Port(2)])
-    seconds = {"first": (5.0, 50.0), "behind": (2.0, 3.0), "other": (50.0, 1.0)}
-    costs = FixedCosts(lambda x, d: seconds[x.name][d.kind == "gpu"])
-    assert heft_placement(Problem.of(graph, TWO, costs)) == (0, 0, 1)
+    costs = FixedCosts(lambda x, d: float(seconds[x.name][d.kind == "gpu"]))
+    assert heft_placement(Problem.of(graph, TWO, costs)) == placement
 
 
 def test_what_would_take_too_long_is_refused_or_ended():
