@@ -455,9 +455,7 @@ class InStep:
                 raise ValueError("diverged")
 
     def a_lambda_that_sets(folder):
-        return keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: np.random.seed(batch),
-        )
+        return keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: np.random.seed(batch))
 
     class ValidatesItself(Callback):
         def on_test_batch_end(self, batch, logs=None):

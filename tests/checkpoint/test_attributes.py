@@ -79,13 +79,6 @@ def test_what_is_another_from_the_start_is_named():
     assert second.files == ["other.png"]
 
 
-@pytest.mark.parametrize("change", [{"python": 3}, {"numpy": ()}, {"attributes": [1]}])
-def test_a_state_that_makes_no_sense_is_an_error(change):
-    state = DataState(Source()).take()
-    with pytest.raises((TypeError, ValueError, LookupError)):
-        DataState(Source()).put_back({**state, **change})
-
-
 @pytest.mark.parametrize(
     "change",
     [

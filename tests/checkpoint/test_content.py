@@ -63,19 +63,17 @@ def test_values_come_back_as_they_were(state):
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("put", "found"),
     [
-        (lambda arrays: arrays.pop("variables/0"), "its variable 0 is missing"),
-        (
-            lambda arrays: arrays.update({"variables/0": np.zeros((3, 1), "float32")}),
-            r"of shape \(3, 1\) and type float32",
-        ),
-        (lambda arrays: arrays.update({"variables/0": np.zeros((2, 1), "float64")}), "and type float64"),
+        ({}, "its variable 0 is missing"),
+        ({"variables/0": np.zeros((3, 1), "float32")}, r"of shape \(3, 1\) and type float32"),
+        ({"variables/0": np.zeros((2, 1), "float64")}, "and type float64"),
     ],
 )
-def test_values_that_do_not_fit_are_refused(state, change, found):
+def test_values_that_do_not_fit_are_refused(state, put, found):
     arrays = pack_values(state.read())
-    change(arrays)
+    del arrays["variables/0"]
+    arrays |= put
     with pytest.raises(CheckpointCorruptError, match=found):
         check_values(arrays, specs_of(state))
 
@@ -184,26 +182,10 @@ def test_an_epoch_that_waits_with_other_logs_is_refused(state, logs):
 
 
 def test_logs_are_what_json_has():
-    logs = {
-        "loss": np.float32(0.5),
-        "steps": 3,
-        "flag": True,
-        "none": None,
-        "text": "a",
-        "tensor": tf.constant(2.0),
-        "small": tf.constant(2.0, tf.bfloat16),
-        "array": np.zeros(2),
-        "object": object(),
-    }
-    assert plain_logs(logs) == {
-        "loss": 0.5,
-        "steps": 3,
-        "flag": True,
-        "none": None,
-        "text": "a",
-        "tensor": 2.0,
-        "small": 2.0,
-    }
+    plain = {"steps": 3, "flag": True, "none": None, "text": "a"}
+    numbers = {"loss": np.float32(2), "tensor": tf.constant(2.0), "small": tf.constant(2.0, tf.bfloat16)}
+    others = {"array": np.zeros(2), "object": object()}
+    assert plain_logs(plain | numbers | others) == plain | dict.fromkeys(numbers, 2.0)
 
 
 RESULTS = tuple(StepValidation(step // 4, step, {"val_loss": 1.0 / (step + 1)}) for step in (2, 5, 8))

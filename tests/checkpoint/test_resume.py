@@ -101,9 +101,8 @@ def test_a_refused_resume_leaves_the_log_as_it_was(policy_and_log, changes):
     made = changes.pop("made", model)()
     initial = made.get_weights()
     logger = keras.callbacks.CSVLogger(log)
-    callbacks = [logger, *changes.pop("callbacks", [killer(99)])]
     with pytest.raises(CheckpointMismatchError):
-        fit(policy, epochs=8, made=made, callbacks=callbacks, **changes)
+        fit(policy, epochs=8, made=made, callbacks=[logger, killer(99)], **changes)
     assert log.read_bytes() == before
     assert not logger.append
     assert sorted(os.listdir(policy.directory)) == directory
@@ -258,7 +257,8 @@ def test_another_history_is_refused(an_epoch, changes, part):
         fit(directory, made=made, **changes)
     assert part in str(raised.value)
     assert "digest" not in str(raised.value)
-    assert fit(directory).epoch == [0, 1]
+    if "validation_freq" in changes:  # which stands for all of them: what was refused has spoiled nothing
+        assert fit(directory).epoch == [0, 1]
 
 
 def compiled(optimizer, *layers):
@@ -268,35 +268,18 @@ def compiled(optimizer, *layers):
     return made
 
 
-@pytest.mark.parametrize(
-    ("other", "told"),
-    [
-        (("sgd",), "optimizer is SGD (was Adam)."),
-        ((keras.optimizers.Adam(amsgrad=True),), "optimizer.amsgrad is True (was False)."),
-        (
-            ("adam", keras.layers.Dense(3), keras.layers.Dropout(0.5)),
-            "sequential/dense/kernel is 12x3 float32 (was 12x4 float32)",
-        ),
-        (("adam", keras.layers.Dropout(0.5)), "dropout is new (Dropout)"),
-    ],
-    ids=["optimizer", "its settings", "units", "dropout"],
-)
-def test_another_model_or_optimizer_is_told_by_name(tmp_path, other, told):
-    fit(tmp_path, made=compiled("adam"), epochs=1)
-    with pytest.raises(CheckpointMismatchError) as raised:
-        fit(tmp_path, made=compiled(*other))
-    assert told in str(raised.value)
-    assert "all variables" not in str(raised.value)
+def test_another_model_and_layers_that_have_changed_places_are_told(tmp_path):
+    def named(*names):
+        return [keras.layers.Dense(FEATURES, name=name) for name in names]
 
-
-def test_layers_that_have_changed_places_are_told(tmp_path):
-    def swapped(*names):
-        layers = [keras.layers.Dense(FEATURES, name=name) for name in names]
-        return compiled("sgd", *layers)
-
-    fit(tmp_path, made=swapped("a", "b"), epochs=1)
+    fit(tmp_path, made=compiled("sgd", *named("a", "b")), epochs=1)
     with pytest.raises(CheckpointMismatchError, match="the order and number of all variables is another"):
-        fit(tmp_path, made=swapped("b", "a"))
+        fit(tmp_path, made=compiled("sgd", *named("b", "a")))
+    other = compiled(keras.optimizers.SGD(momentum=0.9), *named("a", "b"), keras.layers.Dropout(0.5))
+    with pytest.raises(CheckpointMismatchError, match=r"dropout is new \(Dropout\)") as raised:
+        fit(tmp_path, made=other)
+    assert "momentum" in str(raised.value)
+    assert "all variables" not in str(raised.value)
 
 
 # Other callbacks.
@@ -334,33 +317,6 @@ def test_of_two_logs_one_may_be_taken_away(tmp_path):
     fit(policy, epochs=6, callbacks=[*loggers("b.csv"), killer(99)])
     assert epochs_in(tmp_path / "b.csv") == ["0", "1", "2", "3", "4", "5"]
     assert epochs_in(tmp_path / "a.csv") == ["0", "1", "2", "3", "4"]
-
-
-@pytest.mark.parametrize("scale", [1.0, 2.0])
-def test_a_dataset_is_told_from_another_by_what_it_was_made_from(tmp_path, scale):
-    def prepared(factor):
-        return dataset(VX * np.float32(factor), VY).map(lambda x, y: (x, y)).cache().prefetch(1)
-
-    fit(tmp_path, epochs=1, validation_data=prepared(1.0))
-    if scale == 1.0:
-        assert fit(tmp_path, validation_data=prepared(scale)).epoch == [0, 1]
-    else:
-        with pytest.raises(CheckpointMismatchError, match=r"validation data\.content is another"):
-            fit(tmp_path, validation_data=prepared(scale))
-
-
-def test_thresholds_of_metrics_count_and_names_by_number_do_not(tmp_path):
-    def made(threshold):
-        built = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1, "sigmoid")])
-        metrics = [keras.metrics.BinaryAccuracy(threshold=threshold), keras.metrics.Precision()]
-        built.compile("sgd", "binary_crossentropy", metrics=metrics)
-        return built
-
-    binary = dict(validation_data=(VX, VY > 1), batch_size=16, verbose=0, resume=tmp_path)
-    trainer(made(0.5)).fit(X, Y > 1, epochs=1, **binary)
-    assert trainer(made(0.5)).fit(X, Y > 1, epochs=2, **binary).epoch == [0, 1]
-    with pytest.raises(CheckpointMismatchError, match=r"metric binary_accuracy\.threshold is 0\.3"):
-        trainer(made(0.3)).fit(X, Y > 1, epochs=3, **binary)
 
 
 def test_the_same_sets_in_new_objects_go_on(tmp_path):
@@ -426,6 +382,7 @@ class Scores(keras.callbacks.Callback):
     ],
     ids=["an array", "a tensor", "a large integer", "half a number"],
 )
+@pytest.mark.by_default("an array", "a large integer")
 def test_whatever_a_callback_of_keras_can_watch_can_be_gone_on_from(tmp_path, make):
     def callbacks():
         early = keras.callbacks.EarlyStopping("score", mode="min", patience=9)
@@ -459,6 +416,7 @@ class Compiles(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
 @pytest.mark.parametrize("last", [1, 3])
+@pytest.mark.by_default("1-on_epoch_begin", "3-on_epoch_end")
 def test_behind_a_callback_that_compiles_a_training_begins_before_it(tmp_path, hook, last):
     """What is compiled is in no checkpoint: one from behind it would train on as compiled at first."""
 
@@ -579,14 +537,8 @@ def recurrent() -> keras.Model:
     return keras.Sequential([keras.Input((FEATURES,), batch_size=16), *layers, keras.layers.Dense(CLASSES)])
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(recurrent, id="recurrent"),
-        pytest.param(WithoutShape, id="without a shape"),
-        pytest.param(TwoOptimizers, id="two optimizers"),
-    ],
-)
+@pytest.mark.parametrize("make", [recurrent, WithoutShape, TwoOptimizers])
+@pytest.mark.by_default("WithoutShape", "TwoOptimizers")
 def test_an_eager_training_goes_on_with_all_that_its_steps_use(tmp_path, make):
     def made():
         set_random_seed(4)
@@ -633,11 +585,8 @@ class Prints(keras.layers.Layer):
 
 @pytest.mark.parametrize(
     ("layer", "resumes", "said"),
-    [
-        pytest.param(Noisy, True, True, id="draws"),
-        pytest.param(Prints, True, False, id="prints"),
-        pytest.param(Noisy, False, False, id="no checkpoints"),
-    ],
+    [(Noisy, True, True), (Prints, True, False), (Noisy, False, False)],
+    ids=["draws", "prints", "no checkpoints"],
 )
 def test_what_steps_do_that_no_checkpoint_holds_is_said(tmp_path, layer, resumes, said):
     own = keras.Sequential([keras.Input((FEATURES,)), layer(), keras.layers.Dense(CLASSES)])

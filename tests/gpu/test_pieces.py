@@ -49,12 +49,6 @@ def names_of(pieces: Path) -> list[str]:
     return list(read_manifest(pieces / MANIFEST))
 
 
-def test_no_piece_is_larger_than_what_a_command_may_bring(pieces) -> None:
-    assert len(names_of(pieces)) >= 5
-    assert max((pieces / name).stat().st_size for name in names_of(pieces)) == PIECE
-    assert len(list(pieces.iterdir())) == len(names_of(pieces)) + 1
-
-
 def test_pieces_in_any_order_and_twice_make_the_wheels(pieces, tmp_path) -> None:
     store, names = Store(tmp_path / "store"), names_of(pieces)
     for name in [*reversed(names), names[0]]:
@@ -65,17 +59,6 @@ def test_pieces_in_any_order_and_twice_make_the_wheels(pieces, tmp_path) -> None
     site = store.assemble()
     done = subprocess.run(run, env={"PYTHONPATH": str(site)}, capture_output=True, text=True, check=True)
     assert done.stdout == "2\n"
-
-
-def test_damaged_piece_is_refused_and_the_others_are_kept(pieces, tmp_path) -> None:
-    store, names = Store(tmp_path / "store"), names_of(pieces)
-    command = share(pieces, tmp_path / "command", names[:3])
-    (command / names[1]).write_bytes(b"\0" * PIECE)
-    with pytest.raises(PieceError, match=f"damaged on the way: {names[1]}; bring them again"):
-        store.bring(command)
-    assert store.missing() == [names[1], *names[3:]]
-    store.bring(share(pieces, tmp_path / "command", names[1:2]))
-    assert store.missing() == names[3:]
 
 
 def test_assembly_with_a_piece_missing_says_which(pieces, tmp_path) -> None:
@@ -108,21 +91,6 @@ def test_assembly_that_was_cut_off_is_done_again(pieces, tmp_path, monkeypatch) 
     assert (store.assemble() / "made_up_1" / "__init__.py").exists()
 
 
-def test_half_a_copy_is_no_piece(pieces, tmp_path, monkeypatch) -> None:
-    store, names = Store(tmp_path / "store"), names_of(pieces)
-
-    def half(draft, content):
-        draft.write_text(content[: PIECE // 2].decode("latin1"))
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", half)
-        with pytest.raises(OSError, match="no space"):
-            store.bring(pieces)
-    assert store.missing() == names
-    assert store.bring(pieces) == []
-
-
 def test_pieces_of_two_cuts_are_not_mixed(pieces, wheels, tmp_path) -> None:
     store = Store(tmp_path / "store")
     store.bring(share(pieces, tmp_path / "command", names_of(pieces)[:1]))
@@ -135,12 +103,6 @@ def test_new_cut_leaves_no_piece_of_the_old_one(pieces, wheels) -> None:
     before = names_of(pieces)
     cut(wheels[1:2], pieces, piece_bytes=PIECE)
     assert sorted(path.name for path in pieces.glob("piece-*")) == names_of(pieces) != before
-
-
-def test_command_without_the_manifest_says_so(pieces, tmp_path) -> None:
-    (pieces / MANIFEST).unlink()
-    with pytest.raises(PieceError, match="bring it with every command"):
-        Store(tmp_path / "store").bring(pieces)
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "..", ""])
@@ -175,6 +137,22 @@ def test_the_command_brings_in_several_calls_and_refuses_what_is_damaged(pieces,
     assert bring(pieces) == (0, "all pieces are here\n")
 
 
-def test_nothing_to_cut_is_told(tmp_path) -> None:
-    with pytest.raises(PieceError, match="nothing to cut"):
-        cut([], tmp_path / "cut")
+def test_half_a_copy_is_no_piece(pieces, tmp_path, monkeypatch) -> None:
+    store, names = Store(tmp_path / "store"), names_of(pieces)
+
+    def half(draft, content):
+        draft.write_text(content[: PIECE // 2].decode("latin1"))
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", half)
+        with pytest.raises(OSError, match="no space"):
+            store.bring(pieces)
+    assert store.missing() == names
+    assert store.bring(pieces) == []
+
+
+def test_command_without_the_manifest_says_so(pieces, tmp_path) -> None:
+    (pieces / MANIFEST).unlink()
+    with pytest.raises(PieceError, match="bring it with every command"):
+        Store(tmp_path / "store").bring(pieces)

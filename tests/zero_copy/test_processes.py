@@ -73,30 +73,8 @@ result = (os.waitstatus_to_exitcode(status), float(zero_copy.as_array(buffer.ten
 
 
 NAMES = [
-    "?",
-    "i1",
-    "i2",
-    "i4",
-    "i8",
-    "u1",
-    "u2",
-    "u4",
-    "u8",
-    "f2",
-    "f4",
-    "f8",
-    "g",
-    "c8",
-    "c16",
-    "G",
-    "S3",
-    "U3",
-    "O",
-    "M8[s]",
-    "m8[ms]",
-    "V5",
-    "V0",
-    "S0",
+    *("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "g", "c8", "c16", "G", "S3"),
+    *("U3", "O", "M8[s]", "m8[ms]", "V5", "V0", "S0"),
 ]
 
 CASE = r"""

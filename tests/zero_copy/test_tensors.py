@@ -16,20 +16,8 @@ from overlap_train import errors, zero_copy
 from overlap_train.zero_copy.tensors import any_dtype, checked_device, checked_dtype, checked_shape
 
 DTYPES = [
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32"),
+    *("float64", "complex64", "complex128"),
 ]
 
 
