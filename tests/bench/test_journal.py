@@ -107,7 +107,7 @@ def test_beginning_anew_puts_the_finished_runs_aside(begin, tmp_path):
     ("content", "reason"),
     [
         *((text, "is no journal") for text in ("[]\n", "{}\n", "no JSON\n", '{"format": 1}\n{"key": 1}\n')),
-        ('{"format": 2}\n', "has format 2; this is 1"),
+        ('{"format": 2, "identity": {}, "machine": {}}\n', "has format 2; this is 1"),
     ],
 )
 def test_what_is_no_journal_or_of_another_format_is_refused_and_left_alone(begin, tmp_path, content, reason):

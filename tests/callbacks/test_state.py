@@ -83,23 +83,6 @@ def test_attributes_that_came_later_stay(tmp_path):
     assert callback.function is print
 
 
-class Slotted(keras.callbacks.Callback):
-    __slots__ = ("count", "seen")
-
-    def __init__(self):
-        super().__init__()
-        self.count, self.seen = 0, []
-
-
-def test_attributes_in_slots_of_a_callback_are_kept(tmp_path):
-    callback, other = Slotted(), Slotted()
-    callback.count, there = 3, other.seen
-    callback.seen.append(1)
-    restore(other, *through_disk([capture(callback)], tmp_path / "f"))
-    assert (other.count, other.seen) == (3, [1])
-    assert other.seen is there
-
-
 class Positive:
     """Checks an attribute, and keeps it in the object's dict, as validators do."""
 
@@ -217,15 +200,6 @@ class Holder(keras.callbacks.Callback):
 def resumed(callbacks, others, path):
     assert restore_all(others, through_disk(capture_all(callbacks), path)) == ()
     return others
-
-
-def test_two_callbacks_go_on_with_one_object_that_came_later(tmp_path):
-    board = {"count": 1}
-    first, second = resumed(
-        [Holder(board=board), Holder(boards=[board])], [Holder(board=None), Holder(boards=[])], tmp_path / "f"
-    )
-    assert first.board is second.boards[0]
-    assert first.board == board
 
 
 def test_two_callbacks_that_share_a_list_of_the_user_s_share_it_again(tmp_path):

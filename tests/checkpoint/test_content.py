@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import random
-import threading
 
 import keras
 import numpy as np
@@ -271,16 +269,6 @@ def fit(resume, callback, *, epochs=6, last=None, made=None, policy=None, **opti
     return trainer
 
 
-def interrupted(directory, make, last=3, **options):
-    """Returns the trainers of an unbroken run and of one that was killed and resumed, and the callbacks."""
-    whole, broken = directory / "whole", directory / "broken"
-    first, second = make(), make()
-    unbroken = fit(whole, first, **options)
-    with pytest.raises(Killed):
-        fit(broken, make(), last=last, **options)
-    return unbroken, fit(broken, second, **options), first, second
-
-
 class Draws(keras.callbacks.Callback):
     """Jitters the learning rate with the numbers of everybody's generators."""
 
@@ -298,44 +286,14 @@ class Draws(keras.callbacks.Callback):
 
 
 def test_who_draws_from_everybodys_generators_gets_the_numbers_of_the_unbroken_run(tmp_path):
-    unbroken, resumed, first, second = interrupted(tmp_path, Draws)
+    first, second = Draws(), Draws()
+    unbroken = fit(tmp_path / "whole", first)
+    with pytest.raises(Killed):
+        fit(tmp_path / "broken", Draws(), last=3)
+    resumed = fit(tmp_path / "broken", second)
     assert second.drawn == first.drawn
     assert len(set(first.drawn)) == len(first.drawn)
     assert_same_history(resumed.model.history.history, unbroken.model.history.history)
-
-
-class Keeps(keras.callbacks.Callback):
-    """Decides with a counter and a generator of its own when to stop."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen, self.losses = collections.Counter(), collections.defaultdict(list)
-        self.rng = np.random.default_rng(5)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.seen["epochs"] += 1
-        self.losses["loss"].append(logs["loss"])
-        self.model.optimizer.learning_rate = 0.05 * self.rng.uniform(0.5, 1.0)
-        self.model.stop_training = self.seen["epochs"] >= 5
-
-
-def test_a_callback_goes_on_with_what_it_kept(tmp_path):
-    unbroken, resumed, first, second = interrupted(tmp_path, Keeps)
-    assert (second.seen, second.losses) == (first.seen, first.losses)
-    assert resumed.model.history.epoch == unbroken.model.history.epoch == [0, 1, 2, 3, 4]
-    assert not any("callbacks" in message for message in resumed.messages)
-
-
-class Holds(keras.callbacks.Callback):
-    def __init__(self):
-        super().__init__()
-        self.thread, self.parts, self.function = threading.Thread(), iter([1, 2]), print
-
-
-def test_what_no_checkpoint_holds_is_said_once_with_its_names(tmp_path):
-    _, resumed, _, _ = interrupted(tmp_path, Holds)
-    (message,) = [text for text in resumed.messages if "as they then are" in text]
-    assert "these attributes of its callbacks as they then are: Holds.thread, Holds.parts;" in message
 
 
 class Listens(keras.callbacks.Callback):
