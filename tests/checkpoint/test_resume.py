@@ -162,30 +162,6 @@ def test_a_variable_of_another_shape_keeps_its_value_and_is_named(tmp_path):
     assert "Averaging.average (it was a variable of (2,) float32, and now it is one of (3,)" in said
 
 
-def test_a_log_whose_checkpoint_lies_inside_the_first_epoch_has_each_row_once(tmp_path):
-    def dying(last: int) -> keras.callbacks.Callback:
-        class InAStep(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch, logs=None):
-                if self.model.optimizer.iterations == last:
-                    raise Killed
-
-        return InAStep()
-
-    def logger():
-        return keras.callbacks.CSVLogger(tmp_path / "log.csv")
-
-    policy = CheckpointPolicy(directory=tmp_path / "run", every_epochs=99, every_steps=1, keep=9)
-    log = logger()
-    with pytest.raises(Killed):
-        fit(policy, epochs=3, callbacks=[log, dying(3)])
-    log.on_train_end()
-    assert epochs_in(tmp_path / "log.csv") == ["0"]
-    for path in sorted(Path(policy.directory).glob("ckpt-*"))[1:]:
-        path.unlink()  # those behind the first step
-    fit(policy, epochs=3, callbacks=[logger(), dying(-1)])
-    assert epochs_in(tmp_path / "log.csv") == ["0", "1", "2"]
-
-
 @pytest.mark.parametrize("append", [False, True])
 def test_an_accepted_resume_writes_each_row_once(tmp_path, append):
     log = tmp_path / "log.csv"
@@ -197,13 +173,6 @@ def test_an_accepted_resume_writes_each_row_once(tmp_path, append):
     fit(policy, epochs=6, callbacks=callbacks)
     assert epochs_in(log) == [*earlier, "0", "1", "2", "3", "4", "5"]
     assert callbacks[0].append is append
-
-
-def test_the_log_of_another_training_is_appended_to(policy_and_log, tmp_path):
-    (policy, _), other = policy_and_log, tmp_path / "other.csv"
-    other.write_text("epoch,loss\n" + "".join(f"{epoch},0.1\n" for epoch in range(10)))
-    fit(policy, epochs=4, callbacks=[keras.callbacks.CSVLogger(other), killer(99)])
-    assert epochs_in(other) == [*map(str, range(10)), "3"]
 
 
 # One history, of one kind.

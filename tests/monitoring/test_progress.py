@@ -332,18 +332,32 @@ class Teed:
     """What a program puts in the place of standard output to keep what is written."""
 
     def __init__(self):
-        self.written = []
+        self.text = ""
 
     def write(self, text):
-        self.written.append(text)
+        self.text += text
 
-    def flush(self):
-        """Nothing waits."""
+    def flush(self): ...
 
 
 class Undecided(Teed):
     def isatty(self):
         raise RuntimeError("not open yet")
+
+
+class Console(Teed):
+    def isatty(self):
+        return True
+
+
+class Numbered(Console):
+    def fileno(self):
+        return "no number"
+
+
+class Refuses(Console):
+    def write(self, text):
+        raise ValueError("no such text")
 
 
 @pytest.mark.parametrize("kind", [Teed, Undecided])
@@ -353,7 +367,7 @@ def test_what_cannot_tell_whether_it_is_a_terminal_is_none(kind):
     assert not is_terminal(stream)
     stream.write("kept")
     stream.flush()
-    assert below.written == ["kept"]
+    assert below.text == "kept"
 
 
 def test_it_passes_for_the_stream_below():
@@ -384,32 +398,6 @@ def test_a_terminal_without_a_descriptor_is_believed(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(os, "get_terminal_size", fails)
     assert is_terminal(_Terminal())
-
-
-class Console:
-    """What a program that shows the output itself puts in the place of standard output."""
-
-    def __init__(self):
-        self.text = ""
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        """Nothing is kept back."""
-
-    def isatty(self):
-        return True
-
-
-class Numbered(Console):
-    def fileno(self):
-        return "no number"
-
-
-class Refuses(Console):
-    def write(self, text):
-        raise ValueError("no such text")
 
 
 @pytest.mark.parametrize("console", [Console(), Numbered()], ids=["no descriptor", "no number"])
