@@ -16,6 +16,8 @@ import tensorflow as tf
 from overlap_train import errors, zero_copy
 from overlap_train.zero_copy import dlpack
 from overlap_train.zero_copy.tensors import any_dtype, checked_device, checked_dtype, checked_shape
+from tests import interpreters
+from tests.zero_copy.conftest import WITHOUT_GPU
 
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32"),
@@ -317,8 +319,8 @@ with tf.device("CPU:1"):  # as a GPU would be, which TensorFlow takes if nothing
 """
 
 
-def test_nothing_goes_to_the_device_where_operations_are_run(run_python):
-    run_python(ANOTHER_DEVICE)
+def test_nothing_goes_to_the_device_where_operations_are_run():
+    interpreters.run(["-c", ANOTHER_DEVICE], timeout=120, env=WITHOUT_GPU, check=True)
 
 
 @pytest.mark.parametrize(
