@@ -87,20 +87,6 @@ MUTATIONS = {
         ),
         "divergent barrier",
     ),
-    "a wait that leaves the tiles to multiply under way": (
-        *(
-            "cuda_gemm.h",
-            "WaitForCopies<kStages - 2>();\n",
-            "WaitForCopies<kStages - 1>();\n",
-            "missing wait",
-        ),
-    ),
-    "copies of no group": (
-        *("cuda_gemm.h", "    CommitCopies();\n    product", "    product", "missing wait"),
-    ),
-    "no barrier between the copies and the product": (
-        *("cuda_gemm.h", "    __syncthreads();\n    const int before", "    const int before", "race"),
-    ),
     "a copy into the stage that is multiplied": (
         *("cuda_gemm.h", "stage > 0 ? stage - 1 : kStages - 1;", "stage;", "read during a copy"),
     ),
@@ -122,12 +108,6 @@ MUTATIONS = {
     ),
     "no barrier before the next channels": (
         *("cuda_kernels.h", "    __syncthreads();\n  }\n  if (corner", "  }\n  if (corner", "race"),
-    ),
-    "no barrier before the sum of a block": (
-        *("cuda_kernels.h", "= sum;\n  __syncthreads();\n", "= sum;\n", "race"),
-    ),
-    "matrices read past the last row": (
-        *("cuda_tiles.h", "row + 16 * i + l % 16);", "row + 1 + 16 * i + l % 16);", "beyond"),
     ),
 }
 
