@@ -14,7 +14,7 @@ import pytest
 
 from scripts.bench import children
 from scripts.bench.children import ChildFailedError, run_module
-from scripts.bench.load import DutyCycle, GpuLoad, SpinLoad
+from scripts.bench.load import DutyCycle, SpinLoad
 
 
 @pytest.fixture
@@ -138,12 +138,6 @@ def test_a_duty_cycle_works_and_rests():
     assert not any(thread.name == "duty-cycle" for thread in threading.enumerate())
 
 
-def test_no_duty_does_no_work():
-    with DutyCycle(0.0, lambda: pytest.fail("called")) as load:
-        threading.Event().wait(0.03)
-    assert load.achieved < 0.5
-
-
 def test_what_the_work_raises_is_raised_on_close():
     def broken():
         raise RuntimeError("no such kernel")
@@ -161,12 +155,3 @@ def test_what_the_work_raises_is_raised_on_close():
 def test_loads_that_cannot_be_are_refused(make):
     with pytest.raises(ValueError, match="must be"):
         make()
-
-
-def test_gpu_load_needs_its_gpu():
-    import tensorflow as tf
-
-    if tf.config.list_physical_devices("GPU"):
-        pytest.skip("there is a GPU; the test is about its absence")
-    with pytest.raises(ValueError, match="no device 'GPU:0'"):
-        GpuLoad(0.5)

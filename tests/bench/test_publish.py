@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from overlap_train.conv.measurements import DIRECTIONS, STOCK
+from overlap_train.conv.measurements import STOCK
 from scripts.bench import publish
 from scripts.bench.conv_layers import Row, _interleave, summarise
 from scripts.bench.conv_shapes import LAYERS, Layer
@@ -73,6 +73,16 @@ def test_a_page_has_its_command_machine_table_and_data(results, finding, put):
     assert (results / "data" / "2026-01-01-size.json").exists()
 
 
+def test_a_second_page_of_a_day_is_numbered_and_the_first_one_stays(results, finding, put):
+    first = put(finding)
+    before = first.read_text()
+    second = put(finding)
+    assert (second.name, first.read_text()) == ("2026-01-01-size-2.md", before)
+    row = (results / "index.md").read_text().splitlines()[5]
+    pages = ("2026-01-01-size-2.md", "2026-01-01-size.md", "2025-11-24-size.md", "2025-05-01-size.md")
+    assert [row.index(page) for page in pages] == sorted(row.index(page) for page in pages)
+
+
 def test_no_folder_of_the_machine_is_published(results, finding, put):
     put(replace(finding, words=f"in {PLACES[2]}/.cache/x, a/b"))
     written = "".join(path.read_text() for path in results.rglob("2026*") if path.is_file())
@@ -82,46 +92,17 @@ def test_no_folder_of_the_machine_is_published(results, finding, put):
     assert content["found"] == {"log": "read … and …", "ratio": "a/b"}
 
 
-def test_a_second_page_of_a_day_is_numbered_and_the_first_one_stays(results, finding, put):
-    first = put(finding)
-    before = first.read_text()
-    second = put(finding)
-    assert (second.name, first.read_text()) == ("2026-01-01-size-2.md", before)
-    row = (results / "index.md").read_text().splitlines()[5]
-    assert row == (
-        "| How large? | [1 January 2026](2026-01-01-size-2.md) | [1 January 2026](2026-01-01-size.md), "
-        "[24 November 2025](2025-11-24-size.md), [1 May 2025](2025-05-01-size.md) |"
-    )
-
-
-def test_a_new_series_gets_a_row_and_every_other_row_stays():
-    lines = publish.enter(INDEX, "2026-02-03-new-thing.md", "What is new?").splitlines()
-    assert lines[5] == "| What is new? | [3 February 2026](2026-02-03-new-thing.md) | |"
+@pytest.mark.parametrize("series", ["new-thing", "size-of-files"])  # which begins as another does
+def test_a_new_series_gets_a_row_and_every_other_row_stays(series):
+    lines = publish.enter(INDEX, f"2026-02-03-{series}.md", "What is new?").splitlines()
+    assert lines[5] == f"| What is new? | [3 February 2026](2026-02-03-{series}.md) | |"
     assert [*lines[:5], *lines[6:]] == INDEX.splitlines()
-
-
-def test_a_series_is_not_taken_for_one_whose_name_begins_alike():
-    lines = publish.enter(INDEX, "2026-02-03-size-of-files.md", "New?").splitlines()
-    assert lines[5] == "| New? | [3 February 2026](2026-02-03-size-of-files.md) | |"
-    assert len(lines) == len(INDEX.splitlines()) + 1
 
 
 @pytest.mark.parametrize(("index", "file"), [("# Results\n", "2026-02-03-x.md"), (INDEX, "x.md")])
 def test_an_index_or_a_name_of_another_form_is_refused(index, file):
     with pytest.raises(ValueError, match=r"has no line|is not called after"):
         publish.enter(index, file, "?")
-
-
-def test_the_index_of_the_documentation_can_be_entered():
-    index = (publish.RESULTS / "index.md").read_text()
-    entered = publish.enter(index, "2099-01-01-epochs.md", "?")
-    assert "(2026-11-24-epochs.md)" in entered
-    assert len(entered.splitlines()) == len(index.splitlines())
-
-
-def test_columns_line_up():
-    lines = layout(Cells(("name", "s"), (("a", "1.00"), ("longer", "10.00")))).splitlines()
-    assert [len(line) for line in lines] == [13, 13, 13, 13]
 
 
 def only_group(runs):
@@ -150,12 +131,6 @@ def test_paired_ratio_is_untouched_by_a_machine_that_slows_down(runs):
 def test_ratio_to_the_fastest_sets_our_median_against_their_best_run(runs):
     _, to_fastest = ratio(only_group(runs), "overlap", "keras-tfdata")
     assert to_fastest == pytest.approx(4.5 / 5.0)
-
-
-def test_overlapped_is_also_measured_against_synchronous(runs):
-    cells = ratio_cells(only_group(runs))
-    row = next(dict(zip(cells.head, row, strict=True)) for row in cells.body if row[0] == "overlap")
-    assert row["overlap-sync"] == "0.83 (1.25)"
 
 
 def test_repeats_that_failed_on_either_side_make_no_pair(runs):
@@ -222,10 +197,6 @@ def test_a_run_is_the_same_after_it_was_written_down(runs):
     assert [Run.from_json(run.to_json()) for run in runs] == runs
 
 
-def test_no_runs_make_no_groups():
-    assert group_runs([]) == []
-
-
 def _row(auto_ms: float, chosen: str, layer: Layer = LAYERS["unet"][1]) -> Row:
     times = {STOCK: [0.9, 1.0, 1.1], "auto": [0.9 * auto_ms, auto_ms, 5.0 * auto_ms]}
     return Row(layer, 1, "forward", 1.0, times, chosen)
@@ -251,9 +222,3 @@ def test_a_round_runs_each_contestant_once_in_an_order_of_its_own():
     assert len(rounds) >= 9
     assert all(sorted(names) == sorted(functions) for names in rounds)
     assert len(set(rounds)) > 1
-
-
-def test_gflops_are_those_of_the_direct_method():
-    layer = Layer(9, 8, 3, 5, kernel=3, stride=2)
-    for direction in DIRECTIONS:
-        assert layer.key(direction, 2).flops == 2 * (2 * 5 * 4) * (3 * 3 * 3 * 5)

@@ -28,7 +28,7 @@ def run(workload, system, cache_dir, *, whole=False):
 
 @pytest.mark.parametrize("system", DEFAULT_SYSTEMS)
 # The paper's and the overlapped one are run below.
-@pytest.mark.by_default("keras-numpy", "overlap-sync", "train-only")
+@pytest.mark.by_default("keras-numpy")
 def test_each_system_trains_validates_and_keeps_score(system, tmp_path):
     figures = run("mlp", system, tmp_path)
     assert figures["wall_s"] > 0
@@ -128,19 +128,16 @@ def tasks_digits():
     return load_mnist(download_timeout_s=0)
 
 
-def test_systems_that_cannot_run_say_why():
-    absent = System("needs a module that is not there", "Paper", needs="no_such_module")
-    assert absent.obstacle(WORKLOADS["mnist"]) == "no_such_module not installed"
-    assert "no network for text" in SYSTEMS["overlap-accelerated"].obstacle(WORKLOADS["text"])
-    assert SYSTEMS["overlap"].obstacle(WORKLOADS["text"]) is None
-
-
-def test_a_divided_gpu_is_left_out_where_there_is_none(monkeypatch):
+def test_systems_that_cannot_run_say_why(monkeypatch):
     split = SYSTEMS["overlap-split-gpu"]
     monkeypatch.setattr(machine, "gpu_names", list)
     assert split.obstacle(WORKLOADS["mlp"]) == "it needs a GPU, and this machine has none"
     monkeypatch.setattr(machine, "gpu_names", lambda: ["a card"])
     assert split.obstacle(WORKLOADS["mlp"]) is None
+    absent = System("needs a module that is not there", "Paper", needs="no_such_module")
+    assert absent.obstacle(WORKLOADS["mnist"]) == "no_such_module not installed"
+    assert "no network for text" in SYSTEMS["overlap-accelerated"].obstacle(WORKLOADS["text"])
+    assert SYSTEMS["overlap"].obstacle(WORKLOADS["text"]) is None
 
 
 def test_the_jobs_of_a_child_say_what_they_came_to(tmp_path, capsys):

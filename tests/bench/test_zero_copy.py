@@ -22,28 +22,16 @@ def trained(way, seconds=1.0, peak_rss_bytes=1, loss=0.5):
 
 def test_hand_overs_count_what_they_copy():
     copied = {row["way"]: row["bytes_copied"] for row in measure_hand_overs((8192,), budget_s=0.01)}
-    assert copied == {
-        "convert_to_tensor": 8192,
-        "as_tensor": 0,
-        "mapped_buffer": 0,
-        "as_tensor_misaligned": 8192,
-    }
+    copies, shares = ("convert_to_tensor", "as_tensor_misaligned"), ("as_tensor", "mapped_buffer")
+    assert copied == dict.fromkeys(copies, 8192) | dict.fromkeys(shares, 0)
 
 
 def test_summary_relates_the_right_figures():
-    hand_overs = [
-        hand_over("as_tensor", 4096, 10.0, 30.0),
-        hand_over("as_tensor", 16 << 20, 20.0, 40.0),
-        hand_over("convert_to_tensor", 16 << 20, 2000.0, 2400.0),
-    ]
+    large = 16 << 20
+    hand_overs = [hand_over("as_tensor", 4096, 10.0, 30.0), hand_over("as_tensor", large, 20.0, 40.0)]
+    hand_overs.append(hand_over("convert_to_tensor", large, 2000.0, 2400.0))
     training = [trained("zero_copy", 5.0, 100), trained("from_tensor_slices", 10.0, 400)]
-    assert comparison.summarize(hand_overs, training) == {
-        "as_tensor_slowest_size_over_quickest": 2.0,
-        "times_as_fast_at_16_mib": 100.0,
-        "times_as_fast_to_first_operation_at_16_mib": 60.0,
-        "peak_rss_of_zero_copy_over_from_tensor_slices": 0.25,
-        "time_of_zero_copy_over_from_tensor_slices": 0.5,
-    }
+    assert list(comparison.summarize(hand_overs, training).values()) == [2.0, 100.0, 60.0, 0.25, 0.5]
     assert comparison.summarize([], []) == {}
 
 

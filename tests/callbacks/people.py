@@ -7,8 +7,6 @@ import csv
 import datetime
 import json
 import logging
-import os
-import queue
 import random
 import sys
 import time
@@ -65,13 +63,6 @@ class Ahead:
             self.recent.append(float(logs["loss"]))
             self.means.append(float(np.mean(self.recent)))
 
-    class Arrays(Callback):
-        def on_train_begin(self, logs=None):
-            self.losses = np.array([])
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.losses = np.append(self.losses, logs["loss"])
-
     class ByName(Callback):
         def __init__(self):
             super().__init__()
@@ -94,17 +85,6 @@ class Ahead:
 
         def on_epoch_end(self, epoch, logs=None):
             logs["batches"] = self.seen
-
-    class Queued(Callback):
-        def __init__(self):
-            super().__init__()
-            self.queue = queue.Queue()
-            self.log = dict(epoch=0, batch=0, loss=[])
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.log.update({"batch": batch + 1})
-            self.log["loss"].append(logs["loss"])
-            self.queue.put({"run": dict(self.log)})
 
     class Helped(Callback):
         """Calls methods of its own, as one for training and validation."""
@@ -139,13 +119,6 @@ class Ahead:
             self.sum += logs["loss"]
             self.count += 1
             print(f"{self.mean:.3f}")
-
-    class FunctionInside(Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            def shown(value: float) -> str:
-                return f"{value:.3f}"
-
-            self.text = shown(logs["loss"])
 
     class ArrayOfTheClass(Callback):
         losses = np.array([])
@@ -189,12 +162,6 @@ class Ahead:
         def on_epoch_end(self, epoch, logs=None):
             print("\n", end="" if epoch % 2 else "\r")
 
-    class Percent(Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            steps = self.params.get("steps") or self.params["steps"]
-            done = int(20 * (batch + 1) / steps)
-            print("\r[" + "=" * done + " " * (20 - done) + "]", end="")
-
     class Logs(Callback):
         def on_batch_end(self, batch, logs=None):
             logs = logs or {}
@@ -220,18 +187,6 @@ class Ahead:
                 self.file.close()
 
         return Rows()
-
-    def appends_to_a_file(folder):
-        class Appends(Callback):
-            def __init__(self, path):
-                super().__init__()
-                self.path = str(path)
-
-            def on_batch_end(self, batch, logs=None):
-                with open(os.path.join(self.path, "losses.txt"), "a") as f:
-                    f.write(str(logs["loss"]) + "\n")
-
-        return Appends(folder)
 
     def json_lines(folder):
         class Lines(Callback):
@@ -313,13 +268,6 @@ class Ahead:
     class WarmUpByEpoch(Callback):
         def on_epoch_begin(self, epoch, logs=None):
             keras.ops.convert_to_numpy(self.model.optimizer.learning_rate.assign(0.02 * (epoch + 1)))
-
-    class WeightsAsAnEpochBegins(Callback):
-        def on_train_begin(self, logs=None):
-            self.norms = []
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.norms.append([float(np.linalg.norm(w)) for w in self.model.get_weights()])
 
     class MetricsAsAnEpochBegins(Callback):
         def on_train_begin(self, logs=None):
@@ -439,25 +387,8 @@ class InStep:
             if np.isnan(logs["loss"]) or logs["loss"] < 1.25:
                 self.model.stop_training = True
 
-    class BatchTimes(Callback):
-        def on_train_begin(self, logs=None):
-            self.times = []
-
-        def on_train_batch_begin(self, batch, logs=None):
-            self.start = time.perf_counter()
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.times.append(time.perf_counter() - self.start)
-
-    class Raises(Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if logs["loss"] > 1e9:
-                raise ValueError("diverged")
-
     def a_lambda_that_sets(folder):
-        return keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: np.random.seed(batch),
-        )
+        return keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: np.random.seed(batch))
 
     class ValidatesItself(Callback):
         def on_test_batch_end(self, batch, logs=None):

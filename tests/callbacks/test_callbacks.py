@@ -72,9 +72,7 @@ STOCK = {
 )
 @pytest.mark.parametrize("name", STOCK)
 # `all_together` has those that are left to the night, too.
-@pytest.mark.by_default(
-    "checkpoint_batches-1", "plateau_and_stop-1", "backup-1", "tensorboard-1", "swap_ema-1", "all_together-1"
-)
+@pytest.mark.by_default("checkpoint_batches-1", "backup-1", "swap_ema-1", "all_together-1")
 def test_stock_callbacks_do_what_they_do_under_keras(name, max_lag, tmp_path):
     build = ema_model if "ema" in name else fast_learner
     theirs = pooled(build)

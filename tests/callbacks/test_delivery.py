@@ -343,7 +343,7 @@ class Listens(CALLBACK):
         self.events.append(f"batch {batch}")
 
     def on_test_batch_end(self, batch, logs=None):
-        self.events += [logs["loss"], *self.metrics()]
+        self.events += [batch, logs["loss"], *self.metrics()]
 
     def on_epoch_end(self, epoch, logs=None):
         self.events.append("epoch")
@@ -355,7 +355,7 @@ def test_who_listens_to_batches_finds_the_metrics_as_they_were_after_each():
     scene = Scene(Listens(events, lambda: scene.metrics), group=3, trained_on=False)
     first, second = (Running({"loss": loss}, scene.metrics_of(state)) for loss, state in ((4.0, 5), (2.0, 6)))
     scene.deliver(ValidationResult({"loss": 2.0}, (first, second), second.state))
-    assert events == ["begin", "batch 0", 4.0, 5.0, "batch 3", 2.0, 6.0, "epoch"]
+    assert events == ["begin", "batch 0", 2, 4.0, 5.0, "batch 3", 5, 2.0, 6.0, "epoch"]
 
 
 @pytest.mark.parametrize("anew", [False, True])
@@ -373,7 +373,7 @@ def test_a_validation_may_be_made_again_until_its_first_batch(anew):
     checks = Checks(validate_anew=ask, validated=lambda: events.append("validated"))
     outcome = Scene(Listens(events), checks=checks, trained_on=False).deliver(result(1.0))
     loss = 2.0 if anew else 1.0
-    hooks = ["begin", "asked", "batch 0", "asked", loss, "batch 1", loss]
+    hooks = ["begin", "asked", "batch 0", "asked", 0, loss, "batch 1", 1, loss]
     assert events == [*hooks, "validated", "epoch"]
     assert outcome.logs["val_loss"] == loss
 

@@ -83,23 +83,6 @@ def test_attributes_that_came_later_stay(tmp_path):
     assert callback.function is print
 
 
-class Slotted(keras.callbacks.Callback):
-    __slots__ = ("count", "seen")
-
-    def __init__(self):
-        super().__init__()
-        self.count, self.seen = 0, []
-
-
-def test_attributes_in_slots_of_a_callback_are_kept(tmp_path):
-    callback, other = Slotted(), Slotted()
-    callback.count, there = 3, other.seen
-    callback.seen.append(1)
-    restore(other, *through_disk([capture(callback)], tmp_path / "f"))
-    assert (other.count, other.seen) == (3, [1])
-    assert other.seen is there
-
-
 class Positive:
     """Checks an attribute, and keeps it in the object's dict, as validators do."""
 
@@ -217,15 +200,6 @@ class Holder(keras.callbacks.Callback):
 def resumed(callbacks, others, path):
     assert restore_all(others, through_disk(capture_all(callbacks), path)) == ()
     return others
-
-
-def test_two_callbacks_go_on_with_one_object_that_came_later(tmp_path):
-    board = {"count": 1}
-    first, second = resumed(
-        [Holder(board=board), Holder(boards=[board])], [Holder(board=None), Holder(boards=[])], tmp_path / "f"
-    )
-    assert first.board is second.boards[0]
-    assert first.board == board
 
 
 def test_two_callbacks_that_share_a_list_of_the_user_s_share_it_again(tmp_path):
@@ -357,30 +331,14 @@ WEIGHTS = MODEL.get_weights()
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("wait", 3),
-        ("wait", np.int64(3)),
-        ("_last_batch_seen", None),
-        ("_last_batch_seen", 7),
-        ("append", False),
-        ("append", np.bool_(True)),
-        ("best", 0.5),
-        ("best", None),
-        ("best", math.inf),
-        ("best", math.nan),
-        ("best", np.float64(0.5)),
-        ("best", 2**40),
-        ("best", True),
-        ("best", np.array([[0.5]])),
-        ("best", tf.constant([0.5])),
-        ("cooldown_counter", 2.5),
-        ("epoch", []),
-        ("epoch", [0, 1, np.int32(2)]),
+        *(("wait", 3), ("wait", np.int64(3)), ("_last_batch_seen", None), ("_last_batch_seen", 7)),
+        *(("append", False), ("append", np.bool_(True)), ("cooldown_counter", 2.5)),
+        *(("best", value) for value in (0.5, None, math.inf, math.nan, np.float64(0.5), 2**40, True)),
+        *(("best", value) for value in (np.array([[0.5]]), tf.constant([0.5]))),
+        *(("epoch", []), ("epoch", [0, 1, np.int32(2)]), ("keys", None), ("keys", ["loss", "accuracy"])),
         ("history", {}),
         ("history", {"loss": [1.0], 1: [0.5], None: []}),  # names that a callback has put into the logs
-        ("keys", None),
-        ("keys", ["loss", "accuracy"]),
-        ("best_weights", None),
-        ("best_weights", WEIGHTS),
+        *(("best_weights", None), ("best_weights", WEIGHTS)),
     ],
 )
 def test_values_of_keras_fit(name, value):

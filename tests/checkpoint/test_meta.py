@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 import json
 import os
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import StartPoint
-from tests.checkpoint.crafting import TEXTS, opened, sealed
+from overlap_train.errors import CheckpointMismatchError
+from tests.checkpoint.crafting import TEXTS, Fuzzer, opened, replaced, sealed
 from tests.checkpoint.resuming import LOGS, POSITION, Directory, Training
 
 
@@ -48,34 +54,19 @@ CURSOR = {"drawn": 1, "seen": 3, "open": False, "epochs": 0, "within": False, "s
 @pytest.mark.parametrize(
     "meta",
     [
-        {"cursor": {**CURSOR, "drawn": 10**9}},
-        {"cursor": {**CURSOR, "drawn": 7}},
-        {"cursor": {**CURSOR, "seen": 4}},
-        {"cursor": {**CURSOR, "seen": -1}},
-        {"cursor": {**CURSOR, "open": 1}},
-        {"cursor": {}},
-        {"cursor": {**CURSOR, "epochs": 2}},
-        {"cursor": {**CURSOR, "within": 1}},
-        {"cursor": {**CURSOR, "steps": 1}},
+        *({"cursor": {**CURSOR, "drawn": value}} for value in (7, 10**9)),
+        *({"cursor": {**CURSOR, "seen": value}} for value in (4, -1)),
+        *(
+            {"cursor": {**CURSOR, name: value}}
+            for name, value in dict(open=1, epochs=2, within=1, steps=1).items()
+        ),
         {"cursor": {**CURSOR, "within": True, "steps": 1}},
         {"cursor": {**CURSOR, "open": True, "within": True, "steps": 4}},
-        {"stopped": "no"},
-        {"logs": {"loss": {}}},
-        {"logs": [1]},
-        {"logs": {"loss": 10**400}},
-        {"max_lag": -1},
-        {"max_lag": True},
-        {"max_lag": 1.5},
-        {"callbacks": {}},
-        {"callbacks": None},
-        {"files": {}},
-        {"files": [{}]},
-        {"settings": {"a": 1}},
-        {"data": {}},
-        {"data": []},
-        {"random": {"dict": []}},
-        {"undelivered": {}},
-        {"undelivered": [1]},
+        *({"cursor": {}}, {"stopped": "no"}, {"settings": {"a": 1}}, {"random": {"dict": []}}),
+        *({"logs": value} for value in ({"loss": {}}, [1], {"loss": 10**400})),
+        *({"max_lag": value} for value in (-1, True, 1.5)),
+        *({"callbacks": {}}, {"callbacks": None}, {"files": {}}, {"files": [{}]}, {"data": {}}, {"data": []}),
+        *({"undelivered": {}}, {"undelivered": [1]}),
         {"undelivered": [{"epoch": 1, "step": 3, "cursor": CURSOR, "parts": {"dict": []}}]},
         {"undelivered": [{"epoch": 0, "step": 4, "cursor": CURSOR, "parts": {"dict": []}}]},
         {"undelivered": [{"epoch": 0, "step": 3, "cursor": CURSOR, "parts": {"dict": []}}]},
@@ -182,3 +173,84 @@ def test_a_log_is_durable_before_the_checkpoint_that_counts_on_it(tmp_path, monk
     monkeypatch.setattr(os, "fsync", noted)
     Training(tmp_path).save()
     assert synced.index("log.csv") < synced.index(".ckpt-000001.otck.tmp")
+
+
+# Any bytes.
+
+
+def fuzz(directory: Path, count: int, seed: int) -> collections.Counter:
+    """Resumes from so many files near a sound one; returns what came of them."""
+    training = Training(directory)
+    sound = training.save()
+    return _resumed(directory, training, itertools.islice(Fuzzer(sound, seed), count), f" of seed {seed}")
+
+
+def _resumed(
+    directory: Path, training: Training, contents: Iterable[bytes], source: str = ""
+) -> collections.Counter:
+    """Resumes from each of the contents in the place of the newest checkpoint, beside a sound older one."""
+    older, newest = sorted(Path(training.policy.directory).glob("ckpt-*"))
+    log = training.log.read_bytes()
+    outcomes: collections.Counter = collections.Counter()
+    for number, content in enumerate(contents):
+        newest.write_bytes(content)
+        try:
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                warnings.filterwarnings("ignore", category=DeprecationWarning, module="keras")
+                point = training.resume()
+            assert isinstance(point.epoch, int)
+            assert isinstance(point.step, int)
+            assert isinstance(point.max_lag, int)
+            assert point.epoch >= (not point.position.within)
+            passed_over = [w for w in seen if newest.name in str(w.message)]
+            others = [w for w in seen if w not in passed_over]
+            assert not others, str(others[0])
+            if passed_over:
+                assert point == StartPoint(1, 3, False, LOGS, 1, POSITION)
+            outcomes["older" if passed_over else "taken"] += 1
+        except CheckpointMismatchError:
+            outcomes["refused"] += 1
+        except BaseException:
+            (directory / "found.otck").write_bytes(content)
+            print(f"input {number}{source} is kept as {directory / 'found.otck'}")
+            raise
+        assert older.exists()
+        assert training.log.read_bytes() == log
+    return outcomes
+
+
+def test_no_content_of_a_checkpoint_breaks_a_resume(tmp_path):
+    outcomes = fuzz(tmp_path, 60, seed=1)
+    assert outcomes["older"] > 15
+    assert outcomes["taken"] > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+def test_no_content_of_100000_checkpoints_breaks_a_resume(tmp_path):
+    print(dict(fuzz(tmp_path, 100_000, seed=2)))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_no_value_in_any_place_of_a_checkpoint_breaks_a_resume(tmp_path):
+    training = Training(tmp_path)
+    outcomes = _resumed(tmp_path, training, replaced(training.save()))
+    print(dict(outcomes))
+    assert outcomes["taken"] > 0
+
+
+def test_the_sound_file_of_the_fuzzer_is_taken(tmp_path):
+    training = Training(tmp_path)
+    training.save()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="keras")
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
+
+
+def test_logs_of_other_kinds_do_not_hinder_a_checkpoint(tmp_path):
+    training = Training(tmp_path)
+    training.save({**LOGS, "loss": np.float32(0.5), "vector": np.ones(2), "what": object()})
+    assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)

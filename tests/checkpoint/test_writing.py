@@ -30,11 +30,11 @@ def model():
 def writer(tmp_path, model):
     made = []
 
-    def make(**policy):
+    def make(record=lambda span: None, **policy):
         said: list[str] = []
         policy = CheckpointPolicy(directory=tmp_path, **policy)
-        attributes = ModelAttributes(model)
-        made.append(CheckpointWriter(policy, {}, ModelState(model), attributes=attributes, say=said.append))
+        options = dict(attributes=ModelAttributes(model), say=said.append, record=record)
+        made.append(CheckpointWriter(policy, {}, ModelState(model), **options))
         return made[-1], said
 
     yield make
@@ -85,32 +85,22 @@ def test_what_the_training_has_set_on_the_model_goes_on(writer, model, tmp_path)
         resumer.close()
 
 
-def test_each_write_is_a_span_of_the_thread_that_writes(tmp_path, model):
-    spans: list[Span] = []
-    policy = CheckpointPolicy(directory=tmp_path)
-    made = CheckpointWriter(policy, {}, ModelState(model), record=spans.append)
-    deliver(made, model, 1)
-    deliver(made, model, 2)
-    made.close()
-    assert [(span.name, span.step) for span in spans] == [("checkpoint", 3), ("checkpoint", 6)]
-    assert all(span.thread.startswith("overlap-checkpoint") for span in spans)
-
-
-def test_where_the_system_starts_no_thread_the_training_writes(tmp_path, model, monkeypatch):
+def test_where_the_system_starts_no_thread_the_training_writes_and_each_write_is_a_span(
+    writer, tmp_path, model, monkeypatch
+):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
     spans: list[Span] = []
-    made = CheckpointWriter(CheckpointPolicy(directory=tmp_path), {}, ModelState(model), record=spans.append)
+    made, _ = writer(spans.append)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     deliver(made, model, 1)
     monkeypatch.undo()
     deliver(made, model, 2)
     made.close()
-    assert [(span.step, span.thread) for span in spans] == [
-        (3, threading.current_thread().name),
-        (6, "overlap-checkpoint"),
-    ]
+    here = threading.current_thread().name
+    expected = [("checkpoint", 3, here), ("checkpoint", 6, "overlap-checkpoint")]
+    assert [(span.name, span.step, span.thread) for span in spans] == expected
     assert len(list(tmp_path.glob("ckpt-*"))) == 2
 
 

@@ -299,36 +299,31 @@ def test_a_relative_cache_without_a_working_directory_names_the_remedy(builds, m
 # Entries that are not what they should be
 
 
-def put_pipe(path):
-    os.mkfifo(path, 0o600)
+def write(content):
+    def put(path):
+        path.write_bytes(content)
+        path.chmod(0o600)
+
+    return put
 
 
-def put_folder(path):
-    path.mkdir(0o700)
+PUT = {
+    "a pipe": lambda path: os.mkfifo(path, 0o600),
+    "a folder": lambda path: path.mkdir(0o700),
+    "nonsense": write(b"\xff\0" * 10),
+    "deep JSON": write(b"[" * 60_000),
+    "nothing": lambda path: None,
+}
 
 
-def put_nonsense(path):
-    path.write_bytes(b"\xff\0" * 10)
-    path.chmod(0o600)
-
-
-def put_deep_json(path):
-    path.write_text("[" * 60_000)
-    path.chmod(0o600)
-
-
-def put_nothing(path):
-    pass
-
-
-@pytest.mark.parametrize("put", [put_pipe, put_folder, put_nonsense, put_deep_json, put_nothing])
+@pytest.mark.parametrize("put", PUT)
 @pytest.mark.parametrize("name", [conv_build.LIBRARY_NAME, "manifest.json"])
 def test_an_entry_that_is_no_build_is_not_waited_for(builds, put, name) -> None:
     entry = conv_build.build().parent / name
     entry.unlink()
-    put(entry)
+    PUT[put](entry)
     assert not conv_build.is_cached()
-    if put is put_folder:
+    if put == "a folder":
         with pytest.raises(NativeUnavailableError, match="OVERLAP_TRAIN_CACHE_DIR"):
             conv_build.build()
     else:
@@ -336,16 +331,16 @@ def test_an_entry_that_is_no_build_is_not_waited_for(builds, put, name) -> None:
         assert len(builds) == 2
 
 
-@pytest.mark.parametrize("put", [put_pipe, put_folder])
+@pytest.mark.parametrize("put", ["a pipe", "a folder"])
 def test_what_stands_where_the_lock_should_is_no_lock(builds, put) -> None:
-    put(conv_build.cache_directory() / f"{conv_build.cache_key(TOOLCHAIN)}.lock")
+    PUT[put](conv_build.cache_directory() / f"{conv_build.cache_key(TOOLCHAIN)}.lock")
     with pytest.raises(NativeUnavailableError, match=r"cannot be locked.*OVERLAP_TRAIN_CACHE_DIR"):
         conv_build.build()
 
 
 def test_an_abandoned_manifest_that_is_a_pipe_is_not_waited_for(builds) -> None:
     library = conv_build.build()
-    put_pipe(library.parent / "manifest.json.new")
+    PUT["a pipe"](library.parent / "manifest.json.new")
     conv_build.build(force=True)
     assert conv_build.is_cached()
 

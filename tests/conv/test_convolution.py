@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -160,8 +161,23 @@ RNG = np.random.default_rng(4)
 PRODUCT = ConvKey("forward", "float32", (2, 8, 8, 3), (1, 1, 3, 5), (1, 1), "SAME")
 
 
-def doubles(*shape: int, dtype: str = "float64") -> tf.Tensor:
+def numbers(*shape: int, dtype: str = "float64") -> tf.Tensor:
     return tf.constant(RNG.normal(size=shape), dtype)
+
+
+def with_gradients(compute, given, by=None):
+    """Returns what is computed, and the gradients by the first operands."""
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        y = compute(*given)
+        loss = tf.reduce_sum(tf.sin(y))
+    return [y, *tape.gradient(loss, given[:by])]
+
+
+def assert_alike(ours, theirs, tolerance):
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
 @pytest.fixture
@@ -175,28 +191,21 @@ def _as_products(monkeypatch):
 @pytest.mark.parametrize("batch", [2, None])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_value_and_gradients_are_those_of_tensorflow(bias, relu, batch, padding):
-    x, filters, offsets = doubles(2, 3, 4, 6), doubles(1, 1, 6, 5), doubles(5 if bias else 0)
+    x, filters, offsets = numbers(2, 3, 4, 6), numbers(1, 1, 6, 5), numbers(5 if bias else 0)
 
     def stock(x, filters, offsets):
         y = tf.nn.conv2d(x, filters, 1, padding)
         y = tf.nn.bias_add(y, offsets) if bias else y
         return tf.nn.relu(y) if relu else y
 
-    results = []
-    for compute in (Convolution((1, 1), padding, relu=relu, bias=bias), stock):
-
+    def traced(compute):
         @tf.function(input_signature=[tf.TensorSpec([batch, 3, 4, 6], tf.float64)], autograph=False)
-        def step(x, compute=compute):
-            with tf.GradientTape() as tape:
-                tape.watch([x, filters, offsets])
-                y = compute(x, filters, offsets)
-                loss = tf.reduce_sum(tf.sin(y))
-            return y, tape.gradient(loss, [x, filters, offsets][: 3 if bias else 2])
+        def step(x):
+            return with_gradients(compute, [x, filters, offsets], 3 if bias else 2)
 
-        y, gradients = step(x)
-        results.append([y, *gradients])
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+        return step(x)
+
+    assert_alike(traced(Convolution((1, 1), padding, relu=relu, bias=bias)), traced(stock), 1e-12)
 
 
 @pytest.mark.usefixtures("native", "_as_products")
@@ -208,21 +217,13 @@ def test_gradients_of_a_function_that_forgets_shapes():
 
         return tf.identity(y), gradient
 
-    x, filters = doubles(2, 3, 4, 6), doubles(1, 1, 6, 5)
+    def ours(x, filters):
+        plain = Convolution((1, 1), "SAME", relu=False, bias=False)
+        return forgetful(plain(x, filters, tf.zeros([0], x.dtype)))
 
-    @tf.function(autograph=False)
-    def step():
-        with tf.GradientTape() as tape:
-            tape.watch([x, filters])
-            y = Convolution((1, 1), "SAME", relu=False, bias=False)(x, filters, tf.zeros([0], x.dtype))
-            loss = tf.reduce_sum(tf.sin(forgetful(y)))
-        return tape.gradient(loss, [x, filters])
-
-    with tf.GradientTape() as tape:
-        tape.watch([x, filters])
-        loss = tf.reduce_sum(tf.sin(tf.nn.conv2d(x, filters, 1, "SAME")))
-    for ours, theirs in zip(step(), tape.gradient(loss, [x, filters]), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    given = [numbers(2, 3, 4, 6), numbers(1, 1, 6, 5)]
+    theirs = with_gradients(lambda x, filters: tf.nn.conv2d(x, filters, 1, "SAME"), given)
+    assert_alike(tf.function(lambda: with_gradients(ours, given), autograph=False)(), theirs, 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -249,10 +250,6 @@ def test_an_empty_batch_is_no_product():
     assert selection.choose(dataclasses.replace(PRODUCT, input_shape=(0, 8, 8, 3)), None) != MATMUL
 
 
-def numbers(*shape: int) -> tf.Tensor:
-    return tf.constant(RNG.normal(size=shape), "float32")
-
-
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize("stride", [1, 2, 3])
@@ -262,40 +259,30 @@ def numbers(*shape: int) -> tf.Tensor:
     ids=str,
 )
 def test_gradients_are_those_of_tensorflow(padding, stride, image, window):
-    x, filters = numbers(*image), numbers(*window, image[3], 1)
-    results = []
-    for convolve in (
-        DepthwiseConvolution(stride, padding),
-        lambda x, filters: tf.nn.depthwise_conv2d(x, filters, [1, stride, stride, 1], padding),
-    ):
-        if image[1] < window[0] and padding == "VALID":
-            pytest.skip("no window fits")
-        with tf.GradientTape() as tape:
-            tape.watch([x, filters])
-            y = convolve(x, filters)
-            loss = tf.reduce_sum(tf.sin(y))
-        results.append([y, *tape.gradient(loss, [x, filters])])
+    if image[1] < window[0] and padding == "VALID":
+        pytest.skip("no window fits")
+    given = [numbers(*image, dtype="float32"), numbers(*window, image[3], 1, dtype="float32")]
+    ours = with_gradients(DepthwiseConvolution(stride, padding), given)
+    stock = functools.partial(tf.nn.depthwise_conv2d, strides=[1, stride, stride, 1], padding=padding)
+    theirs = with_gradients(stock, given)
     if not image[0]:  # TensorFlow leaves this gradient uninitialised without oneDNN
-        results[1][2] = tf.zeros_like(filters)
-    for ours, theirs in zip(*results, strict=True):
-        assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+        theirs[2] = tf.zeros_like(given[1])
+    assert_alike(ours, theirs, 1e-4)
 
 
 @pytest.mark.usefixtures("native")
 def test_derivatives_of_derivatives_are_those_of_tensorflow():
-    x, filters, weights = (numbers(2, 5, 6, 20), numbers(3, 3, 20, 1), numbers(3, 3, 20, 1))
-    results = []
-    for convolve in (
-        DepthwiseConvolution(2, "SAME"),
-        lambda x, filters: tf.nn.depthwise_conv2d(x, filters, [1, 2, 2, 1], "SAME"),
-    ):
+    shapes = (2, 5, 6, 20), (3, 3, 20, 1), (3, 3, 20, 1)
+    x, filters, weights = (numbers(*shape, dtype="float32") for shape in shapes)
+
+    def second(convolve):
         with tf.GradientTape() as outer:
             outer.watch([x, filters])
             with tf.GradientTape() as inner:
                 inner.watch(filters)
                 loss = tf.reduce_sum(tf.square(convolve(x, filters)))
             penalty = tf.reduce_sum(inner.gradient(loss, filters) * weights)
-        results.append(outer.gradient(penalty, [x, filters]))
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
+        return outer.gradient(penalty, [x, filters])
+
+    stock = functools.partial(tf.nn.depthwise_conv2d, strides=[1, 2, 2, 1], padding="SAME")
+    assert_alike(second(DepthwiseConvolution(2, "SAME")), second(stock), 1e-3)

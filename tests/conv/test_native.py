@@ -22,15 +22,8 @@ def toolchain() -> conv_build.Toolchain:
 
 def build(toolchain: conv_build.Toolchain, directory: Path, target: str, *options: str) -> Path:
     log: list[str] = []
-    configure = [
-        toolchain.cmake,
-        "-S",
-        str(conv_build.NATIVE_SOURCES),
-        "-B",
-        str(directory),
-        "-G",
-        toolchain.generator,
-    ]
+    configure = [toolchain.cmake, "-S", str(conv_build.NATIVE_SOURCES), "-B", str(directory)]
+    configure += ["-G", toolchain.generator]
     if toolchain.ninja:
         configure.append(f"-DCMAKE_MAKE_PROGRAM={toolchain.ninja}")
     conv_build._run([*configure, *options], log)
@@ -50,19 +43,13 @@ def build_directory(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("native")
 
 
+# By default the kernels alone, on few shapes.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("target", "options"),
-    [
-        ("cuda_emulator_test", ()),
-        ("cuda_tiles_test", ()),
-        ("cuda_launch_test", ()),
-        # nightly: the kernels on more shapes; on few of them they are run beside the mutants, compiled once
-        pytest.param("cuda_kernels_test", (), marks=pytest.mark.nightly),
-    ],
+    "target", ["cuda_emulator_test", "cuda_tiles_test", "cuda_launch_test", "cuda_kernels_test"]
 )
-@pytest.mark.by_default("cuda_emulator_test-options0")
-def test_cuda_kernels_under_the_emulator(toolchain, build_directory, target: str, options) -> None:
-    assert ": 0 of" in run(build(toolchain, build_directory, target), *options)
+def test_cuda_kernels_under_the_emulator(toolchain, build_directory, target: str) -> None:
+    assert ": 0 of" in run(build(toolchain, build_directory, target))
 
 
 def test_cuda_kernels_as_they_are_are_right_under_the_emulator(test_object, tmp_path) -> None:
@@ -100,22 +87,6 @@ MUTATIONS = {
         ),
         "divergent barrier",
     ),
-}
-MORE_MUTATIONS = {
-    "a wait that leaves the tiles to multiply under way": (
-        *(
-            "cuda_gemm.h",
-            "WaitForCopies<kStages - 2>();\n",
-            "WaitForCopies<kStages - 1>();\n",
-            "missing wait",
-        ),
-    ),
-    "copies of no group": (
-        *("cuda_gemm.h", "    CommitCopies();\n    product", "    product", "missing wait"),
-    ),
-    "no barrier between the copies and the product": (
-        *("cuda_gemm.h", "    __syncthreads();\n    const int before", "    const int before", "race"),
-    ),
     "a copy into the stage that is multiplied": (
         *("cuda_gemm.h", "stage > 0 ? stage - 1 : kStages - 1;", "stage;", "read during a copy"),
     ),
@@ -138,16 +109,7 @@ MORE_MUTATIONS = {
     "no barrier before the next channels": (
         *("cuda_kernels.h", "    __syncthreads();\n  }\n  if (corner", "  }\n  if (corner", "race"),
     ),
-    "no barrier before the sum of a block": (
-        *("cuda_kernels.h", "= sum;\n  __syncthreads();\n", "= sum;\n", "race"),
-    ),
-    "matrices read past the last row": (
-        *("cuda_tiles.h", "row + 16 * i + l % 16);", "row + 1 + 16 * i + l % 16);", "beyond"),
-    ),
 }
-
-
-EPILOGUE = {"a return ahead of a barrier"}
 
 
 @pytest.fixture(scope="module")
@@ -164,33 +126,21 @@ def compile_alone(*arguments) -> None:
     subprocess.run(["g++", "-std=gnu++17", "-O1", "-w", *arguments], check=True, timeout=120)
 
 
-def check_mutation(test_object: Path, directory: Path, mutation: str) -> None:
-    file, old, new, finding = (MUTATIONS | MORE_MUTATIONS)[mutation]
-    native = directory / "native"
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_emulator_finds_what_is_taken_out_of_a_kernel(test_object, tmp_path, mutation: str) -> None:
+    file, old, new, finding = MUTATIONS[mutation]
+    native, program = tmp_path / "native", tmp_path / "mutant"
     shutil.copytree(conv_build.NATIVE_SOURCES, native)
     text = (native / file).read_text()
     assert text.count(old) == 1, "the kernel has changed: write the mutation anew"
     (native / file).write_text(text.replace(old, new))
-    program = directory / "mutant"
     compile_alone(test_object, native / "conv_emulated.cc", "-o", program)
-    part = ["--epilogue"] if mutation in EPILOGUE else []
-    result = subprocess.run(
-        [program, "--quick", "--first", *part], capture_output=True, text=True, check=False, timeout=170
-    )
+    part = ["--epilogue"] if mutation == "a return ahead of a barrier" else []
+    command = [program, "--quick", "--first", *part]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
     assert result.returncode == 1, result.stdout + result.stderr
     assert finding in result.stdout.split("FOUND ", 1)[1]
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS)
-@pytest.mark.by_default("a return ahead of a barrier")
-def test_emulator_finds_what_is_taken_out_of_a_kernel(test_object, tmp_path, mutation: str) -> None:
-    check_mutation(test_object, tmp_path, mutation)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("mutation", MORE_MUTATIONS)
-def test_emulator_finds_more_that_is_taken_out_of_a_kernel(test_object, tmp_path, mutation: str) -> None:
-    check_mutation(test_object, tmp_path, mutation)
 
 
 @pytest.mark.nightly
@@ -222,23 +172,21 @@ def test_kernels_of_every_instruction_set(toolchain, tmp_path_factory, monkeypat
         pytest.skip(f"this CPU has no {isa}")
 
 
-def test_cuda_kernels_test_compiles_for_a_gpu(tmp_path) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("no nvcc on the path")
+@pytest.fixture
+def nvcc() -> str:
+    return shutil.which("nvcc") or pytest.skip("no nvcc on the path")
+
+
+@pytest.mark.nightly
+def test_cuda_kernels_test_compiles_for_a_gpu(nvcc, tmp_path) -> None:
     source = conv_build.NATIVE_SOURCES / "cuda_kernels_test.cc"
     command = [nvcc, "-std=c++17", "-O0", "-arch=sm_90", "-x", "cu", "-c", str(source)]
     subprocess.run([*command, "-o", str(tmp_path / "test.o")], check=True)
 
 
-@pytest.mark.parametrize(
-    "architectures", [("75", "90"), pytest.param(("80",), marks=pytest.mark.nightly)], ids=" and ".join
-)
+@pytest.mark.parametrize("architectures", [("75", "90"), ("80",)], ids=" and ".join)
 @pytest.mark.nightly
-def test_cuda_kernels_compile_without_spills(tmp_path, architectures) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("no nvcc on the path")
+def test_cuda_kernels_compile_without_spills(nvcc, tmp_path, architectures) -> None:
     source = conv_build.NATIVE_SOURCES / "conv_cuda.cu"
     command = [nvcc, "-std=c++17", "-O3"]
     command += [

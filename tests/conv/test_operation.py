@@ -187,18 +187,13 @@ def test_empty_batch_gives_empty_output_and_zero_gradient(algorithm: str) -> Non
     np.testing.assert_array_equal(dfilters, np.zeros(filters.shape))
 
 
-def test_image_of_no_height_gives_empty_output() -> None:
-    assert tiled_conv2d(tf.zeros([2, 0, 6, 3]), tf.zeros([3, 3, 3, 4]), algorithm="direct").shape == [
-        2,
-        0,
-        6,
-        4,
-    ]
-
-
-def test_kernel_beyond_a_valid_image_is_empty_or_refused() -> None:
-    y = tiled_conv2d(tf.zeros([1, 2, 6, 3]), tf.zeros([3, 3, 3, 4]), padding="VALID", algorithm="direct")
-    assert y.shape == [1, 0, 4, 4]
+@pytest.mark.parametrize(
+    ("image", "padding", "shape"),
+    [([2, 0, 6, 3], "SAME", [2, 0, 6, 4]), ([1, 2, 6, 3], "VALID", [1, 0, 4, 4])],
+)
+def test_an_image_of_no_height_or_below_the_kernel_s_gives_an_empty_output(image, padding, shape) -> None:
+    y = tiled_conv2d(tf.zeros(image), tf.zeros([3, 3, 3, 4]), padding=padding, algorithm="direct")
+    assert y.shape == shape
 
 
 def test_nan_stays_where_tensorflow_keeps_it_with_direct() -> None:

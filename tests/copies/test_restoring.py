@@ -70,18 +70,6 @@ def test_what_is_there_is_changed_itself(live, value):
     assert np.array_equal(found, value) if isinstance(found, np.ndarray) else found == value
 
 
-def test_inner_containers_are_changed_themselves_too():
-    inner, meter = [0], Meter()
-    live = {"a": [inner], "b": (meter,)}
-    value = {"a": [[1, 2]], "b": (Meter("z"),)}
-    value["b"][0].turn()
-    found = moved(value, live)
-    assert found == value
-    assert found["a"][0] is inner
-    assert found["b"][0] is meter
-    assert meter.phase is Phase.MAIN
-
-
 @pytest.mark.parametrize(
     ("live", "value"),
     [

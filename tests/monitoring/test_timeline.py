@@ -124,15 +124,10 @@ def test_picture_has_a_row_for_each_thread_and_the_load_below(tmp_path, figures)
     assert gpu.get_xlabel() == "time (s)"
 
 
-def test_epochs_are_numbered_from_1_on_the_training_row(tmp_path, figures):
-    save_timeline(tmp_path / "t.png", _run(3, workers=0))
-    assert _texts(figures[0].axes[0]) == ["1", "2", "3"]
-
-
-def test_of_many_epochs_only_some_are_numbered(tmp_path, figures):
-    save_timeline(tmp_path / "t.png", _run(1000, workers=0))
-    numbers = [int(text) for text in _texts(figures[0].axes[0])]
-    assert numbers == list(range(50, 1001, 50))
+@pytest.mark.parametrize(("epochs", "numbers"), [(3, [1, 2, 3]), (1000, list(range(50, 1001, 50)))])
+def test_epochs_are_numbered_from_1_and_of_many_only_some(tmp_path, figures, epochs, numbers):
+    save_timeline(tmp_path / "t.png", _run(epochs, workers=0))
+    assert [int(text) for text in _texts(figures[0].axes[0])] == numbers
 
 
 def test_span_shorter_than_a_pixel_is_wide_enough_to_be_seen(tmp_path, figures):
@@ -167,14 +162,11 @@ def test_run_without_spans_is_said_and_not_an_error(tmp_path, figures, samples):
     assert _texts(figures[0].axes[0]) == ["no spans were recorded"]
 
 
-def test_dollar_signs_in_names_are_no_formulas(tmp_path):
-    spans = [Span("train", "worker $x^", 0, 1, 0)]
-    assert save_timeline(tmp_path / "t.png", spans, title=r"cost $\frac").exists()
-
-
-def test_half_a_character_in_a_name_is_drawn_as_its_number(tmp_path, figures):
-    spans = [Span("train\ud800", "thread\udcff", 0.0, 1.0)]
-    assert save_timeline(tmp_path / "t.svg", spans, title="run \udcff").stat().st_size
+@pytest.mark.parametrize(("name", "title"), [("worker $x^", r"cost $\frac"), ("thread\udcff", "run \udcff")])
+def test_dollar_signs_are_no_formulas_and_half_a_character_is_its_number(tmp_path, name, title):
+    for end in ("png", "svg"):
+        path = save_timeline(tmp_path / f"t.{end}", [Span(name, name, 0, 1, 0)], title=title)
+        assert path.stat().st_size
 
 
 def test_a_legend_of_long_names_stays_in_the_picture(tmp_path, figures):
@@ -204,24 +196,18 @@ def test_unknown_format_is_an_error_and_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_importing_monitoring_loads_neither_tensorflow_nor_matplotlib():
+def test_neither_importing_nor_drawing_loads_what_it_does_not_need(tmp_path):
+    """The figures of pyplot are the user's."""
     heavy = "tensorflow", "matplotlib", "gpustat", "pynvml"
-    script = f"import sys, overlap_train.monitoring; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
-    )
-    assert done.stdout.strip() == "[]"
-
-
-def test_drawing_leaves_the_figures_of_pyplot_alone(tmp_path):
     script = (
-        "import sys; from overlap_train.monitoring import save_timeline;"
-        f"save_timeline({str(tmp_path / 't.png')!r}, []); print('matplotlib.pyplot' in sys.modules)"
+        f"import sys, overlap_train.monitoring; print([m for m in {heavy} if m in sys.modules]);"
+        f"overlap_train.monitoring.save_timeline({str(tmp_path / 't.png')!r}, []);"
+        "print('matplotlib.pyplot' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout.strip() == "False"
+    assert done.stdout.split() == ["[]", "False"]
 
 
 def _events(path, kind: str) -> list[dict]:

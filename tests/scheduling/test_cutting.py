@@ -55,16 +55,11 @@ def every(split):
 
 PIECES = [(2, False), (2, True), (3, False), (8, False), (8, True), (100, False)]
 DENSE = [{}, {"activation": "softmax"}, {"use_bias": False, "activation": "relu"}]
-# Of every kind of layer whole weights and constant ones; of the plain one each number of pieces.
-SEVERAL = [(*pieces, dense) for dense in DENSE for pieces in PIECES if dense == {} or pieces[0] == 8]
-MORE_PIECES = [(*pieces, dense) for dense in DENSE[1:] for pieces in PIECES if pieces[0] != 8]
 
 
-@pytest.mark.parametrize(
-    ("pieces", "constant_weights", "dense"),
-    [*SEVERAL, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_PIECES)],
-)
-@pytest.mark.by_default("2-False-dense0", "8-True-dense4", "100-False-dense5")
+@pytest.mark.parametrize("dense", DENSE, ids=["plain", "softmax", "relu"])
+@pytest.mark.parametrize(("pieces", "constant_weights"), PIECES)
+@pytest.mark.by_default("2-False-plain", "8-True-plain", "8-False-softmax", "100-False-relu")
 def test_pieces_add_up_to_the_layer(pieces, dense, constant_weights):
     model = network(bias_initializer="random_normal", **dense)
     split, x = split_model(model, cut=pieces), examples()

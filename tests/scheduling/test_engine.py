@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,8 @@ from overlap_train.errors import SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import Device, Engine, Platform, Policy
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
 from tests.scheduling.graphs import Movable, random_graph, random_platform
+
+ONE_CPU = Platform((Device("cpu"),))
 
 
 class Anywhere(Policy):
@@ -52,6 +55,18 @@ class Watch:
             assert self._changed.wait_for(lambda: self._left <= 0, 60), "requests did not end"
 
 
+def served(platform, policy, graphs, x=0.0, **options):
+    """Serves one request of each graph; returns what came of each."""
+    watch = Watch(len(graphs))
+    with Engine(platform, policy, **options) as engine:
+        for number, graph in enumerate(graphs):
+            engine.start(Request(number, graph, (x,), on_done=watch))
+        watch.wait()
+        assert not engine._controllers
+    assert set(watch.ended.values()) == {1}
+    return watch.results
+
+
 def adding_graph(graph, log=None, failing=(), delays=None):
     """Each layer returns the sum of its inputs plus its number + 1, on every output."""
     layers = []
@@ -85,13 +100,9 @@ def test_every_layer_runs_once_after_its_inputs_whatever_the_placement(seed, cou
     delays = [rng.choice((0, 0, 0, 1e-4, 1e-3)) for _ in range(25)]
     logs = [[] for _ in graphs]
     running = [adding_graph(g, log, delays=delays) for g, log in zip(graphs, logs, strict=True)]
-    watch = Watch(count)
-    with Engine(random_platform(rng), Anywhere(seed)) as engine:
-        for number, graph in enumerate(running):
-            engine.start(Request(number, graph, (float(number),), on_done=watch))
-        watch.wait()
+    results = served(random_platform(rng), Anywhere(seed), running, float(seed))
     for number, graph in enumerate(graphs):
-        assert watch.results[number] == (expected(graph, float(number)), None)
+        assert results[number] == (expected(graph, float(seed)), None)
         order = [index for _, index in logs[number]]
         assert sorted(order) == list(range(len(graph)))
         position = {index: place for place, index in enumerate(order)}
@@ -105,22 +116,15 @@ def test_a_failing_layer_ends_its_request_and_no_other(seed):
     rng = random.Random(seed)
     graphs = [random_graph(rng, rng.randint(2, 15), name=f"n{i}") for i in range(5)]
     broken = {number: rng.randrange(len(graph)) for number, graph in enumerate(graphs) if number % 2}
-    watch = Watch(5)
-    with Engine(random_platform(rng), Anywhere(seed)) as engine:
-        for number, graph in enumerate(graphs):
-            failing = (broken[number],) if number in broken else ()
-            request = Request(number, adding_graph(graph, failing=failing), (0.0,), on_done=watch)
-            engine.start(request)
-        watch.wait()
-        assert not engine._controllers
+    running = [adding_graph(g, failing=(broken[n],) if n in broken else ()) for n, g in enumerate(graphs)]
+    results = served(random_platform(rng), Anywhere(seed), running)
     for number, graph in enumerate(graphs):
-        outputs, error = watch.results[number]
+        outputs, error = results[number]
         if number in broken:
             assert outputs is None
             assert str(error) == f"layer {broken[number]} broke"
         else:
             assert (outputs, error) == (expected(graph, 0.0), None)
-    assert set(watch.ended.values()) == {1}
 
 
 @settings(max_examples=25, deadline=None)
@@ -166,7 +170,7 @@ def test_urgent_requests_overtake_and_patient_ones_are_not_starved():
         return [None]
 
     watch = Watch(5)
-    with Engine(Platform((Device("cpu"),)), aging_s=1.0) as engine:
+    with Engine(ONE_CPU, aging_s=1.0) as engine:
         engine.start(Request(0, one_layer(blocked), (None,), on_done=watch))
         assert started.wait(60)
         graph = one_layer(noted, "noted")
@@ -187,7 +191,7 @@ def test_a_worker_keeps_no_tensor_alive_after_its_job():
     tensor = Tensor()
     reference = weakref.ref(tensor)
     watch = Watch(1)
-    with Engine(Platform((Device("cpu"),))) as engine:
+    with Engine(ONE_CPU) as engine:
         engine.start(Request(0, one_layer(lambda inputs: [1]), (tensor,), on_done=watch))
         del tensor
         watch.wait()
@@ -199,24 +203,14 @@ def test_a_worker_keeps_no_tensor_alive_after_its_job():
 
 
 def test_a_layer_that_returns_too_few_tensors_fails_its_request():
-    watch = Watch(1)
-    with Engine(Platform((Device("cpu"),))) as engine:
-        engine.start(Request(0, one_layer(lambda inputs: []), (None,), on_done=watch))
-        watch.wait()
-    assert isinstance(watch.results[0][1], SchedulingError)
+    results = served(ONE_CPU, "cpu_only", [one_layer(lambda inputs: [])])
+    assert isinstance(results[0][1], SchedulingError)
 
 
 def test_a_recorder_gets_one_span_for_each_layer():
-    spans = []
-
-    class Recorder:
-        add = staticmethod(spans.append)
-
-    graph = random_graph(random.Random(1), 7)
-    watch = Watch(1)
-    with Engine(random_platform(random.Random(1)), "paper", recorder=Recorder()) as engine:
-        engine.start(Request(0, adding_graph(graph), (0.0,), on_done=watch))
-        watch.wait()
+    spans, graph = [], random_graph(random.Random(1), 7)
+    recorder = SimpleNamespace(add=spans.append)
+    served(random_platform(random.Random(1)), "paper", [adding_graph(graph)], recorder=recorder)
     assert sorted(span.name for span in spans) == sorted(f"network/{layer.name}" for layer in graph.layers)
     assert all(span.end_s >= span.start_s and span.details["device"] in ("cpu", "gpu") for span in spans)
 
@@ -227,7 +221,7 @@ def test_a_worker_outlives_what_is_called_at_the_end_of_a_request(kind, caplog):
         raise kind
 
     watch, graph = Watch(1), one_layer(lambda inputs: [1])
-    with Engine(Platform((Device("cpu"),)), "cpu_only") as engine:
+    with Engine(ONE_CPU, "cpu_only") as engine:
         engine.start(Request(0, graph, (None,), on_done=ends))
         engine.start(Request(1, graph, (None,), on_done=watch))
         watch.wait()
@@ -240,12 +234,8 @@ def test_a_recorder_that_fails_costs_only_its_span(caplog):
         def add(self, span):
             raise OSError("disk full")
 
-    watch = Watch(2)
-    with Engine(Platform((Device("cpu"),)), recorder=Recorder()) as engine:
-        for number in range(2):
-            engine.start(Request(number, one_layer(lambda inputs: [7]), (None,), on_done=watch))
-        watch.wait()
-    assert [watch.results[n] for n in range(2)] == [((7,), None)] * 2
+    results = served(ONE_CPU, "cpu_only", [one_layer(lambda inputs: [7])] * 2, recorder=Recorder())
+    assert [results[n] for n in range(2)] == [((7,), None)] * 2
     assert "disk full" in caplog.text
 
 
@@ -257,11 +247,9 @@ def test_tensors_cross_between_devices_by_reference():
         return [inputs[0]]
 
     layers = [Layer(str(i), Work("conv"), (Port(i - 1),), (8,), {"cpu": run, "gpu": run}) for i in range(10)]
-    graph, tensor, watch = LayerGraph(layers, [Port(9)]), object(), Watch(1)
-    with Engine(random_platform(random.Random(0)), Anywhere(1)) as engine:
-        engine.start(Request(0, graph, (tensor,), on_done=watch))
-        watch.wait()
-    assert watch.results[0][0][0] is tensor
+    tensor = object()
+    results = served(random_platform(random.Random(0)), Anywhere(1), [LayerGraph(layers, [Port(9)])], tensor)
+    assert results[0][0][0] is tensor
     assert all(each is tensor for each in seen)
 
 
@@ -272,13 +260,10 @@ def test_what_fails_while_jobs_are_moved_fails_no_request(caplog):
 
     rng = random.Random(2)
     graphs = [random_graph(rng, 4, name=f"n{i}") for i in range(4)]
-    watch = Watch(4)
-    with Engine(Platform((Device("cpu", "cpu"), Device("gpu", "gpu"))), Broken()) as engine:
-        for number, graph in enumerate(graphs):
-            engine.start(Request(number, adding_graph(graph, delays=[1e-3] * 4), (1.0,), on_done=watch))
-        watch.wait()
+    slow = [adding_graph(graph, delays=[1e-3] * 4) for graph in graphs]
+    results = served(Platform((Device("cpu", "cpu"), Device("gpu", "gpu"))), Broken(), slow, 1.0)
     for number, graph in enumerate(graphs):
-        assert watch.results[number] == (expected(graph, 1.0), None)
+        assert results[number] == (expected(graph, 1.0), None)
     assert "waiting jobs stay where they are" in caplog.text
 
 

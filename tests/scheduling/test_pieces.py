@@ -18,7 +18,6 @@ from overlap_train.scheduling import (
     BackgroundLoad,
     CostModel,
     Device,
-    Engine,
     Platform,
     simulate,
 )
@@ -36,7 +35,7 @@ from tests.scheduling.graphs import (
     random_platform,
     times,
 )
-from tests.scheduling.test_engine import Anywhere, Watch
+from tests.scheduling.test_engine import Anywhere, served
 
 
 def ran(graph, true_s, policy="earliest_finish", platform=CORES, **options):
@@ -223,39 +222,26 @@ def test_results_do_not_depend_on_the_form(seed):
     rng = random.Random(seed)
     graphs = [random_graph(rng, rng.randint(1, 12), name=f"n{i}") for i in range(4)]
     moldable = [in_pieces(rng, graph) for graph in graphs]
-    watch = Watch(8)
-    with Engine(random_platform(rng), Whimsical(seed)) as engine:
-        for number, graph in enumerate(graphs + moldable):
-            engine.start(Request(number, adding(graph), (1.0,), on_done=watch))
-        watch.wait()
+    results = served(random_platform(rng), Whimsical(seed), list(map(adding, graphs + moldable)), 1.0)
     for number in range(4):
-        assert watch.results[number][1] is None
-        assert watch.results[number + 4] == watch.results[number]
+        assert results[number][1] is None
+        assert results[number + 4] == results[number]
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_policy_computes_the_same(policy):
-    graph, watch = cut(), Watch(4)
-    with Engine(CORES, policy, costs=FixedCosts(times(0.01, 0.02))) as engine:
-        for number in range(4):
-            engine.start(Request(number, adding(graph), (1.0,), on_done=watch))
-        watch.wait()
-    assert set(watch.results.values()) == {((4.0,), None)}
+    results = served(CORES, policy, [adding(cut())] * 4, 1.0, costs=FixedCosts(times(0.01, 0.02)))
+    assert set(results.values()) == {((4.0,), None)}
 
 
 @pytest.mark.parametrize("failing", ["x", "x/2", "x/join"])
 def test_a_form_that_fails_ends_its_request_and_no_other(failing):
-    graph, watch = cut(), Watch(2)
     costs = FixedCosts(times(0.01, 1.0) if failing == "x" else times(1.0, 0.02))
-    with Engine(CORES, "earliest_finish", costs=costs) as engine:
-        engine.start(Request(0, adding(graph, failing), (1.0,), on_done=watch))
-        engine.start(Request(1, adding(graph), (1.0,), on_done=watch))
-        watch.wait()
-        assert not engine._controllers
-    outputs, error = watch.results[0]
+    results = served(CORES, "earliest_finish", [adding(cut(), failing), adding(cut())], 1.0, costs=costs)
+    outputs, error = results[0]
     assert outputs is None
     assert str(error) == f"{failing} broke"
-    assert watch.results[1] == ((4.0,), None)
+    assert results[1] == ((4.0,), None)
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -268,26 +268,20 @@ def test_results_are_the_models_under_every_policy_layer_by_layer(policy):
 
 
 class Blocker:
-    """Stops the only worker inside a request until told to go on."""
+    """A recorder that stops the only worker inside a request until told to go on."""
 
     def __init__(self):
         self.started, self.gate = threading.Event(), threading.Event()
 
-    def recorder(self):
-        blocker = self
-
-        class Recorder:
-            def add(self, span):
-                blocker.started.set()
-                blocker.gate.wait(60)
-
-        return Recorder()
+    def add(self, span):
+        self.started.set()
+        self.gate.wait(60)
 
 
 def test_a_full_queue_blocks_refuses_and_recovers():
     blocker = Blocker()
     with MultiModelScheduler(
-        {"m": small_model()}, devices=ONE, max_active=1, max_pending=2, recorder=blocker.recorder()
+        {"m": small_model()}, devices=ONE, max_active=1, max_pending=2, recorder=blocker
     ) as scheduler:
         first = scheduler.submit("m", image(0))
         assert blocker.started.wait(60)
@@ -308,7 +302,7 @@ def test_a_full_queue_blocks_refuses_and_recovers():
 def test_waiting_requests_are_batched_and_get_their_own_rows_back():
     blocker, model = Blocker(), small_model()
     with MultiModelScheduler(
-        {"m": model}, devices=ONE, max_active=1, max_batch=8, recorder=blocker.recorder()
+        {"m": model}, devices=ONE, max_active=1, max_batch=8, recorder=blocker
     ) as scheduler:
         scheduler.submit("m", image(99)).result(60)
         assert blocker.started.wait(60)

@@ -90,18 +90,8 @@ def test_whatever_stands_for_an_integer_is_one(value):
 @pytest.mark.parametrize(
     "value",
     [
-        True,
-        np.True_,
-        3.0,
-        np.float32(3),
-        np.array(2.7),
-        np.array([3]),
-        "3",
-        b"3",
-        None,
-        [3],
-        3j,
-        Unprintable(),
+        *(True, np.True_, 3.0, np.float32(3), np.array(2.7), np.array([3])),
+        *("3", b"3", None, [3], 3j, Unprintable()),
     ],
 )
 def test_what_is_no_integer_is_refused_by_name(value):
@@ -155,17 +145,7 @@ def test_a_time_that_no_thread_can_wait_for_is_refused(value):
 
 @pytest.mark.parametrize(
     ("value", "counts"),
-    [
-        (0, True),
-        (7, True),
-        (8, False),
-        (-1, False),
-        (True, False),
-        (1.0, False),
-        ("1", False),
-        (None, False),
-        (np.int64(1), False),
-    ],
+    [(0, True), (7, True), *((value, False) for value in (8, -1, True, 1.0, "1", None, np.int64(1)))],
 )
 def test_a_stored_count_is_an_int_in_its_range_and_nothing_like_one(value, counts):
     assert arguments.is_count(value, 7) is counts

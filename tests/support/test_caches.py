@@ -93,20 +93,10 @@ def test_another_process_finds_the_same():
 @pytest.mark.parametrize(
     "name",
     [
-        "TF_ENABLE_ONEDNN_OPTS",
-        "TF_XLA_FLAGS",
-        "XLA_FLAGS",
-        "OMP_NUM_THREADS",
-        "KMP_BLOCKTIME",
-        "ONEDNN_MAX_CPU_ISA",
-        "DNNL_MAX_CPU_ISA",
-        "ZENDNN_PRIMITIVE_CACHE_CAPACITY",
-        "TF_NUM_INTRAOP_THREADS",
-        "LD_PRELOAD",
-        "MALLOC_ARENA_MAX",
-        "OVERLAP_TRAIN_CONV_ISA",
-        "OVERLAP_TRAIN_CONV_HELPERS",
-        "OVERLAP_TRAIN_CONV_CUDA",
+        *("TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS", "OMP_NUM_THREADS", "KMP_BLOCKTIME"),
+        *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ZENDNN_PRIMITIVE_CACHE_CAPACITY"),
+        *("TF_NUM_INTRAOP_THREADS", "LD_PRELOAD", "MALLOC_ARENA_MAX", "OVERLAP_TRAIN_CONV_ISA"),
+        *("OVERLAP_TRAIN_CONV_HELPERS", "OVERLAP_TRAIN_CONV_CUDA"),
     ],
 )
 def test_what_decides_which_code_runs_counts(monkeypatch, name):

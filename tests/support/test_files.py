@@ -16,32 +16,19 @@ from overlap_train._support import files
 from overlap_train._support.files import IrregularFileError, open_lock, try_lock, wait_for_lock
 
 
-def make_pipe(path):
-    os.mkfifo(path)
-
-
-def make_folder(path):
-    path.mkdir()
-
-
 def make_socket(path):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
 
 
-def make_link_to_a_device(path):
-    path.symlink_to("/dev/zero")
-
-
-def make_dangling_link(path):
-    path.symlink_to("nowhere")
-
-
-def make_circle(path):
-    path.symlink_to(path.name)
-
-
-ODD = [make_pipe, make_folder, make_socket, make_link_to_a_device, make_dangling_link, make_circle]
+ODD = {
+    "pipe": os.mkfifo,
+    "folder": os.mkdir,
+    "socket": make_socket,
+    "link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "dangling link": lambda path: path.symlink_to("nowhere"),
+    "circle": lambda path: path.symlink_to(path.name),
+}
 
 
 @pytest.fixture
@@ -51,7 +38,7 @@ def short_path(tmp_path_factory, monkeypatch):
     return Path("entry")
 
 
-@pytest.mark.parametrize("make", ODD)
+@pytest.mark.parametrize("make", ODD.values(), ids=ODD)
 def test_what_is_no_regular_file_is_refused_at_once(short_path, make):
     make(short_path)
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
@@ -80,7 +67,9 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path):
         files.read_regular(file, most_bytes=100)
 
 
-@pytest.mark.parametrize("make", [make_pipe, make_socket, make_link_to_a_device, make_dangling_link])
+@pytest.mark.parametrize(
+    "make", [ODD[name] for name in ("pipe", "socket", "link to a device", "dangling link")]
+)
 def test_what_is_written_takes_the_place_of_whatever_was_there(short_path, make):
     make(short_path)
     files.replace_content(short_path, "new")
@@ -90,7 +79,7 @@ def test_what_is_written_takes_the_place_of_whatever_was_there(short_path, make)
 
 
 def test_a_failed_replacement_leaves_nothing_behind(short_path):
-    make_folder(short_path)
+    short_path.mkdir()
     with pytest.raises(OSError):
         files.replace_content(short_path, "new")
     assert os.listdir() == ["entry"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 
 import keras
 import numpy as np
@@ -80,12 +79,8 @@ def test_what_cannot_be_meant_is_refused_in_other_words():
 
 
 COUNTS = (
-    "epochs",
-    "initial_epoch",
-    "batch_size",
-    "validation_batch_size",
-    "steps_per_epoch",
-    "validation_steps",
+    *("epochs", "initial_epoch", "batch_size", "validation_batch_size"),
+    *("steps_per_epoch", "validation_steps"),
 )
 
 
@@ -164,15 +159,6 @@ def test_bad_arguments_are_refused_and_nothing_else_is(kind):
     assert not is_refusal_of(one, ValueError())
 
 
-def test_a_refusal_can_be_sent_to_another_process_whatever_owner_it_has():
-    owner = threading.Lock()
-    with pytest.raises(ValueError) as caught, Refusing(owner):
-        raise ValueError("epochs must be at least 0")
-    for sent in (pickle.loads(pickle.dumps(caught.value)), copy.deepcopy(caught.value)):
-        assert str(sent) == "epochs must be at least 0"
-        assert type(sent) is ValueError
-
-
 class Sealed(ValueError):
     def __setattr__(self, name, value):
         if name.startswith("_overlap"):
@@ -196,4 +182,5 @@ def test_what_a_trainer_refuses_can_be_sent_to_another_process():
     ):
         with pytest.raises((TypeError, ValueError)) as caught:
             call(x, y, **arguments)
-        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        for sent in (pickle.loads(pickle.dumps(caught.value)), copy.deepcopy(caught.value)):
+            assert (type(sent), str(sent)) == (type(caught.value), str(caught.value))

@@ -146,22 +146,24 @@ def test_a_module_that_lacks_another_says_which(tmp_path, monkeypatch):
         import_extra("halfthere", purpose="it")
 
 
-def test_a_picture_without_matplotlib(monkeypatch, tmp_path):
-    hide(monkeypatch, "matplotlib")
-    with pytest.raises(ModuleNotFoundError, match=r"save_timeline needs matplotlib.*pip install matplotlib"):
-        save_timeline(tmp_path / "timeline.png", [])
-
-
-def test_scalars_without_tensorboard(monkeypatch, tmp_path):
-    hide(monkeypatch, "tensorboard")
-    with pytest.raises(ModuleNotFoundError, match=r"AccountWriter needs.*pip install tensorboard"):
-        AccountWriter(tmp_path)
-
-
-def test_digits_without_scikit_learn_are_data_that_cannot_be_had(monkeypatch):
-    hide(monkeypatch, "sklearn")
-    with pytest.raises(DataUnavailableError, match=r"no network.*pip install scikit-learn"):
-        mnist._embedded_digits("no network")
+@pytest.mark.parametrize(
+    ("package", "call", "error", "said"),
+    [
+        (
+            "matplotlib",
+            lambda path: save_timeline(path / "t.png", []),
+            ModuleNotFoundError,
+            "save_timeline needs",
+        ),
+        ("tensorboard", AccountWriter, ModuleNotFoundError, "AccountWriter needs"),
+        ("sklearn", lambda path: mnist._embedded_digits("no network"), DataUnavailableError, "no network"),
+    ],
+    ids=["a picture", "scalars", "digits"],
+)
+def test_what_needs_a_package_that_is_missing_names_it(monkeypatch, tmp_path, package, call, error, said):
+    hide(monkeypatch, package)
+    with pytest.raises(error, match=rf"{said}.*pip install {package.replace('sklearn', 'scikit-learn')}"):
+        call(tmp_path)
 
 
 @pytest.fixture

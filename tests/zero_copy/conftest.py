@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import signal
 
 import pytest
 
@@ -32,6 +31,9 @@ os._exit(0)
 """
 
 
+WITHOUT_GPU = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
 class Cases:
     def __init__(self, directory):
         self._file = directory / "case"
@@ -39,12 +41,10 @@ class Cases:
     def run(self, code, cases):
         """Runs cases in one process, each with its names; stops at the first that fails.
 
-        Returns:
-            ("returned", the `result` of each), ("raised", MRO, message) or ("killed", signal).
+        Returns ("returned", the `result` of each), ("raised", MRO, message) or ("killed", signal).
         """
         self._file.write_bytes(pickle.dumps((code, cases)))
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        done = interpreters.run(["-c", PROGRAM, self._file], env=environment)
+        done = interpreters.run(["-c", PROGRAM, self._file], env=WITHOUT_GPU)
         if done.returncode < 0:
             return "killed", -done.returncode
         assert done.returncode == 0, done.stderr
@@ -62,17 +62,3 @@ class Cases:
 @pytest.fixture
 def cases(tmp_path):
     return Cases(tmp_path)
-
-
-@pytest.fixture
-def run_python():
-    """Runs a script in a fresh interpreter, fails unless it ends well, and returns what it printed."""
-
-    def run(code):
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        done = interpreters.run(["-c", code], timeout=120, env=environment)
-        name = signal.Signals(-done.returncode).name if done.returncode < 0 else done.returncode
-        assert done.returncode == 0, f"{name}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    return run

@@ -89,13 +89,6 @@ def test_block_that_somebody_else_freed_is_an_exception_and_not_freed_again(stub
     assert stub.calls.count("cuMemFreeHost") == 2
 
 
-def test_allocation_failure_says_what_the_driver_said(stub):
-    backend = stub.backend()
-    stub.fail("cuMemHostAlloc", 2)
-    with pytest.raises(errors.BufferError, match="cuMemHostAlloc failed with CUDA_ERROR_OUT_OF_MEMORY"):
-        backend.allocate(1000)
-
-
 def test_allocation_failure_empties_the_cache_first(stub):
     pool = Pool(stub.backend())
     del_me = pool.lease(1000)
@@ -107,18 +100,16 @@ def test_allocation_failure_empties_the_cache_first(stub):
     assert stub.live_blocks == 0
 
 
-@pytest.mark.parametrize("function", ["cuMemHostGetDevicePointer_v2"])
-def test_block_that_cannot_be_mapped_is_not_leaked(stub, function):
-    backend = stub.backend()
-    stub.fail(function, 1)
-    with pytest.raises(errors.BufferError, match=function):
-        backend.allocate(1000)
-    assert stub.live_blocks == 0
-
-
-def test_misaligned_block_is_refused_and_not_leaked(stub):
-    stub.answer(alignment=16)
-    with pytest.raises(errors.BufferError, match="not 256-aligned"):
+@pytest.mark.parametrize(
+    ("prepare", "match"),
+    [
+        (lambda stub: stub.fail("cuMemHostGetDevicePointer_v2", 1), "cuMemHostGetDevicePointer_v2"),
+        (lambda stub: stub.answer(alignment=16), "not 256-aligned"),
+    ],
+)
+def test_block_that_cannot_be_mapped_or_is_misaligned_is_not_leaked(stub, prepare, match):
+    prepare(stub)
+    with pytest.raises(errors.BufferError, match=match):
         stub.backend().allocate(1000)
     assert stub.live_blocks == 0
 
@@ -172,15 +163,6 @@ def test_failed_wait_is_an_exception(stub):
     stub.fail("cuCtxSynchronize", 700)
     with pytest.raises(errors.BufferError, match="cuCtxSynchronize"):
         buffer.tensor()
-
-
-def test_pinned_memory_goes_back_when_the_last_tensor_dies(stub):
-    pool = Pool(stub.backend(), limit_bytes=0)
-    tensor = MappedBuffer(100, backend=pool).tensor()
-    assert pool.statistics().live_bytes > 0
-    del tensor
-    assert pool.statistics().live_bytes == 0
-    assert stub.live_blocks == 0
 
 
 def test_block_that_cannot_be_freed_is_logged_and_forgotten(stub, caplog):

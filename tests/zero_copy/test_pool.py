@@ -58,18 +58,6 @@ def test_block_is_aligned_and_used_again():
     assert pool.statistics().reused == 1
 
 
-def test_release_in_any_order_returns_memory():
-    backend = CountingBackend()
-    pool = Pool(backend, limit_bytes=0)
-    chance = random.Random(0)
-    leases = [pool.lease(chance.randrange(1 << 16)) for _ in range(200)]
-    chance.shuffle(leases)
-    while leases:
-        leases.pop()
-    assert pool.statistics().live_bytes == 0
-    assert backend.used_bytes == 0
-
-
 def test_cache_keeps_to_its_limit():
     pool = Pool(CountingBackend(), limit_bytes=1 << 20)
     leases = [pool.lease(300 << 10) for _ in range(10)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import threading
@@ -13,23 +14,14 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import errors, zero_copy
+from overlap_train.zero_copy import dlpack
 from overlap_train.zero_copy.tensors import any_dtype, checked_device, checked_dtype, checked_shape
+from tests import interpreters
+from tests.zero_copy.conftest import WITHOUT_GPU
 
 DTYPES = [
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32"),
+    *("float64", "complex64", "complex128"),
 ]
 
 
@@ -327,8 +319,8 @@ with tf.device("CPU:1"):  # as a GPU would be, which TensorFlow takes if nothing
 """
 
 
-def test_nothing_goes_to_the_device_where_operations_are_run(run_python):
-    run_python(ANOTHER_DEVICE)
+def test_nothing_goes_to_the_device_where_operations_are_run():
+    interpreters.run(["-c", ANOTHER_DEVICE], timeout=120, env=WITHOUT_GPU, check=True)
 
 
 @pytest.mark.parametrize(
@@ -397,3 +389,63 @@ def test_a_device_is_the_cpu_or_the_number_of_a_gpu(device, expected):
 def test_other_devices_are_refused(device):
     with pytest.raises(ValueError, match='device must be "CPU:0" or a GPU such as "GPU:0"'):
         checked_device(device)
+
+
+# Capsules of DLPack say where memory is, and keep it as long as anybody reads it.
+
+
+class Owner:
+    """Owns some memory."""
+
+    def __init__(self, array):
+        self.array = array
+        self.address = array.ctypes.data
+
+
+def keeper_of(array):
+    owner = Owner(array)
+    return dlpack.Keeper(owner.address, array.shape, array.dtype, owner), weakref.ref(owner)
+
+
+def head_of(capsule):
+    return dlpack._Tensor.from_address(dlpack._get_pointer(capsule, b"dltensor"))
+
+
+def is_unused(capsule):
+    return bool(ctypes.pythonapi.PyCapsule_IsValid(ctypes.py_object(capsule), b"dltensor"))
+
+
+def test_a_capsule_for_the_gpu_carries_device_and_mapped_address():
+    keeper, _ = keeper_of(aligned(16).reshape(4, 4))
+    capsule = dlpack.capsule(keeper, device=dlpack.CUDA, index=1, address=0x1000)
+    head = head_of(capsule)
+    assert (head.device.device_type, head.device.device_id, head.data) == (2, 1, 0x1000)
+    assert (head.dtype.code, head.dtype.bits, head.byte_offset) == (2, 32, 0)
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_integers_of_16_bits_may_be_bfloat16(bfloat16):
+    array = aligned(4, "uint16")
+    array[:] = 0x3F80  # 1.0 as a bfloat16
+    keeper, _ = keeper_of(array)
+    tensor = tf.experimental.dlpack.from_dlpack(dlpack.capsule(keeper, bfloat16=bfloat16))
+    assert tensor.dtype == (tf.bfloat16 if bfloat16 else tf.uint16)
+    assert tf.cast(tensor, tf.float32).numpy().tolist() == ([1.0] * 4 if bfloat16 else [0x3F80] * 4)
+
+
+def test_a_capsule_that_nobody_takes_lets_the_owner_go():
+    keeper, owner = keeper_of(aligned(4))
+    capsule = dlpack.capsule(keeper)
+    del keeper
+    assert owner() is not None
+    del capsule
+    assert owner() is None
+
+
+def test_a_capsule_is_marked_as_used_once():
+    keeper, _ = keeper_of(aligned(4))
+    capsule = dlpack.capsule(keeper)
+    assert is_unused(capsule)
+    dlpack.defuse(capsule)
+    assert not is_unused(capsule)
+    dlpack.defuse(capsule)
