@@ -117,6 +117,7 @@ class EpochTraining:
         most = self._capped(steps)
         self.interrupts.expect(2 * most * (self.pace.step_s or 0.0))
         start_s, start_cpu_s = time.monotonic(), time.process_time()
+        self.loop.close()  # which waits for what prepares it
         done = self.loop.run(self.cursor, most)
         span = self.ledger.span("train", start_s, epoch, steps=done.steps)
         if undisturbed:

@@ -29,6 +29,10 @@ from overlap_train.options.checkpoint import CheckpointPolicy
 __all__ = ["StepBuilder"]
 
 
+# A run of fewer steps is over before faster operations gain anything that one would notice.
+_LONG_RUN = 100
+
+
 class StepBuilder:
     """Builds the step and the loop of one `fit`. On the training thread.
 
@@ -145,13 +149,13 @@ class StepBuilder:
         settings, model, steps = self._settings, self._model, self._total_steps
         if keras_models.runs_eagerly(model):
             return None
-        times = steps is not None and steps >= steps_that_pay_timing(model)
-        times = times or settings.execution.kernels == "fast"
-        key = ("kernels", settings.execution, settings.stock, settings.shared, times)
-        find = functools.partial(self._find_kernels, times=times)
+        long = steps is not None and steps >= _LONG_RUN
+        times = long and steps is not None and steps >= steps_that_pay_timing(model)
+        key = ("kernels", settings.execution, settings.stock, settings.shared, long, times)
+        find = functools.partial(self._find_kernels, long=long, times=times)
         return Traces.of(model).get("train", keras_training.begin_training(model), key, find)
 
-    def _find_kernels(self, *, times: bool) -> FastKernels | None:
+    def _find_kernels(self, *, long: bool, times: bool) -> FastKernels | None:
         """Returns the faster operations with which the step is traced, or None.
 
         Keras's own remain where the user's code makes the step, where XLA compiles it, and where runs must
@@ -166,7 +170,7 @@ class StepBuilder:
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
         if not settings.stock_step or compiled or keras_training.is_deterministic() or on_gpu:
             return None
-        return find_kernels(model, times=times)
+        return find_kernels(model, long=long, times=times)
 
 
 def _inspect(step: Step, model: keras.Model, feed: Feed) -> None:

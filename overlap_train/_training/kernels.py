@@ -82,6 +82,8 @@ _Call = Callable[..., Any]
 _Swap = tuple[Any, str, Callable[[int | None], _Call]]
 # Below so many weights, updating them is a small part of any step.
 _MANY_WEIGHTS = 1 << 17
+# Of a model with fewer of them, Keras's graph is traced and prepared in a moment.
+_MANY_PARTS = 40
 # Its three directions take 0.3 s to be timed, and save some milliseconds of a step.
 _STEPS_FOR_A_CONVOLUTION = 50
 
@@ -108,15 +110,23 @@ class FastKernels:
         return run
 
 
-def find_kernels(model: keras.Model, *, build: bool = False, times: bool = True) -> FastKernels | None:
+def find_kernels(
+    model: keras.Model, *, build: bool = False, times: bool = True, long: bool = True
+) -> FastKernels | None:
     """Return the faster operations for a built model, or None if there is nothing that they would change.
 
     With `build` the convolution may be compiled if it is not yet. Without `times`, a convolution of a shape
-    that was never timed is left to TensorFlow.
+    that was never timed is left to TensorFlow. A run that is not `long` gains only where the graph of many
+    parts becomes half as large, and else keeps Keras's last bit.
     """
     found = _layers(model, build=build)
-    if found or _weights(model) >= _MANY_WEIGHTS:
+    if found or not long or _weights(model) >= _MANY_WEIGHTS:
         found |= _optimizer(model)
+    if not long:
+        found.pop("recurrence", None)
+        updates = len(model.trainable_variables) if "Adam" in found else 0
+        if updates + len(found.get("normalization", ())) < _MANY_PARTS:
+            return None
     if not found:
         return None
     return FastKernels(tuple(found), tuple(swap for swaps in found.values() for swap in swaps), times)

@@ -129,19 +129,12 @@ class Loop(Closing):
     name: str
     splits: int = 1  # parts of a batch that run at the same time
     plan: str = ""  # how the steps are computed, as far as it may round otherwise
-    _has_run: bool = False
+    _is_warm: bool = False
     _warm_up: WarmUp | None = None
 
+    @abc.abstractmethod
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         """Make up to `max_steps` steps, all from the current pass, and advance the cursor."""
-        self.close()
-        done = self._run(cursor, max_steps)
-        self._has_run = True
-        return done
-
-    @abc.abstractmethod
-    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        """Make the steps."""
 
     def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
         """Return what runs on no batch what `run` will run, from any thread; None if nothing does.
@@ -151,8 +144,9 @@ class Loop(Closing):
         return None
 
     def begin_warm_up(self, feed: Feed) -> None:
-        """Begin to do so on another thread, unless the loop has run; `run` waits for it."""
-        work = None if self._has_run or self._warm_up is not None else self.on_nothing(feed)
+        """Begin to do so on another thread, once; `close` waits for it, and belongs before the first call."""
+        work = None if self._is_warm else self.on_nothing(feed)
+        self._is_warm = True
         if work is not None:
             self._warm_up = WarmUp(work)
 
@@ -179,7 +173,7 @@ class ArrayLoop(Loop):
         self._step = step
         self._many = self._trace(feed, compiled=compiled)
 
-    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         return self._call(cursor, max_steps)
 
     def on_nothing(self, feed: Feed) -> Callable[[], object]:
@@ -236,9 +230,9 @@ class CompiledArrayLoop(ArrayLoop):
         self._last_step = last_step
         self._last: ArrayLoop | None = None
         self._asked = asked  # else all goes through the ordinary one where XLA refuses
-        self._refused = False
+        self._refused = self._has_run = False
 
-    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         feed = _arrays(cursor)
         full_batches = feed.num_samples // feed.batch_size
         left = min(max_steps, full_batches - cursor.seen)
@@ -252,6 +246,7 @@ class CompiledArrayLoop(ArrayLoop):
             # XLA could not compile it, so no step was made; an error of the data comes again without XLA.
             self._refused = True
             return self._run_last(cursor, max_steps)
+        self._has_run = True
         if done.halted or done.steps == max_steps:
             return done
         rest = self._run_last(cursor, max_steps - done.steps)
@@ -272,7 +267,7 @@ class IteratorLoop(Loop):
         self._step = step
         self._many: Callable[..., Any] | None = None
 
-    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         if self._many is None:
             self._many = self._trace(cursor.current_pass)
         done, more, finite, logs = self._many(cursor.current_pass, tf.constant(max_steps, tf.int64))
@@ -325,7 +320,7 @@ class EagerLoop(Loop):
     def __init__(self, step: Step) -> None:
         self._step = step
 
-    def _run(self, cursor: Cursor, max_steps: int) -> StepsDone:
+    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         logs: Logs | None = None
         for done in range(max_steps):
             batch = self._next_batch(cursor)

@@ -55,11 +55,6 @@ class Counts(Loop):
     """Makes steps that do nothing."""
 
     name = "counts"
-    now_settled = True
-
-    @property
-    def settled(self):
-        return self.now_settled
 
     def run(self, cursor, max_steps):
         cursor.advance(max_steps)
