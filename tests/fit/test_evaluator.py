@@ -301,11 +301,12 @@ def test_files_of_an_older_run_are_not_taken_for_those_of_this_one(tmp_path):
     for entry in files(tmp_path, "result")[1:]:
         directory.remove(entry)  # as if it had been killed sooner
     (directory.path / ".weights-000009-epoch-000000-a-0123456789abcdef.otck").write_bytes(b"half")
-    with evaluating(tmp_path, CLEAN) as results:
+    # The first evaluator may come before the new run, and then evaluates what the old one has kept.
+    with evaluating(tmp_path, CLEAN, times=2) as results:
         trainer = fit(policy)
     expected = alone()
     assert_same_history(history(trainer), expected, 1e-6)
-    assert [values["val_loss"] for values in results[0].values()] == expected["val_loss"]
+    assert [values["val_loss"] for values in results[-1].values()] == expected["val_loss"]
     assert not old & {entry.run for entry in files(tmp_path)}
     assert not list(directory.path.glob(".weights*"))
 
