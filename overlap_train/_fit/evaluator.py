@@ -65,7 +65,8 @@ def evaluate_run(
     """Evaluate each epoch of a training in another process, while it trains or afterwards.
 
     The training has `ValidationPolicy(evaluator=directory)` and gets the results as if it had validated
-    itself. The call returns when the training has ended. It may be started first, and again at any time.
+    itself. The call returns when the training has ended. It may be started first, and again at any time; but
+    where an ended training has kept its weights, start it behind the next one: it would answer the old one.
     Behind a training with `EvaluatorPolicy(keep_weights=True)`, or for one that was killed, it evaluates all
     weights that the directory still holds.
 

@@ -119,7 +119,7 @@ def _choose(task: Task, plan: ExecutionPlan, *, compiled: bool) -> tuple[_Way, b
         _refuse_for_replicas(task, plan)
         return _Way(), True
     if plan.jit is True or (plan.jit == "auto" and task.model.jit_compile and not plan.splits):
-        if plan.kernels == "fast":
+        if plan.kernels == "fast" and task.kernels is not None:
             raise ValueError(
                 "kernels='fast' is not possible where XLA compiles the steps, as this model asks for: "
                 "compile it with jit_compile=False, or pass ExecutionPlan(jit=False, kernels='fast')"

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._inspection.graph import (
+    arithmetic,
     call_with,
     computation,
     handle_spec,
@@ -121,3 +122,17 @@ def test_what_an_assertion_would_print_is_no_part_of_a_computation(nested):
     assert computation(graph_of("in dense_9")) == computation(graph_of("in dense_10"))
     assert computation(graph_of("in dense_9")) != computation(graph_of("in dense_9", limit=1.0))
     assert computation(graph_of("in dense_9")) != computation(graph_of("in dense_9", text="b"))
+
+
+@pytest.mark.parametrize(
+    ("product", "shapes", "expected"),
+    [
+        (tf.matmul, [(None, 12), (12, 8)], 2 * 32 * 12 * 8),
+        (tf.matmul, [(None, 4, 6, 5), (None, 4, 5, 7)], 2 * 32 * 4 * 6 * 5 * 7),
+        (tf.add, [(None, 12), (None, 12)], 0),
+    ],
+    ids=["rows of a batch", "matrices of a batch", "no product"],
+)
+def test_the_arithmetic_of_products_is_counted(product, shapes, expected):
+    graph = concrete(product, *map(tf.TensorSpec, shapes)).graph
+    assert arithmetic(graph, 32) == pytest.approx(expected)
