@@ -252,17 +252,22 @@ def test_what_fails_on_the_evaluator_is_told_to_the_training(tmp_path):
 
 
 def test_a_damaged_result_is_made_again(tmp_path, monkeypatch):
-    answer, damaged = RunDirectory.answer, []
+    answer, read, damaged, lock = RunDirectory.answer, RunDirectory.read, [], threading.RLock()
 
     def damaging(self, entry, results, error):
-        answer(self, entry, results, error)
-        if not damaged:
-            damaged.append(entry)
-            path = self.path / entry._replace(kind="result").name
-            path.write_bytes(path.read_bytes()[:-5] + b"other")
+        with lock:
+            answer(self, entry, results, error)
+            if not damaged:
+                damaged.append(entry)
+                path = self.path / entry._replace(kind="result").name
+                path.write_bytes(path.read_bytes()[:-5] + b"other")
+
+    def reading(self, entry):
+        with lock:  # not before it is damaged
+            return read(self, entry)
 
     monkeypatch.setattr(RunDirectory, "answer", damaging)
-    monkeypatch.setattr(elsewhere, "backing_off", lambda: lambda happened: 0.2)  # until it is damaged
+    monkeypatch.setattr(RunDirectory, "read", reading)
     with (
         evaluating(tmp_path, CLEAN),
         pytest.warns(RuntimeWarning, match="evaluated once more: The checkpoint .* cannot be used"),
