@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,7 @@ _ALONE = frozenset({"first_fit_atexit", "foreign_backend"})
 
 def run(name: str, arguments: list[str]) -> None:
     """Run a program in this process as `python name arguments` would."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores
     sys.argv = [name, *arguments]
     runpy.run_path(name, run_name="__main__")
 
