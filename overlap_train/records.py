@@ -138,12 +138,14 @@ class ValidationResult:
             if another host, or a function, has evaluated.
         of_function: whether an `EvaluationFunction` gave it. Then no `on_test_*` is called, and a single
             number has the name "".
+        unread: whether `metrics` are the last batch's logs, and Python is still to read the metrics.
     """
 
     metrics: MetricValues
     running: tuple[Any, ...] = field(default=(), repr=False)
     metric_state: tuple[Any, ...] = field(default=(), repr=False, compare=False)
     of_function: bool = False
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

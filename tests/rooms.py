@@ -83,7 +83,6 @@ ROOMS = {
     "models": _room("networks and data of the examples and benchmarks", "_support errors"),
     "_inspection": _room(
         "what a step reads, writes, draws and does, from its trace and its Python code; kept traces",
-        "_keras",
     ),
     "_keras": _room("the only door to Keras's private names"),
     "_support": _room("checks of arguments, files and locks, caches, closing, extras"),

@@ -8,7 +8,6 @@ looks at the model, all of that is left out.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -20,7 +19,7 @@ from overlap_train._callbacks.listeners import listeners
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
-from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train._snapshot import ModelState, Snapshot, Values, same_bits
 from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 
 __all__ = [
@@ -30,13 +29,10 @@ __all__ = [
     "Delivery",
     "Ended",
     "Outcome",
-    "ValidateAnew",
     "Validations",
     "evaluate_now",
+    "read_by_python",
 ]
-
-
-ValidateAnew = Callable[[str, int | None], ValidationResult | None]
 
 
 @dataclass(frozen=True)
@@ -58,8 +54,8 @@ class Begun:
 
     # With which the epoch was trained if schedules set them, by their places in `Values.flat`.
     rates: Mapping[int, Any]
-    # The name of a metric's variable that was set, as by an `evaluate`: the epoch has to go on from that.
-    metric: str | None = None
+    # What set a metric's variable, in words: the epoch has to go on from that.
+    reason: str | None = None
 
 
 Ended = Callable[[Outcome], None]
@@ -74,11 +70,6 @@ class Checks:
     live_metrics: Callable[[], frozenset[str]] = frozenset
     # Why callbacks are to be called otherwise than has been decided, or None.
     unsettled: Callable[[], str | None] = lambda: None
-    # Called behind the first hooks of a validation, with the name of the set and how many batches it is to
-    # have (None for all); returns its result if the validation had to be traced anew.
-    validate_anew: ValidateAnew = lambda name, most: None
-    # Called when the validations of an epoch have been shown to the callbacks.
-    validated: Callable[[], None] = lambda: None
     # Called before the callbacks; returns what says, behind them, which attribute of the model they have set
     # that an evaluation function may look at, or None.
     as_before: Callable[[], Callable[[], str | None]] = lambda: lambda: None
@@ -95,6 +86,9 @@ class Validations(Protocol):
 
     def draws_anew(self, name: str) -> bool:
         """Whether the batches of a set are drawn anew for each validation."""
+
+    def reads_by_python(self) -> bool:
+        """Whether Python sets the metrics back and reads them."""
 
     def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
         """Validate the model as it is on one set, outside a fit."""
@@ -119,7 +113,6 @@ class Delivery:
         *,
         on_change: str,
         suite: Validations,
-        group: int = 1,
         checks: Checks = _NONE,
     ) -> None:
         self._model = model
@@ -127,7 +120,6 @@ class Delivery:
         self._callbacks = callbacks
         self._on_change = on_change
         self._suite = suite
-        self._group = group
         self._checks = checks
         self._wants_test = listens(listeners(callbacks), *TEST_HOOKS)
 
@@ -151,7 +143,8 @@ class Delivery:
         """
         live = self._suite.live_sets(snapshot.epoch)
         looked_at = any(map(looks_at_model, listeners(self._callbacks)))  # callbacks may have been added
-        if not (stops or live or looked_at or begin_next is not None):
+        unread = any(result.unread for result in results.values())
+        if not (stops or live or looked_at or unread or begin_next is not None):
             outcome = self._deliver_unseen(snapshot, train_logs, results, trained_on=trained_on)
             ended(outcome)
             return outcome
@@ -191,14 +184,14 @@ class Delivery:
         Returns the places in `Values.flat` of what they set, the values of all variables, and in words what
         they did, or None.
         """
-        expected, values, metric = snapshot.values, outcome.values, None
+        expected, values, reason = snapshot.values, outcome.values, None
         if begin_next is not None:
             begun = begin_next(aside)
-            expected, metric = self._state.with_some(expected, begun.rates), begun.metric
+            expected, reason = self._state.with_some(expected, begun.rates), begun.reason
             values = self._values(snapshot, aside)
         changed = self._state.differing(expected, values)
-        name = self._state.variables[changed[0]].name if changed else metric
-        reason = None if name is None else f"a callback set {name}"
+        if changed:
+            reason = f"a callback set {self._state.variables[changed[0]].name}"
         if self._model.stop_training:
             reason = "a callback stopped the training"
         return changed, values, reason
@@ -227,7 +220,6 @@ class Delivery:
         logs = self._logs(train_logs, results)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
         if any(not result.of_function for result in results.values()):
-            self._checks.validated()
             self._model.stop_evaluating = False
             if not trained_on:
                 self._reset_others()
@@ -239,14 +231,11 @@ class Delivery:
     ) -> tuple[dict[str, ValidationResult], tuple[Span, ...]]:
         """Replay the validations that are done and make the live ones; return all results, and spans."""
         functions = {name: result for name, result in results.items() if result.of_function}
-        tested = {
-            name: self._test(snapshot, name, result)
-            for name, result in results.items()
-            if name not in functions
-        }
+        tested: dict[str, ValidationResult] = {}
+        for name, result in results.items():
+            if name not in functions:
+                tested[name] = self._test(snapshot, name, result, is_first=not tested)
         spans = self._test_live(snapshot, live, tested)
-        if tested:
-            self._checks.validated()
         tested |= self._functions(snapshot, functions, may_differ=bool(live) or self._wants_test)
         return tested, spans
 
@@ -271,29 +260,32 @@ class Delivery:
         """Set metrics back that the model has got since the fit began, as Keras does when it validates."""
         keras_metrics.reset_others(self._model, {id(h) for v in self._state.metrics for h in v.handles})
 
-    def _test(self, snapshot: Snapshot, name: str, result: ValidationResult) -> ValidationResult:
+    def _test(
+        self, snapshot: Snapshot, name: str, result: ValidationResult, *, is_first: bool
+    ) -> ValidationResult:
         """Replay `on_test_*` around a validation that is already done."""
         self._model.stop_evaluating = False
-        if not self._wants_test:
-            self._reset_others()
-            self._show_metrics({name: result})
-            return result
-        most = _begin_test(self._callbacks, self._model, self._group)
+        most = _begin_test(self._callbacks, self._model) if self._wants_test else None
         if most is not None and self._suite.draws_anew(name):
             raise ValueError(
                 "a callback's on_test_begin set stop_evaluating, and the batches of the validation have been "
                 "drawn already: set it in on_test_batch_end, which is called between them"
             )
         self._reset_others()
-        anew = self._checks.validate_anew(name, most)
-        if anew is not None:
-            result = anew
-        elif most is not None or self._state.changed(snapshot.values):
+        if result.unread and not is_first:  # the first reset was made before the validation
+            self._model.reset_metrics()
+            pairs = zip(snapshot.values.metrics, self._state.read_metrics(), strict=True)
+            if not all(same_bits(*pair) for pair in pairs):
+                result = self._suite.evaluate(name, self._state.read())
+        elif most is not None or (self._wants_test and self._state.changed(snapshot.values)):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
             result = self._suite.evaluate(name, self._state.read(), most)
-        first = functools.partial(self._checks.validate_anew, name, most)
-        result = _replayed(self._model, self._state, result, self._callbacks, self._group, first)
+        if self._wants_test:
+            result = _replayed(self._model, self._state, result, self._callbacks)
         self._show_metrics({name: result})
+        result = read_by_python(self._model, self._state, result)
+        if not self._wants_test:
+            return result
         logs = dict(result.metrics)
         self._callbacks.on_test_end(logs)
         return replace(result, metrics=logs)  # to which a list's own hook may have added
@@ -320,11 +312,11 @@ class Delivery:
         return tuple(spans)
 
 
-def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model, group: int) -> int | None:
+def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> int | None:
     """Call `on_test_begin`; return how many batches are evaluated if it ends the validation, or None."""
     model.stop_evaluating = False
     callbacks.on_test_begin()
-    return group if model.stop_evaluating else None
+    return keras_training.steps_per_execution(model) if model.stop_evaluating else None
 
 
 def _replayed(
@@ -332,22 +324,18 @@ def _replayed(
     state: ModelState,
     result: ValidationResult,
     callbacks: keras.callbacks.CallbackList,
-    group: int,
-    validate_anew: Callable[[], ValidationResult | None],
 ) -> ValidationResult:
-    """Call the hooks of the batches of a validation that is done, or made again behind the first of them.
+    """Call the hooks of the batches of a validation that is done.
 
     Returns its result; that of the batches so far where a hook says that the data has ended.
     """
     logs: Mapping[str, Any] = {}
+    group = keras_training.steps_per_execution(model)
     try:
         if not result.metrics and not result.running:
             callbacks.on_test_batch_begin(0)  # of a batch that did not come
-        for number in range(len(result.running)):
+        for number, running in enumerate(result.running):
             callbacks.on_test_batch_begin(number * group)
-            if number == 0:
-                result = validate_anew() or result
-            running = result.running[number]
             logs = running.logs
             if running.state:  # another host keeps its own
                 state.set_metrics(running.state)
@@ -356,19 +344,22 @@ def _replayed(
         keras_data.warn_out_of_data()
         if not logs:
             model.reset_metrics()
-        logs = keras_metrics.python_logs(keras_metrics.metrics_or_logs(model, logs))
-        return replace(result, metrics=logs, metric_state=state.read_metrics())
+        ended = replace(result, metrics=logs, metric_state=state.read_metrics(), unread=True)
+        return read_by_python(model, state, ended)
     return result
 
 
+def read_by_python(model: keras.Model, state: ModelState, result: ValidationResult) -> ValidationResult:
+    """Return a result with the metrics as Python reads them from the model, if that is still to be done."""
+    if not result.unread:
+        return result
+    state.set_metrics(result.metric_state)
+    metrics = keras_metrics.python_logs(keras_metrics.metrics_or_logs(model, result.metrics))
+    return replace(result, metrics=metrics, metric_state=state.read_metrics(), unread=False)
+
+
 def evaluate_now(
-    model: keras.Model,
-    state: ModelState,
-    suite: Validations,
-    callbacks: keras.callbacks.CallbackList,
-    validate_anew: ValidateAnew = lambda name, most: None,
-    *,
-    group: int = 1,
+    model: keras.Model, state: ModelState, suite: Validations, callbacks: keras.callbacks.CallbackList
 ) -> dict[str, Any]:
     """Evaluate the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
 
@@ -376,11 +367,11 @@ def evaluate_now(
     """
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)
-    most = _begin_test(callbacks, model, group)
-    result = validate_anew("", most) or suite.evaluate("", state.read(), most)
-    first = functools.partial(validate_anew, "", most)
-    result = _replayed(model, state, result, callbacks, group, first)
+    most = _begin_test(callbacks, model)
+    if suite.reads_by_python():
+        model.reset_metrics()
+    result = _replayed(model, state, suite.evaluate("", state.read(), most), callbacks)
     state.set_metrics(result.metric_state)
-    logs = dict(result.metrics)
+    logs = dict(read_by_python(model, state, result).metrics)
     callbacks.on_test_end(logs)
     return logs

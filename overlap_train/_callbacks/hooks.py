@@ -30,6 +30,7 @@ from overlap_train._keras import training as keras_training
 
 __all__ = [
     "TEST_HOOKS",
+    "TRAIN_BATCH_HOOKS",
     "Known",
     "acts_in_test_batches",
     "acts_on_model_only",
@@ -43,6 +44,7 @@ __all__ = [
     "may_set_before_tests",
     "only_watches",
     "overrides",
+    "runs_own_code",
     "wants_test_batches",
     "wants_train_batches",
 ]
@@ -158,6 +160,7 @@ def _is_as_written(callback: Any, owner: type, member: Any) -> bool:
 
 _TRAIN_BATCH = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_BATCH = ("on_test_batch_begin", "on_test_batch_end")
+TRAIN_BATCH_HOOKS = _TRAIN_BATCH
 TEST_HOOKS = ("on_test_begin", *_TEST_BATCH, "on_test_end")
 _EVERY_HOOK = (
     *("on_train_begin", "on_epoch_begin", *_TRAIN_BATCH, "on_epoch_end", *TEST_HOOKS, "on_train_end"),
@@ -216,6 +219,12 @@ def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
 def may_set_before_tests(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback may set the model as a validation begins, or end the validation."""
     return not is_declared_safe(callback) and not _only_notes(callback, _acting(callback, ["on_test_begin"]))
+
+
+def runs_own_code(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
+    """Whether code of the user's runs in one of some hooks, if only to note something."""
+    acting, chosen = _within(callback, hooks)
+    return not is_declared_safe(callback) and not _is_a_library_s(acting, _acting(acting, chosen))
 
 
 def hook_that_waits(

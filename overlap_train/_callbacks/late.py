@@ -29,7 +29,8 @@ class EpochHooks:
     """Calls the hooks inside epochs.
 
     While an earlier epoch has not been delivered, as `waits` says, late hooks wait for that, except those of
-    callbacks that declare that they only watch.
+    callbacks that declare that they only watch. With `resets_late` so does the metrics' reset, which Python
+    makes; until then the metrics are taken to be set back as for the validation before.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class EpochHooks:
         waits: Callable[[], bool] = lambda: False,
         *,
         late: bool = False,
+        resets_late: bool = False,
     ) -> None:
         self._model = model
         self._callbacks = callbacks
@@ -51,6 +53,7 @@ class EpochHooks:
         self._schedulers = [callback for callback in self._late if asks_schedule(callback)]
         self._any_begins = any(overrides(callback, "on_epoch_begin") for callback in self._late)
         self._any_batches = any(map(wants_train_batches, self._late))
+        self._resets_late = resets_late
         self._begins: deque[int] = deque()
         self._batches: deque[tuple[int, str, int, dict[str, Any]]] = deque()
         self._begun: int | None = None
@@ -68,15 +71,15 @@ class EpochHooks:
     def epoch_begin(self, epoch: int) -> None:
         """Reset the metrics and call `on_epoch_begin`, or have it wait for the delivery before."""
         begun, self._begun = self._begun == epoch, None
-        if begun:  # by a delivery that took this epoch back
+        ahead = not begun and self._waits()
+        if not begun and not (ahead and self._resets_late):
+            self._model.reset_metrics()
+        # One that is `begun` has been begun by the delivery that took this epoch back.
+        if (ahead or begun) and (self._late or self._at_once):
             self._tell(self._at_once, "on_epoch_begin", epoch, {})
-            return
-        self._model.reset_metrics()
-        if not self._late or not self._waits():
+        else:
             self._callbacks.on_epoch_begin(epoch)
-            return
-        self._tell(self._at_once, "on_epoch_begin", epoch, {})
-        if self._any_begins:
+        if ahead and (self._any_begins or self._resets_late):
             self._begins.append(epoch)  # first, as a schedule may raise what is due in its turn
             self._reset_metrics = self._state.read_metrics()
             self._ask_schedules(epoch)
@@ -87,16 +90,24 @@ class EpochHooks:
         `trained` are the variables in that epoch, or at its end.
         """
         self._begun = self._begins.popleft()
-        if self._reset_metrics is None:
+        expected, reason = self._reset_metrics, None
+        if expected is None or self._resets_late:
             self._model.reset_metrics()
         else:  # without running code of the user's once more
-            self._state.set_metrics(self._reset_metrics)
+            self._state.set_metrics(expected)
+        if expected is not None and (name := self._other_metric(expected)) is not None:
+            reason = f"the metrics' reset set {name} otherwise than for the validation before"
         before = self._state.read_metrics()
         self._tell(self._late, "on_epoch_begin", self._begun, {})
-        pairs = zip(self._state.metrics, before, self._state.read_metrics(), strict=True)
-        changed = [variable.name for variable, was, now in pairs if not same_bits(was, now)]
+        if (name := self._other_metric(before)) is not None:
+            reason = f"a callback set {name}"
         rates = {place: trained.flat()[place] for place in self._places_of_rates()}
-        return Begun(rates, changed[0] if changed else None)
+        return Begun(rates, reason)
+
+    def _other_metric(self, values: Sequence[tf.Tensor]) -> str | None:
+        """Return the name of the first variable of a metric that holds another value."""
+        pairs = zip(self._state.metrics, values, self._state.read_metrics(), strict=True)
+        return next((variable.name for variable, was, now in pairs if not same_bits(was, now)), None)
 
     def batch_begin(self, epoch: int, batch: int) -> None:
         """Call `on_train_batch_begin`."""
@@ -129,10 +140,15 @@ class EpochHooks:
         else:
             self._callbacks.on_epoch_begin(epoch)
 
-    def resumed(self, begun: Sequence[int]) -> None:
-        """Take in which epochs had begun ahead of a delivery when a checkpoint was written."""
-        if self._any_begins:
+    def resumed(self, begun: Sequence[int], metrics: Sequence[tf.Tensor]) -> None:
+        """Take in which epochs had begun ahead of a delivery when a checkpoint was written.
+
+        `metrics` is the state with which the validation before them began.
+        """
+        if self._any_begins or self._resets_late:
             self._begins.extend(begun)
+        if self._resets_late:
+            self._reset_metrics = metrics
 
     def _ask_schedules(self, epoch: int) -> None:
         """Have schedules set their learning rates, which they print in their turn only."""

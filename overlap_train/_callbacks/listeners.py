@@ -96,35 +96,28 @@ def _is_replaced(listed: keras.callbacks.CallbackList, name: str) -> bool:
 class Grounds:
     """What has been decided about callbacks. On the training thread.
 
-    `set_since` returns what callbacks have set of what has been traced, or None.
+    `changed_metric` returns the setting of a metric that is another than when that was traced, or None.
     """
 
     def __init__(
         self,
         callbacks: Any,
         waiting_hook: Callable[[keras.callbacks.Callback], str | None] = hook_that_waits,
-        set_since: Callable[[], str | None] = lambda: None,
+        changed_metric: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._callbacks = callbacks
         self._waiting_hook = waiting_hook
-        self._set_since = set_since
-        self._given_up: str | None = None
+        self._changed_metric = changed_metric
         self._decided = self._decide()
 
     def changed(self) -> str | None:
         """Return what is otherwise now, in words; None if the same would be decided again."""
-        if self._given_up is not None:
-            return self._given_up
-        place = self._set_since()
-        if place is not None:
-            return f"{place} was set, with which the validation computes its metrics"
+        setting = self._changed_metric()
+        if setting is not None:
+            return f"{setting} was set, with which the validation computes its metrics"
         if self._decide() != self._decided:
             return "callbacks have other methods, functions or settings than before"
         return None
-
-    def give_up(self, reason: str) -> None:
-        """Have them hold no more, for a reason in words."""
-        self._given_up = reason
 
     def _decide(self) -> list[Any]:
         return [own_hooks(self._callbacks), *map(self._decide_on, self._callbacks.callbacks)]

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,16 +24,20 @@ from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.first_hooks import FirstValidation
 from overlap_train._fit.followers import AnyDelivery, AnyStart, agree_to_start, deliver_together
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import IdleCores, LagControl, reasons_to_wait
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import StepBuilder
-from overlap_train._fit.validation_building import SuiteBuilder, give_sets
+from overlap_train._fit.validation_building import (
+    AT_ONCE,
+    FirstTrace,
+    SuiteBuilder,
+    TraceTiming,
+    give_sets,
+)
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import optimizers as keras_optimizers
-from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.reasons import Reason
@@ -44,7 +48,6 @@ from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.private_model import Attributes, watched
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train._validation.validation_step import TracedWith
 from overlap_train.errors import OverlapError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import Accounts
@@ -58,9 +61,9 @@ __all__ = ["FitBuilder", "FitParts"]
 class FitParts:
     """What one `fit` consists of.
 
-    `resumption` puts all where a checkpoint has it, `traced_with` is what the validation was traced with
-    where Keras would not have traced it yet, and `reasons` are why the training waits: the first, or all if
-    the fit is only looked at.
+    `resumption` puts all where a checkpoint has it, `is_provisional` says that the validation is to be built
+    anew when it is next due, since callbacks may set what Keras's trace of it will hold, and `reasons` are
+    why the training waits: the first, or all if the fit is only looked at.
     """
 
     state: ModelState
@@ -71,12 +74,8 @@ class FitParts:
     grounds: Grounds
     given: GivenSets
     resumption: AnyStart | None = None
-    traced_with: TracedWith | None = None
+    is_provisional: bool = False
     reasons: tuple[Reason, ...] = ()
-
-    def traced(self, traced_with: TracedWith | None) -> FitParts:
-        """Returns the same with what the validation was traced with; None once it has begun."""
-        return dataclasses.replace(self, traced_with=traced_with)
 
 
 class FitBuilder:
@@ -119,7 +118,7 @@ class FitBuilder:
         self._resumption: AnyStart | None = None
         self._told: Reason | None = None
         self._looks_only = looks_only
-        self._traced_with: TracedWith | None = None
+        self._first_trace = FirstTrace(request, self._given, callbacks, looks_only=looks_only)
         policy = request.settings.evaluator
         self._evaluator: Evaluator | None = None
         if request.elsewhere and policy is not None:
@@ -141,13 +140,13 @@ class FitBuilder:
         """
         settings, request = self._settings, self._request
         step, loop, pace = self._build_training() if kept is None else (kept.step, kept.loop, kept.pace)
-        state, suite, anew = self._build_validation(step)
-        reasons = self._reasons(step, suite)
-        lag = 0 if reasons else settings.validation.max_lag
-        grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_constant)
-        first = self._first_validation(step, grounds)
+        timing = self._first_trace.timing()
+        state, suite = self._build_validation(step, timing)
+        reasons = () if timing.is_first else self._reasons(step, suite)
+        lag = 0 if reasons or timing.is_first else settings.validation.max_lag
+        grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_metric)
         as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
-        checks = Checks(lambda: step.metrics.live, grounds.changed, first, first.end, as_before)
+        checks = Checks(lambda: step.metrics.live, grounds.changed, as_before)
         callbacks, delivery = deliver_together(request, state, self._callbacks, suite, checks)
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
@@ -156,7 +155,14 @@ class FitBuilder:
             self._resumer.watch_plan(lambda: loop.plan)
         # With on_change="continue" some may have to be called at once although the training runs ahead.
         late = self._can_be_late() and not any(map(self._waiting_hook(suite), listeners(self._callbacks)))
-        hooks = EpochHooks(request.model, callbacks, state, lambda: len(backlog) > 0, late=late)
+        hooks = EpochHooks(
+            request.model,
+            callbacks,
+            state,
+            lambda: len(backlog) > 0,
+            late=late,
+            resets_late=suite.reads_by_python(),
+        )
         deliveries = self._deliveries(hooks, callbacks, suite, backlog, delivery)
         training = EpochTraining(
             model=request.model,
@@ -178,7 +184,7 @@ class FitBuilder:
             take_snapshot=functools.partial(self._take_snapshot, state),
             warm=kept is not None and kept.warm,
         )
-        found = (self._given, self._resumption, self._traced_with if anew else None, reasons)
+        found = (self._given, self._resumption, timing.is_provisional, reasons)
         return FitParts(state, training, deliveries, callbacks, interrupts, grounds, *found)
 
     def _keep_all_along(self, state: ModelState, step: Step) -> Interrupts:
@@ -213,7 +219,7 @@ class FitBuilder:
             self._resources.callback(self._given.reopen)
             step = self._step_builder().build_step()
             self._reasons(step, self._build_validation(step)[1])
-        self._resources, self._traced_with = kept, None
+        self._resources = kept
 
     def _reasons(self, step: Step, suite: ValidationSuite) -> tuple[Reason, ...]:
         """Returns why the training has to wait for its validations, and tells it."""
@@ -271,19 +277,24 @@ class FitBuilder:
         total = None if steps is None else steps * epochs
         return StepBuilder(settings, request.feed, listeners(self._callbacks), request.checkpoints, total)
 
-    def _build_validation(self, step: Step) -> tuple[ModelState, ValidationSuite, bool]:
+    def _build_validation(
+        self, step: Step, timing: TraceTiming = AT_ONCE
+    ) -> tuple[ModelState, ValidationSuite]:
         settings, request, model = self._settings, self._request, self._request.model
-        validates = bool(request.sets or request.functions)  # else Keras makes no test function
-        anew = validates and settings.hosts.count == 1
-        anew = anew and not Traces.of(model).holds("test", keras_training.test_function(model))
         inside = settings.validation.every_steps
         once = request.epochs - request.initial_epoch <= 1 and not inside
         builder = SuiteBuilder(
-            settings, request.sets, self._callbacks, self._resources, self._given, once=once
+            settings,
+            request.sets,
+            self._callbacks,
+            self._resources,
+            self._given,
+            once=once,
+            timing=timing,
         )
         state, suite = builder.build_beside(request.feed, step)
         if self._evaluator is not None:
-            return state, self._suite_elsewhere(self._evaluator), False
+            return state, self._suite_elsewhere(self._evaluator)
         functions = FunctionRequest(
             model,
             state,
@@ -293,15 +304,14 @@ class FitBuilder:
             self._progress.message,
         )
         # Some would be made twice, because the suite is built anew before they are called.
+        often = [self._request.sets[name].freq for name in suite.waiting]
         made = {
             name: each
             for name, each in request.functions.items()
-            if not self._given.waits_as_often(request.validation_freq if each.freq is None else each.freq)
+            if not _is_as_often(often, request.validation_freq if each.freq is None else each.freq)
         }
         add_functions(suite, made, functions, self._resources)
-        if anew and suite:
-            self._traced_with = TracedWith(model, settings.validation_function)
-        return state, suite, anew
+        return state, suite
 
     def _suite_elsewhere(self, evaluator: Evaluator) -> ValidationSuite:
         """Returns the suite whose validations an evaluator makes."""
@@ -312,18 +322,6 @@ class FitBuilder:
             on_error=settings.validation.on_error,
             hosts=settings.hosts,
         )
-
-    def _first_validation(self, step: Step, grounds: Grounds) -> FirstValidation:
-        """Returns what makes the first validation again if its trace was made too early."""
-        request = self._request
-
-        def build(resources: contextlib.ExitStack) -> tuple[ModelState, ValidationSuite]:
-            grounds.give_up("the validation was traced again")  # which the epochs that follow need, too
-            resources.callback(self._given.reopen)
-            builder = SuiteBuilder(self._settings, request.sets, self._callbacks, resources, self._given)
-            return builder.build_beside(request.feed, step)
-
-        return FirstValidation(self._traced_with, build, self._progress.message)
 
     def _deliveries(
         self,
@@ -385,3 +383,9 @@ class FitBuilder:
         # On several hosts all of them stop at the same call.
         if self._settings.hosts.count == 1 and self._interrupted():
             raise Interrupted
+
+
+def _is_as_often(frequencies: Sequence[Any], freq: Any) -> bool:
+    """Whether something is due with one of some frequencies whenever it is with another."""
+    known = [1, freq] if isinstance(freq, int) else [1]
+    return any(isinstance(each, int) and each in known for each in frequencies)

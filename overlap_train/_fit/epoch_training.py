@@ -139,9 +139,8 @@ class EpochTraining:
 
     def show(self, epoch: int) -> None:
         """Shows how far the epoch is."""
-        self.progress.steps_done(
-            epoch, self.cursor.steps, lambda: keras_metrics.python_logs(self.step.metrics())
-        )
+        read = (dict) if self.step.metrics.by_python else self.step.metrics
+        self.progress.steps_done(epoch, self.cursor.steps, lambda: keras_metrics.python_logs(read()))
 
     def logs(self, last: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the logs of the epoch that has been trained.

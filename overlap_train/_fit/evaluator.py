@@ -17,6 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._callbacks.delivery import read_by_python
 from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off
 from overlap_train._fit.callback_list import make_callback_list
 from overlap_train._fit.elsewhere import described, packed
@@ -228,12 +229,20 @@ class Follower(contextlib.ExitStack):
                     f"the evaluator has another {part} than the training: {own[:300]} instead of "
                     f"{str(other)[:300]}; give both the same model"
                 )
+        by_python = suite.reads_by_python()
+        if by_python:
+            self._settings.model.reset_metrics()
         values = _values(state, list(stored.arrays.values()))
         snapshot = Snapshot(stored.epoch, stored.step, values)
         begin = suite.start if entry.kind == "weights" else suite.start_all
         pending = PendingEpoch(snapshot, {}, begin(snapshot))
         pending.wait(None, lambda: None)
-        results, _ = suite.collect(pending)
+        collected, _ = suite.collect(pending)
+        if by_python:  # which may look at the weights
+            state.restore(values)
+        results = {
+            name: read_by_python(self._settings.model, state, result) for name, result in collected.items()
+        }
         if entry.kind == "weights":
             self._done[entry.number] = entry.epoch, flat(prefixed(results))
         return results

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 
@@ -13,12 +12,8 @@ from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._callbacks.listeners import listeners
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
-from overlap_train._snapshot import ModelState
-from overlap_train._validation.suite import ValidationSuite
-from overlap_train._validation.validation_step import TracedWith
-from overlap_train.records import ValidationResult
 
-__all__ = ["BuildSuite", "FirstValidation", "Opening", "open_fit"]
+__all__ = ["Opening", "open_fit"]
 
 
 @dataclass(frozen=True)
@@ -65,36 +60,3 @@ def open_fit(
         except keras_data.OUT_OF_DATA:
             return Opening(epoch, True, function, cut=True)
     return Opening(epoch, True, function)
-
-
-BuildSuite: TypeAlias = Callable[[contextlib.ExitStack], tuple[ModelState, ValidationSuite]]
-
-
-class FirstValidation:
-    """Makes the first validation again where its trace was made too early. On the training thread."""
-
-    def __init__(self, traced_with: TracedWith | None, build: BuildSuite, say: Callable[[str], None]) -> None:
-        self._traced_with = traced_with
-        self._build = build
-        self._say = say
-
-    def __call__(self, name: str, most: int | None = None) -> ValidationResult | None:
-        """Returns the result of a set for the model as it is, or None if what has been traced will do.
-
-        The set's `on_test_begin` has been called.
-        """
-        traced_with = self._traced_with
-        changed = None if traced_with is None or traced_with.validated else traced_with.changed()
-        if traced_with is None or changed is None:
-            return None
-        self.end()
-        traced_with.forget_validation()
-        self._say(f"{changed} was set before the first validation, which is traced again")
-        with contextlib.ExitStack() as resources:
-            state, suite = self._build(resources)
-            return suite.evaluate(name, state.read(), most)
-
-    def end(self) -> None:
-        """Says that the first validation has been made: what is set from now on makes no other trace."""
-        if self._traced_with is not None:
-            self._traced_with.validated = True

@@ -21,7 +21,6 @@ from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import models as keras_models
-from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
 from overlap_train._training.strategy import Replicas
@@ -65,7 +64,6 @@ def deliver_together(
             callbacks,
             on_change=on_change,
             suite=suite,
-            group=keras_training.steps_per_execution(model),
             checks=checks,
         )
     if suite.reasons:
@@ -92,6 +90,9 @@ class _NoValidations:
         )
 
     def draws_anew(self, name: str) -> bool:
+        return False
+
+    def reads_by_python(self) -> bool:
         return False
 
     def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:

@@ -16,17 +16,14 @@ from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.callback_list import ResultLine, make_callback_list
 from overlap_train._fit.course import FitOutcome
 from overlap_train._fit.evaluator import Follower
-from overlap_train._fit.first_hooks import FirstValidation, open_fit
+from overlap_train._fit.first_hooks import open_fit
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.request import FitRequest, TrainerSettings
 from overlap_train._fit.session import FitSession
-from overlap_train._fit.validation_building import SuiteBuilder, give_sets
+from overlap_train._fit.validation_building import SuiteBuilder, TraceTiming, give_sets
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import data_mistakes, threads
 from overlap_train._keras import training as keras_training
-from overlap_train._snapshot import ModelState
-from overlap_train._validation.suite import ValidationSuite
-from overlap_train._validation.validation_step import TracedWith
 from overlap_train.errors import HostLostError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter, TolerantStream
 from overlap_train.monitoring.table import format_epoch_table
@@ -92,21 +89,15 @@ def run_evaluate(
     )
     with contextlib.ExitStack() as resources:
         resources.callback(given.close)
-        anew = not Traces.of(model).holds("test", keras_training.test_function(model))
-
-        def build(held: contextlib.ExitStack) -> tuple[ModelState, ValidationSuite]:
-            given.reopen()
-            builder = SuiteBuilder(settings, sets, callback_list, held, given, once=True)
-            return builder.build(within_evaluate=True)
-
-        state, suite = build(resources)
-        traced_with = TracedWith(model, settings.validation_function) if anew else None
-        first = FirstValidation(traced_with, build, lambda text: None)
-        group = keras_training.steps_per_execution(model)
-        logs = evaluate_now(model, state, suite, callback_list, first, group=group)
+        first = not Traces.of(model).holds("test", keras_training.test_function(model))
+        timing = TraceTiming(is_first=first)
+        builder = SuiteBuilder(settings, sets, callback_list, resources, given, once=True, timing=timing)
+        state, suite = builder.build(within_evaluate=True)
+        logs = evaluate_now(model, state, suite, callback_list)
         if not model.stop_evaluating:  # or batches were left out on purpose
             suite.warn()
     if not by_keras:
+        group = keras_training.steps_per_execution(model)
         line.show(logs, steps, -(-given.seen("") // group) * group)
     return logs
 

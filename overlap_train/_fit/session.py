@@ -22,6 +22,7 @@ from overlap_train._fit.first_hooks import Opening
 from overlap_train._fit.followers import check_without_batches
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.request import TrainerSettings
+from overlap_train._inspection.traces import Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import StepsDone
@@ -134,8 +135,8 @@ class FitSession:
         for waiting in point.undelivered:
             parts.deliveries.begin_again(waiting)
         if point.undelivered:
-            first = point.undelivered[0].snapshot.epoch
-            hooks.resumed(range(first + 1, point.epoch + point.position.within))
+            first, metrics = point.undelivered[0].snapshot.epoch, point.undelivered[0].snapshot.values.metrics
+            hooks.resumed(range(first + 1, point.epoch + point.position.within), metrics)
         if not point.position.within:
             parts.deliveries.deliver_before(course.next_epoch, parts.training.loop.splits)
 
@@ -168,12 +169,21 @@ class FitSession:
                 break
             if self._deliveries.checkpoint_due() and training.cursor.remaining() != 0:
                 self._deliveries.checkpoint(training.take_snapshot(epoch))
-        # Before the validation is built anew, or its batches are drawn.
-        behind_all = self._parts.given.waits_for(epoch) or self._deliveries.draws_in_order(epoch)
-        if behind_all and self._deliveries.deliver_all():
+        if self._ends_behind_all(epoch) and self._deliveries.deliver_all():
             return
         self._end_epoch(epoch)
         self._course.next_epoch = epoch + 1
+
+    def _ends_behind_all(self, epoch: int) -> bool:
+        """Whether all earlier epochs are delivered before an epoch ends.
+
+        So they are before Python reads the metrics, before the validation is built anew, and before its
+        batches are drawn in Keras's order.
+        """
+        suite = self._deliveries.suite
+        first = suite.waits_for(epoch) or (self._parts.is_provisional and suite.due(epoch))
+        by_python = self._training.step.metrics.by_python or suite.reads_by_python()
+        return first or by_python or self._deliveries.draws_in_order(epoch)
 
     def _train_call(self, epoch: int) -> StepsDone:
         """Makes one compiled call of training steps."""
@@ -210,8 +220,7 @@ class FitSession:
     def _end_epoch(self, epoch: int) -> None:
         """Takes the snapshot of an epoch's end and starts its validation."""
         self._training.cursor.end_epoch()
-        self._read_validation_data(epoch)
-        self._renew_if_set_since(epoch)
+        self._renew_validation(epoch)
         training, accounts = self._training, self._ledger.accounts
         logs = training.logs(self._last_logs)
         train_logs = keras_metrics.python_logs(logs)  # callbacks get `logs`: Keras sorts nested ones once
@@ -219,6 +228,8 @@ class FitSession:
             epoch, {name: value for name, value in train_logs.items() if isinstance(value, float)}
         )
         training.name_slow_host(epoch)
+        if self._deliveries.suite.reads_by_python(epoch):
+            self._model.reset_metrics()  # for the validation; the next epoch is taken to begin with this, too
         start_s = time.monotonic()
         self._deliveries.suite.count_ahead(epoch, self._parts.state)
         snapshot = training.take_snapshot(epoch)
@@ -269,57 +280,35 @@ class FitSession:
                 "before fit, or pass ValidationPolicy(max_lag=0)"
             )
 
-    def _read_validation_data(self, epoch: int) -> None:
-        """Reads the validation data whose first validation is due, as Keras does now.
+    def _renew_validation(self, epoch: int) -> None:
+        """Reads validation data that is due for the first time, and builds the validation anew if need be.
 
-        Builds the validation anew if that shows what it is, or that it is not what it was.
+        It is built anew if it waited for that, if Keras traces it now, or if a metric has been set.
         """
-        if self._parts.given.read(epoch):
-            return
-        changed = None if self._parts.traced_with is None else self._parts.traced_with.changed()
-        if changed is not None and self._parts.traced_with is not None:
-            self._parts.traced_with.forget_validation()
-        self._build_anew(None, kept=self._training, validates=True)
+        suite, given, reason = self._deliveries.suite, self._parts.given, None
+        waited = suite.waits_for(epoch)
+        as_known = given.read(epoch, suite.waiting)
+        if as_known and not waited:
+            if not suite.due(epoch):
+                return
+            if self._parts.is_provisional:
+                Traces.of(self._model).forget("test")
+            elif (setting := suite.changed_metric()) is not None:
+                reason = f"built again, because {setting} was set"
+            else:
+                return
+        self._build_anew(reason, kept=self._training)
 
-    def _renew_if_set_since(self, epoch: int) -> None:
-        """Has the parts built anew before a validation if its trace holds what is true no more.
-
-        Keras traces the validation when it first validates, and sees what has been set until then. It reads
-        the metrics anew each time.
-        """
-        traced_with, suite = self._parts.traced_with, self._deliveries.suite
-        if not suite.due(epoch):
-            return
-        if traced_with is None:
-            place = suite.changed_constant()
-            if place is not None:
-                self._build_anew(f"built again, because {place} was set", validates=True)
-            return
-        changed = traced_with.changed()
-        if changed is None:
-            self._take(self._parts.traced(None))
-            return
-        traced_with.forget_validation()
-        said = f"{changed} was set before the first validation, which is traced again"
-        self._build_anew(said, validates=True)
-
-    def _build_anew(
-        self, reason: str | None, kept: EpochTraining | None = None, *, validates: bool = False
-    ) -> None:
+    def _build_anew(self, reason: str | None, kept: EpochTraining | None = None) -> None:
         """Has the parts built anew, once all that is under way has been delivered.
 
-        `kept` trains and is not built anew. With `validates` a validation follows at once, which uses what is
-        traced now.
+        `kept` trains and is not built anew.
         """
         deliveries = self._deliveries
         while len(deliveries):
             deliveries.deliver_oldest()
         deliveries.finish_step_validations()
-        traced_with = self._parts.traced_with
-        parts = self._renew(kept)
-        if validates or parts.traced_with is None:
-            parts = parts.traced(None if validates else traced_with)
-        self._take(parts)
+        self._take(self._renew(kept))
         if reason is not None:
             self._training.progress.message(reason)
 

@@ -13,8 +13,8 @@ from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._data.feed import Feed
 from overlap_train._fit.request import TrainerSettings
 from overlap_train._inspection.graph import sends_any_shape
-from overlap_train._inspection.metric_code import constants_of
 from overlap_train._inspection.traces import Same, Traces
+from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._support.printing import told
@@ -121,8 +121,11 @@ class StepBuilder:
 
     def _make_reader(self) -> MetricsReader:
         model = self._model
-        constants, reason = constants_of(model)  # which Keras reads anew for each epoch
-        return MetricsReader(model.get_metrics_result, eager=bool(constants) or reason is not None)
+        by_python = keras_metrics.computed_by_user(model)
+        # Keras asks anew for each epoch which metrics there are, and how they are set.
+        listed = keras_models.overriding_class(model, "metrics") is not None
+        eager = by_python or listed or keras_metrics.reads_settings(model)
+        return MetricsReader(model.get_metrics_result, eager=eager, by_python=by_python)
 
     def _step_function(self) -> StepFunction:
         """Returns the function of one global batch, without what runs it under a strategy of one replica."""

@@ -5,28 +5,38 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 
-from overlap_train._callbacks.hooks import acts_in_test_batches, may_set_before_tests, overrides
+from overlap_train._callbacks.hooks import (
+    TRAIN_BATCH_HOOKS,
+    acts_in_test_batches,
+    may_set_before_tests,
+    overrides,
+    runs_own_code,
+)
 from overlap_train._callbacks.listeners import listeners
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.draws import is_drawn_in_order
-from overlap_train._fit.request import TrainerSettings
+from overlap_train._fit.request import FitRequest, TrainerSettings
 from overlap_train._inspection.traced import CapturedVariable, union
+from overlap_train._inspection.traces import Traces
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
+from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._training.step import Step
 from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.sets import PreparedSet, SetRequest, build_suite, prepare_sets, rows_together
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["SuiteBuilder", "give_sets"]
+__all__ = ["AT_ONCE", "FirstTrace", "SuiteBuilder", "TraceTiming", "give_sets"]
 
 
 def give_sets(
@@ -61,6 +71,87 @@ def _devices(settings: TrainerSettings) -> Sequence[str]:
     return settings.validation.devices or (replicas.spread if replicas is not None else ())
 
 
+@dataclass(frozen=True)
+class TraceTiming:
+    """When the validation is traced.
+
+    The sets in `waits` are left until they are due. `is_first` says that Keras traces the next validation
+    behind hooks of the user's, so that Keras makes it. What `is_provisional` is built anew when next due.
+    """
+
+    waits: frozenset[str] = frozenset()
+    is_first: bool = False
+    is_provisional: bool = False
+
+
+AT_ONCE = TraceTiming()
+
+# Keras traces the first validation behind these.
+_BEFORE_TRACE = ("on_test_begin", "on_test_batch_begin")
+
+
+class FirstTrace:
+    """Decides when the validation of a `fit` is traced, so that its trace holds what Keras's would.
+
+    Keras traces a validation when it first makes one, and sees what callbacks and data have set until then.
+    Where only Keras's own code runs before that, it may be traced at once. On the training thread.
+    """
+
+    def __init__(
+        self,
+        request: FitRequest,
+        given: GivenSets,
+        callbacks: keras.callbacks.CallbackList,
+        *,
+        looks_only: bool = False,
+    ) -> None:
+        self._request = request
+        self._given = given
+        self._callbacks = callbacks
+        self._looks_only = looks_only
+        self._test_function: Any = None
+        self._may_differ = False
+        self._first_made = False
+
+    def timing(self) -> TraceTiming:
+        """Returns when to trace what is built now; the sets that have been due are `given.begun`."""
+        request, begun = self._request, self._given.begun
+        if not request.sets:
+            return AT_ONCE
+        function = keras_training.test_function(request.model)
+        if function is not self._test_function:  # with another one Keras traces anew
+            self._test_function, self._first_made = function, False
+            begun.clear()
+        if not begun:
+            self._may_differ = self._may_be_set_before()
+        if not self._may_differ:
+            return AT_ONCE
+        if begun and not self._first_made and self._runs_own_code(_BEFORE_TRACE):
+            self._first_made = True
+            return TraceTiming(self._waiting(), is_first=True, is_provisional=True)
+        return TraceTiming(self._waiting(), is_provisional=not (begun or request.reads_when_due))
+
+    def _waiting(self) -> frozenset[str]:
+        waits = self._request.reads_when_due and not self._looks_only
+        return frozenset(self._request.sets).difference(self._given.begun) if waits else frozenset()
+
+    def _may_be_set_before(self) -> bool:
+        """Whether code of the user's runs before the first validation."""
+        settings, request, model = self._request.settings, self._request, self._request.model
+        if settings.hosts.count > 1 or settings.validation.every_steps is not None:
+            return False
+        if Traces.of(model).holds("test", keras_training.test_function(model)):
+            return False
+        epoch, hooks = request.initial_epoch, [*TRAIN_BATCH_HOOKS, *_BEFORE_TRACE]
+        at_first = all(epoch_selector(chosen.freq)(epoch) for chosen in request.sets.values())
+        if not at_first or request.checkpoints is not None:
+            hooks += ["on_train_begin", "on_epoch_begin", "on_epoch_end"]
+        return request.feed.runs_python or self._runs_own_code(hooks)
+
+    def _runs_own_code(self, hooks: Sequence[str]) -> bool:
+        return any(runs_own_code(callback, hooks) for callback in listeners(self._callbacks))
+
+
 class SuiteBuilder:
     """Builds the validation of one `fit` or `evaluate`. On the training thread.
 
@@ -81,6 +172,7 @@ class SuiteBuilder:
         *,
         once: bool = False,
         apart: bool | None = None,
+        timing: TraceTiming = AT_ONCE,
     ) -> None:
         self._settings = settings
         self._given = given if given is not None else give_sets(settings, sets)
@@ -89,6 +181,7 @@ class SuiteBuilder:
         self._resources = resources
         self._once = once
         self._apart = apart
+        self._timing = timing
         self._listened = listened_to(callbacks) if apart is None else apart
 
     def build_beside(self, feed: Feed, step: Step) -> tuple[ModelState, ValidationSuite]:
@@ -136,7 +229,11 @@ class SuiteBuilder:
         settings, replicas = self._settings, self._settings.replicas
         listening = [] if self._apart is not None else listeners(self._callbacks)
         acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
-        setting = next((type(c).__name__ for c in listening if may_set_before_tests(c)), None)
+        if self._timing.is_first:
+            sets = [c for c in listening if runs_own_code(c, _BEFORE_TRACE)]
+        else:
+            sets = [c for c in listening if may_set_before_tests(c)]
+        setting = type(sets[0]).__name__ if sets else None
         looks = self._listened or any(
             overrides(c, "on_test_begin") and not keras_models.is_stock_method(type(c)) for c in listening
         )
@@ -151,12 +248,15 @@ class SuiteBuilder:
             within_evaluate=within_evaluate,
             once=self._once,
             acts=acting,
-            sets_before=None if within_evaluate else setting,
+            sets_before=setting if self._timing.is_first or not within_evaluate else None,
+            first=self._timing.is_first,
+            waits=self._timing.waits,
             stock=settings.stock_validation,
             preprocess=settings.preprocess,
             most_rows=self._rows_together(),
             counts_ahead=alone and not (within_evaluate or looks or _devices(settings)),
-            holds_constants=alone,
+            traces_metrics=replicas is not None or settings.hosts.count > 1,
+            runs_metrics=alone or (self._apart is not None and settings.replicas is None),
             devices=_devices(settings),
             hosts=settings.hosts,
             within=replicas.in_one_replica if replicas is not None else lambda function: function,

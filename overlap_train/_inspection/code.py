@@ -1,4 +1,4 @@
-"""What Python code names and whose it is, and what objects hold under a name, without running any of it.
+"""What Python code names and whose it is, and what objects hold, without running any of it.
 
 Of a library it is taken for granted that it cannot reach the training unless it is handed the callback, the
 model or a part of it.
@@ -13,7 +13,6 @@ import enum
 import functools
 import importlib.machinery
 import importlib.metadata
-import inspect
 import linecache
 import os
 import sys
@@ -25,8 +24,6 @@ from pathlib import PurePath
 from typing import Any
 
 __all__ = [
-    "MISSING",
-    "OF_FUNCTIONS",
     "SIMPLE",
     "Origin",
     "Unclear",
@@ -34,23 +31,15 @@ __all__ = [
     "content_of",
     "definition_of",
     "function_of",
-    "functions_in",
     "imported",
     "is_simple",
-    "look_up",
     "module_of",
     "names_in",
     "origin_of",
     "stored_in",
-    "stores",
-    "texts_in",
     "variables_of",
     "within",
 ]
-
-
-_WRAPPED = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func")
-_REBINDING = ("STORE_GLOBAL", "STORE_DEREF", "DELETE_GLOBAL")
 
 
 class Unclear(Exception):
@@ -71,22 +60,10 @@ def names_in(code: types.CodeType) -> frozenset[str]:
     return frozenset().union(*(each.co_names for each in within(code)))
 
 
-def texts_in(code: types.CodeType) -> frozenset[str]:
-    """Returns the texts in code, and in the functions inside it, that may be names: as for `getattr`."""
-    texts = (c for each in within(code) for c in each.co_consts if isinstance(c, str))
-    return frozenset(text for text in texts if text.isidentifier())
-
-
 def stored_in(code: types.CodeType, *operations: str) -> frozenset[str]:
     """Returns the names with which code, or a function inside it, does one of some operations."""
     instructions = (i for each in within(code) for i in dis.get_instructions(each))
     return frozenset(i.argval for i in instructions if i.opname in operations)
-
-
-def stores(code: types.CodeType, name: str) -> bool:
-    """Whether code, or a function inside it, gives a global name or one of a closure another value."""
-    known = any(name in (*each.co_names, *each.co_cellvars, *each.co_freevars) for each in within(code))
-    return known and name in stored_in(code, *_REBINDING)
 
 
 def function_of(member: Any) -> Any:
@@ -94,23 +71,6 @@ def function_of(member: Any) -> Any:
     if hasattr(type(member), "__getattr__"):  # an object that may say of anything that it has it
         return member
     return getattr(member, "fget", None) or getattr(member, "__func__", member)
-
-
-def functions_in(member: Any) -> Iterator[types.FunctionType]:
-    """Yields the functions in a member of a class, and those that a decorator has wrapped."""
-    waiting: list[Any] = [member]
-    seen: list[Any] = []
-    while waiting:
-        each = waiting.pop()
-        if any(each is other for other in seen):
-            continue
-        seen.append(each)
-        if isinstance(each, types.FunctionType):
-            yield each
-            waiting += [content for cell in each.__closure__ or () for content in content_of(cell)]
-        for name in _WRAPPED:
-            found = inspect.getattr_static(each, name, None)
-            waiting += [getattr(each, name)] if found is not None else []
 
 
 def cells_of(function: types.FunctionType) -> dict[str, types.CellType]:
@@ -132,26 +92,7 @@ def imported(name: str, package: Any) -> list[Any]:
     return [sys.modules[each] for each in {name, inner} if each in sys.modules]
 
 
-MISSING = object()
-OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")
-
-
-def look_up(owner: Any, name: str) -> Any:
-    """Returns what is under a name, without running any code; `MISSING` if nothing is."""
-    if isinstance(owner, types.CellType):
-        return next(iter(content_of(owner)), MISSING)
-    if isinstance(owner, dict):
-        return owner.get(name, MISSING)
-    if isinstance(owner, types.FunctionType) and name in OF_FUNCTIONS:
-        return getattr(owner, name)
-    if isinstance(owner, type):
-        return _in_class(owner, name)
-    found, live = _in_class(type(owner), name), variables_of(owner)
-    if isinstance(found, types.MemberDescriptorType):
-        return _slot(found, owner)
-    if name in live and (found is MISSING or not hasattr(type(found), "__set__")):
-        return live[name]
-    return found
+_MISSING = object()
 
 
 def variables_of(owner: Any) -> Mapping[str, Any]:
@@ -165,7 +106,7 @@ def variables_of(owner: Any) -> Mapping[str, Any]:
     if not slots:
         return found
     kept = {name: _slot(slot, owner) for name, slot in slots}
-    return {**found, **{name: value for name, value in kept.items() if value is not MISSING}}
+    return {**found, **{name: value for name, value in kept.items() if value is not _MISSING}}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -180,15 +121,11 @@ def _slots_of(kind: Any) -> tuple[tuple[str, Any], ...]:
     )
 
 
-def _in_class(kind: type, name: str) -> Any:
-    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), MISSING)
-
-
 def _slot(found: Any, owner: Any) -> Any:
     try:
         return found.__get__(owner)
     except AttributeError:
-        return MISSING
+        return _MISSING
 
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None))

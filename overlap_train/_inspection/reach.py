@@ -21,12 +21,12 @@ from overlap_train._inspection.code import (
     Unclear,
     content_of,
     function_of,
+    imported,
     is_simple,
     origin_of,
     stored_in,
     variables_of,
 )
-from overlap_train._inspection.reads import named_in
 
 __all__ = ["names_in", "reached", "reaches"]
 
@@ -151,8 +151,25 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
     yield from (function.__closure__ or (), function.__defaults__ or (), function.__kwdefaults__ or {})
     yield vars(function)
     if origin_of(function) is Origin.USER:
-        found = (place.value for place in named_in(function, imports=True))
-        yield from (value for value in found if not isinstance(value, types.ModuleType))
+        yield from (value for value in _named_in(function) if not isinstance(value, types.ModuleType))
+
+
+def _named_in(function: types.FunctionType) -> Iterator[Any]:
+    """Yields what the global names in a function's code stand for, also in modules of the user's."""
+    names, spaces, seen = code.names_in(function.__code__), [function.__globals__], set()
+    for name in names:
+        modules = imported(name, function.__globals__.get("__package__"))
+        spaces += [vars(module) for module in modules if origin_of(module) is Origin.USER]
+    while spaces:
+        space = spaces.pop()
+        if id(space) in seen:
+            continue
+        seen.add(id(space))
+        for name in names & space.keys():
+            found = space.get(name)
+            yield found
+            if isinstance(found, types.ModuleType) and origin_of(found) is Origin.USER:
+                spaces.append(vars(found))
 
 
 def _behind(proxy: Any) -> tuple[Any, ...]:

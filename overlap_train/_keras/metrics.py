@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from overlap_train._keras import models
@@ -22,12 +23,15 @@ __all__ = [
     "averages_rows",
     "compute_and_track_loss",
     "compute_loss",
+    "computed_by_user",
     "flatten_logs",
     "metric_leaves",
     "metrics_or_logs",
     "python_logs",
+    "reads_settings",
     "reset_others",
     "row_loss",
+    "settings_of",
     "stock_metric_handles",
     "track_loss",
     "tracks_each_loss",
@@ -66,6 +70,46 @@ def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
 
     add(model.metrics)
     return leaves
+
+
+def computed_by_user(model: keras.Model) -> bool:
+    """Whether the user's code sets the metrics of `model` back, or computes their results.
+
+    Keras runs these methods operation by operation, each time anew, so that they may do anything.
+    """
+    methods = [model.reset_metrics, model.get_metrics_result]
+    for metric in metric_leaves(model):
+        methods += [metric.reset_state, metric.result]
+    return not all(map(models.is_stock_method, methods))
+
+
+def reads_settings(model: keras.Model) -> bool:
+    """Whether a metric of `model` computes its result with more than its variables."""
+    simple = (keras.metrics.Mean, keras.metrics.Sum)
+    return not all(
+        isinstance(metric, simple) and models.is_stock_method(metric.result)
+        for metric in metric_leaves(model)
+    )
+
+
+def settings_of(metric: keras.metrics.Metric) -> dict[str, Any]:
+    """Return the plain attributes of a metric by name, such as its thresholds."""
+    settings = {name: _plain(value) for name, value in vars(metric).items() if name not in _SET_BY_STEPS}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+# When a metric is first called.
+_SET_BY_STEPS = frozenset({"built", "_built"})
+
+
+def _plain(value: Any) -> Any:
+    """Return what tells a plain value from another, or None for what is no plain value."""
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        items = tuple(map(_plain, value))
+        return None if None in items else items
+    return value.tobytes() if isinstance(value, np.ndarray) and not value.dtype.hasobject else None
 
 
 def reset_others(model: keras.Model, known: Collection[int]) -> None:

@@ -93,8 +93,8 @@ def _imported(name: str) -> types.ModuleType:
     """Import a module, which may import Keras; an ImportError says so if that runs on another backend."""
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except Exception:
         backend = configured_backend()
         if backend == "tensorflow":
             raise
-        raise ImportError(other_backend(backend)) from error
+        raise ImportError(other_backend(backend)) from None

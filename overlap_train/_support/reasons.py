@@ -72,14 +72,11 @@ KINDS = {
         "Training waits because you asked for it.",
     ),
     "metric-python": Kind(
-        "Python's state decides what the metrics are: {}",
-        "keep a constant in a tensor (keras.ops.convert_to_tensor), a count in a variable (add_weight), and "
-        "compute with keras.ops",
-        "`result`, `reset_state` or the `metrics` of the model read an object that may answer differently "
-        "each time, an attribute that a method or a callback sets, or NumPy. Any plain attribute counts on "
-        "replicas or several hosts, and with validations inside epochs. So it does if Python makes the "
-        "validation batches, or if a callback acts around the validation. Override `reset_state` of a "
-        "metric, not `reset_metrics` of the model.",
+        "custom code computes the metrics of {}",
+        "make the validation batches by tf.data, or validate between epochs only",
+        "Keras runs a custom `result`, `reset_state`, `get_metrics_result` or `reset_metrics` as Python. "
+        "That overlaps, but not if Python also makes the validation batches, if a callback acts around the "
+        "validation, or with validations inside epochs.",
     ),
     "metric-state": Kind(
         "metrics go on from one validation to the next: {}",

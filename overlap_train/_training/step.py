@@ -10,7 +10,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._inspection.metric_code import names_metrics_by_python
 from overlap_train._inspection.traced import TracedFunction, trace
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
@@ -99,9 +98,10 @@ class Step:
         """Take a trace of this step, made now or before, and a reader of the metrics if there is one."""
         self.traced = traced
         require_logs("train_step", traced.outputs)
-        # Which names count is asked each time where they are no others by chance.
-        varies = names_metrics_by_python(self._model)
-        self.own_logs = varies or set(traced.outputs) != set(self._model.get_metrics_result())
+        model = self._model
+        # Which names count is asked each time where the user's code says so.
+        varies: Any = keras_metrics.computed_by_user(model) or keras_models.overriding_class(model, "metrics")
+        self.own_logs = bool(varies) or set(traced.outputs) != set(model.get_metrics_result())
         self.logs = CarriedLogs(traced.outputs) if self.own_logs or self._listened_to else None
         self.metrics = metrics if metrics is not None else MetricsReader(self._read_metrics)
 
@@ -166,10 +166,14 @@ class CarriedLogs:
 
 
 class MetricsReader:
-    """Reads a model's metrics, in one compiled call where they can be compiled."""
+    """Reads a model's metrics, in one compiled call where they can be compiled.
 
-    def __init__(self, read: Callable[[], Logs], *, eager: bool = False) -> None:
+    `by_python` says that the user's code reads them, which is run when Keras runs it and at no other time.
+    """
+
+    def __init__(self, read: Callable[[], Logs], *, eager: bool = False, by_python: bool = False) -> None:
         self._read = read
+        self.by_python = by_python
         self._eager = eager
         self._traced: TracedFunction | None = None
         # Metrics whose result is a variable itself. Keras turns an epoch's logs into numbers after its

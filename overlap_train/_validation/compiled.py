@@ -47,7 +47,8 @@ class EvaluationFunctions:
         state = tuple(tf.TensorSpec(metric.shape, metric.dtype) for metric in metrics)
         number = tf.TensorSpec([], tf.int64)
         self.warm = False
-        # of values: the metrics' variables as `reset_metrics` leaves them; None with `fold`
+        # of values: the metrics' variables as `reset_metrics` leaves them, or as they are if Python has set
+        # them back; None with `fold`
         self.start = _compile(self._start, values) if fold is None else None
         # of values, data, first and last batch: the metrics' variables and the last logs; None without
         # `fold`
@@ -68,8 +69,8 @@ class EvaluationFunctions:
     ) -> tuple[State, list[tf.Tensor]]:
         assert self._fold is not None
         handles = private_handles(self.variables, values)
-        assert self._step.reset is not None
-        self._step.reset.on(handles)
+        if self._step.reset is not None:
+            self._step.reset.on(handles)
         carried, shapes = [], []
         if self._carries_logs:
             carried, shapes = self._step.logs.empty(), self._step.logs.shapes
@@ -113,9 +114,9 @@ class EvaluationFunctions:
         return self._step.logs.flat(logs) if self._carries_logs else []
 
     def _start(self, values: Sequence[tf.Tensor]) -> State:
-        assert self._step.reset is not None
         handles = self._handles_of(self._step.reset, values)
-        self._step.reset.on(handles)
+        if self._step.reset is not None:
+            self._step.reset.on(handles)
         return self._read(handles)
 
     def _result(self, values: Sequence[tf.Tensor], state: State) -> Mapping[str, tf.Tensor]:
@@ -131,9 +132,11 @@ class EvaluationFunctions:
             own[place] = value
         return own
 
-    def _handles_of(self, function: TracedFunction, values: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+    def _handles_of(
+        self, function: TracedFunction | None, values: Sequence[tf.Tensor]
+    ) -> dict[int, tf.Tensor]:
         """Makes private variables for a function that needs few, and for the metrics."""
-        needed = {id(variable.handle) for variable in function.variables}
+        needed = {id(variable.handle) for variable in function.variables} if function is not None else set()
         places = {i for i, variable in enumerate(self.variables) if id(variable.handle) in needed}
         chosen = sorted(places.union(self._metrics))
         return private_handles([self.variables[i] for i in chosen], [values[i] for i in chosen])

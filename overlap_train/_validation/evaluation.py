@@ -7,6 +7,7 @@ metrics are sums over batches.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,6 +102,8 @@ class SnapshotEvaluator:
         self._draws = self._draws and not batch_by_batch and not by_device
         self._group = keras_training.steps_per_execution(model)
         self._carries_logs = step.own_logs or batch_by_batch
+        self.by_python = step.by_python
+        self.changed_metric = functools.partial(step.changed, model)
         self.indivisible = self._find_obstacle(model)
         self._functions = self._build(model, state)
         places = {id(handle): i for i, v in enumerate(state.variables) for handle in v.handles}
@@ -168,8 +171,10 @@ class SnapshotEvaluator:
         """
         counted = over_hosts((tf.constant(sum(result.batches for result in results), tf.int64),))
         if not int(counted[0]):
-            return ValidationResult({}, (), results[0].state)
+            return ValidationResult({}, (), results[0].state, unread=self.by_python)
         running = results[-1].running
+        if self.by_python:
+            return ValidationResult(results[-1].logs, running, results[-1].state, unread=True)
         if self._step.own_logs:
             logs = results[-1].logs
             return ValidationResult(keras_metrics.python_logs(logs), running, results[-1].state)
@@ -194,6 +199,8 @@ class SnapshotEvaluator:
             ("unmergeable", tuple(map(Same, keras_metrics.metric_leaves(model)))),
             lambda: unmergeable_metrics(model),
         )
+        if self.by_python:
+            return "custom code computes the metrics"
         if self._step.own_logs:
             return "validation_step returns logs of its own, of which the last batch's count"
         if self._batch_by_batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -102,6 +102,7 @@ class GivenSets:
         self._now = now
         self._python_now = python_now
         self._device = device
+        self.begun: set[str] = set()  # the sets of which a validation has been due
         self._steps: dict[str, int | None] = {}
         self._given: dict[str, GivenData] = {}
 
@@ -190,19 +191,15 @@ class GivenSets:
         """Whether the batches of a set can be drawn once, as those of a generator."""
         return hasattr(self._parts[name][0], "__next__")
 
-    def waits_for(self, epoch: int) -> bool:
-        """Whether data of which nothing is known yet is to be read for an epoch's validation."""
-        return any(given.waits for given in self._due(epoch))
+    def read(self, epoch: int, waiting: Collection[str] = ()) -> bool:
+        """Reads what an epoch's validation needs; returns whether that is what was known of it.
 
-    def waits_as_often(self, freq: Any) -> bool:
-        """Whether a set of which nothing is known yet is due whenever something is that has a frequency."""
-        known = [1, freq] if isinstance(freq, int) else [1]
-        waiting = [self._sets[name].freq for name, given in self._given.items() if given.waits]
-        return any(isinstance(each, int) and each in known for each in waiting)
-
-    def read(self, epoch: int) -> bool:
-        """Reads what an epoch's validation needs; returns whether that is what was known of it."""
-        as_known = [given.read() for given in self._due(epoch)]
+        Of the sets in `waiting` nothing has been looked at.
+        """
+        due = [name for name in self._sets if fit_arguments.epoch_selector(self._sets[name].freq)(epoch)]
+        self.begun.update(due)
+        given = [self.of(name) for name in due if name in self._given or name in waiting]
+        as_known = [each.read() for each in given if not (each.is_read or each.left_to_keras)]
         return all(as_known)
 
     def reopen(self) -> None:
@@ -215,22 +212,12 @@ class GivenSets:
         for given in self._given.values():
             given.close()
 
-    def _due(self, epoch: int) -> list[GivenData]:
-        return [
-            given
-            for name, given in self._given.items()
-            if not (given.is_read or given.left_to_keras)
-            and fit_arguments.epoch_selector(self._sets[name].freq)(epoch)
-        ]
-
 
 class WaitingRunner(Runner):
-    """Stands in for the runner of a set of which nothing is known yet.
-
-    Before its first validation the set is read, and the suite built anew.
-    """
+    """Stands in for the runner of a set before its first validation, for which the suite is built anew."""
 
     rewindable: bool = True
+    runs_python: bool = False  # before that nothing is run
 
     def __init__(self, *, rewindable: bool) -> None:
         self.rewindable = rewindable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,6 @@ import tensorflow as tf
 from overlap_train._data.batches import Preprocess, prepare
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import ArrayBatches, Batches, make_batches
-from overlap_train._inspection.metric_code import metrics_by_python
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
@@ -32,6 +31,7 @@ from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_step import (
+    Surroundings,
     ValidationStep,
     trace_validation,
     with_present_metrics,
@@ -95,8 +95,9 @@ class SetRequest:
     policy: ValidationPolicy
     listened: bool = False  # whether a callback is told of the batches of a validation
     acts: str | None = None  # the name of a callback that may do anything between these batches, or None
-    # the name of one that may set the model before them, when they have been drawn; or None
-    sets_before: str | None = None
+    sets_before: str | None = None  # of one that may set the model before them
+    first: bool = False  # whether Keras traces the next validation, behind such hooks
+    waits: Collection[str] = ()  # the sets whose validation is built when it is first due
     stock: bool = True
     # whether this is a call of `evaluate`, which has reached the model's own already
     within_evaluate: bool = False
@@ -106,8 +107,10 @@ class SetRequest:
     most_rows: Callable[[Any], int] | None = None
     # whether the training may be given the state that a validation will leave in counters
     counts_ahead: bool = False
-    # whether it is noticed when a plain value is set that a metric computes with
-    holds_constants: bool = False
+    # whether the user's code that sets metrics back and reads them is traced, as it is for several replicas
+    traces_metrics: bool = False
+    # whether Python that sets metrics back and reads them is run between validations, in Keras's order
+    runs_metrics: bool = False
     devices: Sequence[str] = ()  # that the workers take in turn; none leaves them where TensorFlow puts them
     hosts: Hosts | None = None
     within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
@@ -176,10 +179,7 @@ def build_suite(
             runner = _runner_of_its_own(request, each, state, on_span)
         named.append(NamedRunner(each.name, runner, fit_arguments.epoch_selector(each.chosen.freq)))
     beside = pool if not request.devices and not tf.config.list_logical_devices("GPU") else None
-    held = [each.step.constants for each in prepared if each.name in evaluators and each.step is not None]
-    suite = ValidationSuite(
-        named, on_error=request.policy.on_error, hosts=request.hosts, pool=beside, constants=held
-    )
+    suite = ValidationSuite(named, on_error=request.policy.on_error, hosts=request.hosts, pool=beside)
     resources.callback(suite.close)
     return suite
 
@@ -190,8 +190,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     if replaced or keras_training.has_own_test_function(model):
         own = keras_training.validates_itself(model) or ""
         return PreparedSet(name, chosen, None, None, Reason.of("model-evaluates", own))
-    given = request.given.of(name)
-    if given.waits:
+    if name in request.waits or (given := request.given.of(name)).waits:
         return PreparedSet(name, chosen, None, None, None, waits=True)
     if given.layout is None:
         request.given.in_time(lambda: given.pipeline.dataset, name)  # which draws what shows its types
@@ -207,6 +206,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     if request.shared and (step_of := _own_step(request)) is not None:
         reason = Reason.of("model-evaluates", f"{step_of} may count its replicas or ask the others")
         return PreparedSet(name, chosen, batches, None, reason)
+    around = Surroundings(request.within, request.traces_metrics)
     # What prepares batches has been traced for these very ones.
     prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
     step = Traces.of(model).get_for(
@@ -214,11 +214,9 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
         keras_training.test_function(model),
         ("step", request.identity, prepared),
         batches.element_spec,
-        lambda: trace_validation(
-            model, request.function, batches.element_spec, batches.preparation, within=request.within
-        ),
+        lambda: trace_validation(model, request.function, batches.element_spec, batches.preparation, around),
     )
-    step = with_present_metrics(model, step, within=request.within)
+    step = with_present_metrics(model, step, around)
     live = _must_be_live(request, batches, step)
     given.left_to_keras = live is not None
     return PreparedSet(name, chosen, batches, step, live)
@@ -235,18 +233,16 @@ def _own_step(request: SetRequest) -> str | None:
 def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> Reason | None:
     if request.acts is not None:
         return Reason.of("callback-validates", f"{request.acts} between its batches")
-    if isinstance(batches, StreamedBatches) and request.sets_before is not None:
+    if request.sets_before is not None and (request.first or isinstance(batches, StreamedBatches)):
         return Reason.of("callback-validates", f"{request.sets_before}.on_test_begin")
     if isinstance(batches, StreamedBatches) and batches.reads:
         names = ", ".join(batches.reads[:3])
         cause = f"the pipeline of the validation data reads what no pass holds ({names})"
         return Reason.of("data-follows", cause)
-    # Code that makes batches may set what metrics compute with, between two of them.
+    # Code that makes batches may set what the metrics' code looks at, between two of them.
     by_code = isinstance(batches, StreamedBatches) and batches.runs_python
-    if step.constants and (by_code or not request.holds_constants):
-        by_python = metrics_by_python(request.model)
-        if by_python is not None:
-            return Reason.of("metric-python", by_python)
+    if step.by_python and (by_code or not request.runs_metrics):
+        return Reason.of("metric-python", type(request.model).__name__)
     if step.live is None and step.counters:
         fixed = not isinstance(batches, StreamedBatches) and not _is_joined(batches)
         return None if request.counts_ahead and fixed else step.counting

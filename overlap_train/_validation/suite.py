@@ -6,14 +6,15 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from overlap_train._inspection.metric_code import Constants
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.reasons import Reason
 from overlap_train._support.threads import in_background
+from overlap_train._validation.given_sets import WaitingRunner
 from overlap_train._validation.live import LiveRunner, live_failure
 from overlap_train._validation.pending import NamedRunner, PendingEpoch, PendingValidation, merged_by_worker
 from overlap_train._validation.pool import CallersThread, WorkerPool
@@ -41,9 +42,7 @@ class ValidationSuite:
         on_error: str = "raise",
         hosts: Hosts | None = None,
         pool: CallersThread | WorkerPool | None = None,
-        constants: Sequence[Constants] = (),
     ) -> None:
-        self._constants = constants
         self._hosts = hosts if hosts is not None else SingleHost()
         self._sets = {named.name: named for named in sets}
         self._on_error = on_error
@@ -75,10 +74,28 @@ class ValidationSuite:
             if isinstance(named.runner, ValidationRunner) and named.validates(epoch):
                 named.runner.evaluator.count_ahead(state)
 
-    def changed_constant(self) -> str | None:
-        """Returns the value of Python's that has been set since the metrics were traced with it, or None."""
-        changed = (constants.changed() for constants in self._constants)
-        return next((place for place in changed if place is not None), None)
+    def changed_metric(self) -> str | None:
+        """Returns the setting of a metric that is another than when that was traced, in words; or None."""
+        changed = (each.runner.evaluator.changed_metric() for each in self._evaluated())
+        return next((name for name in changed if name is not None), None)
+
+    def reads_by_python(self, epoch: int | None = None) -> bool:
+        """Whether Python sets the metrics back and reads them for validations: of an epoch, or of any."""
+        due = [each for each in self._evaluated() if epoch is None or each.validates(epoch)]
+        return any(each.runner.evaluator.by_python for each in due)
+
+    def _evaluated(self) -> list[Any]:
+        """Returns the sets that this process's workers evaluate."""
+        return [each for each in self._sets.values() if isinstance(each.runner, ValidationRunner)]
+
+    @property
+    def waiting(self) -> list[str]:
+        """The sets whose validation is built when it is first due."""
+        return [name for name, named in self._sets.items() if isinstance(named.runner, WaitingRunner)]
+
+    def waits_for(self, epoch: int) -> bool:
+        """Whether a validation is due for the first time behind an epoch, and to be built then."""
+        return any(self._sets[name].validates(epoch) for name in self.waiting)
 
     @property
     def rewindable(self) -> bool:

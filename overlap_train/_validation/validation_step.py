@@ -1,19 +1,13 @@
-"""The validation step and what surrounds it, traced once; and why it must not run during the training.
-
-Tracing computes with numbers, texts and flags once and for all. Keras traces a validation when it first
-validates; one that is set after our trace and before that changes what Keras sees. `TracedWith` finds it.
-"""
+"""The validation step and what surrounds it, traced once; and why it must not run during the training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 
-from overlap_train._inspection.metric_code import NO_CONSTANTS, Constants, constants_of
-from overlap_train._inspection.reads import Reading, change_between, try_reading
 from overlap_train._inspection.traced import (
     CapturedVariable,
     Counter,
@@ -31,48 +25,19 @@ from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import CarriedLogs, lists_joined, require_logs
 
-__all__ = ["TracedWith", "ValidationStep", "trace_validation"]
+__all__ = ["ValidationStep", "trace_validation", "with_present_metrics"]
 
 
-_SETTINGS: tuple[Callable[[], Any], ...] = (
-    keras.config.dtype_policy,
-    keras.config.epsilon,
-    keras.config.floatx,
-    keras.config.image_data_format,
-)
+@dataclass(frozen=True)
+class Surroundings:
+    """How what surrounds a step is traced.
 
+    `within` puts a function into a replica's context. With `traces_metrics` the user's code of metrics is
+    traced; else Python runs it.
+    """
 
-class TracedWith:
-    """What the user's code reads in a validation, and attributes of the model's parts, as they are now."""
-
-    def __init__(self, model: keras.Model, function: Callable[..., Any]) -> None:
-        self.validated = False  # whether a validation has begun since, with which Keras would have traced
-        self._model = model
-        self._function = function
-        self._settings = _settings()
-        self._reading = self._read()
-
-    def changed(self) -> str | None:
-        """Returns what has been set to another value since, such as "Scaled.scale"; None if nothing was."""
-        if keras_models.runs_eagerly(self._model):  # nothing is traced
-            return None
-        changed = [name for name, value in _settings().items() if value != self._settings[name]]
-        if changed:
-            return changed[0]
-        return change_between(self._reading, self._read())
-
-    def forget_validation(self) -> None:
-        """Drops what has been traced for the validation of the model."""
-        Traces.of(self._model).forget("test")
-
-    def _read(self) -> Reading | None:
-        model = self._model
-        parts = [model, *keras_metrics.metric_leaves(model)]
-        return try_reading([*parts, *keras.tree.flatten(model.loss), self._function])
-
-
-def _settings() -> dict[str, str]:
-    return {f"keras.config.{setting.__name__}": repr(setting()) for setting in _SETTINGS}
+    within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
+    traces_metrics: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +54,10 @@ class ValidationStep:
     own_logs: bool
     # why the step can only run on the model's own variables, in step with the training; or None
     live: Reason | None
-    metrics: tuple[Same, ...] = ()  # those of the model, which all but the step itself depends on
-    # what `reset` and `result` have computed with of Python, and hold until it is set
-    constants: Constants = NO_CONSTANTS
+    # the metrics of the model and the plain settings of each, on which all but the step itself depends
+    metrics: tuple[Same, ...] = ()
+    settings: Mapping[Same, Mapping[str, Any]] = field(default_factory=dict)
+    by_python: bool = False  # whether Python sets the metrics back and reads them, each time
     # what the step does nothing to but add to, such as the states of seed generators
     counters: tuple[Counter, ...] = ()
 
@@ -99,6 +65,24 @@ class ValidationStep:
     def counting(self) -> Reason:
         """Why the step changes the model, if the counters may not be counted ahead."""
         return _changing([counter.variable.name for counter in self.counters])
+
+    def changed(self, model: keras.Model) -> str | None:
+        """Returns what is set otherwise than when it was traced, in words; None if nothing is."""
+        listed = keras_models.overriding_class(model, "metrics")
+        if listed is not None and self.metrics != tuple(map(Same, model.metrics)):
+            return f"{listed.__name__}.metrics"
+        for metric in keras_metrics.metric_leaves(model):
+            if Same(metric) not in self.settings:
+                continue
+            traced, present = self.settings[Same(metric)], keras_metrics.settings_of(metric)
+            names = (name for name in {**traced, **present} if traced.get(name) != present.get(name))
+            for name in names:
+                return f"{type(metric).__name__}.{name.lstrip('_')}"
+        return None
+
+    def is_present(self, model: keras.Model) -> bool:
+        """Whether it was traced with the metrics that the model has now, set as they are."""
+        return self.metrics == tuple(map(Same, model.metrics)) and self.changed(model) is None
 
     @property
     def variables(self) -> list[CapturedVariable]:
@@ -111,25 +95,23 @@ def trace_validation(
     function: Callable[[Any], Mapping[str, Any]],
     element_spec: Any,
     preparation: TracedFunction | None = None,
-    *,
-    within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
+    around: Surroundings = Surroundings(),
 ) -> ValidationStep:
     """Traces the validation step of a compiled model, which builds what is not built yet."""
     with data_mistakes.Noted(model, lambda: element_spec, "validation"):
         step = TracedFunction(
-            within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
+            around.within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
             element_spec,
             harmless=lambda: keras_metrics.stock_metric_handles(model),
         )
     require_logs("validation_step", step.outputs)
-    return _around(model, step, preparation, within, *constants_of(model))
+    return _around(model, step, preparation, around)
 
 
 def with_present_metrics(
     model: keras.Model,
     step: ValidationStep,
-    *,
-    within: Callable[[Callable[..., Any]], Callable[..., Any]],
+    around: Surroundings,
 ) -> ValidationStep:
     """Returns a step of before with what surrounds it as Keras finds it now.
 
@@ -137,58 +119,50 @@ def with_present_metrics(
     `test_step`, which knows nothing of that, but asks the model each time for its metrics to set them back
     and to read them.
     """
-    present = tuple(map(Same, model.metrics))
-    place = step.constants.changed()
-    if step.metrics == present and place is None:
+    if step.is_present(model):
         return step
-    key = (Same(step.step), step.preparation and Same(step.preparation), present)
-    traces, token = Traces.of(model), keras_training.test_function(model)
-    known: list[ValidationStep] = traces.get("test", token, ("around", *key), list)
+    key = ("around", Same(step.step), step.preparation and Same(step.preparation))
+    known: list[ValidationStep] = Traces.of(model).get("test", keras_training.test_function(model), key, list)
     for other in known:
-        if other.constants.changed() is None:
+        if other.is_present(model):
             return other
-    constants, by_python = constants_of(model)
-    if len(known) >= _MOST_CONSTANTS and by_python is None and place is not None:
-        # It would be traced again and again; operation by operation is quicker then.
-        cause = f"{place} is set again and again"
-        return _around(model, step.step, step.preparation, within, NO_CONSTANTS, cause)
-    del known[_MOST_CONSTANTS:]
-    known.append(_around(model, step.step, step.preparation, within, constants, by_python))
+    del known[:-1]  # whoever sets a metric anew in each epoch leaves no more behind
+    known.append(_around(model, step.step, step.preparation, around))
     return known[-1]
-
-
-# So many sets of values are traced.
-_MOST_CONSTANTS = 2
 
 
 def _around(
     model: keras.Model,
     step: TracedFunction,
     preparation: TracedFunction | None,
-    within: Callable[[Callable[..., Any]], Callable[..., Any]],
-    constants: Constants,
-    by_python: str | None,
+    around: Surroundings,
 ) -> ValidationStep:
-    logs, own_logs = CarriedLogs(step.outputs), set(step.outputs) != set(model.get_metrics_result())
-    metrics = tuple(map(Same, model.metrics))
-    if by_python is not None:
-        reason = Reason.of("metric-python", by_python)
-        return ValidationStep(step, None, None, preparation, logs, own_logs, reason, metrics)
-    reset = TracedFunction(within(model.reset_metrics))
-    result = trace(within(model.get_metrics_result))
+    reset = result = None
+    if around.traces_metrics or not keras_metrics.computed_by_user(model):
+        result = trace(around.within(model.get_metrics_result))
+    if result is not None:
+        reset = TracedFunction(around.within(model.reset_metrics))
+    logs, by_python = CarriedLogs(step.outputs), result is None
+    own_logs = by_python or set(step.outputs) != set(model.get_metrics_result())
     elsewhere = {id(variable.handle) for variable in union([reset, result, preparation])}
     # What a callback sets of metrics is not noticed: each epoch sets them back.
     elsewhere |= {id(handle) for v in model.metrics_variables for handle in keras_models.variable_handles(v)}
     counters = tuple(each for each in counters_of(step) if id(each.variable.handle) not in elsewhere)
     live = _must_be_live(model, step, reset, result, preparation, counters)
-    found = (preparation, logs, own_logs, live, metrics, constants, counters)
+    metrics = tuple(map(Same, model.metrics))
+    settings = {
+        Same(metric): keras_metrics.settings_of(metric)
+        for metric in keras_metrics.metric_leaves(model)
+        if not by_python or keras_models.is_stock_method(type(metric))  # what Python runs may count
+    }
+    found = (preparation, logs, own_logs, live, metrics, settings, by_python, counters)
     return ValidationStep(step, reset, result, *found)
 
 
 def _must_be_live(
     model: keras.Model,
     step: TracedFunction,
-    reset: TracedFunction,
+    reset: TracedFunction | None,
     result: TracedFunction | None,
     preparation: TracedFunction | None,
     counters: tuple[Counter, ...],
@@ -207,8 +181,8 @@ def _must_be_live(
         return Reason.of("metric-state", cause)
     if changed:
         return _changing(changed)
-    if result is None:
-        return Reason.of("metric-python", "their results cannot be computed in a compiled function")
+    if reset is None:  # which Python does
+        return None
     set_back = {id(variable.handle) for variable in reset.variables if variable.only_set}
     set_back |= {id(counter.variable.handle) for counter in counters}
     kept = [variable.name for variable in step.written if id(variable.handle) not in set_back]

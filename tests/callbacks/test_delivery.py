@@ -352,33 +352,8 @@ class Listens(CALLBACK):
 def test_who_listens_to_batches_finds_the_metrics_as_they_were_after_each():
     """A replay: the logs of a batch and the state of the metrics belong together."""
     events = []
-    scene = Scene(Listens(events, lambda: scene.metrics), group=3, trained_on=False)
+    scene = Scene(Listens(events, lambda: scene.metrics), trained_on=False)
+    scene.model.steps_per_execution = 3
     first, second = (Running({"loss": loss}, scene.metrics_of(state)) for loss, state in ((4.0, 5), (2.0, 6)))
     scene.deliver(ValidationResult({"loss": 2.0}, (first, second), second.state))
     assert events == ["begin", "batch 0", 2, 4.0, 5.0, "batch 3", 5, 2.0, 6.0, "epoch"]
-
-
-@pytest.mark.parametrize("anew", [False, True])
-def test_a_validation_may_be_made_again_until_its_first_batch(anew):
-    """Keras traces it with that batch, behind the hooks that come before."""
-    events = []
-
-    def result(loss):
-        return ValidationResult({"loss": loss}, tuple(Running({"loss": loss}, ()) for _ in range(2)))
-
-    def ask(name, most):
-        events.append("asked")
-        return result(2.0) if anew and events[-2] == "batch 0" else None
-
-    checks = Checks(validate_anew=ask, validated=lambda: events.append("validated"))
-    outcome = Scene(Listens(events), checks=checks, trained_on=False).deliver(result(1.0))
-    loss = 2.0 if anew else 1.0
-    hooks = ["begin", "asked", "batch 0", "asked", 0, loss, "batch 1", 1, loss]
-    assert events == [*hooks, "validated", "epoch"]
-    assert outcome.logs["val_loss"] == loss
-
-
-def test_a_validation_that_nobody_looks_at_is_over_once_it_is_delivered():
-    events = []
-    Scene(HISTORY(), checks=Checks(validated=lambda: events.append("validated"))).deliver()
-    assert events == ["validated"]

@@ -169,7 +169,7 @@ def test_metrics_that_are_set_as_an_epoch_begins_are_named():
     scene.model.metrics[0].update_state(1.0)  # of the epoch before
     scene.hooks.epoch_begin(1)
     begun = scene.hooks.begin_late(scene.state.read())
-    assert begun.metric == scene.state.metrics[0].name
+    assert begun.reason == f"a callback set {scene.state.metrics[0].name}"
     assert float(scene.model.metrics[0].result()) == 3.0
 
 

@@ -49,7 +49,6 @@ _NOT_SHOWN = (
     ("_fit/lag.py", "… from epoch"),
     ("_fit/lag.py", "the training step"),
     ("_inspection/effects.py", ""),
-    ("_inspection/metric_code.py", ""),
     ("_keras/training.py", "makes its test function itself"),
     ("_keras/training.py", "keras.Model.evaluate is that of"),
     ("_keras/training.py", "has an evaluate of its own"),

@@ -103,20 +103,41 @@ def test_epochs_that_are_left_out_are_not_planned_for(fit, monkeypatch):
     assert one.builder.ledger.course.next_epoch == 3
 
 
-def test_the_first_validation_of_a_model_is_checked_for_what_was_set_before_it(fit):
-    one = fit(model=networks.sequential())
+class Unknown(keras.callbacks.Callback):
+    """May set anything."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.anything = batch
+
+
+def test_a_validation_is_built_at_once_if_nothing_can_be_set_before_it(fit):
+    parts = fit(model=networks.sequential()).builder.build()
+    assert parts.deliveries.suite.waiting == []
+    assert not parts.is_provisional
+
+
+def test_behind_hooks_of_the_user_it_is_built_when_it_is_due(fit):
+    one = fit(model=networks.sequential(), callbacks=[Unknown()])
     parts = one.builder.build()
-    assert parts.traced_with is not None
-    assert parts.traced(None).traced_with is None
-    assert parts.traced(None).training is parts.training
-    assert one.builder.build().traced_with is None, "the same traces"
+    assert parts.deliveries.suite.waits_for(0)
+    parts.given.read(0)
+    parts = one.builder.build(parts.training)
+    assert parts.deliveries.suite.waiting == []
     one.trainer.model.make_test_function(force=True)  # after which Keras traces again
-    assert one.builder.build().traced_with is not None
+    assert one.builder.build().deliveries.suite.waits_for(1)
+
+
+def test_what_checkpoints_hold_is_built_at_once_and_again(fit, tmp_path):
+    one = fit(model=networks.sequential(), callbacks=[Unknown()], resume=tmp_path)
+    parts = one.builder.build()
+    assert parts.is_provisional
+    parts.given.read(0)
+    assert not one.builder.build(parts.training).is_provisional
 
 
 def test_without_validation_there_is_nothing_to_be_traced_again(fit):
     parts = fit(model=networks.sequential(), validation_data=None).builder.build()
-    assert parts.traced_with is None
+    assert not parts.is_provisional
     assert not parts.deliveries.suite
 
 

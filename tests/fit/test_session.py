@@ -18,6 +18,7 @@ from overlap_train._fit.first_hooks import Opening
 from overlap_train._fit.session import FitSession
 from overlap_train._snapshot import Snapshot
 from overlap_train._training.loops import StepsDone
+from overlap_train._training.step import MetricsReader
 from overlap_train.errors import HostMismatchError
 from tests.fit import parts
 from tests.parallel.together import on_hosts
@@ -83,7 +84,6 @@ class Fit:
         self.scene.deliveries.suite._sets[""] = suite_of(self.runner)._sets[""]
         self.loop, self.changed, self.renewed, self.interrupts = Loop(), None, 0, parts.asked()
         self.scene.deliveries.callbacks = kc.CallbackList([self.told], model=self.model)
-        self.traced_with = None
         self.resumption = resumption
         settings = SimpleNamespace(
             model=self.model, hosts=self.scene.deliveries.hosts, scope=contextlib.nullcontext
@@ -98,7 +98,7 @@ class Fit:
             model=self.model,
             callbacks=scene.deliveries.callbacks,
             hooks=parts.hooks_of(scene.deliveries.callbacks),
-            step=SimpleNamespace(metrics=lambda: {"loss": 1.0}, own_logs=False),
+            step=SimpleNamespace(metrics=MetricsReader(lambda: {"loss": 1.0}, eager=True), own_logs=False),
             loop=self.loop,
             pace=SimpleNamespace(steps=lambda: 2, step_s=None, observe=lambda *_: None),
             cursor=scene.cursor,
@@ -122,9 +122,8 @@ class Fit:
             callbacks=scene.deliveries.callbacks,
             interrupts=self.interrupts,
             grounds=SimpleNamespace(changed=lambda: self.changed),
-            given=SimpleNamespace(waits_for=lambda epoch: False, read=lambda epoch: True),
+            given=SimpleNamespace(read=lambda epoch, waiting: True),
             resumption=self.resumption,
-            traced_with=self.traced_with,
         )
 
     def renew(self, kept=None):
@@ -245,38 +244,13 @@ def test_before_that_the_epochs_that_wait_are_delivered_and_may_roll_back():
     assert fit.messages[1:] == ["built again, because it listens now"]
 
 
-class Held:
-    """What the trace of a validation holds."""
-
-    def __init__(self, changed):
-        self._changed, self.asked, self.forgotten = changed, 0, 0
-
-    def changed(self):
-        self.asked += 1
-        return self._changed
-
-    def forget_validation(self):
-        self.forgotten += 1
-
-
-@pytest.mark.parametrize("changed", [None, "Scaled.scale"])
-def test_what_was_set_before_the_first_validation_is_in_its_trace(changed):
+@pytest.mark.parametrize("provisional", [False, True])
+def test_a_provisional_validation_is_built_anew_when_it_is_due(provisional):
     fit = Fit(runner=Ended())
-    held = Held(changed)
-    fit.session._parts = dataclasses.replace(fit.session._parts, traced_with=held)
+    fit.session._parts = dataclasses.replace(fit.session._parts, is_provisional=provisional)
     fit.run()
-    assert (held.asked, held.forgotten, fit.renewed) == (1, int(bool(changed)), int(bool(changed)))
-    said = "Scaled.scale was set before the first validation, which is traced again"
-    assert fit.messages == ([said] if changed else [])
-
-
-def test_what_was_set_is_seen_after_the_parts_have_been_built_again():
-    fit = Fit(runner=Ended())
-    held = Held("Scaled.scale")
-    fit.session._parts = dataclasses.replace(fit.session._parts, traced_with=held)
-    fit.changed = "a callback has another method"
-    fit.run()
-    assert (held.asked, held.forgotten, fit.renewed) == (1, 1, 2)
+    assert fit.renewed == provisional
+    assert fit.messages == []
 
 
 class Resumes:

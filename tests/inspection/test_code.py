@@ -1,4 +1,4 @@
-"""What code names and what is under a name is found without running any of it; whose it is, too."""
+"""What objects hold, and where code is written, is found without running any of it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ import linecache
 import pytest
 
 from overlap_train._inspection.code import (
-    MISSING,
     definition_of,
-    look_up,
     variables_of,
 )
-
-THREE = 3
 
 
 class Base:
@@ -34,43 +30,6 @@ class Own(Base):
 
     def __getattr__(self, name):
         return "made up"
-
-
-def closes_over(value):
-    return lambda: value
-
-
-def with_default(value=THREE):
-    return value
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "found"),
-    [
-        (Own(), "level", 2),
-        (Base(), "level", 1),
-        (Own, "level", 1),
-        (Own(), "inner", "in a slot"),
-        (Own(), "other", MISSING),
-        (Own(), "absent", MISSING),
-        (globals(), "THREE", 3),
-        (globals(), "ABSENT", MISSING),
-        (closes_over(4).__closure__[0], "value", 4),
-        (with_default, "__defaults__", (3,)),
-        (with_default, "__code__", with_default.__code__),
-    ],
-)
-def test_what_is_under_a_name(owner, name, found):
-    assert look_up(owner, name) == found
-
-
-def test_a_class_s_property_comes_before_an_object_s_variable():
-    class Has:
-        on = property(lambda self: 1)
-
-    thing = Has()
-    vars(thing)["on"] = 2
-    assert look_up(thing, "on") is vars(Has)["on"]
 
 
 def test_variables_in_slots_are_among_those_of_an_object():
@@ -153,12 +112,3 @@ def test_a_source_that_was_edited_since_is_not_believed(tmp_path, name, before, 
     path.write_text(f"def {name}():\n    {after}\n")
     linecache.checkcache(str(path))
     assert (definition_of(function.__code__) is not None) is found
-
-
-def test_a_cell_may_hold_nothing_yet():
-    def reads():
-        return later
-
-    assert look_up(reads.__closure__[0], "later") is MISSING
-    later = 5
-    assert look_up(reads.__closure__[0], "later") == 5

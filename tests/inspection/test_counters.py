@@ -178,7 +178,7 @@ def test_what_a_metric_counts_is_its_own():
         model.compile("adam", crossentropy(), metrics=[Counted()])
         return model
 
-    compared(build, overlaps=False, callbacks=lambda: [SetsCount()])
+    compared(build, callbacks=lambda: [SetsCount()])
 
 
 class Reads(kc.Callback):

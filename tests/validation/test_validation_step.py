@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._support.reasons import Reason
-from overlap_train._validation.validation_step import TracedWith, trace_validation
+from overlap_train._keras.metrics import metric_leaves
+from overlap_train._validation.validation_step import Surroundings, trace_validation
 from tests.networks import FEATURES, subclassed
 from tests.pools import sequential
 from tests.validation.counting import counting
@@ -70,11 +69,7 @@ def updating(model):
     [
         (counting, None, r"changes variables that are no metric of the model \(.*calls\)"),
         (own_metrics, None, r"OwnMetrics.metrics leaves out Keras's own loss tracker"),
-        (
-            lambda: sequential(metrics=[InNumPy()]),
-            updating,
-            r"cannot be computed in a compiled function; .*\[metric-python\]",
-        ),
+        (lambda: sequential(metrics=[InNumPy()]), updating, None),
         (sequential, drawing, r"draws random numbers .*test_validation_step\.py:"),
         (sequential, None, None),
         (subclassed, None, None),
@@ -99,22 +94,6 @@ def test_what_prepares_the_batches_counts_too_when_it_is_asked_whether_a_validat
     assert traced.live.identifier == "step-stateful"
 
 
-class Kept(keras.metrics.Mean):
-    """Counts all batches, whatever is reset."""
-
-    def __init__(self):
-        super().__init__(name="kept")
-        self.ever = self.add_variable((), "zeros", name="ever")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.ever.assign_add(1.0)
-        super().update_state(keras.ops.mean(y_pred))
-
-    def reset_state(self):
-        self.total.assign(0.0)
-        self.count.assign(0.0)
-
-
 class ByPython(keras.metrics.Metric):
     """Counts in Python."""
 
@@ -129,17 +108,26 @@ class ByPython(keras.metrics.Metric):
         return float(self.calls)
 
 
-def test_a_metric_that_is_never_set_back_goes_on_from_validation_to_validation():
-    model = sequential(metrics=[Kept()])
-    traced = trace_validation(model, model.test_step, SPEC)
-    assert traced.live == Reason.of("metric-state", "reset_state does not set back kept/ever")
-
-
 def test_metrics_that_python_computes_are_neither_reset_nor_read_in_a_trace():
     model = sequential(metrics=[ByPython()])
     traced = trace_validation(model, model.test_step, SPEC)
     assert (traced.reset, traced.result) == (None, None)
-    assert traced.live == Reason.of("metric-python", "ByPython.result reads 'calls', which it may set itself")
+    assert traced.by_python
+    assert traced.live is None
+
+
+def test_on_several_hosts_they_are_traced_on_each():
+    model = sequential(metrics=[ByPython()])
+    traced = trace_validation(model, model.test_step, SPEC, around=Surroundings(traces_metrics=True))
+    assert not traced.by_python
+
+
+def test_what_is_set_on_a_metric_of_keras_s_is_named():
+    model = sequential(metrics=[keras.metrics.SparseTopKCategoricalAccuracy(k=2)])
+    traced = trace_validation(model, model.test_step, SPEC)
+    assert traced.changed(model) is None
+    next(metric for metric in metric_leaves(model) if "top" in metric.name).k = 3
+    assert traced.changed(model) == "SparseTopKCategoricalAccuracy.k"
 
 
 def test_logs_of_the_metrics_names_are_the_metrics():
@@ -159,92 +147,5 @@ def test_it_is_traced_in_the_scope_that_is_asked_for():
     def within(function):
         return lambda *arguments: entered.append(1) or function(*arguments)
 
-    trace_validation(model, model.test_step, SPEC, within=within)
+    trace_validation(model, model.test_step, SPEC, around=Surroundings(within))
     assert len(entered) == 3  # the step, the reset and the result
-
-
-class Scaled(keras.layers.Layer):
-    default = 3
-
-    def __init__(self):
-        super().__init__()
-        self.scale, self.shape_of, self.not_a_number = 1.0, (1, (2, 3)), float("nan")
-        self.tables = {"a": 1}
-
-    def call(self, inputs):
-        return inputs * self.scale
-
-
-class Weighted(keras.losses.Loss):
-    def __init__(self):
-        super().__init__()
-        self.weight = 1.0
-
-    def call(self, y_true, y_pred):
-        return self.weight * keras.ops.mean(y_pred - y_true, axis=-1)
-
-
-class Counted(keras.metrics.MeanSquaredError):
-    step = 1
-
-
-@pytest.fixture(scope="module")
-def model():
-    inner = keras.Sequential([keras.Input((2,)), Scaled()])
-    model = keras.Sequential([keras.Input((2,)), inner, keras.layers.Dropout(0.5), keras.layers.Dense(1)])
-    model.compile("sgd", Weighted(), metrics=[Counted()])
-    model.evaluate(np.ones((1, 2)), np.ones((1, 1)), verbose=0)
-    return model
-
-
-def scaled(model):
-    return model.layers[0].layers[0]
-
-
-def counted(model):
-    return next(m for m in model.metrics[1].metrics if isinstance(m, Counted))
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "value", "found"),
-    [
-        (scaled, "scale", 2.0, "Scaled.scale"),
-        (scaled, "shape_of", (1, (2, 4)), "Scaled.shape_of"),
-        (scaled, "default", 4, "Scaled.default"),
-        (lambda model: model.layers[1], "rate", 0.1, "Dropout.rate"),
-        (lambda model: model.layers[-1], "trainable", False, "Dense.trainable"),
-        (scaled, "told_later", 1, None),
-        (lambda model: model.loss, "weight", 0.5, "Weighted.weight"),
-        (counted, "step", 2, "Counted.step"),
-        (scaled, "scale", 1.0, None),
-        (scaled, "not_a_number", float("nan"), None),
-        (scaled, "tables", {"a": 2}, None),
-        (scaled, "_private", 1, None),
-        (lambda model: model, "stop_training", True, None),
-    ],
-)
-def test_what_is_set_to_another_value_is_named(model, monkeypatch, owner, name, value, found):
-    state = TracedWith(model, model.test_step)
-    assert state.changed() is None
-    monkeypatch.setattr(owner(model), name, value, raising=False)
-    assert state.changed() == found
-
-
-class Hostile:
-    @property
-    def __class__(self):
-        raise RuntimeError("nobody asks me")
-
-
-@pytest.mark.filterwarnings("error")
-def test_what_cannot_be_read_counts_as_set(model):
-    held = Hostile()
-    state = TracedWith(model, lambda batch: held.scale * batch)
-    assert state.changed() == "something that its code may read"
-
-
-def test_of_what_runs_eagerly_nothing_is_traced(model, monkeypatch):
-    state = TracedWith(model, model.test_step)
-    monkeypatch.setattr(scaled(model), "scale", 2.0)
-    monkeypatch.setattr(model, "run_eagerly", True)
-    assert state.changed() is None
