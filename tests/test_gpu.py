@@ -22,14 +22,14 @@ from overlap_train import Trainer, ValidationPolicy
 from overlap_train.parallel import split_gpu
 from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
 
-devices = None
+workers = 2
 if sys.argv[1] == "divided":
     training, validation = split_gpu(2, memory_mib=1024, priorities=(-1, 0))
-    devices = [validation]
+    workers = [validation, validation]
 arguments = dict(batch_size=32, epochs=6, validation_data=arrays(91, 1), verbose=0)
 expected, actual = sequential(), sequential()
 expected.fit(*arrays(), **arguments)
-trainer = Trainer(actual, validation=ValidationPolicy(workers=2, devices=devices))
+trainer = Trainer(actual, validation=ValidationPolicy(workers=workers))
 trainer.fit(*arrays(), **arguments)
 assert_same_history(actual.history.history, expected.history.history, 1e-4)
 assert_same_weights(actual, expected, 1e-4)

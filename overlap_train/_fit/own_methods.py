@@ -26,7 +26,7 @@ from overlap_train.options.validation import ValidationPolicy, ValidationSet
 
 __all__ = ["OwnMethod", "asked_of_evaluate", "asked_of_fit"]
 
-_OF_EVALUATE = frozenset({"devices", "keep_bytes", "workers"})
+_OF_EVALUATE = frozenset({"keep_bytes", "workers"})
 
 
 def asked_of_fit(

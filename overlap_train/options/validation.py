@@ -75,7 +75,9 @@ class ValidationPolicy:
     Attributes:
         workers: number of validation threads; each evaluates a part of the validation set. None means two,
             or one on a single core. During training on the CPU only as many begin as the training leaves
-            cores idle, at least one. While the training waits for them, all begin.
+            cores idle, at least one. While the training waits for them, all begin. Instead of a number, the
+            name of each worker's device: `("GPU:1",)` is one worker on another GPU. Without names, the
+            workers use the replicas of a strategy in turn, or leave the placement to TensorFlow.
         max_lag: how many later epochs may have begun when the callbacks of an epoch get its result. 0
             validates in step, as `keras.Model.fit` does.
         overlap: `"auto"` measures whether overlapping pays, and validates in step where it does not. If
@@ -102,8 +104,6 @@ class ValidationPolicy:
         every_steps: also validate inside epochs, each time after this number of training steps. The results
             are in `Trainer.step_validations`, and go to callbacks that have a method
             `on_step_validation(step, logs)`. None does not.
-        devices: names of the devices that the workers use in turn, such as `("GPU:1",)`. None uses the
-            replicas of a strategy; without a strategy, TensorFlow places the operations.
         keep_bytes: up to this size, prepared validation batches of a dataset are kept in memory, and so are
             training batches that cannot be read again (from Python, or from a pipeline with a state), to be
             trained again after a rollback. If the latter take more, training waits for validations. 0 keeps
@@ -118,7 +118,7 @@ class ValidationPolicy:
         ValueError: a value is out of range.
     """
 
-    workers: int | None = None
+    workers: int | Sequence[str] | None = None
     max_lag: int = 1
     overlap: str = "auto"
     backlog: str = "block"
@@ -129,14 +129,13 @@ class ValidationPolicy:
         default=None, hash=False
     )
     every_steps: int | None = None
-    devices: Sequence[str] | None = None
     keep_bytes: int = 1 << 30
     evaluator: str | os.PathLike[str] | EvaluatorPolicy | None = None
 
     def __post_init__(self) -> None:
         freeze(
             self,
-            workers=_count_or_none("workers", self.workers, maximum=_MOST_WORKERS),
+            workers=_workers(self.workers),
             max_lag=require_count("max_lag", self.max_lag, minimum=0),
             overlap=require_choice("overlap", self.overlap, _OVERLAPS),
             backlog=require_choice("backlog", self.backlog, _BACKLOGS),
@@ -145,7 +144,6 @@ class ValidationPolicy:
             timeout_s=_seconds_or_none("timeout_s", self.timeout_s),
             functions=require_functions("functions", self.functions),
             every_steps=_count_or_none("every_steps", self.every_steps),
-            devices=_devices_or_none(self.devices),
             keep_bytes=require_count("keep_bytes", self.keep_bytes, minimum=0),
             evaluator=_evaluator_or_none(self.evaluator),
         )
@@ -156,7 +154,14 @@ class ValidationPolicy:
     @property
     def resolved_workers(self) -> int:
         """The number of workers, also where `workers` is None."""
-        return self.workers if self.workers is not None else min(2, os.cpu_count() or 1)
+        if self.workers is None:
+            return min(2, os.cpu_count() or 1)
+        return self.workers if isinstance(self.workers, int) else len(self.workers)
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The device of each worker; empty where `workers` does not name them."""
+        return self.workers if isinstance(self.workers, tuple) else ()
 
     @property
     def judges_overlap(self) -> bool:
@@ -230,18 +235,18 @@ def _evaluator_or_none(value: Any) -> EvaluatorPolicy | None:
     return EvaluatorPolicy(value)
 
 
-def _devices_or_none(devices: Any) -> Sequence[str] | None:
-    if devices is None:
+def _workers(value: Any) -> int | tuple[str, ...] | None:
+    """Return the number of workers, or the names of their devices."""
+    if value is None:
         return None
-    given = devices
-    if isinstance(devices, (str, bytes)) or not isinstance(devices, Sequence):
-        devices = [None]
-    if not all(isinstance(name, str) and name for name in devices):
-        raise TypeError(f"devices must be a sequence of names such as ('GPU:1',) or None; got {shown(given)}")
-    names = tuple(map(str, devices))
-    if not names:
-        raise ValueError("devices is empty; name at least one, or pass None")
-    for name in names:
-        if not _DEVICE.fullmatch(name):
-            raise ValueError(f"devices must be names such as 'GPU:1'; got {shown(name)}")
-    return names
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        expected = "an integer, a sequence of devices such as ('GPU:1',), or None"
+        return require_count("workers", value, minimum=1, maximum=_MOST_WORKERS, expected=expected)
+    if not value:
+        raise ValueError("workers is empty; name at least one device, or pass None")
+    for name in value:
+        if not isinstance(name, str) or not _DEVICE.fullmatch(name):
+            raise ValueError(
+                f"workers must be a number or names of devices such as 'GPU:1'; got {shown(name)}"
+            )
+    return tuple(map(str, value))

@@ -38,7 +38,7 @@ def split_gpu(
         gpu: the number of the card, in the order of `tf.config.list_physical_devices("GPU")`.
 
     Returns:
-        The parts' names, such as `("GPU:0", "GPU:1")`, for `ValidationPolicy(devices=…)`, `tf.device` and
+        The parts' names, such as `("GPU:0", "GPU:1")`, for `ValidationPolicy(workers=…)`, `tf.device` and
         `tf.distribute.MirroredStrategy`. With the latter pass `cross_device_ops=
         tf.distribute.HierarchicalCopyAllReduce()`: NCCL does not run between parts of one card.
 

@@ -104,7 +104,7 @@ def test_devices_of_the_policy_come_before_those_of_the_replicas(asked):
     assert asked(trainer).devices == ()
     trainer.replicas.__class__ = type("Spread", (type(trainer.replicas),), {"spread": ("CPU:0", "CPU:1")})
     assert asked(trainer).devices == ("CPU:0", "CPU:1")
-    trainer.validation = ValidationPolicy(devices=["CPU:0"])
+    trainer.validation = ValidationPolicy(workers=["CPU:0"])
     assert asked(trainer).devices == ("CPU:0",)
 
 

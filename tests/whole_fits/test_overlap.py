@@ -123,17 +123,17 @@ def as_pipeline():
 
 
 @pytest.mark.parametrize(
-    ("left", "devices", "in_step"), [(0.1, None, True), (1.9, None, False), (0.1, ["CPU:0"], False)]
+    ("left", "workers", "in_step"), [(0.1, 1, True), (1.9, 1, False), (0.1, ["CPU:0"], False)]
 )
 @pytest.mark.parametrize("source", [as_arrays, as_pipeline])
 @pytest.mark.by_default(each_value=True)
 @pytest.mark.default_options
 def test_an_epoch_is_validated_in_step_where_the_training_leaves_it_no_core(
-    source, left, devices, in_step, monkeypatch
+    source, left, workers, in_step, monkeypatch
 ):
     """A validation with devices of its own needs none of the training's cores."""
     monkeypatch.setattr(IdleCores, "left", property(lambda _: left))
-    policy = ValidationPolicy(workers=1, devices=devices)
+    policy = ValidationPolicy(workers=workers)
     trainer = Trainer(plain_model(), validation=policy, execution=ExecutionPlan(batch_splits=1))
     waited = []
     train = FitSession._train_epoch

@@ -117,20 +117,20 @@ def test_an_output_that_has_no_rows():
 
 
 @pytest.mark.parametrize(
-    ("devices", "error", "message"),
+    ("workers", "error", "message"),
     [
-        ("CPU:0", TypeError, "devices must be a sequence of names"),
-        ((1,), TypeError, "devices must be a sequence of names"),
-        ((), ValueError, "devices is empty"),
+        ("CPU:0", TypeError, "workers must be an integer, a sequence of devices"),
+        ((1,), ValueError, "workers must be a number or names of devices"),
+        ((), ValueError, "workers is empty"),
     ],
 )
-def test_devices_that_cannot_be_meant(devices, error, message):
+def test_devices_that_cannot_be_meant(workers, error, message):
     with pytest.raises(error, match=message):
-        ValidationPolicy(devices=devices)
+        ValidationPolicy(workers=workers)
 
 
 def test_a_device_that_is_not_there():
-    trainer = Trainer(sequential(), validation=ValidationPolicy(devices=("GPU:3",)))
+    trainer = Trainer(sequential(), validation=ValidationPolicy(workers=("GPU:3",)))
     with pytest.raises(ValueError, match=r"there is no device 'GPU:3'; TensorFlow has CPU:0, CPU:1"):
         trainer.fit(*arrays(), validation_data=arrays(40, 1), verbose=0)
 

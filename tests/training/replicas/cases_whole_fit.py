@@ -133,10 +133,10 @@ def test_validation_workers_take_the_devices_in_turn_and_find_the_arrays_there(m
         return result
 
     monkeypatch.setattr(SnapshotEvaluator, "evaluate", evaluate)
-    for devices, wanted in ((None, {"CPU:0", "CPU:1"}), (("CPU:1",), {"CPU:1"})):
+    for workers, wanted in ((2, {"CPU:0", "CPU:1"}), (("CPU:1", "CPU:1"), {"CPU:1"})):
         seen.clear()
         model = on_two(sequential)()
-        trainer = Trainer(model, validation=ValidationPolicy(workers=2, devices=devices))
+        trainer = Trainer(model, validation=ValidationPolicy(workers=workers))
         fit(model, trainer, epochs=1)
         assert set(seen) == {(device, device) for device in wanted}
 
