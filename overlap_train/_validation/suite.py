@@ -28,6 +28,8 @@ __all__ = ["ValidationSuite"]
 
 # From one epoch's end to the next one's first call the training needs less, unless a callback takes long.
 _HOLD_S = 0.05
+# Several hosts meet in between, each time for the slowest, which a validation would make slower still.
+_HOLD_TOGETHER_S = 2.0
 # From Python into a compiled call; workers that wake up meanwhile would take turns with it at Python's lock.
 _HEAD_START_S = 0.002
 
@@ -148,10 +150,10 @@ class ValidationSuite:
 
     def hold(self) -> None:
         """Lets no worker begin before `admit`, or for a moment."""
-        if self._pool is not None:
-            self._pool.hold(_HOLD_S)
-        for pool in self._function_pools:
-            pool.hold(_HOLD_S)
+        seconds = _HOLD_S if self._hosts.count == 1 else _HOLD_TOGETHER_S
+        for pool in (self._pool, *self._function_pools):
+            if pool is not None:
+                pool.hold(seconds)
 
     def live_sets(self, epoch: int) -> list[str]:
         """Returns the sets that are validated live after an epoch, when it is delivered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import keras
 import pytest
@@ -43,6 +44,7 @@ class Pool:
 
     def hold(self, seconds):
         self.told.append("hold")
+        self.held_s = seconds
 
 
 def live_runner(validate, on_span=lambda span: None):
@@ -180,6 +182,15 @@ def test_workers_are_held_and_let_on_and_functions_are_never_counted():
     suite.admit_beside(2)
     assert shared.told == ["hold", ("admit", 1, False), ("admit", 2, True)]
     assert function.told == ["hold", ("admit", None, False), ("admit", None, True)]
+
+
+def test_on_several_hosts_workers_are_held_until_these_have_met():
+    held = {}
+    for count in (1, 2):
+        pool = Pool()
+        suite_of(EndedByTest(), pool=pool, hosts=SimpleNamespace(count=count)).hold()
+        held[count] = pool.held_s
+    assert held[2] > 10 * held[1]
 
 
 NOTHING = Values((), (), (), ())
