@@ -8,6 +8,9 @@ Run from the repository root, after scripts/setup.sh:
 With `TF_CONFIG` set, as by examples/multi_worker.slurm, this process is one of the hosts. Otherwise it starts
 --hosts processes of itself on free ports of this machine, with --evaluator one more that validates for them
 through a directory, and waits for all.
+
+A process that SIGTERM or Ctrl-C has stopped ends with exit code 75, so that Kubernetes or Slurm starts it
+again instead of taking the training for completed.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from absl import app, flags
 
+# EX_TEMPFAIL of sysexits.h, "the user is invited to retry"; 0 would say that the training is completed.
+INTERRUPTED = 75
+
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("hosts", 2, "Processes to start on this machine if TF_CONFIG is not set.", lower_bound=1)
 flags.DEFINE_bool("evaluator", False, "Start one more process, which validates while the others train.")
@@ -34,8 +40,8 @@ flags.DEFINE_string("data_dir", None, "A directory that tensorflow-datasets prep
 flags.DEFINE_string("resume", None, "A directory for checkpoints, which the chief can reach.")
 
 
-def train() -> None:
-    """Train as one of the hosts."""
+def train() -> int:
+    """Train as one of the hosts; return the exit code."""
     import keras
 
     import overlap_train
@@ -64,6 +70,7 @@ def train() -> None:
     task = json.loads(os.environ["TF_CONFIG"])["task"]
     for value in history.history.get("val_accuracy", [])[-1:]:  # none if it was interrupted before
         print(f"{task['type']} {task['index']}: val_accuracy {value:.4f}")
+    return INTERRUPTED if history.ended.startswith("interrupted") else 0
 
 
 def start_hosts(count: int, run_dir: str | None) -> int:
@@ -91,8 +98,7 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
     if "TF_CONFIG" in os.environ:
-        train()
-        return
+        sys.exit(train())
     with tempfile.TemporaryDirectory() as folder:
         run_dir = (FLAGS.run_dir or folder) if FLAGS.evaluator else None
         sys.exit(start_hosts(FLAGS.hosts, run_dir))

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import types
@@ -26,6 +27,17 @@ from overlap_train.models import mnist_data
 mnist_data.load_mnist = lambda *_: mnist_data._embedded_digits("a test needs no more")
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+# It gets a SIGTERM behind its second epoch, as a pod that is drained does.
+DRAINED = """
+import keras, signal
+class Drains(keras.callbacks.Callback):
+    def __init__(self, *_, **__):
+        super().__init__()
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            signal.raise_signal(signal.SIGTERM)
+keras.callbacks.EarlyStopping = Drains
 """
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
 
@@ -87,6 +99,33 @@ def test_ray_trains_on_two_workers(tmp_path):
     assert re.search(r"^val_accuracy 0\.\d+", result.stdout, re.MULTILINE)
 
 
+@pytest.mark.timeout(300)
+def test_a_training_that_is_stopped_does_not_pass_for_completed(tmp_path):
+    """Kubernetes takes exit code 0 for the end of the training."""
+    with socket.create_server(("localhost", 0)) as server:
+        address = f"localhost:{server.getsockname()[1]}"
+    config = {"cluster": {"worker": [address]}, "task": {"type": "worker", "index": 0}}
+    command = ["-c", DRAINED + SMALL, EXAMPLES / "multi_worker.py", "--epochs=9", "--rows=300"]
+    environment = ENVIRONMENT | {"TF_CONFIG": json.dumps(config)}
+    result = interpreters.run([*command, f"--resume={tmp_path}"], env=environment)
+    assert result.returncode == 75, result.stderr[-3000:]
+    assert "epoch 2/9" in result.stdout
+    assert "epoch 9/9" not in result.stdout
+    assert list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("code", [0, 1, 75])
+def test_the_slurm_script_queues_a_stopped_training_again(code):
+    text = (EXAMPLES / "multi_worker.slurm").read_text()
+    stand_ins = 'scontrol() { echo "$@"; }; srun() { return ' + str(code) + "; };\n"
+    environment = {**os.environ, "SLURM_JOB_ID": "12345", "SLURM_JOB_NODELIST": "a", "SLURM_SUBMIT_DIR": "."}
+    result = subprocess.run(
+        ["bash", "-c", stand_ins + text], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == code
+    assert ("requeue 12345" in result.stdout) is (code == 75)
+
+
 def test_the_slurm_script_is_bash():
     subprocess.run(["bash", "-n", str(EXAMPLES / "multi_worker.slurm")], check=True)
 
@@ -118,6 +157,7 @@ def test_the_kubernetes_job_is_well_formed():
     assert spec["completionMode"] == "Indexed"
     assert spec["completions"] == spec["parallelism"] == 2
     pod = spec["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"  # or the Job is refused with a podFailurePolicy
     assert pod["subdomain"] == service["metadata"]["name"]
     script = pod["containers"][0]["args"][0]
     script = script.replace("exec python examples/multi_worker.py", 'echo "$TF_CONFIG" #')
