@@ -84,7 +84,7 @@ class CachedBatches:
 
     They are kept as lists of tensors that a compiled loop takes by number, and not as a cache of `tf.data`:
     a worker would walk through the batches before its own, and `Dataset.reduce` makes the workers wait for
-    each other (docs/results/2026-11-23-full-cores.md).
+    each other (docs/results/2026-11-27-full-cores.md).
     """
 
     def __init__(self, dataset: tf.data.Dataset, steps: int | None) -> None:

@@ -99,7 +99,7 @@ def test_the_way_of_the_data_names_files_of_the_package():
 
 
 def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
 PICTURES = sorted(DOCS.glob("pictures/*.svg"))
