@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import datetime
+import functools
 import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -242,19 +243,16 @@ def _scalar(array: npt.NDArray[Any]) -> Any:
     return array[()]
 
 
-def _list_of(dtype: type) -> Callable[[npt.NDArray[Any]], list[Any]]:
-    def listed(array: npt.NDArray[Any]) -> list[Any]:
-        if array.dtype != dtype or array.ndim != 1:
-            raise ValueError(f"a list of numbers of {array.dtype}{array.shape}")
-        return array.tolist()
-
-    return listed
+def _numbers(dtype: type, array: npt.NDArray[Any]) -> list[Any]:
+    if array.dtype != dtype or array.ndim != 1:
+        raise ValueError(f"a list of numbers of {array.dtype}{array.shape}")
+    return array.tolist()
 
 
 _MADE_OF_ARRAY: Mapping[str, Any] = {
     "array": lambda array: array,
-    "floats": _list_of(np.float64),
-    "ints": _list_of(np.int64),
+    "floats": functools.partial(_numbers, np.float64),
+    "ints": functools.partial(_numbers, np.int64),
     "scalar": _scalar,
     "tensor": _tensor,
     "variable": lambda array: VariableValue(_tensor(array)),

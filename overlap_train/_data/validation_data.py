@@ -19,8 +19,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.batches import Preprocess, size_bytes, trace_preprocess
-from overlap_train._data.cached_batches import CachedBatches, Fold
+from overlap_train._data.batches import Fold, Preprocess, size_bytes, trace_preprocess
+from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.pipeline import is_repeatable, prepared_batches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._keras.data import Arrays, Pipeline, warn_out_of_data

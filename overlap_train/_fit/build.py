@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.delivery import Checks
+from overlap_train._callbacks.delivery import Checks, Delivery
 from overlap_train._callbacks.hooks import hook_that_waits
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._callbacks.listeners import Grounds, listeners, own_hooks, remembering
@@ -147,7 +147,15 @@ class FitBuilder:
         grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_metric)
         as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
         checks = Checks(lambda: step.metrics.live, grounds.changed, as_before)
-        callbacks, delivery = deliver_together(request, state, self._callbacks, suite, checks)
+        callbacks: Any
+        delivery: AnyDelivery
+        if settings.hosts.count > 1:
+            callbacks, delivery = deliver_together(request, state, self._callbacks, suite)
+        else:
+            callbacks, on_change = self._callbacks, settings.validation.on_change
+            delivery = Delivery(
+                request.model, state, callbacks, on_change=on_change, suite=suite, checks=checks
+            )
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
         interrupts = self._keep_all_along(state, step)
@@ -193,9 +201,10 @@ class FitBuilder:
             alone = self._settings.hosts.count == 1
             interrupts = Interrupts(passes_on=self._request.routed, insists=alone)
             self._interrupts = self._resources.enter_context(interrupts)
-            found = (self._given.drawing(), self._progress.message, self._resources)
-            self._resumer = build_resumer(self._request, state, step, *found)
-            self._resumption = share_start(self._request, self._resumer)
+            if self._request.checkpoints is not None:
+                found = (self._given.drawing(), self._progress.message, self._resources)
+                self._resumer = build_resumer(self._request, state, step, *found)
+                self._resumption = share_start(self._request, self._resumer)
             if self._evaluator is not None:
                 self._settings.hosts.chief_first(self._evaluator.open)
         return self._interrupts
@@ -310,7 +319,8 @@ class FitBuilder:
             for name, each in request.functions.items()
             if not _is_as_often(often, request.validation_freq if each.freq is None else each.freq)
         }
-        add_functions(suite, made, functions, self._resources)
+        if made:
+            add_functions(suite, made, functions, self._resources)
         return state, suite
 
     def _suite_elsewhere(self, evaluator: Evaluator) -> ValidationSuite:

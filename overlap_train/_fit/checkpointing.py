@@ -55,13 +55,12 @@ def build_resumer(
     say: Callable[[str], None],
     resources: contextlib.ExitStack,
 ) -> Resumer | None:
-    """Returns what writes the checkpoints of a `fit` and reads the newest, if it is to have any.
+    """Returns what writes the checkpoints of a `fit` that has some, and reads the newest.
 
     They belong to the chief: on other hosts there is none.
     """
     policy, feed, settings = request.checkpoints, request.feed, request.settings
-    if policy is None:
-        return None
+    assert policy is not None
     if policy.every_steps is not None and settings.hosts.count > 1:
         raise ValueError("CheckpointPolicy(every_steps=...) is for one host; leave it out on several")
     _require_findable(request, drawing)
@@ -173,11 +172,9 @@ def _made(
 
 
 def share_start(request: FitRequest, resumer: Resumer | None) -> AnyStart | None:
-    """Returns what starts a `fit` from the newest checkpoint, on all of its hosts; None if it keeps none."""
+    """Returns what starts a `fit` from the newest checkpoint, on all of its hosts."""
     hosts = request.settings.hosts
-    if request.checkpoints is None or hosts.count == 1:
-        return resumer
-    return SharedStart(hosts, request.model, resumer)
+    return resumer if hosts.count == 1 else SharedStart(hosts, request.model, resumer)
 
 
 def _told(request: FitRequest) -> Told:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from overlap_train._callbacks.delivery import BeginNext, Checks, Delivery, Ended, Outcome
+from overlap_train._callbacks.delivery import BeginNext, Delivery, Ended, Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._checkpoint.fingerprints import fingerprint
 from overlap_train._checkpoint.resume import Resumer, StartPoint
@@ -52,20 +52,10 @@ def deliver_together(
     state: ModelState,
     callbacks: keras.callbacks.CallbackList,
     suite: ValidationSuite,
-    checks: Checks,
-) -> tuple[Any, AnyDelivery]:
-    """Returns the callbacks and the delivery of a `fit`: the plain ones on one host, else shared ones."""
+) -> tuple[SharedCallbacks, SharedDelivery]:
+    """Returns the callbacks and the delivery of a `fit` on several hosts, whose effects all of them get."""
     model, hosts = request.model, request.settings.hosts
     on_change = request.settings.validation.on_change
-    if hosts.count == 1:
-        return callbacks, Delivery(
-            model,
-            state,
-            callbacks,
-            on_change=on_change,
-            suite=suite,
-            checks=checks,
-        )
     if suite.reasons:
         raise ValueError(f"{suite.reasons[0]}; that is for one host: train on one, or leave that out")
     if not hosts.is_chief:

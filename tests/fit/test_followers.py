@@ -8,14 +8,12 @@ import keras
 import numpy as np
 import pytest
 
-from overlap_train._callbacks.delivery import Checks, Delivery
 from overlap_train._checkpoint.resume import StartPoint
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import CursorState
 from overlap_train._fit.followers import SharedStart, deliver_together
 from overlap_train._snapshot import ModelState
 from overlap_train.errors import CheckpointMismatchError, HostMismatchError
-from overlap_train.parallel.hosts import SingleHost
 from overlap_train.records import ValidationResult
 from tests.fit import parts
 from tests.parallel.together import ThreadHost, on_hosts
@@ -55,7 +53,7 @@ class Place:
         found = kc.CallbackList([*callbacks, self.history], model=self.model)  # in Keras's order
         request = SimpleNamespace(model=self.model, settings=settings)
         suite = SimpleNamespace(reasons=in_step or [], live_sets=lambda epoch: [])
-        return deliver_together(request, self.state, found, suite, Checks())
+        return deliver_together(request, self.state, found, suite)
 
     def snapshot(self, epoch=0):
         return parts.snapshot_at(epoch, None, self.state.read())
@@ -84,14 +82,7 @@ def places():
     return [Place(), Place()]
 
 
-def test_one_host_has_the_plain_ones(places):
-    callbacks, delivery = places[0].together(SingleHost())
-    assert type(callbacks) is kc.CallbackList
-    assert type(delivery) is Delivery
-
-
 def test_a_validation_in_step_is_for_one_host(places):
-    places[0].together(SingleHost(), in_step=["it draws"])
     with pytest.raises(ValueError, match="it draws; that is for one host"):
         places[0].together(ThreadHost(0, [None, None], None), in_step=["it draws"])
 
