@@ -145,17 +145,7 @@ class FitBuilder:
         reasons = () if timing.is_first else self._reasons(step, suite)
         lag = 0 if reasons or timing.is_first else settings.validation.max_lag
         grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_metric)
-        as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
-        checks = Checks(lambda: step.metrics.live, grounds.changed, as_before)
-        callbacks: Any
-        delivery: AnyDelivery
-        if settings.hosts.count > 1:
-            callbacks, delivery = deliver_together(request, state, self._callbacks, suite)
-        else:
-            callbacks, on_change = self._callbacks, settings.validation.on_change
-            delivery = Delivery(
-                request.model, state, callbacks, on_change=on_change, suite=suite, checks=checks
-            )
+        callbacks, delivery = self._build_delivery(state, suite, step, grounds)
         backlog = Backlog(settings.validation, suite, max_lag=lag)
         self._resources.callback(backlog.drop)
         interrupts = self._keep_all_along(state, step)
@@ -194,6 +184,19 @@ class FitBuilder:
         )
         found = (self._given, self._resumption, timing.is_provisional, reasons)
         return FitParts(state, training, deliveries, callbacks, interrupts, grounds, *found)
+
+    def _build_delivery(
+        self, state: ModelState, suite: ValidationSuite, step: Step, grounds: Grounds
+    ) -> tuple[Any, AnyDelivery]:
+        """Returns the callbacks, and what delivers epochs to them: on several hosts, to all of these."""
+        request, callbacks = self._request, self._callbacks
+        if self._settings.hosts.count > 1:
+            return deliver_together(request, state, callbacks, suite)
+        as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
+        checks = Checks(lambda: step.metrics.live, grounds.changed, as_before)
+        on_change = self._settings.validation.on_change
+        delivery = Delivery(request.model, state, callbacks, on_change=on_change, suite=suite, checks=checks)
+        return callbacks, delivery
 
     def _keep_all_along(self, state: ModelState, step: Step) -> Interrupts:
         """Opens what the fit keeps all along, if it is the first time; returns the signals that have come."""
