@@ -24,6 +24,9 @@ from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
 from overlap_train.records import EpochAccount, Explanation, StepValidation
 
+if TYPE_CHECKING:
+    from overlap_train._training.settings import TrainerSettings
+
 __all__ = ["Trainer"]
 
 _IN_MEMORY_BYTES = 4 << 30
@@ -342,8 +345,10 @@ class Trainer:
         logs = _fit.run_evaluate(self._settings(), data, callbacks, verbose)
         return logs if return_dict else keras_metrics.flatten_logs(self.model, logs)
 
-    def _settings(self) -> _fit.TrainerSettings:
-        return _fit.TrainerSettings(
+    def _settings(self) -> TrainerSettings:
+        from overlap_train._training.settings import TrainerSettings  # by the first `fit`, as all of `_fit`
+
+        return TrainerSettings(
             self.model,
             self.train_step,
             self.validation_step,

@@ -52,7 +52,7 @@ ROOMS = {
     ),
     "_training": _room(
         "the step, its compiled loops, plans and faster operations; the step on replicas",
-        "_data _inspection _keras _support conv options parallel",
+        "_data _inspection _keras _support conv options parallel records",
     ),
     "_checkpoint": _room(
         "the file of a checkpoint, and what goes into it; the directory of an evaluator",

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from overlap_train._fit.explain import explain_fit
     from overlap_train._fit.own_methods import OwnMethod, asked_of_evaluate, asked_of_fit
     from overlap_train._fit.request import (
-        TrainerSettings,
         make_request,
         require_data,
         require_heeded,
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OwnMethod",
-    "TrainerSettings",
     "asked_of_evaluate",
     "asked_of_fit",
     "explain_fit",
@@ -37,7 +35,6 @@ __all__ = [
 
 _HOMES = {
     "OwnMethod": "own_methods",
-    "TrainerSettings": "request",
     "asked_of_evaluate": "own_methods",
     "asked_of_fit": "own_methods",
     "explain_fit": "explain",

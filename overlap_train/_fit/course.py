@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from overlap_train.monitoring.recorder import Accounts, SpanRecorder
+from overlap_train._training.settings import Recorder
+from overlap_train.monitoring.recorder import Accounts
 from overlap_train.records import EpochAccount, Span, StepValidation
 
 __all__ = ["Course", "FitOutcome", "Ledger"]
@@ -33,7 +34,7 @@ class Course:
 class Ledger:
     """Writes down what the training thread did when, and to which epoch it counts."""
 
-    recorder: SpanRecorder
+    recorder: Recorder
     accounts: Accounts
     course: Course
 

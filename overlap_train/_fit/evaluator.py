@@ -21,7 +21,7 @@ from overlap_train._callbacks.delivery import read_by_python
 from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off
 from overlap_train._fit.callback_list import make_callback_list
 from overlap_train._fit.elsewhere import described, packed
-from overlap_train._fit.request import TrainerSettings, require_data, require_heeded
+from overlap_train._fit.request import require_data, require_heeded
 from overlap_train._fit.validation_building import SuiteBuilder, give_sets
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import threads
@@ -35,6 +35,7 @@ from overlap_train._support.arguments import (
 )
 from overlap_train._support.fit_arguments import check_frequency
 from overlap_train._support.printing import told
+from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.strategy import find_strategy
 from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.given_sets import is_set, named_sets

@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from overlap_train._fit.request import TrainerSettings
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
 from overlap_train._keras.optimizers import Updates
 from overlap_train._snapshot import StateVariable, same_bits
+from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.given_sets import is_set
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.functions import EvaluationFunction

@@ -18,12 +18,13 @@ from overlap_train._fit.course import FitOutcome
 from overlap_train._fit.evaluator import Follower
 from overlap_train._fit.first_hooks import open_fit
 from overlap_train._fit.interrupts import Interrupts
-from overlap_train._fit.request import FitRequest, TrainerSettings
+from overlap_train._fit.request import FitRequest
 from overlap_train._fit.session import FitSession
 from overlap_train._fit.validation_building import SuiteBuilder, TraceTiming, give_sets
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import data_mistakes, threads
 from overlap_train._keras import training as keras_training
+from overlap_train._training.settings import TrainerSettings
 from overlap_train.errors import HostLostError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter, TolerantStream
 from overlap_train.monitoring.table import format_epoch_table

@@ -21,11 +21,11 @@ from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.first_hooks import Opening
 from overlap_train._fit.followers import check_without_batches
 from overlap_train._fit.interrupts import Interrupted
-from overlap_train._fit.request import TrainerSettings
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import StepsDone
+from overlap_train._training.settings import TrainerSettings
 
 __all__ = ["FitSession"]
 

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._data.feed import Feed
-from overlap_train._fit.request import TrainerSettings
 from overlap_train._inspection.graph import sends_any_shape
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
@@ -23,6 +22,7 @@ from overlap_train._training.kernels import FastKernels, find_kernels, steps_tha
 from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.parts import leaves_of
 from overlap_train._training.replicas import make_step
+from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.step import MetricsReader, Step, StepFunction
 from overlap_train.options.checkpoint import CheckpointPolicy
 
@@ -75,18 +75,8 @@ class StepBuilder:
     def build_loop(self, step: Step, say: Callable[[str], None]) -> tuple[Loop, Pace]:
         """Returns the loop that the plan asks for, and the pace of its calls."""
         settings = self._settings
-        task = Task(
-            self._model,
-            self._feed,
-            step,
-            self._step_function(),
-            settings.stock,
-            self._total_steps,
-            self._step_key(),
-            settings.around(),
-            shared=settings.shared,
-            kernels=self._kernels,
-        )
+        function, key = self._step_function(), self._step_key()
+        task = Task(settings, self._feed, step, function, self._total_steps, key, self._kernels)
         plan = settings.execution
         if settings.shared and self._collectives_vary(step):
             # A collective operation must have the same shape in each step of a call.

@@ -23,13 +23,14 @@ from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.draws import is_drawn_in_order
-from overlap_train._fit.request import FitRequest, TrainerSettings
+from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._support.fit_arguments import epoch_selector
+from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.step import Step
 from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.sets import PreparedSet, SetRequest, build_suite, prepare_sets, rows_together
@@ -54,7 +55,7 @@ def give_sets(
     a validation is due. `written` are the files in which the training data is cached. `timeout_s` bounds the
     reading.
     """
-    device = "CPU:0" if _devices(settings) else None  # each of them gets its own copy
+    device = "CPU:0" if settings.devices else None  # each of them gets its own copy
     return GivenSets(
         settings.model,
         sets,
@@ -64,11 +65,6 @@ def give_sets(
         written=written,
         timeout_s=timeout_s,
     )
-
-
-def _devices(settings: TrainerSettings) -> Sequence[str]:
-    replicas = settings.replicas
-    return settings.validation.devices or (replicas.spread if replicas is not None else ())
 
 
 @dataclass(frozen=True)
@@ -226,7 +222,7 @@ class SuiteBuilder:
         return state, suite
 
     def _request(self, *, within_evaluate: bool) -> SetRequest:
-        settings, replicas = self._settings, self._settings.replicas
+        settings = self._settings
         listening = [] if self._apart is not None else listeners(self._callbacks)
         acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
         if self._timing.is_first:
@@ -239,11 +235,8 @@ class SuiteBuilder:
         )
         alone = acting is None and setting is None and self._validates_alone()
         return SetRequest(
-            settings.model,
+            settings,
             self._given,
-            settings.validation_function,
-            settings.validation_identity,
-            settings.validation,
             listened=self._listened,
             within_evaluate=within_evaluate,
             once=self._once,
@@ -251,16 +244,9 @@ class SuiteBuilder:
             sets_before=setting if self._timing.is_first or not within_evaluate else None,
             first=self._timing.is_first,
             waits=self._timing.waits,
-            stock=settings.stock_validation,
-            preprocess=settings.preprocess,
             most_rows=self._rows_together(),
-            counts_ahead=alone and not (within_evaluate or looks or _devices(settings)),
-            traces_metrics=replicas is not None or settings.hosts.count > 1,
+            counts_ahead=alone and not (within_evaluate or looks or settings.devices),
             runs_metrics=alone or (self._apart is not None and settings.replicas is None),
-            devices=_devices(settings),
-            hosts=settings.hosts,
-            within=replicas.in_one_replica if replicas is not None else lambda function: function,
-            shared=replicas is not None and replicas.count > 1,
         )
 
     def _validates_alone(self) -> bool:

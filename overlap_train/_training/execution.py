@@ -17,6 +17,7 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import Loop, Pace, make_loop
+from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import SplitStep, find_obstacle, unknown_layer
 from overlap_train._training.step import Step, StepFunction
 from overlap_train.options.execution import ExecutionPlan
@@ -46,16 +47,18 @@ class FasterOperations(Protocol):
 class Task:
     """What is to be executed."""
 
-    model: keras.Model
+    settings: TrainerSettings
     feed: Feed
     step: Step  # on the operations of `kernels`
-    function: StepFunction  # of one batch in `step`, without those and what is `around` it
-    stock: bool  # `function` is the model's own `train_step`, not one of the trainer's subclass
+    function: StepFunction  # of one batch in `step`, without those and what runs it under a strategy
     total_steps: int | None  # of the whole run, if that is known
-    step_key: Hashable = None  # what the traced step depends on
-    around: Callable[[StepFunction], StepFunction] = lambda step: step  # runs it under a strategy
-    shared: bool = False  # several replicas share each batch
-    kernels: FasterOperations | None = None
+    step_key: Hashable  # what the traced step depends on
+    kernels: FasterOperations | None
+
+    @property
+    def model(self) -> keras.Model:
+        """The model to be trained."""
+        return self.settings.model
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     pace = Pace(fixed)
     if keras_models.runs_eagerly(task.model):
         message("plan: eager")
-        return make_loop(task.feed, task.step.using(task.around(task.function)), eager=True), pace
+        return make_loop(task.feed, task.step.using(task.settings.around()(task.function)), eager=True), pace
     known, token, key = Traces.of(task.model), keras_training.begin_training(task.model), _loop_key(task)
     flags = tuple(variable.trainable for variable in task.model.variables)
     if known.get("train", token, ("flags", Same(task.step.traced)), lambda: flags) != flags:
@@ -115,7 +118,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
 
 def _choose(task: Task, plan: ExecutionPlan, *, compiled: bool) -> tuple[_Way, bool]:
     """Return the way to execute the steps, and whether it was asked for; XLA may have `compiled` them."""
-    if task.shared:
+    if task.settings.shared:
         _refuse_for_replicas(task, plan)
         return _Way(), True
     if plan.jit is True or (plan.jit == "auto" and task.model.jit_compile and not plan.splits):
@@ -209,7 +212,7 @@ def _build(task: Task, way: _Way, *, asked: bool) -> Loop:
     if not way.jit:
         # On several replicas a call of the trace leaves a placeholder of the batch's size unfed, where a
         # pipeline brings batches of an unknown size (TensorFlow 2.21).
-        unfed = task.shared and not isinstance(task.feed, ArrayFeed)
+        unfed = task.settings.shared and not isinstance(task.feed, ArrayFeed)
         traced = not (task.step.jit_compile or unfed)
         return make_loop(task.feed, task.step if traced else task.step.using(function))
     plain = task.step.using(function)
@@ -229,7 +232,7 @@ def _around(task: Task, splits: int) -> Callable[[StepFunction], StepFunction]:
     # What is returned is kept with the loop and must not hold the task, which holds the data.
     rows = task.feed.full_batch
     part = None if rows is None else -(-rows // splits)
-    kernels, outer = task.kernels, task.around
+    kernels, outer = task.kernels, task.settings.around()
 
     def around(function: StepFunction) -> StepFunction:
         return outer(function if kernels is None else kernels.around(function, part))
@@ -239,7 +242,7 @@ def _around(task: Task, splits: int) -> Callable[[StepFunction], StepFunction]:
 
 def _checked_splits(task: Task, splits: int) -> int:
     obstacle = "Trainer.train_step is overridden"
-    if task.stock:
+    if task.settings.stock:
         obstacle = find_obstacle(task.model, task.feed.element_spec, trusted=True) or ""
     if obstacle:
         raise ValueError(
@@ -254,7 +257,7 @@ def _may_choose(task: Task) -> bool:
 
     It may not where results must repeat bit by bit.
     """
-    if not task.stock or not keras_models.is_stock_method(task.model.train_step):
+    if not task.settings.stock or not keras_models.is_stock_method(task.model.train_step):
         return False
     if task.step.traced is not None and task.step.traced.effects:
         return False  # each way would draw random numbers of its own
@@ -264,7 +267,7 @@ def _may_choose(task: Task) -> bool:
 def _misses_configure(task: Task, plan: ExecutionPlan) -> bool:
     """Whether parts of a batch would surely gain from cores of their own, had `configure` been called."""
     unasked = plan.batch_splits == "auto" and plan.jit == "auto" and not task.model.jit_compile
-    if task.shared or not unasked or not splits_would_pay() or not _may_choose(task):
+    if task.settings.shared or not unasked or not splits_would_pay() or not _may_choose(task):
         return False
     return _gains_from_splits(task)
 

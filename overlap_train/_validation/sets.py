@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from overlap_train._data.batches import Preprocess, prepare
+from overlap_train._data.batches import prepare
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import ArrayBatches, Batches, make_batches
 from overlap_train._inspection.traces import Same, Traces
@@ -22,6 +22,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
+from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import rows_correspond, unknown_layer
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.given_sets import GivenSets, WaitingRunner
@@ -37,7 +38,6 @@ from overlap_train._validation.validation_step import (
     with_present_metrics,
 )
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
-from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import Span
 
 __all__ = ["PreparedSet", "SetRequest", "build_suite", "prepare_sets", "rows_together"]
@@ -88,33 +88,34 @@ def _each_row_has_its_own(model: keras.Model, arrays: Any) -> bool:
 class SetRequest:
     """What is asked of the validation, for all sets."""
 
-    model: keras.Model
+    settings: TrainerSettings
     given: GivenSets
-    function: Callable[[Any], Mapping[str, Any]]
-    identity: Hashable
-    policy: ValidationPolicy
     listened: bool = False  # whether a callback is told of the batches of a validation
     acts: str | None = None  # the name of a callback that may do anything between these batches, or None
     sets_before: str | None = None  # of one that may set the model before them
     first: bool = False  # whether Keras traces the next validation, behind such hooks
     waits: Collection[str] = ()  # the sets whose validation is built when it is first due
-    stock: bool = True
     # whether this is a call of `evaluate`, which has reached the model's own already
     within_evaluate: bool = False
     once: bool = False  # whether there is one validation, and no training
-    preprocess: Preprocess | None = None
     # returns how many rows of nested arrays may be evaluated as one batch; None leaves batches alone
     most_rows: Callable[[Any], int] | None = None
     # whether the training may be given the state that a validation will leave in counters
     counts_ahead: bool = False
-    # whether the user's code that sets metrics back and reads them is traced, as it is for several replicas
-    traces_metrics: bool = False
     # whether Python that sets metrics back and reads them is run between validations, in Keras's order
     runs_metrics: bool = False
-    devices: Sequence[str] = ()  # that the workers take in turn; none leaves them where TensorFlow puts them
-    hosts: Hosts | None = None
-    within: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
-    shared: bool = False  # whether several replicas share each batch, of which the workers compute with one
+
+    @property
+    def model(self) -> keras.Model:
+        """The model to be validated."""
+        return self.settings.model
+
+    @property
+    def around(self) -> Surroundings:
+        """What a step is traced within. Several replicas trace the user's code that reads metrics, too."""
+        settings = self.settings
+        traces_metrics = settings.replicas is not None or settings.hosts.count > 1
+        return Surroundings(settings.in_one_replica, traces_metrics)
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ _FEW_BATCHES, _FEW_VARIABLES = 4, 40
 
 def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
     """Traces the validation step for each set, and finds out which have to be validated live."""
-    _require_devices(request.devices)
+    _require_devices(request.settings.devices)
     prepared = [_prepared(request, name, chosen) for name, chosen in sets.items()]
     if sum(each.counting is not None for each in prepared) < 2:
         return prepared
@@ -156,9 +157,9 @@ def build_suite(
     resources: contextlib.ExitStack,
 ) -> ValidationSuite:
     """Builds the evaluators of all sets and starts the workers, which `resources` will end."""
-    evaluators = _evaluators(request, prepared, state)
+    settings, evaluators = request.settings, _evaluators(request, prepared, state)
     pool = _pool(request, prepared, evaluators, resources) if evaluators else None
-    cold = request.devices or not all(evaluator.is_warm for evaluator in evaluators.values())
+    cold = settings.devices or not all(evaluator.is_warm for evaluator in evaluators.values())
     present = state.read() if cold else None
     named = []
     for each in prepared:
@@ -170,22 +171,23 @@ def build_suite(
                 pool,
                 on_span,
                 present,
-                devices=request.devices,
-                hosts=request.hosts,
+                devices=settings.devices,
+                hosts=settings.hosts,
                 least=request.given.least(each.name),
-                keep_bytes=request.policy.keep_bytes,
+                keep_bytes=settings.validation.keep_bytes,
             )
         else:
             runner = _runner_of_its_own(request, each, state, on_span)
         named.append(NamedRunner(each.name, runner, fit_arguments.epoch_selector(each.chosen.freq)))
-    beside = pool if not request.devices and not tf.config.list_logical_devices("GPU") else None
-    suite = ValidationSuite(named, on_error=request.policy.on_error, hosts=request.hosts, pool=beside)
+    beside = pool if not settings.devices and not tf.config.list_logical_devices("GPU") else None
+    on_error = settings.validation.on_error
+    suite = ValidationSuite(named, on_error=on_error, hosts=settings.hosts, pool=beside)
     resources.callback(suite.close)
     return suite
 
 
 def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> PreparedSet:
-    model = request.model
+    model, settings = request.model, request.settings
     replaced = keras_models.is_replaced(model, "evaluate") and not request.within_evaluate
     if replaced or keras_training.has_own_test_function(model):
         own = keras_training.validates_itself(model) or ""
@@ -197,24 +199,26 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     batches = make_batches(
         given,
         steps=request.given.steps(name),
-        cache_bytes=request.policy.keep_bytes,
-        preprocess=request.preprocess,
+        cache_bytes=settings.validation.keep_bytes,
+        preprocess=settings.preprocess,
         most_rows=request.most_rows,
     )
     if keras_models.runs_eagerly(model):
         return PreparedSet(name, chosen, batches, None, Reason.of("model-eager"))
-    if request.shared and (step_of := _own_step(request)) is not None:
+    if settings.shared and (step_of := _own_step(request)) is not None:
         reason = Reason.of("model-evaluates", f"{step_of} may count its replicas or ask the others")
         return PreparedSet(name, chosen, batches, None, reason)
-    around = Surroundings(request.within, request.traces_metrics)
+    around = request.around
     # What prepares batches has been traced for these very ones.
-    prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(request.preprocess))
+    prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(settings.preprocess))
     step = Traces.of(model).get_for(
         "test",
         keras_training.test_function(model),
-        ("step", request.identity, prepared),
+        ("step", settings.validation_identity, prepared),
         batches.element_spec,
-        lambda: trace_validation(model, request.function, batches.element_spec, batches.preparation, around),
+        lambda: trace_validation(
+            model, settings.validation_function, batches.element_spec, batches.preparation, around
+        ),
     )
     step = with_present_metrics(model, step, around)
     live = _must_be_live(request, batches, step)
@@ -224,7 +228,7 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
 
 def _own_step(request: SetRequest) -> str | None:
     """Returns the name of a step that is the user's, or None for Keras's, whose losses we make whole."""
-    if not request.stock:
+    if not request.settings.stock_validation:
         return "the trainer's validation_step"
     owner = keras_models.overriding_class(request.model, "test_step")
     return None if owner is None else f"{owner.__name__}.test_step"
@@ -267,7 +271,8 @@ def _live_runner(
 ) -> LiveRunner:
     model = request.model
     streamed = each.batches if isinstance(each.batches, StreamedBatches) else None
-    own = each.batches is not None and (request.preprocess is not None or not request.stock)
+    stock = request.settings.preprocess is None and request.settings.stock_validation
+    own = each.batches is not None and not stock
     data = functools.partial(request.given.for_keras, each.name)
     evaluate = keras_training.FitEvaluation(model, data, each.chosen.batch_size, each.chosen.steps)
     validate = KerasEvaluation(
@@ -288,14 +293,15 @@ def _live_runner(
 
 def _prepared_step(request: SetRequest) -> Callable[[Any], Mapping[str, Any]]:
     """Returns the trainer's validation step for batches that are still to be prepared."""
-    return lambda batch: request.function(keras_data.without_optionals(prepare(request.preprocess, batch)))
+    function, preprocess = request.settings.validation_function, request.settings.preprocess
+    return lambda batch: function(keras_data.without_optionals(prepare(preprocess, batch)))
 
 
 def _evaluators(
     request: SetRequest, prepared: Sequence[PreparedSet], state: ModelState
 ) -> dict[str, SnapshotEvaluator]:
     """Returns the evaluators of the sets that workers evaluate."""
-    listened, by_device = request.listened, bool(request.devices)
+    listened, by_device = request.listened, bool(request.settings.devices)
     return {
         each.name: SnapshotEvaluator(
             request.model, state, each.step, each.batches, batch_by_batch=listened, by_device=by_device
@@ -315,13 +321,13 @@ def _pool(
         # The first time a thread prepares the functions while the training is traced.
         warm = all(evaluator.is_warm for evaluator in evaluators.values())
         return CallersThread() if warm else resources.enter_context(WorkerPool(1))
-    return resources.enter_context(WorkerPool(_workers(request.policy, prepared, evaluators)))
+    return resources.enter_context(WorkerPool(_workers(request.settings.validation, prepared, evaluators)))
 
 
 def _is_quick(request: SetRequest, names: Iterable[str]) -> bool:
     """Whether all that is evaluated is a few batches of a small network, once, without a time limit."""
-    watched = request.policy.timeout_s is not None
-    if not request.once or request.devices or watched or len(request.model.variables) > _FEW_VARIABLES:
+    apart = request.settings.devices or request.settings.validation.timeout_s is not None
+    if not request.once or apart or len(request.model.variables) > _FEW_VARIABLES:
         return False
     counts = [request.given.expected(name) for name in names]
     return all(count is not None and count <= _FEW_BATCHES for count in counts)

@@ -149,7 +149,8 @@ def build_loop(made, executed):
 def test_the_loop_has_the_plan_and_the_steps_of_the_run(searched, executed):
     model, plan = plain(), ExecutionPlan(steps_per_call=3)
     task, asked = build_loop(builder(model, execution=plan, total_steps=7), executed)
-    assert (task.model, task.total_steps, task.stock, task.shared) == (model, 7, True, False)
+    assert (task.model, task.total_steps) == (model, 7)
+    assert (task.settings.stock, task.settings.shared) == (True, False)
     assert task.function == model.train_step
     assert asked is plan
     own = builder(model, kind=OwnStep)

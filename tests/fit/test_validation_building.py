@@ -57,9 +57,9 @@ def asked(monkeypatch):
 
 def test_the_models_own_step_is_that_of_the_model(model, asked):
     stock, own = Trainer(model), OwnStep(model)
-    assert asked(stock).function == model.test_step
-    assert asked(own).function == own.validation_step
-    assert asked(own).identity != asked(stock).identity
+    assert asked(stock).settings.validation_function == model.test_step
+    assert asked(own).settings.validation_function == own.validation_step
+    assert asked(own).settings.validation_identity != asked(stock).settings.validation_identity
 
 
 def test_callbacks_that_listen_or_act_are_told_apart(model, asked):
@@ -101,11 +101,11 @@ def test_devices_of_the_policy_come_before_those_of_the_replicas(asked):
     with STRATEGY.scope():
         made = sequential("sgd")
     trainer = Trainer(made, strategy=STRATEGY)
-    assert asked(trainer).devices == ()
+    assert asked(trainer).settings.devices == ()
     trainer.replicas.__class__ = type("Spread", (type(trainer.replicas),), {"spread": ("CPU:0", "CPU:1")})
-    assert asked(trainer).devices == ("CPU:0", "CPU:1")
+    assert asked(trainer).settings.devices == ("CPU:0", "CPU:1")
     trainer.validation = ValidationPolicy(workers=["CPU:0"])
-    assert asked(trainer).devices == ("CPU:0",)
+    assert asked(trainer).settings.devices == ("CPU:0",)
 
 
 def test_a_suite_of_this_host_snapshots_what_training_and_validation_use(monkeypatch):

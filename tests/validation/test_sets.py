@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import ValidationPolicy, ValidationSet
+from overlap_train import Trainer, ValidationPolicy, ValidationSet
 from overlap_train._snapshot import ModelState
 from overlap_train._support.reasons import Reason
 from overlap_train._validation.given_sets import GivenSets, is_set, named_sets
@@ -31,9 +31,9 @@ def generator():
     yield X, Y
 
 
-def request_of(model, **options):
-    options = {"policy": ValidationPolicy(workers=3)} | options
-    return SetRequest(model, GivenSets(model, {}), model.test_step, "stock", **options)
+def request_of(model, *, policy=None, **options):
+    settings = Trainer(model, validation=policy or ValidationPolicy(workers=3))._settings()
+    return SetRequest(settings, GivenSets(model, {}), **options)
 
 
 def prepared_of(request, sets):
@@ -178,9 +178,9 @@ def test_a_few_batches_of_a_small_network_are_evaluated_where_nothing_goes_on_be
             assert [pool.workers for pool in pools] == [expected, expected]
 
 
-@pytest.mark.parametrize("more", [{"policy": ValidationPolicy(timeout_s=9)}, {"devices": ("CPU:0",)}])
-def test_a_validation_that_is_watched_or_has_a_device_keeps_its_workers(more):
-    request = request_of(sequential(), **({"policy": ValidationPolicy(workers=3)} | more), once=True)
+@pytest.mark.parametrize("options", [{"timeout_s": 9}, {"workers": ("CPU:0", "CPU:0")}])
+def test_a_validation_that_is_watched_or_has_devices_keeps_its_workers(options):
+    request = request_of(sequential(), policy=ValidationPolicy(**{"workers": 3, **options}), once=True)
     with contextlib.ExitStack() as resources:
         suite, _ = suite_of(request, of_data((X[:16], Y[:16]), batch_size=8), resources)
         runner = suite._sets[""].runner
@@ -196,16 +196,18 @@ def test_live_sets_alone_need_no_workers():
 
 def test_workers_with_devices_of_their_own_take_no_cores_from_the_training():
     model = sequential()
-    for devices, shares in (((), True), (("CPU:0",), False)):
+    for workers, shares in ((2, True), (("CPU:0",), False)):
         with contextlib.ExitStack() as resources:
-            suite, _ = suite_of(request_of(model, devices=devices), of_data((X, Y)), resources)
+            request = request_of(model, policy=ValidationPolicy(workers=workers))
+            suite, _ = suite_of(request, of_data((X, Y)), resources)
             assert suite.shares_cores is shares
 
 
 @pytest.mark.parametrize("device", ["GPU:7", "CPU:9", "/device:CPU:9"])
 def test_a_device_that_is_not_there_is_named_with_those_that_are(device):
+    request = request_of(sequential(), policy=ValidationPolicy(workers=("CPU:0", device)))
     with pytest.raises(ValueError, match=f"there is no device '{device}'; TensorFlow has CPU:0"):
-        prepared_of(request_of(sequential(), devices=("CPU:0", device)), of_data((X, Y)))
+        prepared_of(request, of_data((X, Y)))
 
 
 def test_each_set_is_validated_after_its_own_epochs():

@@ -1,0 +1,127 @@
+"""What a trainer was given, as the training and the validation of its fits ask for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import keras
+
+from overlap_train._inspection.traces import Same, function_key
+from overlap_train._keras import models as keras_models
+from overlap_train._support.fit_arguments import Preprocess
+from overlap_train._training.replicas import SingleReplicaStep
+from overlap_train._training.step import StepFunction
+from overlap_train._training.strategy import Replicas
+from overlap_train.options.execution import ExecutionPlan
+from overlap_train.options.validation import EvaluatorPolicy, ValidationPolicy
+from overlap_train.parallel.hosts import Hosts, SingleHost
+from overlap_train.records import Span
+
+__all__ = ["Recorder", "TrainerSettings"]
+
+
+class Recorder(Protocol):
+    """Keeps the spans of all threads."""
+
+    def add(self, span: Span) -> None:
+        """Adds one; may be called from any thread."""
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """What a trainer was given.
+
+    `stock` and `stock_validation` say that the trainer's steps are the model's own. `in_memory_bytes` bounds
+    the arrays that are held as tensors.
+    """
+
+    model: keras.Model
+    train_step: StepFunction
+    validation_step: StepFunction
+    validation: ValidationPolicy
+    execution: ExecutionPlan
+    recorder: Recorder
+    replicas: Replicas | None
+    preprocess: Preprocess | None
+    in_memory_bytes: int
+    stock: bool
+    stock_validation: bool
+
+    @property
+    def hosts(self) -> Hosts:
+        """The hosts that train together."""
+        return self.replicas.hosts if self.replicas is not None else SingleHost()
+
+    @property
+    def shared(self) -> bool:
+        """Whether several replicas share each batch."""
+        return self.replicas is not None and self.replicas.count > 1
+
+    @property
+    def serves(self) -> bool:
+        """Whether this host is the evaluator of others that train."""
+        return self.replicas is not None and self.replicas.serves
+
+    @property
+    def evaluator(self) -> EvaluatorPolicy | None:
+        """How this training meets the evaluator that validates for it, or None."""
+        policy = self.validation.evaluator
+        return policy if isinstance(policy, EvaluatorPolicy) else None
+
+    @property
+    def validates_alone(self) -> bool:
+        """Whether this host alone trains and validates, so that the two compete for it."""
+        return self.hosts.count == 1 and self.evaluator is None
+
+    @property
+    def stock_step(self) -> bool:
+        """Whether a training step is Keras's own from the trainer to the model."""
+        return self.stock and keras_models.is_stock_method(self.model.train_step)
+
+    @property
+    def train_identity(self) -> Hashable:
+        """What tells the training step from others: the model's own is the same for every trainer."""
+        return self._identity(self.train_step, stock=self.stock)
+
+    @property
+    def validation_identity(self) -> Hashable:
+        """What tells the validation step from others."""
+        return self._identity(self.validation_step, stock=self.stock_validation)
+
+    @property
+    def validation_function(self) -> StepFunction:
+        """The validation step; the model's own where the trainer's is that: traces outlive the trainer."""
+        own: StepFunction = self.model.test_step
+        return own if self.stock_validation else self.validation_step
+
+    def _identity(self, function: StepFunction, *, stock: bool) -> Hashable:
+        strategy = None if self.replicas is None else Same(self.replicas.strategy)
+        return strategy, "stock" if stock else function_key(function)
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """The devices that the validation's workers use in turn; none leaves the placement to TensorFlow."""
+        return self.validation.devices or (self.replicas.spread if self.replicas is not None else ())
+
+    def in_one_replica(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function of a validation as it is traced for one of several replicas."""
+        return function if self.replicas is None else self.replicas.in_one_replica(function)
+
+    def around(self) -> Callable[[StepFunction], StepFunction]:
+        """Returns what runs a step under a strategy of one replica, if there is one; holds nothing else."""
+        if self.replicas is None or self.shared:
+            return lambda function: function
+        return functools.partial(SingleReplicaStep, self.replicas)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Returns the scope in which variables of the optimizer may be set."""
+        return nullcontext() if self.replicas is None else self.replicas.scope()
+
+    def holds_in_memory(self, size_bytes: int) -> bool:
+        """Whether arrays are to be held as tensors that need so many bytes."""
+        loop = self.execution.loop
+        return loop == "in_memory" or (loop != "iterator" and size_bytes <= self.in_memory_bytes)
