@@ -107,9 +107,10 @@ class TrainerSettings:
         """The devices that the validation's workers use in turn; none leaves the placement to TensorFlow."""
         return self.validation.devices or (self.replicas.spread if self.replicas is not None else ())
 
-    def in_one_replica(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function of a validation as it is traced for one of several replicas."""
-        return function if self.replicas is None else self.replicas.in_one_replica(function)
+    @property
+    def in_one_replica(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """What a function of a validation is traced in: one of several replicas. Holds no trainer."""
+        return self.replicas.in_one_replica if self.replicas is not None else lambda function: function
 
     def around(self) -> Callable[[StepFunction], StepFunction]:
         """Returns what runs a step under a strategy of one replica, if there is one; holds nothing else."""
