@@ -67,7 +67,8 @@ def results_of(resumes: int, directory: Path) -> set[bytes]:
             process.join()
             assert process.exitcode == 0, (copy / "said").read_text()[-4000:]
             epochs = json.loads((copy / "history.json").read_text())
-            assert epochs["epoch"][:4] == [0, 1, 2, 3]
+            # It went on behind the second or third epoch, to the last or to the one that stopped it early.
+            assert epochs["epoch"] == list(range(max(3, len(epochs["epoch"]))))
             found.add((copy / "history.json").read_bytes() + (copy / "weights").read_bytes())
     return found
 

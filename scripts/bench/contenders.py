@@ -253,7 +253,7 @@ class Overlap(Contender):
 
     max_lag = 1
     overlap = "auto"
-    devices: tuple[str, ...] | None = None
+    device: str | None = None  # of the validation's workers
     validates = True
     _untimed = 0
 
@@ -271,9 +271,8 @@ class Overlap(Contender):
 
     def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
         """Returns the trainer, with a compiled model that takes the raw data."""
-        policy = overlap_train.ValidationPolicy(
-            workers=self.threads, max_lag=self.max_lag, overlap=self.overlap, devices=self.devices
-        )
+        workers = self.threads if self.device is None else [self.device] * self.threads
+        policy = overlap_train.ValidationPolicy(workers=workers, max_lag=self.max_lag, overlap=self.overlap)
         model = self.workload.model(from_raw=True)
         return overlap_train.Trainer(model, validation=policy, recorder=recorder)
 
@@ -321,7 +320,7 @@ class OverlapSplitGpu(Overlap):
         total_mib = min(gpu.memory_total for gpu in gpustat.new_query())
         sizes = [int(share * total_mib) for share in self._shares]
         _, validation = split_gpu(2, memory_mib=sizes, priorities=(-1, 0))
-        self.devices = (validation,)
+        self.device = validation
         super().__init__(workload, task, threads)
 
 
