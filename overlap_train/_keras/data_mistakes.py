@@ -94,7 +94,7 @@ _METHODS = ("train_step", "test_step", "compute_loss")
 
 
 class Noted:
-    """Adds a note to a TypeError or ValueError of its block if the data cannot be what the model is for.
+    """Adds a note to an error of its block if the data cannot be what the model is for.
 
     Of a model with a `train_step` or the like of its own nothing is known.
     """
@@ -106,7 +106,7 @@ class Noted:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if not isinstance(error, (TypeError, ValueError)) or not hasattr(error, "add_note"):
+        if not isinstance(error, (AttributeError, TypeError, ValueError)) or not hasattr(error, "add_note"):
             return
         model, element_spec, whose = self._about
         note = _mistake(model, element_spec(), whose)

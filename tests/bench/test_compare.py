@@ -57,9 +57,18 @@ def test_a_comparison_that_was_cut_off_goes_on_with_the_next_run(monkeypatch, ar
     assert (tmp_path / "out" / "results.json").exists()
 
 
-def test_a_run_that_failed_is_tried_again(monkeypatch, arguments):
-    FakeRuns(monkeypatch).failing = True
-    assert compare.main(arguments) == 1
+def test_failed_and_quick_runs_are_not_published_and_failed_ones_tried_again(
+    monkeypatch, arguments, published, capsys
+):
+    fakes = FakeRuns(monkeypatch)
+    with pytest.raises(SystemExit):
+        compare.main([*arguments, "--quick", "--publish"])
+    assert "figures are not published" in capsys.readouterr().err
+    assert fakes.specs == []
+    fakes.failing = True
+    assert compare.main([*arguments, "--publish"]) == 1
+    assert "16 runs failed and nothing is published; the first: mnist, " in capsys.readouterr().out
+    assert not list(published.glob("2*"))
     again = FakeRuns(monkeypatch)
     assert compare.main([*arguments, "--resume"]) == 0
     assert len(again.specs) == 16
@@ -99,21 +108,6 @@ def test_a_whole_comparison_says_so_on_its_page(monkeypatch, arguments, publishe
     assert all(spec["whole"] for spec in fakes.specs)
     (page,) = published.glob("*-epochs.md")
     assert "the first one too" in page.read_text()
-
-
-def test_failed_runs_are_not_published(monkeypatch, arguments, published, capsys):
-    FakeRuns(monkeypatch).failing = True
-    assert compare.main([*arguments, "--publish"]) == 1
-    assert "16 runs failed and nothing is published; the first: mnist, " in capsys.readouterr().out
-    assert not list(published.glob("2*"))
-
-
-def test_quick_figures_are_not_published(monkeypatch, arguments, capsys):
-    fakes = FakeRuns(monkeypatch)
-    with pytest.raises(SystemExit):
-        compare.main([*arguments, "--quick", "--publish"])
-    assert "figures are not published" in capsys.readouterr().err
-    assert fakes.specs == []
 
 
 def test_rounds_take_turns_and_hold_every_run_once():
@@ -180,11 +174,8 @@ def test_a_series_that_is_no_name_is_refused(series, capsys):
     with pytest.raises(SystemExit):
         line(f"--publish={series}")
     assert "--publish takes a name such as x" in capsys.readouterr().err
-
-
-def test_an_abbreviated_option_is_refused(capsys):
     with pytest.raises(SystemExit):
-        line("--data=/home/me")
+        line("--data=/home/me")  # abbreviated
     assert "unrecognized arguments" in capsys.readouterr().err
 
 

@@ -1,13 +1,16 @@
 """Hazards of going on: a torn line, runs of another machine, a run done twice, two writers."""
 
 import itertools
+import json
+import sys
 
 import pytest
 
 from scripts.bench import conv, scheduling, start, zero_copy, zero_copy_training
 from scripts.bench import journal as journals
+from scripts.bench import zero_copy as comparison
 from scripts.bench.journal import Journal, OtherMachineError
-from tests.bench.test_zero_copy import hand_over, trained
+from scripts.bench.zero_copy_handover import measure_hand_overs
 
 ARGUMENTS = {"epochs": 2, "systems": ("a", "b")}
 
@@ -36,6 +39,12 @@ def test_a_finished_run_is_read_back_and_not_run_again(begin):
     with begin() as again:
         assert again.found == 2
         assert [again.once(key, work) for key in ("two", "three", "one")] == [2, 3, 1]
+        with pytest.raises(ValueError, match="another comparison is writing"):
+            begin()
+        # A value that does not count is worked out again, and the new one kept.
+        assert again.once("one", work, keep=lambda value: value > 1) == 4
+    with begin() as third:
+        assert third.once("one", work, keep=lambda value: value > 1) == 4
 
 
 @pytest.mark.parametrize("left", [b'{"key": "two", "val', b"{", b'{"key": "two", "value": 2, "others": 0.0}'])
@@ -51,16 +60,6 @@ def test_a_line_that_a_kill_has_torn_is_dropped(begin, tmp_path, left):
         assert third.found == 2
 
 
-def test_a_value_that_does_not_count_is_worked_out_again_and_the_new_one_kept(begin):
-    work = counted()
-    with begin() as first:
-        first.once("one", work)
-    with begin() as again:
-        assert again.once("one", work, keep=lambda value: value > 1) == 2
-    with begin() as third:
-        assert third.once("one", work, keep=lambda value: value > 1) == 2
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -73,7 +72,7 @@ def test_a_value_that_does_not_count_is_worked_out_again_and_the_new_one_kept(be
         ({"arguments": {"new": 1}}, "--new was None, is 1"),
     ],
 )
-def test_runs_that_do_not_belong_together_are_refused_by_name(begin, tmp_path, changes, named):
+def test_runs_that_do_not_belong_together_are_refused_by_name(begin, tmp_path, changes, named, monkeypatch):
     with begin() as first:
         first.once("one", counted())
     before = (tmp_path / "runs.jsonl").read_bytes()
@@ -81,10 +80,6 @@ def test_runs_that_do_not_belong_together_are_refused_by_name(begin, tmp_path, c
         begin(**changes)
     assert named in str(refused.value)
     assert (tmp_path / "runs.jsonl").read_bytes() == before
-
-
-def test_other_sources_are_refused(begin, tmp_path, monkeypatch):
-    begin().close()
     (tmp_path / "overlap_train").mkdir()
     (tmp_path / "overlap_train" / "step.py").write_text("")
     monkeypatch.setattr(journals, "_ROOT", tmp_path)
@@ -115,12 +110,6 @@ def test_what_is_no_journal_or_of_another_format_is_refused_and_left_alone(begin
     with pytest.raises(ValueError, match=reason):
         begin()
     assert (tmp_path / "runs.jsonl").read_text() == content
-
-
-def test_two_processes_do_not_write_into_one_folder(begin):
-    with begin(), pytest.raises(ValueError, match="another comparison is writing"):
-        begin()
-    begin().close()
 
 
 @pytest.mark.parametrize(
@@ -267,3 +256,83 @@ def test_scheduling(tmp_path, monkeypatch, log, published):
     arguments = ["--parts=simulated,measured", f"--output_dir={tmp_path / 'out'}"]
     go_on(scheduling.main, arguments, log, prepare, published)
     assert log == ["costs_simulated", "measured"]
+
+
+def hand_over(way, size_bytes, median_us, first_operation_us):
+    figures = {"median_us": median_us, "p10_us": 1.0, "p90_us": 1.0, "first_operation_us": first_operation_us}
+    return {"way": way, "size_bytes": size_bytes, "repeats": 1, "bytes_copied": 0, **figures}
+
+
+def trained(way, seconds=1.0, peak_rss_bytes=1, loss=0.5):
+    figures = {"seconds": seconds, "peak_rss_bytes": peak_rss_bytes, "start_rss_bytes": 1, "loss": loss}
+    return {"way": way, "data_bytes": 1, **figures}
+
+
+def test_hand_overs_count_what_they_copy():
+    copied = {row["way"]: row["bytes_copied"] for row in measure_hand_overs((8192,), budget_s=0.01)}
+    copies, shares = ("convert_to_tensor", "as_tensor_misaligned"), ("as_tensor", "mapped_buffer")
+    assert copied == dict.fromkeys(copies, 8192) | dict.fromkeys(shares, 0)
+
+
+def test_summary_relates_the_right_figures():
+    large = 16 << 20
+    hand_overs = [hand_over("as_tensor", 4096, 10.0, 30.0), hand_over("as_tensor", large, 20.0, 40.0)]
+    hand_overs.append(hand_over("convert_to_tensor", large, 2000.0, 2400.0))
+    training = [trained("zero_copy", 5.0, 100), trained("from_tensor_slices", 10.0, 400)]
+    assert list(comparison.summarize(hand_overs, training).values()) == [2.0, 100.0, 60.0, 0.25, 0.5]
+    assert comparison.summarize([], []) == {}
+
+
+def test_comparison_writes_its_results(tmp_path, capsys):
+    arguments = ["--output_dir", str(tmp_path), "--data-gib", "0", "--sizes", "4096", "--budget-s", "0.01"]
+    assert comparison.main(arguments) == 0
+    results = json.loads((tmp_path / "zero_copy.json").read_text())
+    assert results["training_unavailable"] == "--data-gib is 0"
+    assert "4 KiB, `as_tensor_misaligned`" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+def test_all_ways_train_alike(tmp_path):
+    path = tmp_path / "images.npy"
+    zero_copy_training._write(path, 10 * zero_copy_training.BATCH)
+    runs = [zero_copy_training._train(way, path) for way in zero_copy_training.WAYS]
+    for alike in (zero_copy_training.BY_HAND, zero_copy_training.BY_FIT):
+        losses = [run["loss"] for run in runs if run["way"] in alike]
+        assert losses == pytest.approx([losses[0]] * len(alike), rel=1e-3)
+    assert runs[0]["data_bytes"] == 10 * zero_copy_training.BATCH * zero_copy_training.FEATURES
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+def test_children_need_less_memory_and_the_file_is_deleted(tmp_path):
+    ways = ("from_tensor_slices_batched", "zero_copy")
+    theirs, ours = zero_copy_training.compare_training(1 << 30, ways=ways, folder=str(tmp_path))
+    assert ours["peak_rss_bytes"] < theirs["peak_rss_bytes"] / 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_full_disk_is_told_before_anything_is_written(tmp_path):
+    with pytest.raises(OSError, match="2 GiB more"):
+        zero_copy_training.compare_training(1 << 60, folder=str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_little_memory_spoils_no_other_result(tmp_path, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise MemoryError("made up")
+
+    monkeypatch.setattr(comparison, "compare_training", refuse)
+    arguments = ["--output_dir", str(tmp_path), "--sizes", "4096", "--budget-s", "0.01"]
+    assert comparison.main(arguments) == 0
+    assert "No epoch was measured: made up" in capsys.readouterr().out
+    assert json.loads((tmp_path / "zero_copy.json").read_text())["hand_overs"]
+
+
+def test_way_that_fails_or_trains_differently_is_an_error(tmp_path, monkeypatch):
+    with pytest.raises(RuntimeError, match="exit status 1"):
+        zero_copy_training.compare_training(8 << 20, ways=["nonsense"], folder=str(tmp_path))
+    losses = iter([1.0, 2.0])
+    ways = ["zero_copy", "from_tensor_slices_batched"]
+    monkeypatch.setattr(zero_copy_training, "_run_child", lambda way, path: trained(way, loss=next(losses)))
+    with pytest.raises(RuntimeError, match="trained differently"):
+        zero_copy_training.compare_training(8 << 20, ways=ways, folder=str(tmp_path))

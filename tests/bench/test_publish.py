@@ -123,14 +123,10 @@ def broken(runs, *systems, repeats=(0, 1, 2)):
     ]
 
 
-def test_paired_ratio_is_untouched_by_a_machine_that_slows_down(runs):
-    paired, _ = ratio(only_group(runs), "overlap", "keras-tfdata")
-    assert paired == pytest.approx(0.6)
-
-
-def test_ratio_to_the_fastest_sets_our_median_against_their_best_run(runs):
-    _, to_fastest = ratio(only_group(runs), "overlap", "keras-tfdata")
-    assert to_fastest == pytest.approx(4.5 / 5.0)
+def test_ratios_are_of_pairs_and_of_our_median_to_their_best_run(runs):
+    """A machine that slows down leaves the paired one untouched."""
+    assert ratio(only_group(runs), "overlap", "keras-tfdata") == pytest.approx((0.6, 4.5 / 5.0))
+    assert [Run.from_json(run.to_json()) for run in runs] == runs
 
 
 def test_repeats_that_failed_on_either_side_make_no_pair(runs):
@@ -147,13 +143,9 @@ def test_system_that_always_failed_has_a_row_with_its_reason_and_no_ratio(runs):
     assert row_of(changed, "paper")["s/epoch"] == "failed: signal 9"
     cells = ratio_cells(only_group(changed))
     assert "paper" not in (*cells.head, *(row[0] for row in cells.body))
-
-
-def test_comparison_without_a_single_figure_still_has_its_table(runs):
-    changed = [replace(run, error="no") for run in runs]
-    ((title, cells),) = tables(group_runs(changed), cores=2)
+    ((title, cells),) = tables(group_runs([replace(run, error="no") for run in runs]), cores=2)
     assert title == "mnist, 6 threads: seconds"
-    assert "failed: no" in layout(cells)
+    assert "failed: no" in layout(cells), "there is a table even without a figure"
 
 
 def test_runs_that_know_no_threads_stand_in_every_table(runs):
@@ -191,10 +183,6 @@ def test_claims_of_what_was_not_measured_are_left_out(runs):
         "text, 6 threads: time ÷ a baseline's",
     ]
     assert "MNIST of 1 GB" not in layout(claim_cells(group_runs(runs)))
-
-
-def test_a_run_is_the_same_after_it_was_written_down(runs):
-    assert [Run.from_json(run.to_json()) for run in runs] == runs
 
 
 def _row(auto_ms: float, chosen: str, layer: Layer = LAYERS["unet"][1]) -> Row:

@@ -32,10 +32,6 @@ def leaking(found):
     return [drift.name for drift in drifts(found) if drift.leaks]
 
 
-def test_levels_with_noise_are_no_leak():
-    assert leaking(samples()) == []
-
-
 @pytest.mark.parametrize(
     ("name", "per_sample"),
     [
@@ -50,7 +46,10 @@ def test_levels_with_noise_are_no_leak():
     ],
 )
 def test_growth_is_a_leak(name, per_sample):
+    assert leaking(samples()) == [], "levels with noise are no leak"
     assert leaking(samples(**{name: per_sample})) == [name]
+    with pytest.raises(ValueError, match="too few"):
+        drifts(samples(count=12, **{name: per_sample}))
 
 
 def test_growth_while_it_warms_up_is_none():
@@ -60,11 +59,6 @@ def test_growth_while_it_warms_up_is_none():
         Sample(**{**sample.as_json(), "memory": 10**6 * place}) for place, sample in enumerate(found[:20])
     ]
     assert leaking([*warm, *later]) == []
-
-
-def test_too_few_samples_are_not_judged():
-    with pytest.raises(ValueError, match="too few"):
-        drifts(samples(count=12))
 
 
 def test_a_sample_counts_what_is_there(tmp_path):

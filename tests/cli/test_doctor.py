@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import sys
-import types
 
 import keras
 import pynvml
@@ -23,7 +22,8 @@ def by_name(findings):
     return {finding.name: finding for finding in findings}
 
 
-def test_the_whole_report_has_all_sections(capsys):
+def test_the_whole_report_has_all_sections(capsys, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     main(["doctor", "--json"])
     report = json.loads(capsys.readouterr().out)
     expected = ["versions", "devices", "compiled convolution", "threads", "caches", "extras"]
@@ -31,6 +31,9 @@ def test_the_whole_report_has_all_sections(capsys):
     versions = {finding["name"]: finding["value"] for finding in report["sections"]["versions"]}
     assert versions["TensorFlow"] == tf.__version__
     assert versions["Keras"] == keras.__version__
+    threads = {finding["name"]: finding["value"] for finding in report["sections"]["threads"]}
+    assert threads["OMP_NUM_THREADS"] == "3"
+    assert threads["cores"] >= 1
 
 
 @pytest.fixture
@@ -43,12 +46,16 @@ def requirements(monkeypatch):
     return put
 
 
-def test_a_version_that_does_not_fit_is_told_with_the_line_that_installs_one(requirements):
+def test_a_version_that_does_not_fit_is_told_with_the_line_that_installs_one(requirements, monkeypatch):
     requirements("tensorflow<3,>=2.99")
     finding = by_name(doctor._versions())["TensorFlow"]
     assert finding.state == "mend"
     assert f"{tf.__version__}, where" in finding.text
     assert finding.remedy == 'pip install "tensorflow<3,>=2.99"'
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    finding = by_name(doctor._versions())["Keras backend"]
+    assert finding.state == "mend"
+    assert "KERAS_BACKEND=tensorflow" in finding.remedy
 
 
 @pytest.mark.parametrize("told_by", ["environment", "file", None])
@@ -74,13 +81,6 @@ def test_without_tensorflow_the_rest_is_told(monkeypatch, capsys):
     assert "devices" not in said
 
 
-def test_another_backend_of_keras_is_told(monkeypatch):
-    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
-    finding = by_name(doctor._versions())["Keras backend"]
-    assert finding.state == "mend"
-    assert "KERAS_BACKEND=tensorflow" in finding.remedy
-
-
 def test_a_package_that_is_not_installed_has_no_extras(monkeypatch):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
@@ -92,18 +92,13 @@ def test_a_package_that_is_not_installed_has_no_extras(monkeypatch):
 
 
 def test_a_missing_extra_is_told_with_the_line_that_installs_it(requirements, monkeypatch):
-    requirements("nosuch-package>=1; extra == 'plots'", "nor-this; extra == 'plots'", "numpy; extra == 'ray'")
-    monkeypatch.setattr(doctor, "_extra_names", lambda: ["plots", "ray"])
+    packages = ["nosuch-package>=1; extra == 'plots'", "nor-this; extra == 'plots'", "numpy; extra == 'ray'"]
+    requirements(*packages, "sh; extra == 'conv'")  # a program on the path is as good as its package
+    monkeypatch.setattr(doctor, "_extra_names", lambda: ["plots", "ray", "conv"])
     found = by_name(doctor._extras())
     assert found["plots"].remedy == 'pip install "nosuch-package>=1" "nor-this"'
     assert found["plots"].value == ["nosuch-package", "nor-this"]
-    assert (found["plots"].state, found["ray"].state) == ("note", "ok")
-
-
-def test_a_program_on_the_path_is_as_good_as_its_package(requirements, monkeypatch):
-    requirements("sh; extra == 'conv'")
-    monkeypatch.setattr(doctor, "_extra_names", lambda: ["conv"])
-    assert by_name(doctor._extras())["conv"].state == "ok"
+    assert [found[name].state for name in ("plots", "ray", "conv")] == ["note", "ok", "ok"]
 
 
 @pytest.fixture
@@ -131,18 +126,15 @@ def test_a_gpu_that_tensorflow_does_not_use_is_told(driver, monkeypatch, visible
     assert text in finding.text
 
 
-def test_a_machine_without_gpus_is_in_order(monkeypatch):
+def test_a_machine_without_gpus_is_in_order_and_gpus_are_named(monkeypatch):
     def nothing():
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
+    found = []
     monkeypatch.setattr(pynvml, "nvmlInit", nothing)
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: found)
     assert by_name(doctor._devices())["GPU"].text == "none"
-
-
-def test_gpus_are_named(monkeypatch):
-    gpu = types.SimpleNamespace(name="/physical_device:GPU:0", device_type="GPU")
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [gpu])
+    found.append(tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU"))
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: {"device_name": "H100"})
     assert by_name(doctor._devices())["GPU:0"].value == "H100"
 
@@ -200,17 +192,6 @@ def test_a_cache_that_cannot_be_made_is_told(monkeypatch, tmp_path):
         finding = by_name(doctor._caches())[name]
         assert finding.state == "mend"
         assert variable in finding.remedy
-
-
-def test_without_a_home_directory_nothing_is_kept(monkeypatch):
     monkeypatch.setattr(doctor, "cache_home", lambda: None)
     monkeypatch.setattr("overlap_train._support.caches.cache_home", lambda: None)
-    monkeypatch.delenv("OVERLAP_TRAIN_CACHE_DIR", raising=False)
     assert [finding.state for finding in doctor._caches()] == ["mend", "mend"]
-
-
-def test_threads_of_the_environment_are_told(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    found = by_name(doctor._threads())
-    assert found["OMP_NUM_THREADS"].value == "3"
-    assert found["cores"].value >= 1

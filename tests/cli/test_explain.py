@@ -151,13 +151,10 @@ def test_what_the_look_raises_is_raised_whatever_the_script_does_about_it(script
     assert len(looks) == 1
 
 
-def test_another_backend_is_refused_by_name(script, monkeypatch):
+def test_another_backend_also_one_that_the_script_asks_for_is_refused_by_name(script, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     with pytest.raises(UsageError, match=r"the backend 'jax'.*set KERAS_BACKEND=tensorflow"):
         first_fit(script("raise SystemExit"), [], kept)
-
-
-def test_a_backend_that_the_script_asks_for_is_refused_by_name(script, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # put back behind what the script sets
     head = 'import os\nos.environ["KERAS_BACKEND"] = "jax"\n' + HEAD
     with pytest.raises(UsageError, match="the backend 'jax'"):
@@ -189,9 +186,12 @@ class Acts(keras.callbacks.Callback):
 """
 
 
-def test_a_fit_that_overlaps(told):
-    status, report = told("explain", "overlap_train.Trainer(model).fit(x, x[:, :1], validation_split=0.5)")
+def test_a_fit_that_overlaps_and_what_to_write_for_one_of_keras(told):
+    _, report = told("explain", "overlap_train.Trainer(model).fit(x, x[:, :1], validation_split=0.5)")
+    assert findings(report, "fit")["overlap"]["value"] is True
+    status, report = told("explain", "model.fit(x, x[:, :1], validation_split=0.5)")
     assert status == 0
+    assert "Trainer(model).fit" in findings(report, "fit")["called"]["remedy"]
     assert findings(report, "fit")["overlap"]["value"] is True
 
 
@@ -203,12 +203,6 @@ def test_a_fit_in_step_says_why_and_what_would_change_it(told):
     assert found["overlap"]["value"] is False
     assert "Acts.on_train_batch_end" in found["callback-acts"]["text"]
     assert 'on_change="continue"' in found["callback-acts"]["remedy"]
-
-
-def test_a_fit_of_keras_is_told_what_to_write(told):
-    _, report = told("explain", "model.fit(x, x[:, :1], validation_split=0.5)")
-    assert "Trainer(model).fit" in findings(report, "fit")["called"]["remedy"]
-    assert findings(report, "fit")["overlap"]["value"] is True
 
 
 def test_a_fit_that_would_raise_is_wrong_usage(told):

@@ -42,11 +42,6 @@ def doctor(monkeypatch):
     return put
 
 
-def test_the_version_is_told(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.strip() == f"overlap_train {__version__}"
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -71,11 +66,6 @@ def test_wrong_usage_is_status_2_and_what_may_have_been_meant_is_told(arguments,
     assert told in said.err
 
 
-def test_options_behind_the_script_are_its_own(capsys, tmp_path):
-    assert main(["explain", str(tmp_path / "no.py"), "--jsno"]) == 2
-    assert "there is no script" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("finding", "status", "told"),
     [
@@ -90,14 +80,14 @@ def test_the_status_says_whether_something_is_to_be_mended(finding, status, told
     assert told in capsys.readouterr().out
 
 
-def test_a_command_may_refuse_its_arguments(doctor, capsys):
+def test_a_command_may_refuse_its_arguments_and_ctrl_c_is_status_130(doctor, capsys, tmp_path):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"overlap_train {__version__}"
+    assert main(["explain", str(tmp_path / "no.py"), "--jsno"]) == 2  # behind the script they are its own
+    assert "there is no script" in capsys.readouterr().err
     doctor(UsageError("there is no such script"))
     assert main(["doctor", "--json"]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "overlap-train doctor: there is no such script\n")
-
-
-def test_ctrl_c_is_status_130(doctor):
+    assert capsys.readouterr() == ("", "overlap-train doctor: there is no such script\n")
     doctor(KeyboardInterrupt())
     assert main(["doctor"]) == 130
 

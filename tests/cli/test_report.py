@@ -57,11 +57,9 @@ def test_a_terminal_gets_colours_and_the_same_words(monkeypatch):
     assert "\x1b[" in text
     # What stands in brackets is text and no markup.
     assert all(word in text for word in ("What is here", "not writable", "chmod [u+w] ~/.cache", "1 to mend"))
-
-
-def test_a_dumb_terminal_is_as_a_pipe(monkeypatch):
+    assert json.loads(shown(Terminal(), as_json=True))["ok"] is False
     monkeypatch.setenv("TERM", "dumb")
-    assert shown(Terminal()) == shown(io.StringIO())
+    assert shown(Terminal()) == shown(io.StringIO()), "a dumb one is as a pipe"
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -91,10 +89,6 @@ def test_a_path_that_is_no_text_is_shown_all_the_same(terminal, encoding, expect
     assert stream.buffer.getvalue().decode(encoding).count(expected) == 2
 
 
-def test_json_on_a_terminal_is_json():
-    assert json.loads(shown(Terminal(), as_json=True))["ok"] is False
-
-
 def test_an_error_of_many_lines_is_put_on_one():
     assert one_line("a\n  b\t c") == "a b c"
     assert one_line("x" * 50, most=10) == "xxxxxxx..."
@@ -110,6 +104,11 @@ def test_a_captured_stream_is_the_reports_and_comes_back(capsys):
         stream.write("report")
     assert sys.stdout is before
     assert capsys.readouterr() == ("report", "aside\n")
+    resources = contextlib.ExitStack()
+    report_only(resources, put_back=True)
+    with pytest.raises(KeyError), resources:
+        raise KeyError
+    assert sys.stdout is before
 
 
 def test_the_files_come_back(capfd):
@@ -120,14 +119,6 @@ def test_the_files_come_back(capfd):
     os.write(1, b", again")
     said = capfd.readouterr()
     assert (said.out, said.err) == ("report, again", "aside")
-
-
-def test_they_come_back_when_it_fails(capsys):
-    before, resources = sys.stdout, contextlib.ExitStack()
-    report_only(resources, put_back=True)
-    with pytest.raises(KeyError), resources:
-        raise KeyError
-    assert sys.stdout is before
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])

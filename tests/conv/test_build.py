@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -31,16 +32,29 @@ def refusal() -> str:
 
 
 @pytest.mark.parametrize(
-    ("program", "message"),
+    ("program", "value", "message"),
     [
-        (b"\xff\xfe\0", "cannot be run here"),  # of another machine
-        (b"#!/bin/sh\nexit 3\n", "ended with status 3"),
-        (b"#!/bin/sh\nexec yes\n", "prints without end"),
+        (b"\xff\xfe\0", "{}", "cannot be run here"),  # of another machine
+        (b"#!/bin/sh\nexit 3\n", "{}", "ended with status 3"),
+        (b"#!/bin/sh\nexec yes\n", "{}", "prints without end"),
+        (b"#!/bin/sh\n", "{} 'g++", "CXX="),
+        (b"#!/bin/sh\n", "no-such-compiler -m64", "CXX="),
     ],
 )
-def test_a_compiler_that_does_not_say_its_version_is_named(compiler, program, message) -> None:
-    compiler(program)
+def test_a_compiler_that_does_not_say_its_version_is_named(compiler, program, value, message) -> None:
+    compiler(program, value)
     assert message in refusal()
+
+
+def test_a_compiler_is_asked_once_and_one_that_is_missing_is_named(compiler, tmp_path, monkeypatch) -> None:
+    compiler(f"#!/bin/sh\necho asked >> {tmp_path}/log\nexit 1\n".encode())
+    for _ in range(3):
+        refusal()
+    assert (tmp_path / "log").read_text() == "asked\n"
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(NativeUnavailableError, match="apt install g"):
+        conv_build.find_toolchain()
 
 
 def test_a_compiler_that_never_ends_is_ended_with_what_it_started(compiler, tmp_path, monkeypatch) -> None:
@@ -54,50 +68,26 @@ def test_a_compiler_that_never_ends_is_ended_with_what_it_started(compiler, tmp_
         pass
 
 
-def test_a_compiler_that_does_not_run_is_asked_once(compiler, tmp_path) -> None:
-    compiler(f"#!/bin/sh\necho asked >> {tmp_path}/log\nexit 1\n".encode())
-    for _ in range(3):
-        refusal()
-    assert (tmp_path / "log").read_text() == "asked\n"
-
-
-def test_a_version_that_is_no_text_is_a_version(compiler) -> None:
-    compiler(b"#!/bin/sh\nprintf 'c++ \\377\\376 1.0'\n")
-    assert conv_build.find_toolchain().compiler_version == "c++ \ufffd\ufffd 1.0"
-
-
 @pytest.mark.parametrize(
     ("value", "arguments"),
     [("{} g++", ("g++",)), ("{} -m64 '-DA=b c'", ("-m64", "-DA=b c")), ("'{}'", ()), ("{}", ())],
 )
-def test_arguments_behind_the_compiler_are_kept_apart(compiler, value, arguments) -> None:
-    compiler(b'#!/bin/sh\necho "$@"\n', value)
+def test_arguments_behind_the_compiler_are_kept_apart_for_cmake_and_the_key(
+    compiler, value, arguments, monkeypatch, tmp_path
+) -> None:
+    compiler(b"#!/bin/sh\necho \"$@\"; printf '\\377'\n", value)
     found = conv_build.find_toolchain()
     assert found.compiler == os.environ["CXX"].split()[0].strip("'")
     assert found.compiler_arguments == arguments
-    assert found.compiler_version.split() == [*" ".join(arguments).split(), "--version"]
-
-
-def test_arguments_of_the_compiler_reach_cmake(compiler, monkeypatch, tmp_path) -> None:
-    compiler(b"#!/bin/sh\n", "{} -m64")
+    # What is no text is a version all the same.
+    assert found.compiler_version.split() == [*" ".join(arguments).split(), "--version", "\ufffd"]
     commands = []
     monkeypatch.setattr(conv_build, "_run", lambda command, *_: commands.append(command))
-    conv_build._compile(conv_build.find_toolchain(), tmp_path)
-    assert f"-DCMAKE_CXX_COMPILER={tmp_path}/compiler;-m64" in commands[0]
-
-
-def test_arguments_of_the_compiler_are_in_the_key(compiler) -> None:
-    keys = set()
-    for value in ("{}", "{} -m64", "{} -m64 -g"):
-        compiler(b"#!/bin/sh\n", value)
-        keys.add(conv_build.cache_key(conv_build.find_toolchain()))
-    assert len(keys) == 3
-
-
-@pytest.mark.parametrize("value", ["{} 'g++", "no-such-compiler -m64"])
-def test_a_value_that_names_no_compiler_is_shown(compiler, value) -> None:
-    compiler(b"#!/bin/sh\n", value)
-    assert "CXX=" in refusal()
+    conv_build._compile(found, tmp_path)
+    assert f"-DCMAKE_CXX_COMPILER={';'.join([str(tmp_path / 'compiler'), *arguments])}" in commands[0]
+    alike = dataclasses.replace(found, compiler_version="1.0")
+    others = [dataclasses.replace(alike, compiler_arguments=(*arguments, more)) for more in ("-g", "-O")]
+    assert len({conv_build.cache_key(each) for each in (alike, *others)}) == 3
 
 
 @pytest.mark.parametrize("executable", [None, ""])
@@ -124,20 +114,32 @@ def test_no_program_of_the_working_directory_is_run(compiler, monkeypatch, tmp_p
         conv_build.find_toolchain()
 
 
-def test_second_build_comes_from_the_cache(builds) -> None:
-    assert conv_build.build() == conv_build.build()
-    assert len(builds) == 1
-    conv_build.build(force=True)
-    assert len(builds) == 2
-
-
-def test_concurrent_first_uses_build_once(builds) -> None:
+def test_concurrent_first_uses_build_once_for_the_user_alone(builds, monkeypatch, tmp_path) -> None:
+    assert not conv_build.is_cached()
+    assert list(tmp_path.iterdir()) == [], "asking makes nothing"
     threads = [threading.Thread(target=conv_build.build) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    library = conv_build.build()
     assert len(builds) == 1
+    for path in (library, library.parent, conv_build.cache_directory()):
+        assert path.stat().st_mode & 0o077 == 0
+    os.mkfifo(library.parent / "manifest.json.new", 0o600)  # abandoned, and not waited for
+    conv_build.build(force=True)
+    assert conv_build.is_cached()
+    assert len(builds) == 2
+
+
+def test_failed_build_leaves_nothing_behind(builds, monkeypatch) -> None:
+    def fail(toolchain, directory):
+        raise NativeUnavailableError("no")
+
+    monkeypatch.setattr(conv_build, "_compile", fail)
+    with pytest.raises(NativeUnavailableError, match="no"):
+        conv_build.build()
+    assert [p for p in conv_build.cache_directory().iterdir() if p.is_dir()] == []
 
 
 def test_key_follows_compiler_cuda_and_flags(builds, monkeypatch) -> None:
@@ -160,24 +162,6 @@ def test_a_compiler_whose_path_is_no_text_has_a_key(builds, monkeypatch) -> None
     assert len(builds) == 1
 
 
-def test_failed_build_leaves_nothing_behind(builds, monkeypatch) -> None:
-    def fail(toolchain, directory):
-        raise NativeUnavailableError("no")
-
-    monkeypatch.setattr(conv_build, "_compile", fail)
-    with pytest.raises(NativeUnavailableError, match="no"):
-        conv_build.build()
-    assert [p for p in conv_build.cache_directory().iterdir() if p.is_dir()] == []
-
-
-def test_missing_compiler_is_named_with_its_remedy(monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(conv_build.sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(NativeUnavailableError, match="apt install g"):
-        conv_build.find_toolchain()
-
-
 @pytest.mark.parametrize(
     ("end", "said"),
     [
@@ -190,13 +174,6 @@ def test_missing_compiler_is_named_with_its_remedy(monkeypatch, tmp_path) -> Non
 def test_how_a_compiler_ended_is_in_the_error(end, said) -> None:
     with pytest.raises(NativeUnavailableError, match=said):
         conv_build._run(["sh", "-c", end], [])
-
-
-def test_cache_is_private(builds) -> None:
-    library = conv_build.build()
-    assert library.stat().st_mode & 0o077 == 0
-    assert library.parent.stat().st_mode & 0o077 == 0
-    assert conv_build.cache_directory().stat().st_mode & 0o077 == 0
 
 
 def link(library):
@@ -252,48 +229,51 @@ def test_what_is_cached_is_found_where_nothing_can_be_written(builds, no_writing
     assert conv_build.build() == library
 
 
-def test_a_build_where_nothing_can_be_written_names_the_remedy(builds, no_writing) -> None:
+def without_writing(monkeypatch, tmp_path, no_writing):
     conv_build.cache_directory()
     no_writing()
-    assert not conv_build.is_cached()
-    with pytest.raises(NativeUnavailableError, match="OVERLAP_TRAIN_CACHE_DIR"):
-        conv_build.build()
-    assert not builds
 
 
-def test_asking_whether_there_is_a_build_makes_nothing(builds, tmp_path) -> None:
-    assert not conv_build.is_cached()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_full_disk_names_the_remedy(builds, monkeypatch) -> None:
+def without_room(monkeypatch, tmp_path, no_writing):
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(conv_build, "install", fail)
-    with pytest.raises(NativeUnavailableError, match=r"No space left.*OVERLAP_TRAIN_CACHE_DIR, or make room"):
-        conv_build.build()
 
 
-def test_without_a_home_a_build_names_the_remedy(builds, monkeypatch) -> None:
+def without_a_home(monkeypatch, tmp_path, no_writing):
     for name in ("OVERLAP_TRAIN_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "")
-    assert not conv_build.is_cached()
-    with pytest.raises(NativeUnavailableError, match=r"no home directory.*OVERLAP_TRAIN_CACHE_DIR"):
-        conv_build.build()
 
 
-def test_a_relative_cache_without_a_working_directory_names_the_remedy(builds, monkeypatch, tmp_path) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
+def without_a_working_directory(monkeypatch, tmp_path, no_writing):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
     monkeypatch.setenv("OVERLAP_TRAIN_CACHE_DIR", "cache")
-    gone.rmdir()
+    (tmp_path / "gone").rmdir()
+
+
+@pytest.mark.parametrize(
+    ("without", "message"),
+    [
+        (without_writing, "OVERLAP_TRAIN_CACHE_DIR"),
+        (without_room, "No space left.*OVERLAP_TRAIN_CACHE_DIR, or make room"),
+        (without_a_home, "no home directory.*OVERLAP_TRAIN_CACHE_DIR"),
+        (without_a_working_directory, "working directory is gone.* absolute path"),
+    ],
+)
+def test_a_build_without_a_place_names_the_remedy(
+    builds, no_writing, monkeypatch, tmp_path, without, message
+) -> None:
+    without(monkeypatch, tmp_path, no_writing)
     assert not conv_build.is_cached()
-    for ask in (conv_build.build, conv_build.cache_directory):
-        with pytest.raises(NativeUnavailableError, match=r"working directory is gone.* absolute path"):
-            ask()
+    with pytest.raises(NativeUnavailableError, match=message):
+        conv_build.build()
+    if without is without_a_working_directory:
+        with pytest.raises(NativeUnavailableError, match=message):
+            conv_build.cache_directory()
+    assert not builds or without is without_room
 
 
 # Entries that are not what they should be
@@ -331,22 +311,18 @@ def test_an_entry_that_is_no_build_is_not_waited_for(builds, put, name) -> None:
         assert len(builds) == 2
 
 
-@pytest.mark.parametrize("put", ["a pipe", "a folder"])
-def test_what_stands_where_the_lock_should_is_no_lock(builds, put) -> None:
-    PUT[put](conv_build.cache_directory() / f"{conv_build.cache_key(TOOLCHAIN)}.lock")
-    with pytest.raises(NativeUnavailableError, match=r"cannot be locked.*OVERLAP_TRAIN_CACHE_DIR"):
-        conv_build.build()
-
-
-def test_an_abandoned_manifest_that_is_a_pipe_is_not_waited_for(builds) -> None:
-    library = conv_build.build()
-    PUT["a pipe"](library.parent / "manifest.json.new")
-    conv_build.build(force=True)
-    assert conv_build.is_cached()
-
-
-def test_a_lock_that_another_keeps_is_given_up(builds) -> None:
-    lock = conv_build.cache_directory() / "key.lock"
-    with native_cache.locked(lock, limit_s=0), pytest.raises(NativeUnavailableError, match="another process"):  # noqa: SIM117
-        with native_cache.locked(lock, limit_s=0):
-            pass
+@pytest.mark.parametrize("put", ["a pipe", "a folder", "another's lock"])
+def test_what_stands_where_the_lock_should_or_is_held_is_no_lock(builds, put) -> None:
+    lock = conv_build.cache_directory() / f"{conv_build.cache_key(TOOLCHAIN)}.lock"
+    if put in PUT:
+        PUT[put](lock)
+        with pytest.raises(NativeUnavailableError, match=r"cannot be locked.*OVERLAP_TRAIN_CACHE_DIR"):
+            conv_build.build()
+        return
+    held = native_cache.locked(lock, limit_s=0)
+    with (
+        held,
+        contextlib.ExitStack() as second,
+        pytest.raises(NativeUnavailableError, match="another process"),
+    ):
+        second.enter_context(native_cache.locked(lock, limit_s=0))

@@ -54,22 +54,13 @@ def test_a_key_says_what_is_computed_in_a_direction():
 
 
 @pytest.mark.parametrize(("hint", "batch"), [(None, ASSUMED_BATCH), (32, 32)])
-def test_an_unknown_batch_is_assumed(hint, batch):
+def test_an_unknown_batch_is_assumed_and_another_unknown_size_has_no_key(hint, batch):
     made = Convolution((1, 1), "SAME", relu=False, bias=False, batch_hint=hint)
     key = made.key("forward", tf.float32, tf.TensorShape([None, 9, 7, 3]), FILTERS)
     assert (key.input_shape, key.batch_assumed) == ((batch, 9, 7, 3), True)
-
-
-@pytest.mark.parametrize(
-    ("image", "filters"),
-    [
-        (tf.TensorShape([2, None, 7, 3]), FILTERS),
-        (tf.TensorShape(None), FILTERS),
-        (IMAGE, tf.TensorShape([3, 3, None, 4])),
-    ],
-)
-def test_an_unknown_shape_has_no_key(image, filters):
-    assert PLAIN.key("forward", tf.float32, image, filters) is None
+    for image in (tf.TensorShape([2, None, 7, 3]), tf.TensorShape(None)):
+        assert made.key("forward", tf.float32, image, FILTERS) is None
+    assert made.key("forward", tf.float32, IMAGE, tf.TensorShape([3, 3, None, 4])) is None
 
 
 def test_auto_has_a_known_shape_timed_without_help_from_other_threads(library, timed, monkeypatch):
@@ -82,12 +73,14 @@ def test_auto_has_a_known_shape_timed_without_help_from_other_threads(library, t
     assert key == PLAIN.key("forward", tf.float32, IMAGE, FILTERS)
     assert function(STOCK)(tf.ones(IMAGE), tf.ones(FILTERS), tf.ones([4])).shape == (2, 9, 7, 4)
     assert shared == [False]
-
-
-def test_who_names_an_algorithm_gets_it_untimed(library, timed):
-    named = Convolution((1, 1), "SAME", relu=False, bias=False, algorithm="winograd")
+    timed.clear()
+    named = dataclasses.replace(PLAIN, algorithm="winograd")
     assert named.choose("forward", tf.float16, IMAGE, FILTERS) == "winograd"
-    assert timed == []
+    library.available = False
+    assert PLAIN.choose("forward", tf.float32, IMAGE, FILTERS) == STOCK
+    assert (library.warned, timed) == (1, [])
+    assert not may_run_natively(tf.float16)
+    assert library.warned == 1
 
 
 @pytest.mark.parametrize(
@@ -123,14 +116,6 @@ def test_our_kernels_run_where_the_tensors_are(library, dtype, gpus, cuda, expec
     library.gpus, library.cuda = gpus, cuda
     assert may_run_natively(dtype) is expected
     assert library.warned == 0
-
-
-def test_a_library_that_cannot_be_had_is_told_and_done_without(library, timed):
-    library.available = False
-    assert PLAIN.choose("forward", tf.float32, IMAGE, FILTERS) == STOCK
-    assert (library.warned, timed) == (1, [])
-    assert not may_run_natively(tf.float16)
-    assert library.warned == 1
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -244,10 +229,8 @@ def test_what_nobody_has_timed_is_a_product_where_its_rows_are_few(changes, expe
         key = dataclasses.replace(PRODUCT, direction=direction, **changes)
         with selection.only_known():
             assert selection.choose(key, None) == expected
-
-
-def test_an_empty_batch_is_no_product():
-    assert selection.choose(dataclasses.replace(PRODUCT, input_shape=(0, 8, 8, 3)), None) != MATMUL
+    empty = dataclasses.replace(PRODUCT, input_shape=(0, 8, 8, 3))
+    assert selection.choose(empty, None) != MATMUL
 
 
 @pytest.mark.usefixtures("native")

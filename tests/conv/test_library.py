@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 import os
 import shutil
@@ -49,6 +50,13 @@ def test_fit_does_not_notice_a_compiler_that_does_not_run(compiler, fresh_librar
     assert len(Trainer(convolutional(), execution=plan).fit(X, Y, verbose=0).history["loss"]) == 1
 
 
+def test_a_library_of_something_else_is_not_used(fresh_library, monkeypatch) -> None:
+    other = ctypes.util.find_library("m") or pytest.skip("there is no libm to load")
+    monkeypatch.setattr(conv_build, "build", lambda **_: other)
+    with pytest.raises(NativeUnavailableError, match="cannot load libm"):
+        library.load()
+
+
 @pytest.mark.parametrize("content", [b"\x7fELF", b"", b"no library"])
 def test_a_cached_library_that_cannot_be_loaded_is_not_used(
     builds, fresh_library, no_writing, monkeypatch, content
@@ -68,15 +76,6 @@ def test_a_cached_library_that_cannot_be_loaded_is_not_used(
     with pytest.raises(NativeUnavailableError, match="--force"):
         library.load()
     assert accelerate(convolutional(), verbose=0).predict(X, verbose=0).shape == (16, 2)
-
-
-def test_a_library_of_something_else_is_not_used(fresh_library, monkeypatch) -> None:
-    import ctypes.util
-
-    other = ctypes.util.find_library("m") or pytest.skip("there is no libm to load")
-    monkeypatch.setattr(conv_build, "build", lambda **_: other)
-    with pytest.raises(NativeUnavailableError, match="cannot load libm"):
-        library.load()
 
 
 PACKAGE = Path(overlap_train.__file__).parent
@@ -130,13 +129,10 @@ def test_one_that_does_not_fit_is_as_good_as_none(installed, damage):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, None])
-def test_a_manifest_that_says_nothing_is_none(monkeypatch, tmp_path, text):
+def test_a_manifest_that_says_nothing_is_none_and_a_checkout_has_none(monkeypatch, tmp_path, text):
+    assert not library.bundled_library()
     monkeypatch.setattr(native_cache, "_DIRECTORY", tmp_path)
     (tmp_path / "liboverlap_conv.so").write_bytes(b"")
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
     assert bundled_library() is None
-
-
-def test_a_checkout_has_none():
-    assert not library.bundled_library()

@@ -1,7 +1,9 @@
-"""What is plain is copied; what is not says so, and whether anything is lost by that."""
+"""What is plain is copied and put back; what is not says so, and whether anything is lost by that."""
 
 from __future__ import annotations
 
+import collections
+import copy
 import dataclasses
 import datetime
 import enum
@@ -16,7 +18,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
 
+from overlap_train._copies.restoring import NotPutBackError, Restorer
 from overlap_train._copies.values import (
     Copier,
     NotPlainError,
@@ -25,6 +29,7 @@ from overlap_train._copies.values import (
     model_variables,
     places,
 )
+from tests.copies.strategies import VALUES, packed_and_unpacked
 
 
 def copied(value, **options):
@@ -49,6 +54,7 @@ class Board(dict):
 
 class Phase(enum.Enum):
     WARM = 1
+    MAIN = 2
 
 
 @dataclasses.dataclass
@@ -189,17 +195,6 @@ def test_of_keras_and_tensorflow_the_variables_are_taken_but_not_the_model_s(mak
     assert caught.value.constant
 
 
-def test_paths_and_dates_are_plain_and_a_date_in_a_named_zone_is_not():
-    zone = datetime.timezone(datetime.timedelta(hours=1))
-    for value in (Path("a"), datetime.datetime(2026, 1, 2, tzinfo=zone), datetime.timedelta(1)):
-        assert copied(value) is value
-
-
-def test_what_has_to_be_there_is_counted_by_what_holds_it():
-    value = copied(Box({"means": [tf.Variable(1.0), tf.Variable(2.0)], "best": Best(), "n": 3}))
-    assert places(value, "Box") == {"Box": 1, "Box.content": 3}
-
-
 def test_a_model_s_variables_are_known_by_keras_s_object_and_by_tensorflow_s(model):
     model.optimizer.build(model.trainable_variables)
     known = model_variables(model)
@@ -208,3 +203,169 @@ def test_a_model_s_variables_are_known_by_keras_s_object_and_by_tensorflow_s(mod
         assert id(variable.value) in known
     assert id(tf.Variable(0.0)) not in known
     assert not model_variables(None)
+
+
+def test_paths_and_dates_are_plain_and_what_has_to_be_there_is_counted_by_what_holds_it():
+    zone = datetime.timezone(datetime.timedelta(hours=1))
+    for value in (Path("a"), datetime.datetime(2026, 1, 2, tzinfo=zone), datetime.timedelta(1)):
+        assert copied(value) is value
+    value = copied(Box({"means": [tf.Variable(1.0), tf.Variable(2.0)], "best": Best(), "n": 3}))
+    assert places(value, "Box") == {"Box": 1, "Box.content": 3}
+
+
+class Meter:
+    def __init__(self, name="a"):
+        self.name, self.losses, self.phase = name, [], Phase.WARM
+
+    def turn(self):
+        self.losses.append(len(self.losses))
+        self.phase = Phase.MAIN
+
+    def __eq__(self, other):
+        return vars(self) == vars(other)
+
+
+def moved(value, live):
+    """Returns what a value becomes in another process, where `live` is in its place."""
+    return Restorer().put(live, packed_and_unpacked(Copier().copy(value)))
+
+
+@given(value=VALUES, live=VALUES)
+@settings(max_examples=60, deadline=None)
+def test_any_plain_value_comes_back_whatever_is_there(value, live):
+    there = copy.deepcopy(live)
+    found = moved(value, there)
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("live", "value"),
+    [
+        ([0], [1, [2]]),
+        ({"a": 0}, {"b": 1}),
+        ({0}, {1, 2}),
+        (collections.deque([0], 3), collections.deque([1, 2], 3)),
+        (collections.OrderedDict(b=1), collections.OrderedDict(a=1)),
+        (collections.Counter("ab"), collections.Counter("aab")),
+        (collections.defaultdict(list, a=[0]), collections.defaultdict(list, a=[1], b=[2])),
+        (types.SimpleNamespace(a=1), types.SimpleNamespace(a=[2], b=3)),
+        (np.zeros(2), np.ones(2)),
+        (Meter("a"), Meter("b")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_there_is_changed_itself(live, value):
+    found = moved(value, live)
+    assert found is live
+    assert np.array_equal(found, value) if isinstance(found, np.ndarray) else found == value
+
+
+@pytest.mark.parametrize(
+    ("live", "value"),
+    [
+        (np.zeros(3), np.ones(2)),
+        (np.zeros(2, "float32"), np.ones(2)),
+        (np.zeros(2), np.ones(2)),  # which cannot be written to
+        (collections.deque([0], 3), collections.deque([1])),
+        (None, {"a": [1]}),
+    ],
+)
+def test_what_does_not_fit_is_made_anew(live, value):
+    before = copy.deepcopy(live)
+    if isinstance(live, np.ndarray) and live.shape == np.shape(value):
+        live.flags.writeable = live.dtype != value.dtype
+    np.testing.assert_equal(moved(value, live), value)
+    np.testing.assert_equal(live, before)
+
+
+@pytest.mark.parametrize("make", [tf.Variable, keras.Variable])
+def test_a_variable_is_assigned(make):
+    live = make([0.0, 0.0])
+    assert moved({"v": make([1.0, 2.0])}, {"v": live})["v"] is live
+    assert live.numpy().tolist() == [1, 2]
+
+
+def test_a_metric_and_a_generator_of_seeds_go_on():
+    mean, seeds = keras.metrics.Mean(), keras.random.SeedGenerator(3)
+    mean.update_state([1.0, 3.0])
+    live = [keras.metrics.Mean(), keras.random.SeedGenerator(4)]
+    seeds.next()
+    moved([mean, seeds], live)
+    assert float(live[0].result()) == 2.0
+    np.testing.assert_array_equal(live[1].next(), seeds.next())
+
+
+@pytest.mark.parametrize(
+    ("value", "live", "reason"),
+    [
+        (tf.Variable([1.0]), None, "there is no variable in its place"),
+        (
+            tf.Variable([1.0]),
+            tf.Variable([1.0, 2.0]),
+            r"it was a variable of \(1,\) float32, and now it is one of \(2,\) float32",
+        ),
+        (Meter(), None, "there is no Meter in its place"),
+        (Meter(), object(), "there is no Meter in its place"),
+        (Phase.MAIN, enum.Enum("Phase", ["OTHER"]).OTHER, "a Phase has no such member"),
+    ],
+)
+def test_what_the_file_does_not_say_how_to_make_stays(value, live, reason):
+    with pytest.raises(NotPutBackError, match=reason):
+        moved(value, live)
+
+
+def test_attributes_that_cannot_be_put_back_are_named_and_the_others_are_put_back():
+    source, target = Meter("b"), Meter("a")
+    source.inner, source.later, target.inner = Meter("c"), 5, object()
+    target.losses.append(9)
+    state = packed_and_unpacked(Copier().copy(source))
+    restorer = Restorer()
+    restorer.attributes(target, {**state.attributes, "turn": 3, "__class__": 4}, "Meter")
+    assert (target.name, target.losses, target.later) == ("b", [], 5)
+    assert restorer.stay == [
+        "Meter.inner (its place holds a value of type object)",
+        "Meter.turn (it is no attribute)",
+        "Meter.__class__ (it is no attribute)",
+    ]
+    assert callable(target.turn)
+    source, target = Meter(), Meter()
+    source.file, target.file = None, (there := iter([1]))  # opened since
+    Restorer().attributes(target, Copier().copy(source).attributes, "Meter")
+    assert target.file is there
+
+
+def test_what_is_held_in_common_is_again_and_what_had_parted_is_parted():
+    board = {"turns": [1], "seen": []}
+    found = moved([board["turns"], board], [(live := {"turns": [], "seen": [0]})["turns"], live])
+    assert found[0] is found[1]["turns"]
+    assert found[1] is live
+    common = [0]
+    assert moved([[1], [2]], [common, common]) == [[1], [2]]
+    later = [1]
+    first, second = moved([later, {"a": later}], [None, {}])
+    assert first is second["a"]
+
+
+def test_a_copy_can_be_put_back_again_and_stays_as_it_was():
+    state = Copier().copy({"a": [np.zeros(1)]})
+    for _ in range(2):
+        found = Restorer().put(None, state)
+        found["a"][0] += 1
+        found["a"].append(2)
+    assert (len(state["a"]), state["a"][0].tolist()) == (1, [0])
+
+
+def test_what_an_object_says_itself_goes_to_its_own_method():
+    class Says:
+        def __init__(self, n):
+            self.n = n
+
+        def get_state(self):
+            return {"n": self.n, "rng": np.random.default_rng(self.n)}
+
+        def set_state(self, state):
+            self.n, self.drawn = state["n"], state["rng"].random()
+
+    live = Says(1)
+    assert moved([Says(5)], [live])[0] is live
+    assert (live.n, live.drawn) == (5, np.random.default_rng(5).random())

@@ -43,12 +43,19 @@ def test_row_that_was_cut_short_is_measured_again(tmp_path, cut_off) -> None:
     assert [row["key"] for row in new_record(tmp_path).rows] == ["a", "b"]
 
 
-def test_rows_of_other_sources_do_not_count(tmp_path) -> None:
+def test_rows_of_other_sources_and_an_end_that_was_cut_short_do_not_count(tmp_path) -> None:
     record = new_record(tmp_path)
-    record.add("a", {})
+    record.add("a", {"wrong": [], "clean": True})
+    assert verdict({"stage": "done"}, [record]) == 0
+    record.add("b", {"wrong": ["forward"]})
+    assert verdict({"stage": "done"}, [record]) == 1
     record.end("done", seconds=1)
     other = new_record(tmp_path, fingerprint="two")
     assert (other.status, other.rows) == (None, [])
+    path = tmp_path / "stage.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    again = new_record(tmp_path)
+    assert (again.status, [row["key"] for row in again.rows]) == (None, ["a", "b"])
 
 
 def test_fingerprint_changes_with_a_source_and_with_the_card(tmp_path, monkeypatch) -> None:
@@ -83,11 +90,8 @@ def test_stage_that_is_done_is_skipped_unless_again(tmp_path) -> None:
     assert target.record(tmp_path, "good").rows == first
     target.make_run(tmp_path, names).go(again=True)
     assert [row["pid"] for row in target.record(tmp_path, "good").rows] != [row["pid"] for row in first]
-
-
-def test_repeat_that_is_cut_off_leaves_nothing_marked_as_done(tmp_path) -> None:
-    target.make_run(tmp_path, ["good", "lacks"]).go()
-    states = target.make_run(tmp_path, ["good", "lacks"], budget_s=0).go(again=True)
+    # A repeat that is cut off leaves nothing marked as done.
+    states = target.make_run(tmp_path, names, budget_s=0).go(again=True)
     assert states == {"good": "not run", "lacks": "not run"}
 
 
@@ -146,14 +150,6 @@ def test_program_that_takes_too_long_is_out_of_time_and_not_failed(tmp_path) -> 
     assert output_of(["echo", "done"], context) == (0, ["done"])
 
 
-def test_row_that_is_wrong_makes_the_verdict(tmp_path) -> None:
-    record = new_record(tmp_path)
-    record.add("a", {"wrong": [], "clean": True})
-    assert verdict({"stage": "done"}, [record]) == 0
-    record.add("b", {"wrong": ["forward"]})
-    assert verdict({"stage": "done"}, [record]) == 1
-
-
 def page_of(tmp_path, *, emulated: bool) -> str:
     """A page with a stage in each state."""
     names = ("done", "partial", "failed", "unavailable", "cut off", "not run")
@@ -210,13 +206,3 @@ def test_emulated_page_says_so_in_title_headings_and_under_every_table(tmp_path)
 def test_what_decides_a_stages_results_is_there(stage):
     """Its digest is taken on the machine with the GPU, where nobody wants to hear that a folder has moved."""
     assert [source for source in stage.sources if not (ROOT / source).exists()] == []
-
-
-def test_an_end_that_was_cut_short_does_not_count(tmp_path) -> None:
-    record = new_record(tmp_path)
-    record.add("a", {})
-    record.end("done", seconds=1)
-    path = tmp_path / "stage.jsonl"
-    path.write_bytes(path.read_bytes()[:-9])
-    again = new_record(tmp_path)
-    assert (again.status, [row["key"] for row in again.rows]) == (None, ["a"])

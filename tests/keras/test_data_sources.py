@@ -10,7 +10,6 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._keras import data as keras_data
 from overlap_train._keras.data_sources import LentBatches
-from tests.data.sources import feed_of
 from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
 
 OFFSETS = [0, 4, 16, 32, 48]
@@ -64,32 +63,6 @@ def test_arrays_of_any_kind_stay_what_they_are(kind, shape):
         np.testing.assert_array_equal(copy, array)
     assert found[2] is None
     assert found[3:] == [3.0, 2.0]
-
-
-@pytest.mark.parametrize("offset", OFFSETS)
-def test_a_buffer_that_is_filled_anew_is_kept_as_it_was(offset):
-    buffer = at_offset((2, 2), offset)
-
-    def filling():
-        for number in range(20):
-            buffer[:] = number
-            yield buffer, np.full(2, number)
-
-    feed = feed_of(filling(), steps=3)
-    assert feed.keep(1 << 20)
-    opened = feed.new_pass()
-
-    def drawn(count):
-        found = [next(opened.iterator)[0].numpy()[0, 0] for _ in range(count)]
-        feed.used(opened, 0, count)
-        return found
-
-    first = drawn(6)
-    assert first[2:] == [2, 3, 4, 5]  # Keras has looked at the first two before
-    feed._kept.rewind(1, 0)
-    opened = feed._kept.open(1)
-    assert drawn(6) == first
-    assert drawn(2) == [6, 7]
 
 
 def test_what_is_not_dense_is_not_copied_here():

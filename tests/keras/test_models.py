@@ -10,19 +10,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._keras import models
-from overlap_train._keras import models as keras_models
 from tests.networks import CLASSES, arrays, crossentropy, sequential, subclassed
 
 X, Y = arrays(20)
-
-
-def test_own_methods_are_told_from_keras_s():
-    """Methods of Keras live in modules named keras...."""
-    assert keras_models.is_stock_method(sequential().train_step)
-    assert keras_models.is_stock_method(keras.metrics.Mean().update_state)
-    assert keras_models.is_stock_method(keras.metrics.MeanSquaredError().update_state)
-    assert not keras_models.is_stock_method(subclassed().call)
-    assert not keras_models.is_stock_method(lambda: None)
 
 
 def test_the_code_of_a_method_is_found_behind_its_decorators():
@@ -43,7 +33,7 @@ def test_the_code_of_a_method_is_found_behind_its_decorators():
         pass
 
     Own.fit = decorated(fit)
-    codes = keras_models.codes_of(Own(), "fit")
+    codes = models.codes_of(Own(), "fit")
     assert {fit.__code__, Own.fit.__code__} < codes
     assert helper.__code__ not in codes
     assert [code.co_filename for code in codes if "/keras/" in code.co_filename]
@@ -57,78 +47,85 @@ def test_an_override_is_the_users_and_not_what_a_library_puts_into_keras_s_class
     class Own(Middle):
         pass
 
-    assert keras_models.overriding_class(Own(), "fit") is Middle
-    assert keras_models.overriding_class(Own(), "evaluate") is None
-    assert keras_models.overriding_class(Own(), "no_such_method") is None
-    assert keras_models.overriding_class(sequential(), "fit") is None
+    assert models.overriding_class(Own(), "fit") is Middle
+    assert models.overriding_class(Own(), "evaluate") is None
+    assert models.overriding_class(Own(), "no_such_method") is None
+    assert models.overriding_class(sequential(), "fit") is None
     instance = sequential()
     instance.fit = lambda *arguments, **options: None
-    assert keras_models.overriding_class(instance, "fit") is type(instance)
-    stock = keras_models.KerasTrainer.fit
+    assert models.overriding_class(instance, "fit") is type(instance)
+    stock = models.KerasTrainer.fit
     monkeypatch.setattr(
-        keras_models.KerasTrainer, "fit", lambda *arguments, **options: stock(*arguments, **options)
+        models.KerasTrainer, "fit", lambda *arguments, **options: stock(*arguments, **options)
     )
-    assert keras_models.overriding_class(sequential(), "fit") is None
-    assert keras_models.overriding_class(Own(), "fit") is Middle
+    assert models.overriding_class(sequential(), "fit") is None
+    assert models.overriding_class(Own(), "fit") is Middle
 
 
 @pytest.mark.parametrize("autospec", [False, True])
 @pytest.mark.parametrize("name", ["fit", "evaluate", "make_test_function", "train_step"])
 def test_what_a_mock_puts_into_keras_s_class_is_not_keras_s(name, autospec):
     """A mock with Keras's signature takes its module's name from it, too."""
-    assert not keras_models.is_replaced(sequential(), name)
+    assert not models.is_replaced(sequential(), name)
     with mock.patch.object(keras.Model, name, autospec=autospec):
-        assert keras_models.is_replaced(sequential(), name)
-        assert not keras_models.is_stock_method(getattr(keras.Model, name))
-    assert not keras_models.is_replaced(sequential(), name)
+        assert models.is_replaced(sequential(), name)
+        assert not models.is_stock_method(getattr(keras.Model, name))
+    assert not models.is_replaced(sequential(), name)
 
 
-def test_classes_of_keras_s_are_told_from_those_of_its_own_tests():
-    """A class's module: Keras's tests are in its package, but are written as users write."""
-    assert keras_models.is_stock_method(keras.Sequential)
-    assert keras_models.is_stock_method(keras_models.KerasTrainer)
-    assert not keras_models.is_stock_method(type("Own", (keras.Sequential,), {}))
-    assert not keras_models.is_stock_method(
-        type("Fake", (), {"__module__": "keras.src.trainers.trainer_test"})
-    )
-    assert not keras_models.is_stock_method(type("Fake", (), {"__module__": "keras_hub.models"}))
+def fake(module):
+    return type("Fake", (), {"__module__": module})
 
 
-def test_what_wraps_a_stock_function_is_not_one():
-    @functools.wraps(keras.losses.mean_squared_error)
-    def own(y, y_pred):
-        return y_pred
+STOCK = {
+    "method": (lambda: sequential().train_step, True),
+    "metric": (lambda: keras.metrics.Mean().update_state, True),
+    "wrapped metric": (lambda: keras.metrics.MeanSquaredError().update_state, True),
+    "function": (lambda: keras.losses.mean_squared_error, True),
+    "class": (lambda: keras.Sequential, True),
+    "trainer": (lambda: models.KerasTrainer, True),
+    "own method": (lambda: subclassed().call, False),
+    "own function": (lambda: lambda: None, False),
+    "what wraps Keras's": (lambda: functools.wraps(keras.losses.mean_squared_error)(lambda *_: 0.0), False),
+    "own class": (lambda: type("Own", (keras.Sequential,), {}), False),
+    # Keras's tests are in its package, but are written as users write.
+    "a test of Keras's": (lambda: fake("keras.src.trainers.trainer_test"), False),
+    "another package": (lambda: fake("keras_hub.models"), False),
+}
 
-    assert keras_models.is_stock_method(keras.losses.mean_squared_error)
-    assert not keras_models.is_stock_method(own)
+
+@pytest.mark.parametrize(("make", "stock"), STOCK.values(), ids=STOCK)
+def test_what_is_keras_s_is_told_from_what_is_not(make, stock):
+    """Methods and classes of Keras live in modules named keras...."""
+    assert models.is_stock_method(make()) is stock
 
 
 @pytest.mark.parametrize("name", ["fit", "evaluate"])
 def test_the_cell_of_a_method_holds_what_it_runs(name):
-    cell = keras_models.method_cell(name)
+    cell = models.method_cell(name)
     before = cell.cell_contents
     try:
         cell.cell_contents = lambda self, *args, **kwargs: "exchanged"
         assert getattr(sequential(), name)(X, Y) == "exchanged"
     finally:
         cell.cell_contents = before
-    assert keras_models.patched_by(sequential(), name) is None
+    assert models.patched_by(sequential(), name) is None
 
 
 def test_whether_a_model_is_compiled():
     """Model.compiled."""
     model = keras.Sequential([keras.layers.Dense(CLASSES)])
     with pytest.raises(ValueError, match="not compiled"):
-        keras_models.require_compiled(model)
+        models.require_compiled(model)
     model.compile("sgd", crossentropy(), metrics=["accuracy"])
-    keras_models.require_compiled(model)
+    models.require_compiled(model)
 
 
 def test_the_parts_of_a_model_are_listed():
     """Model._flatten_layers, _compile_loss, _compile_metrics."""
     model = sequential()
-    assert {model, *model.layers} <= set(keras_models.flat_layers(model))
-    loss, metrics = keras_models.compiled_parts(model)
+    assert {model, *model.layers} <= set(models.flat_layers(model))
+    loss, metrics = models.compiled_parts(model)
     assert not loss.built
     model.fit(X, Y, verbose=0)
     assert loss.built
@@ -137,11 +134,11 @@ def test_the_parts_of_a_model_are_listed():
 
 def test_steps_run_eagerly_for_the_model_or_for_the_whole_process():
     """Model.run_eagerly, tf.config.functions_run_eagerly."""
-    assert not keras_models.runs_eagerly(sequential())
-    assert keras_models.runs_eagerly(sequential(run_eagerly=True))
+    assert not models.runs_eagerly(sequential())
+    assert models.runs_eagerly(sequential(run_eagerly=True))
     tf.config.run_functions_eagerly(True)
     try:
-        assert keras_models.runs_eagerly(sequential())
+        assert models.runs_eagerly(sequential())
     finally:
         tf.config.run_functions_eagerly(False)
 
@@ -150,9 +147,9 @@ def test_a_variable_has_a_handle_for_each_replica():
     """Variable.value, which under a strategy is not one variable but several."""
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         mirrored = keras.Variable([1.0, 2.0])
-    assert keras_models.variable_handles(mirrored) == [mirrored.value.values[0].handle]
+    assert models.variable_handles(mirrored) == [mirrored.value.values[0].handle]
     variable = keras.Variable(1.0)
-    (handle,) = keras_models.variable_handles(variable)
+    (handle,) = models.variable_handles(variable)
     assert handle is variable.value.handle
     variable.assign(5.0)
     assert float(tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)) == 5.0
@@ -161,15 +158,15 @@ def test_a_variable_has_a_handle_for_each_replica():
 def test_what_can_be_trained_is_a_layer_and_a_trainer():
     """backend.tensorflow.trainer.TensorFlowTrainer: a base class, which need not be keras.Model's."""
 
-    class Both(keras.Layer, keras_models.KerasTrainer):
+    class Both(keras.Layer, models.KerasTrainer):
         def __init__(self):
             keras.Layer.__init__(self)
-            keras_models.KerasTrainer.__init__(self)
+            models.KerasTrainer.__init__(self)
 
-    assert keras_models.is_trainer(sequential())
-    assert keras_models.is_trainer(Both())
-    assert not keras_models.is_trainer(keras.layers.Dense(1))
-    assert not keras_models.is_trainer(object())
+    assert models.is_trainer(sequential())
+    assert models.is_trainer(Both())
+    assert not models.is_trainer(keras.layers.Dense(1))
+    assert not models.is_trainer(object())
 
 
 def test_a_scope_tells_which_variables_have_a_value_in_it():
@@ -177,8 +174,8 @@ def test_a_scope_tells_which_variables_have_a_value_in_it():
     variable, other = keras.Variable(1.0), keras.Variable(2.0)
     with keras.StatelessScope() as scope:
         variable.assign(3.0)
-    assert keras_models.scope_variable_ids(scope) == {id(variable)}
-    assert id(other) not in keras_models.scope_variable_ids(scope)
+    assert models.scope_variable_ids(scope) == {id(variable)}
+    assert id(other) not in models.scope_variable_ids(scope)
 
 
 kl = keras.layers
@@ -240,24 +237,12 @@ class Holds(keras.Model):
     ],
     ids=["functional", "own-loss", "sequential", "call", "inputs", "sequence", "patched", "attribute"],
 )
-def test_code_of_the_users_own_in_a_call_is_named(make, own):
+def test_code_of_the_users_own_in_a_call_is_named_and_has_no_graph(make, own):
     model = make()
     assert models.own_code_of(model) == own
     assert (models.stock_graph(model) is None) is (own is not None)
-
-
-def test_a_sequential_model_that_is_not_built_has_no_graph():
-    model = keras.Sequential([kl.Dense(2)])
-    assert models.stock_graph(model) is None
-    assert models.input_structure(model) is None
-
-
-def test_a_subclassed_model_has_no_graph():
-    class Twice(keras.Model):
-        def call(self, x):
-            return x * 2.0
-
-    assert models.stock_graph(Twice()) is None
+    unbuilt = keras.Sequential([kl.Dense(2)])
+    assert models.stock_graph(unbuilt) is models.input_structure(unbuilt) is None
 
 
 def test_nodes_come_in_the_order_of_the_calls():

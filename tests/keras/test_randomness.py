@@ -30,15 +30,18 @@ def drawn_from(name):
 
 
 @pytest.mark.parametrize("name", BIT_GENERATORS)
-def test_what_numpy_returns_is_taken(name):
+def test_what_numpy_and_python_return_is_taken(name):
     assert require_numpy_state(drawn_from(name)) == name
     legacy = np.random.RandomState(getattr(np.random, name)(3))
     legacy.standard_normal()
     assert require_numpy_state(legacy.get_state(legacy=False), legacy=True) == name
-
-
-def test_the_tuple_of_earlier_releases_is_taken():
+    # The tuple of earlier releases.
     assert require_numpy_state(np.random.RandomState(1).get_state(), legacy=True) == "MT19937"
+    generator = random.Random(1)
+    generator.gauss(0, 1)
+    require_python_state(generator.getstate())
+    for entropy in (None, 0, 2**512, [1, 2**40]):
+        require_seeds({**SEEDS, "entropy": entropy})
 
 
 OUT_OF_RANGE = [-400_000_000, -1, 625, 400_000_000, 2**70, 1.0, "1", None, True, np.arange(3)]
@@ -96,12 +99,6 @@ def test_a_state_has_all_of_its_parts_and_no_others(part):
         require_numpy_state(state)
 
 
-def test_a_state_of_pythons_is_taken():
-    generator = random.Random(1)
-    generator.gauss(0, 1)
-    require_python_state(generator.getstate())
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -121,11 +118,6 @@ def test_another_state_than_pythons_is_refused(change):
 
 
 SEEDS = {"entropy": 2**127, "spawn_key": (1, 2), "pool_size": 4, "n_children_spawned": 3}
-
-
-@pytest.mark.parametrize("entropy", [None, 0, 2**512, [1, 2**40]], ids=str)
-def test_seeds_are_taken(entropy):
-    require_seeds({**SEEDS, "entropy": entropy})
 
 
 @pytest.mark.parametrize(
@@ -191,6 +183,8 @@ def test_a_variable_that_somebody_else_restores_is_left_alone():
     assert not np.array_equal(shared.state.numpy(), before)
     set_random_states(states)
     np.testing.assert_array_equal(shared.state.numpy(), before)
+    with pytest.raises(ValueError, match="a state of"):
+        set_random_states({**states, "tensorflow": np.zeros(9, np.int64)})
 
 
 @pytest.mark.parametrize(
@@ -256,9 +250,3 @@ def test_a_state_of_earlier_releases_is_that_of_the_generator_that_numpy_begins_
     np.random.set_bit_generator(np.random.PCG64(1))
     set_numpy_state(state)
     assert np.random.normal() == expected
-
-
-def test_a_state_of_another_shape_is_refused():
-    tf.random.get_global_generator()
-    with pytest.raises(ValueError, match="a state of"):
-        set_random_states({**random_states(), "tensorflow": np.zeros(9, np.int64)})

@@ -1,4 +1,4 @@
-"""What training in parts or under `tf.distribute` needs of Keras."""
+"""What copying a model, training in parts and training under `tf.distribute` need of Keras."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import threading
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import replicas as keras_replicas
 from tests.networks import FEATURES, arrays, sequential, subclassed
 
-X, Y = arrays(20)
+X, _ = arrays(20)
 
 
 def test_a_model_knows_the_scope_that_made_it_and_so_does_its_optimizer():
@@ -106,3 +108,59 @@ def test_assignments_are_forgotten_in_the_block():
     with keras_replicas.without_updates(model):
         model.optimizer.iterations.assign_add(1)
     assert model.optimizer.iterations.numpy() == before
+
+
+def test_building_leaves_random_states_and_names_as_they_were():
+    keras.utils.set_random_seed(3)
+    names = dict(keras_copies.global_state.get_global_attribute("object_name_uids") or {})
+    with keras_copies.undisturbed():
+        sequential()
+        keras.random.normal((2,))
+        np.random.random()
+    assert dict(keras_copies.global_state.get_global_attribute("object_name_uids")) == names
+    inside = np.random.random(), float(tf.random.uniform(())), keras.random.randint((), 0, 10**6).numpy()
+    keras.utils.set_random_seed(3)
+    assert inside == (
+        np.random.random(),
+        float(tf.random.uniform(())),
+        keras.random.randint((), 0, 10**6).numpy(),
+    )
+
+
+def test_what_a_model_was_compiled_with():
+    model = sequential("sgd")
+    arguments = keras_copies.compile_arguments(model)
+    assert arguments["loss"] is model.loss
+    assert {"optimizer", "metrics", "weighted_metrics", "jit_compile", "run_eagerly"} <= set(arguments)
+    assert keras_copies.compile_arguments(keras.Sequential()) is None
+    assert {"name", "built", "compiled"} <= keras_copies.base_attributes()
+    keras_copies.build_optimizer(keras.Sequential())
+    for _ in range(2):
+        keras_copies.build_optimizer(model)
+        assert model.optimizer.built
+
+
+def test_functions_in_a_configuration_are_made_again_where_they_are_trusted():
+    layer = keras.layers.Lambda(lambda x: x + 1)
+    with pytest.raises(ValueError, match=r"unsafe|safe_mode"):
+        keras.layers.Lambda.from_config(layer.get_config())
+    with keras_copies.trusted():
+        assert keras.layers.Lambda.from_config(layer.get_config()) is not None
+
+
+def test_a_copy_is_frozen_where_the_model_is():
+    """_trainable of layers, trainable of variables."""
+    model, copy = sequential(), sequential()
+    model.layers[0].trainable = False
+    model.layers[-1].bias.trainable = False
+    keras_copies.set_trainable(copy, keras_copies.trainable(model))
+    assert [layer.trainable for layer in copy.layers] == [False, True, True]
+    assert [v.path for v in copy.trainable_variables] == [v.path for v in model.trainable_variables]
+    assert len(copy.trainable_variables) == 1
+    model.layers[0].trainable = model.layers[-1].trainable = True
+    keras_copies.set_trainable(copy, keras_copies.trainable(model))
+    assert [v.path for v in copy.trainable_variables] == [v.path for v in model.trainable_variables]
+    model.counter = keras.Variable(1.0)
+    model.layers[0].trainable = False
+    keras_copies.set_trainable(copy, keras_copies.trainable(model))
+    assert not copy.layers[0].trainable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import pytest
@@ -67,19 +67,8 @@ def test_other_models_and_methods_are_left_alone(model):
 
 
 def test_another_thread_goes_to_keras(model):
-    raised = []
-
-    def work():
-        try:
-            model.fit(None)
-        except ValueError as error:
-            raised.append(error)
-
-    with Through(model, told):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join(60)
-    assert len(raised) == 1
+    with Through(model, lambda *_: "handled"):
+        assert not on_a_thread(lambda: is_handled(model))
 
 
 def test_what_the_target_raises_keeps_its_cause(model):
@@ -113,79 +102,69 @@ def test_a_function_of_the_same_name_is_no_method_of_the_models():
 
 
 class Handles:
-    def __init__(self):
-        self.calls = []
+    """Notes and answers calls; is removed at its end, if it is not yet."""
+
+    def __init__(self, *, everywhere=False):
+        self.calls, self._options = [], {"everywhere": everywhere}
+        add_handler(self, **self._options)
 
     def __call__(self, original, model, name, *arguments, **options):
         self.calls.append((model, name, arguments, options))
         return "handled"
 
+    def remove(self):
+        remove_handler(self, **self._options)
 
-@pytest.mark.parametrize("everywhere", [True, False])
-def test_a_handler_takes_the_calls_of_all_models(model, everywhere):
-    handler = Handles()
-    add_handler(handler, everywhere=everywhere)
-    try:
-        assert model.fit(1, epochs=2) == model.evaluate(3) == "handled"
-        found = []
-        thread = threading.Thread(target=lambda: found.append(handled_elsewhere(model)))
-        thread.start()
-        thread.join(60)
-    finally:
-        remove_handler(handler, everywhere=everywhere)
-    assert handler.calls[:2] == [(model, "fit", (1,), {"epochs": 2}), (model, "evaluate", (3,), {})]
-    assert found == [everywhere]
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.remove()
 
 
-def handled_elsewhere(model):
+def on_a_thread(function):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result(60)
+
+
+def is_handled(model):
     try:
         return model.fit(None) == "handled"
     except ValueError:
         return False
 
 
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_a_handler_takes_the_calls_of_all_models(model, everywhere):
+    with Handles(everywhere=everywhere) as handler:
+        assert model.fit(1, epochs=2) == model.evaluate(3) == "handled"
+        assert on_a_thread(lambda: is_handled(model)) is everywhere
+    assert handler.calls[:2] == [(model, "fit", (1,), {"epochs": 2}), (model, "evaluate", (3,), {})]
+
+
 def test_a_handler_is_removed_on_another_thread(model):
-    outer, inner = Handles(), Handles()
-    add_handler(outer, everywhere=False)
-    add_handler(inner, everywhere=False)
-    thread = threading.Thread(target=remove_handler, args=(inner,), kwargs={"everywhere": False})
-    thread.start()
-    thread.join(60)
-    model.fit(1)
-    remove_handler(outer, everywhere=False)
+    with Handles() as outer:
+        inner = Handles()
+        on_a_thread(inner.remove)
+        model.fit(1)
     assert (len(outer.calls), len(inner.calls)) == (1, 0)
 
 
 def test_the_innermost_handler_of_a_thread_counts(model):
-    handlers = [Handles() for _ in range(3)]
-    add_handler(handlers[0], everywhere=True)
-    for handler in handlers[1:]:
-        add_handler(handler, everywhere=False)
+    handlers = [Handles(everywhere=True), Handles(), Handles()]
     called = []
     for handler in reversed(handlers):
         model.fit()
         called.append([len(each.calls) for each in handlers])
-        remove_handler(handler, everywhere=handler is handlers[0])
+        handler.remove()
     assert called == [[0, 0, 1], [0, 1, 1], [1, 1, 1]]
 
 
-def test_keras_does_what_is_asked_of_it_while_routing_is_suspended(model):
-    handler = Handles()
-    add_handler(handler, everywhere=False)
-    try:
+def test_keras_does_what_is_asked_of_it_while_routing_is_suspended_and_inside_its_fit(model):
+    with Handles() as handler:
         with suspended(), pytest.raises(ValueError, match="compile"):
             model.fit(None)
-        assert model.fit() == "handled"
-    finally:
-        remove_handler(handler, everywhere=False)
-
-
-def test_the_validation_inside_keras_s_fit_is_not_handled(model):
-    handler = Handles()
-    add_handler(handler, everywhere=False)
-    try:
         with pytest.raises(ValueError, match="compile"):
             model.evaluate(None, _use_cached_eval_dataset=False)
-    finally:
-        remove_handler(handler, everywhere=False)
-    assert handler.calls == []
+        assert handler.calls == []
+        assert model.fit() == "handled"

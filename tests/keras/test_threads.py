@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import keras
@@ -31,17 +30,8 @@ def seen():
 
 
 def on_a_thread(settings):
-    found = []
-
-    def run():
-        found.append(seen())
-        settings.apply()
-        found.append(seen())
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(60)
-    return found
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: (seen(), settings.apply(), seen())).result(60)[::2]
 
 
 @pytest.fixture
@@ -67,12 +57,9 @@ def test_another_thread_has_those_of_keras_s_start_until_it_is_given_ours():
     assert all(before[name] != after[name] for name in after)
 
 
-def test_what_has_not_been_set_is_keras_s_default():
-    before, after = on_a_thread(KerasSettings.of_this_thread())
-    assert after == before
-
-
 def test_a_scope_that_is_left_later_was_open_when_it_was_taken():
+    before, after = on_a_thread(KerasSettings.of_this_thread())
+    assert after == before, "what has not been set is Keras's default"
     with keras.saving.custom_object_scope({"Mine": Mine}):
         settings = KerasSettings.of_this_thread()
     assert on_a_thread(settings)[1]["mine"] is Mine
@@ -96,11 +83,8 @@ def records():
     return bool(tf.summary.should_record_summaries())
 
 
-def test_without_a_writer_nothing_is_recorded(elsewhere):
-    assert not elsewhere(records)
-
-
 def test_the_writer_comes_and_goes(elsewhere, tmp_path):
+    assert not elsewhere(records)
     with tf.summary.create_file_writer(str(tmp_path)).as_default():
         assert elsewhere(records)
         for condition in (False, lambda: False, tf.constant(False)):
@@ -134,13 +118,12 @@ def test_what_the_thread_sets_stays_until_the_other_one_sets_something_else(else
         tf.summary.experimental.set_step(None)
 
 
-def test_where_nothing_was_forked_it_runs():
-    assert threads._parent is None
-    threads.require_runtime()
-
-
 @pytest.mark.parametrize("used", [True, False])
 def test_a_fork_of_one_that_had_used_it_is_refused(monkeypatch, used):
+    tf.constant(1)
+    assert threads._is_running()
+    assert threads._parent is None
+    threads.require_runtime()
     monkeypatch.setattr(threads, "_parent", None)
     monkeypatch.setattr(threads, "_is_running", lambda: used)
     threads._note_fork()
@@ -149,11 +132,6 @@ def test_a_fork_of_one_that_had_used_it_is_refused(monkeypatch, used):
         return
     with pytest.raises(RuntimeError, match=rf"forked from process {os.getppid()} after that had used"):
         threads.require_runtime()
-
-
-def test_it_is_known_whether_the_runtime_runs():
-    tf.constant(1)
-    assert threads._is_running()
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

@@ -23,36 +23,28 @@ def warned(run):
     return result, [str(warning.message) for warning in caught]
 
 
-def test_the_cap_on_epochs_for_debugging():
-    """keras.config.max_epochs, and the warning of `fit`."""
-    assert keras_training.capped_epochs(7) == 7
-    keras.config.set_max_epochs(3)
-    try:
-        assert warned(lambda: keras_training.capped_epochs(2)) == (2, [])
-        assert warned(lambda: keras_training.capped_epochs(3)) == (3, [])
-        capped, told = warned(lambda: keras_training.capped_epochs(7))
-        history, keras_told = warned(lambda: sequential().fit(X, Y, epochs=7, verbose=0))
-        assert capped == len(history.epoch) == 3
-        assert told == keras_told
-    finally:
-        keras.config.set_max_epochs(None)
-
-
-def test_the_cap_on_steps_for_debugging():
-    """keras.config.max_steps_per_epoch, and the warning of `fit`; it caps an epoch of all batches too."""
-    assert keras_training.capped_steps(7) == 7
+@pytest.mark.parametrize("what", ["epochs", "steps"])
+def test_the_caps_for_debugging_are_those_of_fit_with_its_warning(what):
+    """keras.config.max_epochs, max_steps_per_epoch; the latter caps an epoch of all batches too."""
+    capped = {"epochs": keras_training.capped_epochs, "steps": keras_training.capped_steps}[what]
+    cap = {"epochs": keras.config.set_max_epochs, "steps": keras.config.set_max_steps_per_epoch}[what]
+    options = {"epochs": {"epochs": 7}, "steps": {"batch_size": 2, "steps_per_epoch": 7}}[what]
+    model = sequential()
+    assert capped(7) == 7
     assert keras_training.capped_steps(None) is None
-    keras.config.set_max_steps_per_epoch(3)
+    cap(3)
     try:
-        assert warned(lambda: keras_training.capped_steps(2)) == (2, [])
-        assert warned(lambda: keras_training.capped_steps(None))[0] == 3
-        capped, told = warned(lambda: keras_training.capped_steps(7))
-        model = sequential()
-        _, keras_told = warned(lambda: model.fit(X, Y, batch_size=2, steps_per_epoch=7, verbose=0))
-        assert capped == int(model.optimizer.iterations) == 3
+        assert warned(lambda: capped(2)) == (2, [])
+        count, told = warned(lambda: capped(7))
+        history, keras_told = warned(lambda: model.fit(X, Y, **options, verbose=0))
+        assert count == (len(history.epoch) if what == "epochs" else int(model.optimizer.iterations)) == 3
         assert told == keras_told
+        if what == "steps":
+            assert warned(lambda: capped(None))[0] == 3
+        else:
+            assert warned(lambda: capped(3)) == (3, [])
     finally:
-        keras.config.set_max_steps_per_epoch(None)
+        cap(None)
 
 
 def test_the_train_function_is_keras_s_and_compile_takes_it_away():
@@ -69,21 +61,6 @@ def test_the_train_function_is_keras_s_and_compile_takes_it_away():
     assert keras_training.train_function(model) is not function
     model.compile("sgd", "mse")
     assert keras_training.train_function(model) is None
-
-
-def test_a_train_function_of_the_users_own_is_told_from_keras_s():
-    class Own(keras.Sequential):
-        def make_train_function(self, force=False):
-            self.train_function = lambda iterator: {}
-
-    model = Own([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy())
-    assert not keras_models.is_stock_method(keras_training.begin_training(model))
-
-
-def test_steps_per_execution_groups_steps_and_is_one_unless_it_is_set():
-    assert keras_training.steps_per_execution(sequential()) == 1
-    assert keras_training.steps_per_execution(sequential(steps_per_execution=3)) == 3
 
 
 def test_a_model_is_called_for_training_where_its_call_knows_that():
@@ -129,39 +106,43 @@ def test_the_test_function_is_keras_s_and_compile_makes_another():
     assert keras_training.test_function(model) is not function
 
 
-def test_a_test_function_of_the_users_own_is_told_from_keras_s():
-    """make_test_function, test_function: what they run need not be `test_step`."""
+def test_functions_of_the_users_own_are_told_from_keras_s():
+    """make_train_function, make_test_function: what they run need not be `test_step`."""
 
     class Own(keras.Sequential):
+        def make_train_function(self, force=False):
+            self.train_function = lambda iterator: {}
+
         def make_test_function(self, force=False):
             self.test_function = lambda iterator: {}
 
+    own = Own([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    own.compile("sgd", crossentropy(), steps_per_execution=3)
+    assert not keras_models.is_stock_method(keras_training.begin_training(own))
+    assert keras_training.has_own_test_function(own)
     model = sequential()
     assert not keras_training.has_own_test_function(model)
     model.evaluate(X, Y, verbose=0)
     assert not keras_training.has_own_test_function(model)
     model.test_function = lambda iterator: {}
     assert keras_training.has_own_test_function(model)
-    assert keras_training.has_own_test_function(Own())
+    assert [keras_training.steps_per_execution(m) for m in (model, own)] == [1, 3]
 
 
-def evaluations(model, data, callbacks=(), **options):
-    listed = keras.callbacks.CallbackList(callbacks, model=model)
-    evaluate = keras_training.FitEvaluation(model, lambda: data, **options)
-    for _ in range(2):
-        logs, _ = evaluate(listed)
-        yield logs
-
-
-def test_a_validation_by_the_models_own_evaluate_is_that_of_fit():
+def test_a_validation_by_the_models_own_evaluate_is_that_of_fit_and_tells_its_callbacks():
     """TFEpochIterator, _eval_epoch_iterator, _use_cached_eval_dataset, of which one is kept."""
+    heard = []
 
-    def shuffled():
-        return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(20, seed=1).batch(4)
+    class Listening(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            heard.append(batch)
 
     class Own(keras.Sequential):
         def evaluate(self, *arguments, **options):
-            return {**super().evaluate(*arguments, **options), "own": float(len(told))}
+            return {**super().evaluate(*arguments, **options), "own": 2.0}
+
+    def shuffled():
+        return tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(20, seed=1).batch(4)
 
     def build():
         keras.utils.set_random_seed(1)
@@ -169,24 +150,14 @@ def test_a_validation_by_the_models_own_evaluate_is_that_of_fit():
         model.compile(keras.optimizers.SGD(0.0), crossentropy(), metrics=["accuracy"])
         return model
 
-    told = [1, 2]
-    expected, actual = build(), build()
+    expected, model = build(), build()
     fit = expected.fit(X, Y, epochs=2, verbose=0, validation_data=shuffled(), validation_steps=2)
-    logs = list(evaluations(actual, (shuffled(), None, None), batch_size=None, steps=2))
+    listed = keras.callbacks.CallbackList([Listening()], model=model)
+    data = (shuffled(), None, None)
+    evaluate = keras_training.FitEvaluation(model, lambda: data, batch_size=None, steps=2)
+    logs = [evaluate(listed)[0] for _ in range(2)]
     for epoch, ours in enumerate(logs):
-        theirs = {name: fit.history[f"val_{name}"][epoch] for name in ours}
-        assert ours == pytest.approx(theirs, rel=1e-5)
+        assert ours == pytest.approx({name: fit.history[f"val_{name}"][epoch] for name in ours}, rel=1e-5)
         assert ours["own"] == 2.0
     assert logs[0]["loss"] != logs[1]["loss"], "the second one began anew"
-
-
-def test_a_validation_by_the_models_own_evaluate_tells_the_callbacks_of_the_fit():
-    heard = []
-
-    class Listening(keras.callbacks.Callback):
-        def on_test_batch_end(self, batch, logs=None):
-            heard.append(batch)
-
-    model = sequential()
-    list(evaluations(model, (X, Y, None), [Listening()], batch_size=8, steps=None))
-    assert heard == [0, 1, 2] * 2
+    assert heard == [0, 1] * 2

@@ -1,4 +1,4 @@
-"""Accounts of epochs as lines of JSON and as scalars of TensorBoard."""
+"""Accounts of epochs as lines of JSON, as scalars of TensorBoard and as a table."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import errno
 import json
 import math
 import os
+import re
 import threading
 from dataclasses import asdict
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from overlap_train.monitoring.account_files import AccountLog, AccountWriter
+from overlap_train.monitoring.table import format_epoch_table, format_metric
 from overlap_train.records import EpochAccount
 from tests.support.values import Unprintable
 
@@ -31,7 +35,7 @@ def test_line_holds_the_account_and_the_metrics(tmp_path):
     path = tmp_path / "new" / "accounts.jsonl"
     with AccountLog(path) as log:
         log.write(_ACCOUNT, {"loss": 0.25, "val_loss": np.float32(0.5)})
-    (record,) = _records(path)
+        (record,) = _records(path)  # before it is closed
     assert record == asdict(_ACCOUNT) | {"metrics": {"loss": 0.25, "val_loss": 0.5}}
     assert [record[name] for name in ("epoch", "steps", "trained_s", "slow_host")] == [2, 469, 3.5, None]
 
@@ -73,21 +77,10 @@ def test_a_pipe_is_written_to_and_not_read(tmp_path):
         assert json.loads(reader.readline())["epoch"] == 2
 
 
-def test_line_can_be_read_before_close(tmp_path):
-    with AccountLog(tmp_path / "log") as log:
-        log.write(_ACCOUNT)
-        assert len(_records(tmp_path / "log")) == 1
-
-
-def test_reopened_log_goes_on_behind_what_was_there(tmp_path):
-    for _ in range(2):
-        with AccountLog(tmp_path / "log") as log:
-            log.write(_ACCOUNT)
-    assert len(_records(tmp_path / "log")) == 2
-
-
 @pytest.mark.parametrize(
-    ("rest", "epochs"), [('{"epoch": 1', [0, 2]), ('{"epoch": 1}', [0, 1, 2]), ("", [0, 2])]
+    ("rest", "epochs"),
+    [('{"epoch": 1', [0, 2]), ('{"epoch": 1}', [0, 1, 2]), ("", [0, 2]), ("[" * 100_000, [0, 2])],
+    ids=["half", "whole", "none", "nested too deep"],
 )
 def test_half_a_line_left_by_a_crash_does_not_spoil_the_next(tmp_path, rest, epochs):
     path = tmp_path / "log"
@@ -95,13 +88,6 @@ def test_half_a_line_left_by_a_crash_does_not_spoil_the_next(tmp_path, rest, epo
     with AccountLog(path) as log:
         log.write(_ACCOUNT)
     assert [record["epoch"] for record in _records(path)] == epochs
-
-
-def test_half_a_line_that_is_nested_too_deep_is_cut_off(tmp_path):
-    (tmp_path / "log").write_text("[" * 100_000)
-    with AccountLog(tmp_path / "log") as log:
-        log.write(_ACCOUNT)
-    assert [record["epoch"] for record in _records(tmp_path / "log")] == [2]
 
 
 def test_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
@@ -143,25 +129,19 @@ def test_close_twice_is_once_and_a_late_write_is_refused(tmp_path, make):
         made.write(_ACCOUNT, **({} if make is AccountLog else {"step": 0}))
 
 
-def test_forgotten_writer_warns(tmp_path):
-    writer = AccountWriter(tmp_path)
-    with pytest.warns(ResourceWarning, match="was not closed"):
-        del writer
-
-
-def test_forgotten_log_warns_and_closes_its_file(tmp_path):
-    log = AccountLog(tmp_path / "log")
+def test_what_is_forgotten_warns_and_closes_its_file(tmp_path):
+    log, writer = AccountLog(tmp_path / "log"), AccountWriter(tmp_path / "scalars")
     descriptor = log._descriptor
-    with pytest.warns(ResourceWarning, match="was not closed"):
-        del log
+    for made in (log, writer):
+        with pytest.warns(ResourceWarning, match="was not closed"):
+            made.__del__()
     with pytest.raises(OSError) as caught:
         os.fstat(descriptor)
     assert caught.value.errno == errno.EBADF
-
-
-def test_a_folder_in_the_place_of_the_file_is_an_error_and_no_leak(tmp_path):
     with pytest.raises(IsADirectoryError):
         AccountLog(tmp_path)
+    with pytest.raises(FileExistsError):
+        AccountWriter(tmp_path / "log")
 
 
 # Scalars of TensorBoard.
@@ -180,11 +160,13 @@ def _scalars(log_dir) -> dict[tuple[str, int], float]:
 
 def test_seconds_and_metrics_stand_at_the_step_given(tmp_path):
     with AccountWriter(tmp_path) as writer:
-        writer.write(_ACCOUNT, {"loss": 0.25}, step=2)
+        writer.write(_ACCOUNT, {"loss": 0.25, "acc": math.nan}, step=2)
+        before_close = _scalars(tmp_path)
     none = ("waited_s", "snapshot_s", "delivered_s", "rolled_back_s", "slow_host_s")
     seconds = {"trained_s": 3.5, "validated_s": 1.0, "hidden_s": 0.75, **dict.fromkeys(none, 0.0)}
     expected = {(f"account/{name}", 2): value for name, value in seconds.items()}
-    assert _scalars(tmp_path) == expected | {("validation/loss", 2): 0.25}
+    assert math.isnan(before_close.pop(("validation/acc", 2)))
+    assert before_close == expected | {("validation/loss", 2): 0.25}
 
 
 def test_what_is_no_number_is_left_out_whatever_it_raises(tmp_path):
@@ -203,16 +185,11 @@ def test_no_name_of_a_metric_costs_the_epoch(tmp_path):
     assert values == [1.0, 2.0, 4.0]
 
 
-def test_values_are_on_disk_before_close(tmp_path):
-    with AccountWriter(tmp_path) as writer:
-        writer.write(_ACCOUNT, {"loss": math.nan}, step=0)
-        assert math.isnan(_scalars(tmp_path)["validation/loss", 0])
-
-
 def test_default_writer_and_step_of_the_thread_stay_as_they_were(tmp_path):
     own = tf.summary.create_file_writer(str(tmp_path / "own"))
     with own.as_default(step=7), AccountWriter(tmp_path / "ours") as writer:
-        writer.write(_ACCOUNT, step=2)
+        with tf.summary.record_if(False):  # which switches off the user's
+            writer.write(_ACCOUNT, step=2)
         tf.summary.scalar("mine", 1.0)
         assert tf.summary.experimental.get_step() == 7
     assert not tf.summary.should_record_summaries()
@@ -221,13 +198,99 @@ def test_default_writer_and_step_of_the_thread_stay_as_they_were(tmp_path):
     assert {step for _, step in _scalars(tmp_path / "ours")} == {2}
 
 
-def test_summaries_switched_off_by_the_user_do_not_switch_off_ours(tmp_path):
-    with tf.summary.record_if(False), AccountWriter(tmp_path) as writer:
-        writer.write(_ACCOUNT, step=0)
-    assert ("account/trained_s", 0) in _scalars(tmp_path)
+_FIRST = (
+    EpochAccount(0, 469, trained_s=3.251, validated_s=1.04, hidden_s=1.0, waited_s=0.04),
+    {"accuracy": 0.91234, "loss": 0.3, "val_accuracy": 0.97, "val_loss": 0.1},
+)
+_SECOND = (
+    EpochAccount(1, 469, trained_s=3.0, validated_s=1.0, hidden_s=0.5, waited_s=0.0),
+    {"accuracy": 0.95, "loss": 0.2},
+)
 
 
-def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(FileExistsError):
-        AccountWriter(tmp_path / "file")
+def test_table_of_an_ordinary_fit():
+    assert format_epoch_table([_FIRST, _SECOND]).splitlines() == [
+        "epoch  accuracy    loss  val_accuracy  val_loss  trained  validated  hidden  waited",
+        "                                                       s          s       s       s",
+        "-----  --------  ------  ------------  --------  -------  ---------  ------  ------",
+        "    1    0.9123  0.3000        0.9700    0.1000     3.25       1.04    1.00    0.04",
+        "    2    0.9500  0.2000             -         -     3.00       1.00    0.50    0.00",
+        "-----  --------  ------  ------------  --------  -------  ---------  ------  ------",
+        "total                                               6.25       2.04    1.50    0.04",
+    ]
+
+
+def test_time_rolled_back_and_a_slow_host_are_shown_only_where_there_were_some():
+    assert format_epoch_table([]) == "No epoch was trained."
+    assert not {"rolled", "slow"} & set(format_epoch_table([_FIRST]).split())
+    rolled_back = EpochAccount(2, 469, trained_s=1.0, rolled_back_s=2.5)
+    assert format_epoch_table([_FIRST, (rolled_back, {})]).splitlines()[-1].endswith("2.50")
+    slow = EpochAccount(2, 469, trained_s=9.0, slow_host=3, slow_host_s=2.5)
+    lines = format_epoch_table([_SECOND, (slow, {"m" * 120: 1.0})]).splitlines()
+    assert any("m" * 120 in line for line in lines), "a name wider than the table is not cut"
+    lines = format_epoch_table([_SECOND, (slow, {})]).splitlines()
+    assert lines[0].endswith("slow host")
+    assert lines[3].endswith("0.00")
+    assert lines[4].endswith("3: 2.50")
+
+
+def test_validation_metrics_stand_after_training_metrics_that_come_later():
+    table = format_epoch_table([_FIRST, (_SECOND[0], {"learning_rate": 1e-4})])
+    heading = table.splitlines()[0].split()
+    assert heading.index("learning_rate") < heading.index("val_accuracy")
+    assert "1.000e-04" in table
+
+
+def test_wide_table_goes_on_below_and_loses_nothing():
+    names = [f"val_metric_{i:02}" for i in range(23)]
+    table = format_epoch_table([(_FIRST[0], {name: float(i) for i, name in enumerate(names)})])
+    assert max(map(len, table.splitlines())) <= 100
+    assert re.findall(r"val_metric_\d\d", table) == names
+    assert re.findall(r"\d+\.\d{4}", table) == [f"{i:.4f}" for i in range(23)]
+    assert table.splitlines()[-1].split() == ["total", "3.25", "1.04", "1.00", "0.04"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.25, "0.2500"),
+        (0, "0.0000"),
+        (-0.5, "-0.5000"),
+        (0.00012, "1.200e-04"),
+        (-1.5e7, "-1.500e+07"),
+        (99999, "99999.0000"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (None, "-"),
+    ],
+)
+def test_metric_values_stay_readable(value, text):
+    assert format_metric(value) == text
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.builds(
+                EpochAccount,
+                st.integers(0, 10_000),
+                st.integers(0, 100),
+                trained_s=st.floats(0, 1e6),
+                rolled_back_s=st.floats(0, 10),
+            ),
+            st.dictionaries(st.sampled_from(["loss", "val_loss", "a_long_metric_name"]), st.floats(width=32)),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(1, 120),
+)
+def test_columns_are_aligned_in_every_block(rows, width):
+    for block in format_epoch_table(rows, width=width).split("\n\n"):
+        lines = block.splitlines()
+        ends = {
+            match.end()
+            for match in re.finditer("-+", next(line for line in lines if set(line) == {"-", " "}))
+        }
+        for line in lines:
+            assert {m.end() for m in re.finditer(r"\S+(?: back)?", line)} <= ends

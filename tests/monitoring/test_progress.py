@@ -138,37 +138,25 @@ def test_silence_in_a_log_file_is_broken_at_most_every_30_s(make):
         "epoch 1/3: 5/10 steps, 0.2 steps/s, validating 1: 2/7, 2: 0/7 shards, loss 0.2500",
         "epoch 1/3: 5/10 steps, 0.1 steps/s, validating 1: 2/7, 2: 0/7 shards, loss 0.2500",
     ]
-
-
-def test_waiting_for_the_last_validation_shows_life_too(make):
-    reporter, stream, clock = make()
-    reporter.epoch_begin(0)
     reporter.epoch_trained(0, {}, 0.0)
-    clock.now_s = 31
+    clock.now_s += 31
     reporter.validation_pending([(0, 6, 7)])
-    assert _lines(stream)[-1] == "validating 1: 6/7 shards"
+    assert _lines(stream)[-1] == "validating 1: 6/7 shards", "waiting for the last validation shows life too"
 
 
-def test_metrics_given_as_a_function_are_computed_only_to_be_shown(make):
-    calls = []
-    reporter, _, clock = make()
-    for step in range(5):
-        reporter.steps_done(0, step, lambda: calls.append(1) or _LOSS)
-    assert calls == []
-    clock.now_s = 31
-    reporter.steps_done(0, 5, lambda: calls.append(1) or _LOSS)
-    assert calls == [1]
-
-
-def test_unknown_length_is_learned_from_the_first_epoch():
-    clock, stream = _Clock(), io.StringIO()
-    reporter = ProgressReporter(2, None, stream=stream, clock=clock, heartbeat_s=1)
-    clock.now_s = 1
-    reporter.steps_done(0, 4, {})
-    reporter.epoch_trained(0, {}, 1.0)
-    reporter.epoch_begin(1)
-    clock.now_s = 2
-    reporter.steps_done(1, 2, {})
+def test_metrics_given_as_a_function_are_computed_only_to_be_shown_and_the_length_is_learned():
+    calls, clock, stream = [], _Clock(), io.StringIO()
+    with ProgressReporter(2, None, stream=stream, clock=clock, heartbeat_s=1) as reporter:
+        for step in range(4):
+            reporter.steps_done(0, step, lambda: calls.append(1) or _LOSS)
+        assert calls == []
+        clock.now_s = 1
+        reporter.steps_done(0, 4, lambda: calls.append(1) or _LOSS)
+        assert calls == [1]
+        reporter.epoch_trained(0, {}, 1.0)
+        reporter.epoch_begin(1)
+        clock.now_s = 2
+        reporter.steps_done(1, 2, {})
     assert "4/? steps" in _lines(stream)[0]
     assert "2/4 steps" in _lines(stream)[-1]
 
@@ -217,30 +205,17 @@ def test_epoch_whose_validation_was_left_out_does_not_hold_up_later_lines(make):
     assert [line[:9] for line in _lines(stream)] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
 
 
-def test_epoch_thrown_away_by_a_rollback_leaves_no_line(make):
-    reporter, stream, _ = make(verbose=2)
-    for epoch in (0, 1):
-        reporter.epoch_begin(epoch)
-        reporter.epoch_trained(epoch, {"loss": float(epoch)}, 1.0, validation_follows=True)
-    reporter.epoch_validated(0, _VAL_LOSS)
-    reporter.epoch_begin(1)
-    reporter.epoch_trained(1, {"loss": 7.0}, 1.0)
-    reporter.close()
-    assert [line.split("loss ")[1][:6] for line in _lines(stream)] == ["0.0000", "7.0000"]
-
-
-def test_lines_held_back_are_written_at_close_when_the_run_is_interrupted(make):
+def test_epoch_thrown_away_by_a_rollback_leaves_no_line_and_close_writes_what_was_held_back(make):
     reporter, stream, _ = make(verbose=2)
     with reporter:
-        reporter.epoch_begin(0)
-        reporter.epoch_trained(0, _LOSS, 1.0, validation_follows=True)
+        for epoch in (0, 1):
+            reporter.epoch_begin(epoch)
+            reporter.epoch_trained(epoch, {"loss": float(epoch)}, 1.0, validation_follows=True)
         assert stream.getvalue() == ""
-    assert _lines(stream) == ["epoch 1/3: 0 steps in 1.0 s, loss 0.2500"]
-
-
-class _BrokenPipe(_Terminal):
-    def write(self, text: str) -> int:
-        raise BrokenPipeError
+        reporter.epoch_validated(0, _VAL_LOSS)
+        reporter.epoch_begin(1)
+        reporter.epoch_trained(1, {"loss": 7.0}, 1.0, validation_follows=True)
+    assert [line.split("loss ")[1][:6] for line in _lines(stream)] == ["0.0000", "7.0000"]
 
 
 def _closed_file() -> io.StringIO:
@@ -250,20 +225,13 @@ def _closed_file() -> io.StringIO:
     return stream
 
 
-def test_without_standard_output_nothing_is_shown(make, monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    reporter = ProgressReporter(3, 10)
-    _fit(reporter)
-    reporter.message("lost")
-    reporter.close()
+@pytest.mark.parametrize("make_stream", [lambda: Breaks(0), _closed_file, lambda: None])
+def test_a_stream_that_is_broken_or_missing_does_not_end_the_training(make_stream, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", make_stream())
+    with ProgressReporter(3, 10) as reporter:
+        _fit(reporter)
+        reporter.message("lost")
     assert reporter.messages == ["lost"]
-
-
-@pytest.mark.parametrize("make_stream", [_BrokenPipe, _closed_file])
-def test_broken_stream_does_not_end_the_training(make, make_stream):
-    reporter, _, _ = make(make_stream())
-    _fit(reporter)
-    reporter.close()
 
 
 def test_bar_of_the_caller_on_the_same_terminal_stays_whole(make):
@@ -307,25 +275,24 @@ def test_a_stream_that_breaks_is_silent_from_then_on():
     assert [stream.write(text) for text in ("one", "two", "three")] == [3, 3, 5]
     stream.flush()
     assert (below.getvalue(), below.attempts) == ("one", 2)
+    missing = TolerantStream(None)
+    assert missing.write("lost") == 4
+    missing.flush()
+    assert not is_terminal(missing)
 
 
-def test_a_closed_stream_is_a_broken_one_and_a_missing_character_is_not():
-    closed = io.StringIO()
-    closed.close()
-    TolerantStream(closed).write("lost")
+def test_a_missing_character_breaks_nothing_and_the_stream_passes_for_that_below():
     below = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     stream = TolerantStream(below)
     for text in ("größer, ", "smaller"):
         stream.write(text)
     stream.flush()
     assert below.buffer.getvalue() == rb"gr\xf6\xdfer, smaller"
-
-
-def test_no_stream_is_a_broken_one():
-    stream = TolerantStream(None)
-    assert stream.write("lost") == 4
-    stream.flush()
-    assert not is_terminal(stream)
+    assert stream == below
+    assert stream == TolerantStream(below)
+    assert hash(stream) == hash(below)
+    assert stream != TolerantStream(io.StringIO())
+    assert stream.closed is False
 
 
 class Teed:
@@ -370,34 +337,23 @@ def test_what_cannot_tell_whether_it_is_a_terminal_is_none(kind):
     assert below.text == "kept"
 
 
-def test_it_passes_for_the_stream_below():
-    below = io.StringIO()
-    one, other = TolerantStream(below), TolerantStream(below)
-    assert one == below
-    assert one == other
-    assert hash(one) == hash(below)
-    assert one != TolerantStream(io.StringIO())
-    assert one.closed is False
-
-
 @pytest.mark.parametrize(
     ("term", "columns", "lines", "expected"),
-    [("xterm", 80, 24, True), ("dumb", 80, 24, False), ("xterm", 0, 0, False)],
+    [("xterm", 80, 24, True), ("dumb", 80, 24, False), ("xterm", 0, 0, False), ("xterm", None, None, True)],
 )
 def test_a_terminal_has_a_size_and_can_go_back(monkeypatch, term, columns, lines, expected):
-    monkeypatch.setenv("TERM", term)
-    _resize(monkeypatch, columns, lines)
-    assert is_terminal(_Terminal()) is expected
-    assert not is_terminal(io.StringIO())
+    """One whose size is not known is believed."""
 
-
-def test_a_terminal_without_a_descriptor_is_believed(monkeypatch):
     def fails(descriptor):
         raise OSError
 
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(os, "get_terminal_size", fails)
-    assert is_terminal(_Terminal())
+    monkeypatch.setenv("TERM", term)
+    if columns is None:
+        monkeypatch.setattr(os, "get_terminal_size", fails)
+    else:
+        _resize(monkeypatch, columns, lines)
+    assert is_terminal(_Terminal()) is expected
+    assert not is_terminal(io.StringIO())
 
 
 @pytest.mark.parametrize("console", [Console(), Numbered()], ids=["no descriptor", "no number"])

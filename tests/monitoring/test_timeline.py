@@ -24,44 +24,37 @@ def _train(start_s: float, end_s: float, epoch: int = 0, name: str = "train") ->
     return Span(name, "main", start_s, end_s, epoch)
 
 
-def _bars(*spans: Span, pixel_s: float = 0.1) -> list[tuple]:
-    bars = merged_bars(spans, pixel_s=pixel_s)["main"]
-    return [(bar.name, bar.epoch, bar.depth, bar.start_s, bar.end_s) for bar in bars]
-
-
 def test_training_thread_comes_first_and_worker_2_before_worker_10():
     names = ["worker-10", "worker-2", "a", "zmain", "2", "worker"]
     spans = [Span("train" if name == "zmain" else "validate", name, 0, 1) for name in names]
     assert thread_order(spans) == ["zmain", "2", "a", "worker", "worker-2", "worker-10"]
 
 
-def test_many_short_steps_become_one_bar():
-    steps = [_train(i / 100, i / 100 + 0.009) for i in range(100)]
-    assert _bars(*steps) == [("train", 0, 0, 0.0, 0.999)]
+BARS = {
+    "many short steps": ([_train(i / 100, i / 100 + 0.009) for i in range(100)], [("train", 0, 0, 0, 0.999)]),
+    "a gap wider than a pixel": (
+        [_train(0, 1), _train(1.2, 2)],
+        [("train", 0, 0, 0, 1), ("train", 0, 0, 1.2, 2)],
+    ),
+    "other epochs and names": (
+        [_train(0, 1), _train(1, 1.01, name="snapshot"), _train(1.01, 2, epoch=1)],
+        [("train", 0, 0, 0, 1), ("snapshot", 0, 0, 1, 1.01), ("train", 1, 0, 1.01, 2)],
+    ),
+    "across what is narrower than a pixel": (
+        [_train(0, 1), _train(1, 1.01, name="snapshot"), _train(1.01, 2)],
+        [("train", 0, 0, 0, 2), ("snapshot", 0, 0, 1, 1.01)],
+    ),
+    "inside another, also from its begin on": (
+        [_train(0, 1, name="in"), _train(0, 3, name="out"), _train(2, 3, name="in"), _train(3, 4)],
+        [("out", 0, 0, 0, 3), ("in", 0, 1, 0, 1), ("in", 0, 1, 2, 3), ("train", 0, 0, 3, 4)],
+    ),
+}
 
 
-def test_gap_wider_than_a_pixel_stays_visible():
-    assert len(_bars(_train(0, 1), _train(1.2, 2))) == 2
-
-
-def test_epochs_and_names_are_not_merged():
-    spans = (_train(0, 1), _train(1, 1.01, name="snapshot"), _train(1.01, 2, epoch=1))
-    assert [bar[:2] for bar in _bars(*spans)] == [("train", 0), ("snapshot", 0), ("train", 1)]
-
-
-def test_steps_are_merged_across_what_is_narrower_than_a_pixel():
-    spans = (_train(0, 1), _train(1, 1.01, name="snapshot"), _train(1.01, 2))
-    assert [(bar[0], *bar[3:]) for bar in _bars(*spans)] == [("train", 0, 2), ("snapshot", 1, 1.01)]
-
-
-def test_span_inside_another_lies_deeper_also_when_it_begins_with_it():
-    spans = (_train(0, 1, name="inner"), _train(0, 3, name="outer"), _train(2, 3, name="inner"), _train(3, 4))
-    assert [(bar[0], bar[2]) for bar in _bars(*spans)] == [
-        ("outer", 0),
-        ("inner", 1),
-        ("inner", 1),
-        ("train", 0),
-    ]
+@pytest.mark.parametrize(("spans", "expected"), BARS.values(), ids=BARS)
+def test_steps_become_bars_where_no_pixel_lies_between(spans, expected):
+    bars = merged_bars(spans, pixel_s=0.1)["main"]
+    assert [(bar.name, bar.epoch, bar.depth, bar.start_s, bar.end_s) for bar in bars] == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9), st.integers(0, 1)), max_size=20))
@@ -178,16 +171,13 @@ def test_a_legend_of_long_names_stays_in_the_picture(tmp_path, figures):
     assert rows.get_position().width > 0.8
 
 
-def test_names_unknown_to_the_palette_get_colours_of_their_own():
+def test_names_have_colours_of_their_own_and_neighbouring_epochs_shades():
     colours = timeline._colours([Span(name, "m", 0, 1) for name in ("train", "zip", "augment")])
     assert list(colours) == ["train", "augment", "zip"]
     assert len(set(colours.values())) == 3
-
-
-def test_neighbouring_epochs_differ_in_shade_and_a_snapshot_never_fades():
     shades = [timeline._shade("#0072B2", Bar("train", epoch, 0, 0, 1)) for epoch in (0, 1, 2)]
     assert shades[0] == shades[2] != shades[1]
-    assert timeline._shade("#000000", Bar("snapshot", 1, 0, 0, 1)) == (0, 0, 0)
+    assert timeline._shade("#000000", Bar("snapshot", 1, 0, 0, 1)) == (0, 0, 0), "which never fades"
 
 
 def test_unknown_format_is_an_error_and_leaves_nothing(tmp_path):
@@ -218,10 +208,10 @@ def _events(path, kind: str) -> list[dict]:
     return [event for event in trace["traceEvents"] if event["ph"] == kind]
 
 
-def test_spans_are_in_microseconds_from_the_first_on(tmp_path):
+def test_spans_are_in_microseconds_from_the_first_on_and_threads_in_the_order_of_the_timeline(tmp_path):
     spans = [
         Span("validate", "worker-0", 101.5, 102.0, 0, None, {"shard": 1}),
-        Span("train", "main", 100.0, 101.0, 0, 40),
+        Span("train", "zmain", 100.0, 101.0, 0, 40),
     ]
     path = save_chrome_trace(tmp_path / "new" / "trace.json", spans)
     assert [
@@ -230,18 +220,17 @@ def test_spans_are_in_microseconds_from_the_first_on(tmp_path):
         {"name": "train", "tid": 1, "ts": 0.0, "dur": 1e6, "args": {"epoch": 0, "step": 40}},
         {"name": "validate", "tid": 2, "ts": 1.5e6, "dur": 5e5, "args": {"epoch": 0, "shard": 1}},
     ]
-
-
-def test_threads_have_their_names_and_the_order_of_the_timeline(tmp_path):
-    spans = [Span("validate", "worker-0", 0, 1), Span("train", "zmain", 0, 1)]
-    metadata = _events(save_chrome_trace(tmp_path / "trace.json", spans), "M")
-    assert [(event["name"], event["tid"], event["args"]) for event in metadata] == [
+    assert [(event["name"], event["tid"], event["args"]) for event in _events(path, "M")] == [
         ("process_name", 1, {"name": "overlap_train"}),
         ("thread_name", 1, {"name": "zmain"}),
         ("thread_sort_index", 1, {"sort_index": 1}),
         ("thread_name", 2, {"name": "worker-0"}),
         ("thread_sort_index", 2, {"sort_index": 2}),
     ]
+    assert _events(save_chrome_trace(tmp_path / "empty.json", []), "X") == []
+    with pytest.raises(ValueError, match="time_s of samples must be finite"):
+        save_chrome_trace(tmp_path / "none.json", [], [Sample(math.nan, 1.0, 1)])
+    assert not (tmp_path / "none.json").exists()
 
 
 def test_load_becomes_counters_and_an_unknown_value_is_left_out(tmp_path):
@@ -257,23 +246,14 @@ def test_load_becomes_counters_and_an_unknown_value_is_left_out(tmp_path):
     assert {event["ts"] for event in counters} == {1e6}
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, object(), b"bytes", {"a": 1}, ("t",)])
-def test_detail_that_json_lacks_does_not_cost_the_trace(tmp_path, value):
-    path = save_chrome_trace(tmp_path / "trace.json", [Span("train", "m", 0, 1, details={"what": value})])
-    assert _events(path, "X")[0]["args"]["what"] == str(value)
-
-
-def test_detail_that_cannot_be_printed_does_not_cost_the_trace(tmp_path):
-    spans = [Span("a", "m", 0, 1, details={"what": Unprintable(), Unprintable(): 1}), Span("b", "m", 0, 1)]
-    what, other = _events(save_chrome_trace(tmp_path / "trace.json", spans), "X")[0]["args"]
-    assert what == "what"
-    assert "Unprintable" in other
-
-
-def test_sample_without_a_time_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="time_s of samples must be finite"):
-        save_chrome_trace(tmp_path / "trace.json", [], [Sample(math.nan, 1.0, 1)])
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("value", [math.nan, math.inf, object(), b"bytes", {"a": 1}, ("t",), Unprintable()])
+def test_detail_that_json_lacks_or_that_cannot_be_printed_does_not_cost_the_trace(tmp_path, value):
+    details = {"what": value, Unprintable(): 1}
+    path = save_chrome_trace(tmp_path / "trace.json", [Span("train", "m", 0, 1, details=details)])
+    shown, other = _events(path, "X")[0]["args"].items()
+    assert shown[0] == "what"
+    assert "Unprintable" in (shown[1] if isinstance(value, Unprintable) else other[0])
+    assert isinstance(value, Unprintable) or shown[1] == str(value)
 
 
 def test_nested_spans_lie_inside_each_other_after_rounding(tmp_path):
@@ -284,8 +264,3 @@ def test_nested_spans_lie_inside_each_other_after_rounding(tmp_path):
     assert (outer["name"], inner["name"]) == ("outer", "inner")
     assert outer["ts"] <= inner["ts"]
     assert inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 2e-3
-
-
-def test_nothing_recorded_is_an_empty_trace(tmp_path):
-    path = save_chrome_trace(tmp_path / "trace.json", [])
-    assert _events(path, "X") == []

@@ -42,21 +42,19 @@ def test_layers_in_between_and_beyond_follow_the_mean_of_their_kind(fitted):
         assert fitted.seconds(work) == pytest.approx(true_s(work), rel=0.25)
 
 
-def test_a_kind_that_was_not_seen_is_predicted_from_all(fitted):
-    assert 0 < fitted.seconds(Work("norm", 1e6, 1e4)) < 1.0
-
-
 def test_a_segment_takes_what_its_parts_take(fitted):
     parts = [conv(1e6), Work("pool", 1e6, 1e4)]
     expected = sum(map(fitted.seconds, parts))
     assert fitted.seconds(merge_work(parts)) == pytest.approx(expected)
 
 
-def test_one_layer_is_enough_and_none_is_not():
+def test_one_layer_is_enough_and_none_gives_the_default(fitted):
     alone = WorkRegression.fit([(conv(1e6), 0.25)])
     assert alone.seconds(conv(1e6)) == pytest.approx(0.25, rel=0.01)
     with pytest.raises(ValueError, match="needs at least one profiled layer"):
         WorkRegression.fit([])
+    assert CostModel(default_s=0.5).seconds(Layer("a", conv(1.0), (Port(-1),)), CPU) == 0.5
+    assert 0 < fitted.seconds(Work("norm", 1e6, 1e4)) < 1.0, "a kind that was not seen, from all others"
 
 
 def test_of_many_samples_some_over_all_of_them_are_kept():
@@ -131,7 +129,3 @@ def test_observations_for_a_larger_batch_do_not_look_like_load():
 def test_a_time_that_cannot_be_is_refused(seconds):
     with pytest.raises(ValueError, match=r"seconds of 'a' on 'CPU' in measured must be (positive|finite)"):
         CostModel().add_profile([(Layer("a", Work("conv"), (Port(-1),)), CPU, seconds)])
-
-
-def test_knowing_nothing_gives_the_default():
-    assert CostModel(default_s=0.5).seconds(Layer("a", Work("conv"), (Port(-1),)), CPU) == 0.5

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from overlap_train.errors import SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import Device, Platform, Transfer
 from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor, SyncChecker
-from overlap_train.scheduling.graph import LayerGraph, Port, Request
+from overlap_train.scheduling.graph import LayerGraph, Port, Request, require_priority, urgency
 from overlap_train.scheduling.policy import Board
-from tests.scheduling.graphs import Movable, chain, job, layer, random_graph
+from tests.scheduling.graphs import Movable, chain, cut, job, layer
 
 
 def test_queue_gives_each_device_its_most_urgent_job_first():
@@ -36,22 +34,16 @@ def test_a_closed_queue_returns_what_is_left_and_takes_nothing():
         queue.put(left)
 
 
-def test_sync_checker_refuses_a_layer_twice_or_too_early():
-    checker = SyncChecker(random_graph(random.Random(0), 5))
-    with pytest.raises(SchedulingError, match="before its inputs"):
-        checker.complete(4)
-    first = checker.first()[0]
-    checker.complete(first)
-    with pytest.raises(SchedulingError, match="a second time"):
-        checker.complete(first)
-
-
-def test_sync_checker_keeps_orderings_beyond_the_graph():
-    graph = LayerGraph([layer("a", Port(-1)), layer("b", Port(-1))], [Port(0), Port(1)])
+def test_sync_checker_refuses_a_layer_twice_or_too_early_and_keeps_further_orderings():
+    graph = LayerGraph([layer("a", Port(-1)), layer("b", Port(-1)), layer("c", Port(0))], [Port(2)])
     checker = SyncChecker(graph)
     checker.hold([(1, 0)])
     assert checker.first() == [1]
+    with pytest.raises(SchedulingError, match="before its inputs"):
+        checker.complete(2)
     assert checker.complete(1) == [0]
+    with pytest.raises(SchedulingError, match="a second time"):
+        checker.complete(1)
 
 
 @pytest.mark.parametrize("waits", [None, 3, [1], [(0, 2)], [(-1, 0)], [("a", "b")], [(0, 1, 1)]])
@@ -155,15 +147,18 @@ def taken(queue, device):
 
 def test_a_job_says_what_is_brought_where_and_how_long_that_takes():
     graph = LayerGraph([layer("a", Port(-1))], [Port(0)], input_bytes=(10**6,))
-    distributor, board, queue, _ = scene()
-    distributor.admit(LayerController(Request(0, graph, ("x",), arrival_s=7.0, priority=2, examples=3.0)))
+    distributor, board, queue, policy = scene()
+    request = Request(0, graph, ("x",), arrival_s=7.0, priority=2, examples=3.0)
+    distributor.admit(controller := LayerController(request))
     (job,) = taken(queue, board.platform["gpu"])
     assert (job.inputs, job.size_bytes, job.transfer_bytes) == (("x",), 3 * 10**6, 3 * 10**6)
     assert job.transfer_s == pytest.approx(0.5 + 3.0)
     assert job.predicted_s == pytest.approx(3.5 + 0.01 * 1.0, rel=0.02)
     assert (job.urgency_s, job.rank) == (7.0 - 2 * 2.0, 10.0)
-    assert board.active_requests == 1
-    assert board.busy(board.platform["gpu"]) == 1
+    assert (board.active_requests, board.busy(board.platform["gpu"])) == (1, 1)
+    assert distributor.complete(controller, job, ["y"])
+    distributor.release(controller.request)
+    assert (policy.released, board.active_requests) == ([0], 0)
 
 
 def test_a_deadline_counts_from_the_shortest_time_that_is_left():
@@ -173,11 +168,90 @@ def test_a_deadline_counts_from_the_shortest_time_that_is_left():
     assert job.urgency_s == pytest.approx(8.0 - 3.0 - 2.0, abs=0.6)
 
 
-def test_a_request_that_is_over_is_forgotten_and_told_to_the_policy():
-    distributor, board, queue, policy = scene()
-    controller = LayerController(Request(4, chain("n", 1)))
-    distributor.admit(controller)
-    (job,) = taken(queue, board.platform["gpu"])
-    assert distributor.complete(controller, job, ["y"])
-    distributor.release(controller.request)
-    assert (policy.released, board.active_requests) == ([4], 0)
+@pytest.mark.parametrize(
+    ("layers", "outputs", "message"),
+    [
+        ([], [], "at least one layer"),
+        ([layer("a", Port(-1)), layer("a", Port(0))], [Port(1)], "'a' repeats"),
+        ([layer("a", Port(0))], [Port(0)], "expected one before it"),
+        ([layer("a", Port(-1, 1))], [Port(0)], "reads input 1"),
+        ([layer("a", Port(-1))], [Port(0, 1)], "reads output 1"),
+        ([layer("a", Port(-1))], [Port(1)], "the output reads layer 1"),
+    ],
+)
+def test_a_graph_that_cannot_run_is_refused(layers, outputs, message):
+    with pytest.raises(ValueError, match=message):
+        LayerGraph(layers, outputs)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Device("a", slots=0), "slots must be at least 1; got 0"),
+        (lambda: Platform(()), "unique names"),
+        (lambda: Platform((Device("a"), Device("a"))), "unique names"),
+        (lambda: Platform((Device("a"),), {("a", "b"): Transfer()}), "no device is named 'b'"),
+        (lambda: Platform((Device("a"),), home="b"), "no device is named 'b'"),
+    ],
+)
+def test_a_platform_that_makes_no_sense_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_transfers_cost_latency_and_bandwidth_and_staying_costs_nothing():
+    platform = Platform((Device("c"), Device("g", "gpu")), {("c", "g"): Transfer(1e-3, 1e9)})
+    assert platform.transfer_s("c", "g", 1e6) == pytest.approx(2e-3)
+    assert platform.transfer_s("c", "c", 1e6) == 0
+    assert platform.transfer_s("g", "c", 1e6) == 0
+
+
+def request(**options):
+    return Request(0, chain("n", 1), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "rank_s"),
+    [
+        ({}, 5.0),
+        ({"priority": 2}, 5.0 - 2 * 3.0),
+        ({"priority": -1}, 5.0 + 3.0),
+        ({"deadline_s": 100.0}, 5.0),
+        ({"deadline_s": 6.0}, 6.0 - 1.0 - 3.0),
+        ({"deadline_s": 6.0, "priority": 2}, -1.0),
+    ],
+)
+def test_priority_and_deadline_count_as_time(options, rank_s):
+    assert urgency(request(arrival_s=5.0, **options), remaining_s=1.0, aging_s=3.0) == rank_s
+
+
+def test_later_requests_get_later_values_whatever_their_priority():
+    early = urgency(request(arrival_s=0.0), remaining_s=0.0, aging_s=1.0)
+    urgent = [
+        urgency(request(arrival_s=float(t), priority=9), remaining_s=0.0, aging_s=1.0) for t in range(20)
+    ]
+    assert urgent == sorted(urgent)
+    assert urgent[0] < early < urgent[-1]
+
+
+@pytest.mark.parametrize("value", [0, -3, 1 << 53, -(1 << 53)])
+def test_a_priority_is_an_integer_that_can_be_weighed(value):
+    assert require_priority("priority", value) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [((1 << 53) + 1, ValueError), (-(1 << 53) - 1, ValueError), (1.5, TypeError), ("high", TypeError)],
+)
+def test_others_are_refused_by_name(value, error):
+    with pytest.raises(error, match="priority must be"):
+        require_priority("priority", value)
+
+
+def test_a_layer_comes_in_the_form_that_was_decided():
+    made = Request(0, cut(2))
+    assert made.layer(3).name == "x/join"
+    made.whole[3] = True
+    assert (made.layer(3).name, made.layer(1).name) == ("x", "x/0")
+    made.whole[3] = False
+    assert made.layer(3).name == "x/join"

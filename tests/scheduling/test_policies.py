@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
 import pytest
 
-from overlap_train.errors import SchedulingError
-from overlap_train.scheduling import Device, Platform, Policy, Transfer
+from overlap_train.scheduling import Device, Platform, Transfer
 from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
+from overlap_train.scheduling.planning import (
+    Problem,
+    exhaustive_placement,
+    heft_placement,
+    optimistic_costs,
+    search_placement,
+    sequence_schedule,
+    upward_ranks,
+)
 from overlap_train.scheduling.policies import POLICIES, EarliestFinish, Heft, Oracle, make_policy
-from overlap_train.scheduling.policy import Board, CpuOnly, GpuOnly, Paper, selected
+from overlap_train.scheduling.policy import Board, CpuOnly, GpuOnly, Paper
 from tests.scheduling.graphs import (
     CORES,
     chain,
@@ -71,23 +80,21 @@ def test_a_device_is_not_taken_for_a_little_while_others_lose_more():
     assert alone.held_up_s(platform["cpu"], 1.0) == 2.0
 
 
-def test_a_device_with_one_slot_is_free_when_all_before_are_done():
+def test_a_device_is_free_when_all_before_are_done_and_a_copy_is_there_to_try_things_on():
     board = board_of()
     running, waiting = one(GPU, 2.0), one(GPU, 3.0)
     board.queued(running)
     board.started(running)
     board.queued(waiting)
     assert (board.free_s(GPU), board.left_s(GPU), board.busy(GPU), board.idle(GPU)) == (5.0, 2.0, 2, 0)
-    board.now_s = 1.5
+    board.now_s, board.active_requests = 1.5, 2
+    tried = board.copy()
+    assert (tried.now_s, tried.active_requests) == (1.5, 2)
+    tried.expect(GPU, 4.0)
+    tried.ended(running)
+    assert (tried.busy(GPU), board.busy(GPU)) == (2, 2)
     assert board.free_s(GPU) == pytest.approx(1.5 + 0.5 + 3.0)
-
-
-def test_what_takes_longer_than_expected_is_taken_to_need_as_much_again_as_it_is_late():
-    board = board_of()
-    late = one(GPU, 2.0)
-    board.queued(late)
-    board.started(late)
-    board.now_s = 5.0
+    board.now_s = 5.0  # what is late is taken to need as much again
     assert board.left_s(GPU) == 3.0
 
 
@@ -105,19 +112,6 @@ def test_what_is_dropped_or_over_is_forgotten():
     assert (board.busy(CPU), board.idle(CPU), board.free_s(CPU)) == (0, 2, 0.0)
 
 
-def test_a_copy_is_there_to_try_things_on():
-    board = board_of()
-    board.now_s, board.active_requests = 3.0, 2
-    running = one(GPU, 2.0)
-    board.queued(running)
-    board.started(running)
-    tried = board.copy()
-    assert (tried.now_s, tried.active_requests, tried.free_s(GPU)) == (3.0, 2, 5.0)
-    tried.expect(GPU, 4.0)
-    tried.ended(running)
-    assert (board.busy(GPU), board.free_s(GPU), tried.busy(GPU)) == (1, 5.0, 1)
-
-
 def test_transfers_come_from_where_the_inputs_are():
     links = {("cpu", "gpu"): Transfer(0.5, 1e6), ("gpu", "cpu"): Transfer(2.0, 1e6)}
     layers = [layer("a", Port(-1), outputs=(10**6,)), layer("b", Port(0), Port(-1))]
@@ -131,60 +125,33 @@ def test_transfers_come_from_where_the_inputs_are():
     assert board.done_s(request, 1, {0: "gpu"}, GPU) == 7.0 + 4.5
 
 
-class Plain(Policy):
-    name = "plain"
-
-    def __init__(self, device="gpu"):
-        self.device = device
-
-    def select(self, request, index, places, board):
-        return board.platform[self.device]
-
-
-@pytest.mark.parametrize(
-    "answer", [None, "cpu", 0, Device("elsewhere")], ids=["none", "name", "number", "of another platform"]
-)
-def test_what_is_no_device_of_the_platform_is_refused(answer):
-    class Own(Plain):
-        def select(self, request, index, places, board):
-            return answer
-
-    board, request = Board(CORES, FixedCosts(times(1.0, 1.0))), Request(0, chain("c", 1))
-    with pytest.raises(
-        SchedulingError, match=r"Own\.select must return one of the platform's devices, .*; got"
-    ):
-        selected(Own(), request, 0, {}, board)
-    assert selected(Plain(), request, 0, {}, board) is CORES["gpu"]
-
-
 PLATFORM = Platform((Device("cpu"), Device("gpu", "gpu"), Device("gpu2", "gpu")))
 KINDS = ("conv", "depthwise", "dense", "norm", "pool")
 
 
-def placed_kinds(policy, board=None):
+def placed_kinds(policy, board):
     layers = [Layer(kind, Work(kind), (Port(n - 1),)) for n, kind in enumerate(KINDS)]
     request = Request(0, LayerGraph(layers, [Port(len(KINDS) - 1)]))
-    board = board or Board(PLATFORM, FixedCosts(lambda *_: 1.0))
     places = dict.fromkeys(range(-1, len(KINDS)), "cpu")
     return [policy.select(request, index, places, board).name for index in range(len(KINDS))]
 
 
-def test_each_has_its_kind_of_device():
-    assert placed_kinds(GpuOnly()) == ["gpu"] * 5
-    assert placed_kinds(CpuOnly()) == ["cpu"] * 5
-    assert placed_kinds(Paper()) == ["gpu", "gpu", "cpu", "cpu", "cpu"]
-
-
-@pytest.mark.parametrize("policy", [GpuOnly, Paper])
-def test_of_several_the_one_that_is_done_first(policy):
-    board = Board(PLATFORM, FixedCosts(lambda *_: 1.0))
-    board.expect(PLATFORM["gpu"], 5.0)
-    assert placed_kinds(policy(), board)[0] == "gpu2"
-
-
-def test_without_such_a_device_it_goes_to_another():
-    board = Board(Platform((Device("cpu"),)), FixedCosts(lambda *_: 1.0))
-    assert placed_kinds(GpuOnly(), board) == placed_kinds(Paper(), board) == ["cpu"] * 5
+@pytest.mark.parametrize(
+    ("policy", "devices", "places"),
+    [
+        (GpuOnly, PLATFORM, ["gpu"] * 5),
+        (CpuOnly, PLATFORM, ["cpu"] * 5),
+        (Paper, PLATFORM, ["gpu", "gpu", "cpu", "cpu", "cpu"]),
+        (GpuOnly, Platform((Device("cpu"),)), ["cpu"] * 5),
+        (Paper, Platform((Device("cpu"),)), ["cpu"] * 5),
+    ],
+)
+def test_each_has_its_kind_of_device_of_several_the_first_that_is_free(policy, devices, places):
+    board = Board(devices, FixedCosts(lambda *_: 1.0))
+    assert placed_kinds(policy(), board) == places
+    if places[0] == "gpu":
+        board.expect(devices["gpu"], 5.0)
+        assert placed_kinds(policy(), board)[0] == "gpu2"
 
 
 TWO = Platform((Device("cpu"), Device("gpu", "gpu")))
@@ -274,21 +241,15 @@ def test_requests_of_a_kind_share_a_plan_until_the_costs_have_changed():
     assert made == [-1, 2, 4]
 
 
-def test_with_one_device_nothing_is_planned():
-    board, policy = Board(Platform((Device("cpu"),)), costs_of()), EarliestFinish()
+def test_neither_a_large_request_nor_one_of_a_single_device_is_planned():
+    policy = EarliestFinish()
     policy._plan = lambda request, board: pytest.fail("it was planned")
-    policy.prepare(fork(), board)
-    request = Request(0, fork())
-    assert placed(policy, request, board) == ["cpu"] * 3
-    assert (policy.rank(request, 0, board), policy.tail_s(request, 0, TWO["cpu"], board)) == (0.0, 0.0)
-
-
-def test_a_large_request_is_placed_layer_by_layer():
-    board, policy = Board(TWO, costs_of()), EarliestFinish()
-    policy._plan = lambda request, board: pytest.fail("it was planned")
-    graph = chain("n", *[1] * 25)
-    policy.prepare(graph, board)
-    request = Request(0, graph)
+    alone = Board(Platform((Device("cpu"),)), costs_of())
+    policy.prepare(fork(), alone)
+    assert placed(policy, Request(0, fork()), alone) == ["cpu"] * 3
+    assert policy.tail_s(Request(0, fork()), 0, TWO["cpu"], alone) == 0.0
+    board, request = Board(TWO, costs_of()), Request(0, chain("n", *[1] * 25))
+    policy.prepare(request.graph, board)
     assert set(placed(policy, request, board)) == {"gpu"}
     assert policy.may_move(request)
     assert policy.tail_s(request, 0, TWO["gpu"], board) == pytest.approx(24.0)
@@ -311,3 +272,100 @@ def test_policies_are_made_by_name():
     assert make_policy("heft") is not make_policy("heft")
     with pytest.raises(ValueError, match=r"policy must be one of .*'cpu_only'"):
         make_policy("fastest")
+
+
+def test_optimistic_costs_know_both_forms_and_that_pieces_share_a_device():
+    whole_s = optimistic_costs(Problem.of(cut(), CORES, FixedCosts(times(0.01, 1.0))))[0]
+    assert whole_s == pytest.approx([0.01 + 1e-6] * 2)
+    pieces_s = optimistic_costs(Problem.of(cut(), CORES, FixedCosts(times(1.0, 0.02))))[0]
+    assert pieces_s == pytest.approx([1.1 * 0.02 / 4 + 2e-6] * 2)
+
+
+def test_the_figures_of_a_request_count_transfers_and_examples_and_so_do_ranks():
+    seconds = {"a": (4.0, 1.0), "b": (2.0, 3.0), "c": (1.0, 1.0)}
+    layers = [layer("a", Port(-1), outputs=(10**6,)), layer("b", Port(-1)), layer("c", Port(0), Port(1))]
+    costs = FixedCosts(lambda x, device: seconds[x.name][device.kind == "gpu"])
+    links = {("cpu", "gpu"): Transfer(0.25, 1e6), ("gpu", "cpu"): Transfer(0.5, 1e6)}
+    made, free = (
+        Problem.of(LayerGraph(layers, [Port(2)]), Platform((GPU, Device("cpu")), between), costs, 2.0)
+        for between in (links, {})
+    )
+    assert (made.run_s, made.home, made.slots) == (((2.0, 8.0), (6.0, 4.0), (2.0, 2.0)), 1, (1, 1))
+    assert made.arrive_s(0, 0, ()) == 0.25  # from where the request's inputs are
+    assert made.arrive_s(2, 1, (0, 1)) == 0.5 + 2.0
+    assert made.arrive_s(2, 0, (0, 0)) == 0.0
+    first, second, last = upward_ranks(made)
+    assert first > second > last > 0
+    assert upward_ranks(free)[0] < first
+
+
+def random_problem(seed, size):
+    rng = random.Random(seed)
+    graph = random_graph(rng, size)
+    return Problem.of(graph, random_platform(rng), FixedCosts(random_costs(rng, graph)))
+
+
+def side_by_side(count, *, cpu_s=1.0, gpu_s=1.0):
+    layers = [layer(str(number), Port(-1)) for number in range(count)]
+    graph = LayerGraph(layers, [Port(number) for number in range(count)])
+    return Problem.of(graph, TWO, FixedCosts(lambda x, d: gpu_s if d.kind == "gpu" else cpu_s))
+
+
+def brute_force(problem):
+    """Returns the shortest makespan over all placements and orders of beginning."""
+    size = len(problem.run_s)
+    orders = [[float(size - place) for place in order] for order in itertools.permutations(range(size))]
+    placements = itertools.product(range(len(problem.slots)), repeat=size)
+    return min(
+        sequence_schedule(problem, order, placement).makespan_s
+        for placement in placements
+        for order in orders
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_exhaustive_search_finds_the_optimum(seed):
+    problem = random_problem(seed, 4)
+    assert exhaustive_placement(problem).makespan_s == pytest.approx(brute_force(problem))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_search_is_no_worse_than_what_it_begins_with(seed):
+    problem = random_problem(seed, 12)
+    size, devices = len(problem.run_s), len(problem.slots)
+    first = tuple(random.Random(seed).randrange(devices) for _ in range(size))
+    found = search_placement(problem, first=[first])
+    ranks = [float(size - index) for index in range(size)]
+    assert found.makespan_s <= sequence_schedule(problem, ranks, first).makespan_s + 1e-12
+    for device in range(devices):
+        alone = sequence_schedule(problem, ranks, (device,) * size).makespan_s
+        assert found.makespan_s <= alone + 1e-12
+
+
+def test_independent_layers_are_shared_out():
+    assert sorted(heft_placement(side_by_side(4))) == [0, 0, 1, 1]
+    assert exhaustive_placement(side_by_side(4)).makespan_s == 2.0
+    assert heft_placement(side_by_side(3, cpu_s=9.0)) == (1, 1, 1)
+
+
+# Seconds of three layers, of which the second reads the first, on CPU and GPU; and where they belong.
+HEFT = {
+    "a gap beside the long one": ({"long": (9, 3), "after": (1, 9), "short": (1, 9)}, (1, 0, 0)),
+    "no use of a GPU that is free too soon": (
+        {"first": (5, 50), "behind": (2, 3), "other": (50, 1)},
+        (0, 0, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize(("seconds", "placement"), HEFT.values(), ids=HEFT)
+def test_heft_fills_gaps_and_begins_no_layer_before_what_it_reads(seconds, placement):
+    layers = [layer(name, Port(source)) for name, source in zip(seconds, (-1, 0, -1), strict=True)]
+    graph = LayerGraph(layers, [Port(1), Port(2)])
+    costs = FixedCosts(lambda x, d: float(seconds[x.name][d.kind == "gpu"]))
+    assert heft_placement(Problem.of(graph, TWO, costs)) == placement
+
+
+def test_a_search_that_takes_too_long_is_ended():
+    ended = exhaustive_placement(random_problem(1, 8), max_steps=0)
+    assert ended.makespan_s == search_placement(random_problem(1, 8)).makespan_s

@@ -172,62 +172,31 @@ SIZES = dict.fromkeys((*PAPERS, "NASNetMobile"), 64)
 SIZES |= {"Xception": 75, "InceptionV3": 80, "InceptionResNetV2": 80}
 
 
-def network(name):
-    keras.utils.set_random_seed(0)
-    size = SIZES.get(name, 32)
-    if name == "AlexNet":
-        return alexnet((size, size, 3), 10)
-    return getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=10)
-
-
-def check(name, policies):
-    """The oracle gets eight segments, the others forty."""
-    model = network(name)
-    # Those that rescale by themselves expect bytes' range.
-    high = 255 if name.startswith(("EfficientNet", "MobileNetV3", "ConvNeXt")) else 1
-    x = np.random.default_rng(0).random((2, *model.input_shape[1:]), "float32") * np.float32(high)
-    want = model(x, training=False).numpy()
-    for policy in sorted(policies):
-        options = {"policy": policy, "segments": 8 if policy == "oracle" else 40, "profile": False}
-        with MultiModelScheduler({name: model}, devices=TWO, **options) as scheduler:
-            for future in [scheduler.submit(name, x) for _ in range(2)]:
-                np.testing.assert_allclose(future.result(300), want, atol=1e-5, err_msg=policy)
+IN_PIECES = ("AlexNet", "VGG16", "ResNet50V2", "InceptionV3")
 
 
 @pytest.mark.parametrize(
-    ("name", "policies"), [("AlexNet", POLICIES), ("MobileNetV3Small", ("paper", "earliest_finish"))]
+    ("name", "cut"), [*((name, 1) for name in (*PAPERS, *TEN_MORE)), *((name, 3) for name in IN_PIECES)]
 )
-@pytest.mark.by_default("AlexNet-policies0")
-def test_a_network_split_equals_its_whole(name, policies):
-    """A chain under every policy, and a graph with branches; all networks under all policies are nightly."""
-    check(name, policies)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", [*PAPERS, *TEN_MORE])
+@pytest.mark.by_default("AlexNet-1")
 @pytest.mark.timeout(1800)
-def test_a_network_split_equals_its_whole_under_every_policy(name):
-    check(name, POLICIES)
-
-
-@pytest.mark.parametrize("name", ["AlexNet", "VGG16", "ResNet50V2", "InceptionV3"])
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-def test_a_network_in_pieces_equals_its_whole_under_every_policy(name):
-    """Images large enough that there is something to cut; the oracle takes no graph of so many layers."""
+def test_a_network_split_equals_its_whole_under_every_policy(name, cut):
+    """In pieces on images so large that there is something to cut. The oracle takes few layers."""
     keras.utils.set_random_seed(0)
-    shape = (128, 128, 3)
+    size = SIZES.get(name, 32) if cut == 1 else 128
     if name == "AlexNet":
-        model = alexnet(shape, 10)
+        model = alexnet((size, size, 3), 10)
     else:
-        model = getattr(keras.applications, name)(weights=None, input_shape=shape, classes=10)
-    x = np.random.default_rng(0).random((1, *shape), "float32")
+        model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=10)
+    # Those that rescale by themselves expect bytes' range.
+    high = 255 if name.startswith(("EfficientNet", "MobileNetV3", "ConvNeXt")) else 1
+    x = np.random.default_rng(0).random((2, size, size, 3), "float32") * np.float32(high)
     want = model(x, training=False).numpy()
-    for policy in sorted(set(POLICIES) - {"oracle"}):
-        options = {"policy": policy, "profile": False, "cut": 3}
+    for policy in sorted(POLICIES if cut == 1 else set(POLICIES) - {"oracle"}):
+        segments = "auto" if cut > 1 else 8 if policy == "oracle" else 40
+        options = {"policy": policy, "segments": segments, "profile": False, "cut": cut}
         with MultiModelScheduler({name: model}, devices=TWO, **options) as scheduler:
-            assert scheduler.graph(name).joins
-            for future in [scheduler.submit(name, x) for _ in range(4)]:
+            for future in [scheduler.submit(name, x) for _ in range(2)]:
                 np.testing.assert_allclose(future.result(300), want, atol=1e-5, err_msg=policy)
 
 
@@ -369,17 +338,21 @@ def test_leaving_with_an_error_does_not_wait():
         scheduler.submit("m", image(0))
 
 
-@pytest.mark.parametrize(
-    ("answers", "message"),
-    [({"select": None}, "must return one of"), ({"admit": [(0, 0)]}, r"must, .* have no cycle")],
-    ids=["no device", "a cycle"],
-)
-def test_a_policy_that_answers_nonsense_fails_its_requests(answers, message):
+NONSENSE = {
+    "no device": ("select", None, "must return one of"),
+    "a name": ("select", "cpu", r"Own\.select must return one of the platform's devices, .*; got"),
+    "a number": ("select", 0, "must return one of"),
+    "a device of another platform": ("select", Device("elsewhere"), "must return one of"),
+    "a cycle": ("admit", [(0, 0)], r"must, .* have no cycle"),
+}
+
+
+@pytest.mark.parametrize(("method", "answer", "message"), NONSENSE.values(), ids=NONSENSE)
+def test_a_policy_that_answers_nonsense_fails_its_requests(method, answer, message):
     class Own(Scattered):
         """One that answers what the test says."""
 
-    for name, answer in answers.items():
-        setattr(Own, name, lambda *_, answer=answer: answer)
+    setattr(Own, method, lambda *_: answer)
     with MultiModelScheduler({"m": small_model()}, devices=ONE, policy=Own(), profile=False) as scheduler:
         future = scheduler.submit("m", image(0))
         with pytest.raises(SchedulingError, match=message):

@@ -19,17 +19,18 @@ from overlap_train.scheduling.service import (
     Service,
     Submission,
     Waiting,
-    join_inputs,
-    split_outputs,
 )
 from tests.scheduling.graphs import chain, job
 
 
-def test_a_device_adds_up_its_jobs():
+def test_a_device_adds_up_its_jobs_and_the_schedulers_own_time_is_a_share_of_that_inside_layers():
     account = DeviceAccount()
     for size, seconds in ((100, 0.5), (20, 0.25)):
         account.book(replace(job(0.0, Device("cpu")), transfer_bytes=size), seconds)
     assert (account.jobs, account.busy_s, account.transfer_bytes) == (2, 0.75, 120)
+    busy, idle = replace(account, overhead_s=0.25), DeviceAccount(overhead_s=1.0)
+    assert SchedulerStatistics({}, {"a": busy, "b": replace(busy)}, 0, 0).overhead == pytest.approx(1 / 3)
+    assert SchedulerStatistics({}, {"a": idle}, 0, 0).overhead == 0.0
 
 
 def test_latencies_are_those_of_requests_with_a_result():
@@ -42,89 +43,46 @@ def test_latencies_are_those_of_requests_with_a_result():
     assert (found.submitted, found.completed, found.failed, found.batches) == (4, 3, 1, 2)
     assert (found.latency_mean_s, found.latency_p50_s) == (3.0, 2.0)
     assert found.latency_p95_s == pytest.approx(5.6)
+    for _ in range(1024):  # which are all that are remembered
+        account.book(arrival_s=0.0, end_s=4.0, deadline_s=None, failed=False)
+    assert (account.statistics().completed, account.statistics().latency_mean_s) == (1027, 4.0)
 
 
-def test_old_latencies_are_forgotten():
-    account = ModelAccount()
-    for number in range(2000):
-        account.book(arrival_s=0.0, end_s=1.0 if number < 976 else 3.0, deadline_s=None, failed=False)
-    found = account.statistics()
-    assert (found.completed, found.latency_mean_s) == (2000, 3.0)
+def batches(*submissions, lanes=1, **options):
+    """The numbers of the submissions in each batch, from (model, arrival, rows, columns, more) each."""
+    waiting, numbers = Waiting(1.0, lanes), {}
+    for number, (name, arrival_s, rows, columns, more) in enumerate(submissions):
+        model = waiting.models.setdefault(name, Model(name, None, None, None, **options))
+        made = Submission(model, (np.zeros((rows, columns)),), rows, Future(), arrival_s, **more)
+        model.waiting.append(made)
+        numbers[id(made)] = number
+    assert len(waiting) == len(submissions)
+    return [[numbers[id(each)] for each in batch] for batch in iter(waiting.next_batch, [])]
 
 
-@pytest.mark.parametrize(("busy_s", "own_s", "share"), [(4.0, 1.0, 0.25), (0.0, 1.0, 0.0)])
-def test_the_schedulers_own_time_is_a_share_of_that_inside_layers(busy_s, own_s, share):
-    devices = {name: DeviceAccount(busy_s=busy_s / 2, overhead_s=own_s / 2) for name in "ab"}
-    assert SchedulerStatistics({}, devices, 0, 0).overhead == share
+BATCHES = {
+    "the most urgent of all models first": (
+        [("a", 5.0, 1, 2, {}), ("b", 6.0, 1, 2, {"priority": 2}), ("a", 9.0, 1, 2, {"deadline_s": 3.0})],
+        {},
+        [[2], [1], [0]],
+    ),
+    "no more examples than may be, of one shape": (
+        [("m", float(n), rows, 3 if n == 2 else 2, {}) for n, rows in enumerate((2, 2, 1, 4, 1))],
+        {"max_batch": 5},
+        [[0, 1, 4], [2], [3]],
+    ),
+    "larger than a batch": ([("m", 0.0, 7, 2, {}), ("m", 1.0, 1, 2, {})], {"max_batch": 2}, [[0], [1]]),
+    "work for every core at the end": (
+        [("m", float(n), 1, 2, {}) for n in range(12)],
+        {"max_batch": 4, "lanes": 2},
+        [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10], [11]],
+    ),
+}
 
 
-def test_the_last_batches_leave_work_for_every_core():
-    waiting = Waiting(aging_s=1.0, lanes=2)
-    model = Model("m", None, None, None, max_batch=4)
-    waiting.models["m"] = model
-    x = np.zeros((1, 2), "float32")
-    model.waiting = [Submission(model, (x,), 1, Future(), float(i)) for i in range(12)]
-    sizes = []
-    while batch := waiting.next_batch():
-        sizes.append(len(batch))
-        assert [s.arrival_s for s in batch] == sorted(s.arrival_s for s in batch)
-    assert sizes == [4, 4, 2, 1, 1]
-
-
-def model_of(name="m", **options):
-    return Model(name, None, None, None, **options)
-
-
-def submission(model, arrival_s=0.0, *, rows=1, width=2, **options):
-    x = np.full((rows, width), arrival_s, "float32")
-    made = Submission(model, (x,), rows, Future(), arrival_s, **options)
-    model.waiting.append(made)
-    return made
-
-
-def waiting_of(*models, aging_s=1.0, lanes=1):
-    waiting = Waiting(aging_s, lanes)
-    waiting.models = {model.name: model for model in models}
-    return waiting
-
-
-def test_the_most_urgent_of_all_models_goes_first():
-    a, b = model_of("a"), model_of("b")
-    late = submission(a, 5.0)
-    urgent = submission(b, 6.0, priority=2)
-    soon = submission(a, 9.0, deadline_s=3.0)
-    waiting = waiting_of(a, b)
-    assert len(waiting) == 3
-    assert [waiting.next_batch() for _ in range(3)] == [[soon], [urgent], [late]]
-
-
-def test_a_batch_holds_no_more_examples_than_it_may_and_only_those_of_one_shape():
-    model = model_of(max_batch=5)
-    first, second, wide, big, last = (
-        submission(model, 0.0, rows=2),
-        submission(model, 1.0, rows=2),
-        submission(model, 2.0, width=3),
-        submission(model, 3.0, rows=4),
-        submission(model, 4.0),
-    )
-    waiting = waiting_of(model)
-    assert waiting.next_batch() == [first, second, last]
-    assert model.waiting == [wide, big]
-    assert [waiting.next_batch() for _ in range(2)] == [[wide], [big]]
-
-
-def test_one_that_is_larger_than_a_batch_runs_alone():
-    model = model_of(max_batch=2)
-    big = submission(model, 0.0, rows=7)
-    submission(model, 1.0)
-    assert waiting_of(model).next_batch() == [big]
-
-
-def test_one_alone_is_neither_copied_nor_cut():
-    batch = [submission(model_of(), 1.0, rows=3)]
-    assert join_inputs(batch) is batch[0].inputs
-    outputs = (np.zeros(3),)
-    assert split_outputs(batch, outputs) == [outputs]
+@pytest.mark.parametrize(("submissions", "options", "expected"), BATCHES.values(), ids=BATCHES)
+def test_what_waits_is_batched_by_urgency_shape_and_room(submissions, options, expected):
+    assert batches(*submissions, **options) == expected
 
 
 CORE = (Device("cpu"),)
@@ -188,17 +146,6 @@ class Scene:
     @property
     def counts(self):
         return self.service.statistics().models["m"]
-
-
-def test_a_submission_gets_what_its_model_makes_of_the_outputs():
-    scene = Scene()
-    future = scene.submit(3.0)
-    assert future.running()
-    (request,) = scene.engine.started
-    assert (request.graph, request.examples) == (scene.model.graph, 1.0)
-    scene.engine.end(request)
-    assert future.result(0) == [[6.0]]
-    assert (scene.counts.submitted, scene.counts.completed, scene.counts.batches) == (1, 1, 1)
 
 
 def test_as_many_run_as_may_and_the_next_begins_when_one_has_ended():
@@ -343,13 +290,8 @@ def test_a_callback_waits_for_nothing(method):
     scene.submit().add_done_callback(call)
     for request in scene.engine.started:  # those that follow join the list
         scene.engine.end(request)
+    over = scene.submit()
+    scene.engine.end(scene.engine.started[-1])
+    over.add_done_callback(lambda future: scene.service.drain())  # on the caller's own thread, which may
     assert raised == [QueueFullError if method == "submit" else SchedulingError]
     scene.service.remove(scene.model, drain=True)  # the callback is over
-
-
-def test_a_callback_on_the_callers_own_thread_may_wait():
-    scene, drained = Scene(), []
-    future = scene.submit()
-    scene.engine.end(scene.engine.started[0])
-    future.add_done_callback(lambda future: drained.append(scene.service.drain()))
-    assert drained == [None]

@@ -49,7 +49,7 @@ def test_the_oracle_runs_as_it_plans_and_refuses_large_graphs():
     plan = exhaustive_placement(Problem.of(graph, platform, FixedCosts(true_s)))
     assert simulate([Arrival(graph)], platform, "oracle", true_s).makespan_s == pytest.approx(plan.makespan_s)
     large = random_graph(rng, 11)
-    with pytest.raises(ValueError, match="up to 10 layers, got 11"):
+    with pytest.raises(ValueError, match="up to 10 layers, got 11; use heft"):
         simulate([Arrival(large)], platform, "oracle", random_costs(rng, large))
 
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import os
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.scheduling import Device, Platform
+from overlap_train.scheduling import CostModel, Device, Platform
 from overlap_train.scheduling.calls import calls_of, elements, tensor_bytes, work_of
-from overlap_train.scheduling.graph import Port
-from overlap_train.scheduling.models import ModelInputs, WholeModel, inputs_of, spec_of, split_model
-from overlap_train.scheduling.preparing import compile_segments
-from overlap_train.scheduling.segments import merge_layers
+from overlap_train.scheduling.costs import FixedCosts
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.models import ModelInputs, WholeModel, inputs_of, split_model
+from overlap_train.scheduling.preparing import (
+    ModelBuilder,
+    Preparation,
+    compile_segments,
+    tensorflow_platform,
+)
+from overlap_train.scheduling.segments import choose_segments, merge_layers
+from tests.scheduling.graphs import CORES, cut
 
 kl = keras.layers
-
-
-def test_a_nested_model_is_one_layer_with_the_work_of_all_its_own():
-    inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(4)], name="inner")
-    inputs = keras.Input((4,))
-    split = split_model(keras.Model(inputs, keras.layers.ReLU()(inner(inputs))))
-    assert [len(layer.work.single_parts()) for layer in split.graph.layers] == [2, 1]
+ONE_CORE = Platform((Device("CPU:0"),))
 
 
 def work_for(layer, *shape, dtype="float32"):
@@ -55,15 +58,14 @@ def test_each_kind_of_layer_has_its_operations(layer, shape, kind, flops):
     assert (work.kind, work.flops) == (kind, flops)
 
 
-def test_bytes_are_those_of_inputs_outputs_and_weights():
+def test_bytes_are_those_of_inputs_outputs_and_weights_and_an_unknown_size_counts_one():
     work = work_for(kl.Dense(4), 3)
     assert (work.moved_bytes, work.weight_bytes) == (4 * (3 + 4), 4 * (12 + 4))
     assert work_for(kl.Embedding(10, 4), 5, dtype="int64").moved_bytes == 8 * 5 + 4 * 20
-
-
-def test_a_size_that_is_not_known_counts_one():
     assert (elements((None, 3)), elements(())) == (3, 1)
     assert tensor_bytes(keras.Input((None, 3), dtype="float16")) == 6
+    inner = keras.Sequential([keras.Input((4,)), kl.Dense(4), kl.Dense(4)])
+    assert len(work_for(inner, 4).single_parts()) == 2
 
 
 def test_a_layer_that_is_called_twice_is_two_calls():
@@ -150,14 +152,19 @@ def test_what_does_not_fit_is_refused_by_name(nest, x, error, said):
         inputs(nest).flatten("m", x)
 
 
+SPARSE = keras.Input((4,), sparse=True, name="counts")
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (keras.Sequential([keras.layers.Dense(2)]), "a Sequential model that is not built .* keras.Input"),
+        (keras.Sequential([kl.Dense(2)]), "a Sequential model that is not built .* keras.Input"),
         (OwnCall(), r"a subclassed model .* input_specs="),
+        (keras.Model(SPARSE, kl.Dense(1)(SPARSE)), "the input 'counts' is sparse or ragged"),
     ],
+    ids=["not built", "subclassed", "sparse"],
 )
-def test_a_model_that_does_not_say_what_it_reads_is_told_how(model, said):
+def test_a_model_whose_inputs_are_not_known_or_not_dense_is_told_how(model, said):
     with pytest.raises(ValueError, match=said):
         inputs_of(model, (), "m")
 
@@ -168,15 +175,6 @@ def test_a_last_dimension_of_one_may_be_left_out_or_added_as_under_keras():
     for x in (np.ones(3), np.ones((3, 1)), np.ones((3, 1, 1))):
         assert taken.flatten("m", x)[0].shape == (3, 1)
         assert model(x).shape == (3, 2)
-
-
-def test_a_model_of_sparse_tensors_is_refused():
-    sparse = keras.Input((4,), sparse=True, name="counts")
-    with pytest.raises(ValueError, match="the input 'counts' is sparse or ragged"):
-        inputs_of(keras.Model(sparse, keras.layers.Dense(1)(sparse)), (), "m")
-
-
-ONE_CORE = Platform((Device("CPU:0"),))
 
 
 def branching_model():
@@ -224,25 +222,6 @@ def test_masks_keep_a_network_whole():
     np.testing.assert_allclose(outputs_of(graph, [tf.constant(ids)])[0], model(ids), atol=1e-6)
 
 
-def split_of(outputs):
-    inputs = keras.Input((4,))
-    return split_model(keras.Model(inputs, outputs(inputs)))
-
-
-@pytest.mark.parametrize(
-    ("outputs", "keeps"),
-    [(lambda x: x * 2.0, True), (lambda x: [x, keras.ops.sum(x)], False), (keras.ops.transpose, False)],
-    ids=["rows", "a-number", "columns"],
-)
-def test_an_output_without_the_batch_in_front_cannot_be_divided(outputs, keeps):
-    assert split_of(outputs).keeps_rows is keeps
-
-
-def test_the_batch_is_free_and_a_number_has_none():
-    assert spec_of(keras.KerasTensor((7, 3), "int32")) == tf.TensorSpec((None, 3), tf.int32)
-    assert spec_of(keras.KerasTensor(())) == tf.TensorSpec((), tf.float32)
-
-
 X = tf.ones((2, 4))
 
 
@@ -266,11 +245,19 @@ def test_outputs_are_those_of_the_call_and_not_of_the_graph():
         def call(self, inputs):
             return {"first": super().call(inputs)[:, :1], "nothing": None}
 
+    class Bare(keras.Model):
+        """Its call knows no training phase."""
+
+        def __call__(self, x):
+            return x * 3.0
+
     inputs = keras.Input((4,))
     split = whole(Fewer(inputs, keras.layers.Dense(3)(inputs)))
     assert split.spec(Port(0)).shape.as_list() == [None, 1]
     assert split.pack([7]) == {"first": 7, "nothing": None}
     assert len(split.graph) == 1
+    (three,) = whole(Bare()).function([Port(-1)], range(1), [Port(0)], False)(X)
+    assert three.numpy().tolist() == [[3.0] * 4] * 2
 
 
 class Sees(keras.layers.Layer):
@@ -309,19 +296,168 @@ def test_the_call_is_one_of_inference_but_for_what_the_graph_trains(kind, given,
     assert layer.seen == [seen]
 
 
-def test_a_call_without_a_training_phase_is_not_given_one():
-    class Bare(keras.Model):
-        def __call__(self, x):
-            return x * 3.0
-
-    (three,) = whole(Bare()).function([Port(-1)], range(1), [Port(0)], False)(X)
-    assert three.numpy().tolist() == [[3.0] * 4] * 2
-
-
 def test_what_is_no_array_is_refused():
+    def rows(x):
+        return tf.RaggedTensor.from_row_lengths(tf.reshape(x, [-1]), tf.fill(tf.shape(x)[:1], 4))
+
     with pytest.raises(ValueError, match="m returns a RaggedTensor, which is no array"):
-        whole(
-            Returns(
-                lambda x: tf.RaggedTensor.from_row_lengths(tf.reshape(x, [-1]), tf.fill(tf.shape(x)[:1], 4))
-            )
-        )
+        whole(Returns(rows))
+
+
+def alternating(count):
+    layers = [Layer(str(i), Work("conv" if i % 2 else "norm"), (Port(i - 1),)) for i in range(count)]
+    return LayerGraph(layers, [Port(count - 1)])
+
+
+TWO = Platform((Device("c"), Device("g", "gpu")))
+
+
+def test_layers_are_merged_where_a_call_costs_more_than_it_gains():
+    graph = alternating(10)
+    costs = FixedCosts(lambda x, d: 1e-3 if (x.work.kind == "conv") == (d.kind == "gpu") else 1.5e-3)
+    assert len(choose_segments(graph, TWO, costs, call_s=1e-4)) == 10
+    assert len(choose_segments(graph, TWO, costs, call_s=6e-4)) < 10
+    assert choose_segments(graph, Platform((Device("c"),)), costs) == [range(10)]
+
+
+def test_a_segment_is_not_grown_beyond_its_longest_in_any_form():
+    costs = FixedCosts(lambda x, d: 1e-3)
+    groups = choose_segments(alternating(10), Platform((Device("c"),)), costs, longest_s=3.5e-3)
+    assert [len(group) for group in groups] == [3, 3, 3, 1]
+    costs = FixedCosts(lambda layer, device: 0.009 if layer.name == "x" else 0.002)
+    assert choose_segments(cut(), CORES, costs)[-1] == range(5, 7)
+    assert choose_segments(cut(), CORES, costs, longest_s=0.01)[-1] == range(6, 7)
+    with pytest.raises(ValueError, match="must cover layers 0 to 4"):
+        merge_layers(alternating(5), [range(2), range(3, 5)])
+
+
+def test_a_follower_is_not_merged_where_the_whole_form_would_lose():
+    """The join costs nothing anywhere; whole, the layer belongs on the GPU and its follower on the CPU."""
+    graph = cut(2)
+    milliseconds = {"x": (1, 40), "x/0": (1, 20), "x/1": (1, 20), "after": (10, 1)}
+
+    def true_s(layer, device):
+        return 1e-3 * milliseconds.get(layer.name, (0, 0))[device.kind == "cpu"]
+
+    groups = choose_segments(graph, CORES, FixedCosts(true_s))
+    assert groups[-2:] == [range(3, 4), range(4, 5)]
+
+
+def relus(layers=6):
+    inputs = x = keras.Input((3,))
+    for _ in range(layers):
+        x = keras.layers.ReLU()(x)
+    return keras.Model(inputs, x)
+
+
+def built(model, costs=None, **preparation):
+    builder = ModelBuilder(ONE_CORE.devices, costs, Preparation(**preparation))
+    return builder.build("m", model, 7, 3), builder
+
+
+@pytest.mark.parametrize(
+    ("segments", "lengths"),
+    [("auto", [6]), ("whole", [6]), ("layers", [1] * 6), (2, [3, 3]), (4, [2, 1, 1, 2]), (99, [1] * 6)],
+)
+def test_segments_are_as_asked_for(segments, lengths):
+    model, _ = built(relus(), segments=segments)
+    assert [len(layer.work.single_parts()) for layer in model.graph.layers] == lengths
+    assert (model.name, model.max_pending, model.max_batch) == ("m", 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("costs", "profile", "profiled"),
+    [(None, None, False), (None, True, True), (CostModel(), None, False), (CostModel(), True, True)],
+)
+def test_layers_are_timed_one_by_one_where_it_was_asked_for(costs, profile, profiled, monkeypatch):
+    singles = []
+    stock = ModelBuilder._profile_single
+    monkeypatch.setattr(
+        ModelBuilder, "_profile_single", lambda self, *rest: singles.append(1) or stock(self, *rest)
+    )
+    _, builder = built(relus(2), costs, profile=profile)
+    assert bool(singles) is profiled
+    assert costs is None or builder.costs is costs
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("segments", "some", ValueError),
+        ("segments", 0, ValueError),
+        ("segments", 1.5, TypeError),
+        ("cut", 0, ValueError),
+        ("longest_segment_s", -1.0, ValueError),
+        ("constant_weights", "yes", TypeError),
+        ("profile", "yes", TypeError),
+        ("zero_copy", None, TypeError),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(name, value, error):
+    with pytest.raises(error, match=f"{name} must be"):
+        Preparation(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("devices", "error", "message"),
+    [
+        ([Device("CPU:77")], ValueError, r"no device \['CPU:77'\]"),
+        ((), ValueError, "devices is empty"),
+        (["CPU:0"], TypeError, r"devices.* must be a .*Device"),
+    ],
+)
+def test_devices_that_tensorflow_lacks_are_refused(devices, error, message):
+    with pytest.raises(error, match=message):
+        tensorflow_platform(devices)
+
+
+def test_by_default_the_cpu_has_a_slot_for_each_core():
+    platform = tensorflow_platform()
+    assert platform["CPU:0"].slots == len(os.sched_getaffinity(0))
+    assert [device.name for device in platform.of_kind("cpu")] == ["CPU:0"]
+
+
+def small():
+    inputs = keras.Input((3,))
+    x = keras.layers.Dense(2, kernel_initializer="ones", name="d")(inputs)
+    return keras.Model(inputs, keras.layers.ReLU()(x))
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_constant_weights_are_those_of_the_moment(constant):
+    model = small()
+    split = split_model(model)
+    graph = compile_segments(
+        split, merge_layers(split.graph, [range(2)]), ONE_CORE, constant_weights=constant
+    )
+    (segment,) = graph.layers
+    run = segment.runs["CPU:0"]
+    assert [(spec.shape.as_list(), spec.dtype) for spec in run.specs] == [([None, 3], tf.float32)]
+    (before,) = run((tf.ones((1, 3)),))
+    model.layers[1].kernel.assign(model.layers[1].kernel * 2.0)
+    (after,) = run((tf.ones((1, 3)),))
+    assert before.numpy().tolist() == [[3.0, 3.0]]
+    assert after.numpy().tolist() == ([[3.0, 3.0]] if constant else [[6.0, 6.0]])
+
+
+def test_costs_that_do_not_learn_are_left_alone_and_a_cut_is_not_put_together_again():
+    costs = FixedCosts(lambda layer, device: 1.0)
+    assert built(relus(2), costs, profile=True)[1].costs is costs
+    with pytest.raises(TypeError, match="costs"):
+        ModelBuilder(ONE_CORE.devices, 3, Preparation())
+    assert Preparation(cut=2, segments="layers").cut == 2
+    with pytest.raises(ValueError, match="cut=2 needs segments='auto' or 'layers'; 'whole' would put"):
+        Preparation(cut=2, segments="whole")
+
+
+def test_a_segment_reads_each_tensor_once_and_returns_what_leaves_it():
+    layers = [
+        Layer("a", Work("conv", 1.0), (Port(-1),), (10, 20)),
+        Layer("b", Work("norm", 2.0), (Port(0, 1),), (30,)),
+        Layer("c", Work("dense", 3.0), (Port(0, 1), Port(1)), (40,)),
+    ]
+    graph = LayerGraph(layers, [Port(2), Port(0)])
+    merged = merge_layers(graph, [range(1), range(1, 3)]).graph
+    second = merged.layers[1]
+    assert (second.name, second.inputs, second.output_bytes) == ("b..c", (Port(0, 1),), (40,))
+    assert merged.outputs == (Port(1), Port(0))

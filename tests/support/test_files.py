@@ -78,44 +78,33 @@ def test_what_is_written_takes_the_place_of_whatever_was_there(short_path, make)
     assert os.listdir() == ["entry"]
 
 
-def test_a_failed_replacement_leaves_nothing_behind(short_path):
-    short_path.mkdir()
-    with pytest.raises(OSError):
-        files.replace_content(short_path, "new")
-    assert os.listdir() == ["entry"]
+def test_old_file_stays_until_the_new_one_is_whole(short_path, monkeypatch):
+    def umask(mask):
+        raise AssertionError("the mask is changed for all threads")
 
+    def write(text, error=None):
+        with files.replacing(path) as unfinished:
+            assert unfinished.suffix == ".txt"
+            unfinished.write_text(text)
+            assert path.read_text() == "old"
+            if error is not None:
+                raise error
 
-def test_old_file_stays_until_the_new_one_is_whole(tmp_path):
-    path = tmp_path / "new" / "file.txt"
-    path.parent.mkdir()
+    monkeypatch.setattr(os, "umask", umask)
+    path = short_path.with_name("é" * 120 + ".txt")  # a long name has room for another beside it
     path.write_text("old")
-    with files.replacing(path) as unfinished:
-        assert unfinished.suffix == ".txt"
-        unfinished.write_text("new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
-    assert os.listdir(path.parent) == ["file.txt"]
-
-
-def _write_half(path) -> None:
-    with files.replacing(path) as unfinished:
-        unfinished.write_text("half")
-        raise RuntimeError("boom")
-
-
-def test_error_leaves_the_old_file_and_nothing_half(tmp_path):
-    path = tmp_path / "file.txt"
-    path.write_text("old")
+    mode = path.stat().st_mode
     with pytest.raises(RuntimeError, match="boom"):
-        _write_half(path)
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["file.txt"]
-
-
-def test_a_long_name_has_room_for_another_beside_it(tmp_path):
-    path = tmp_path / ("é" * 120 + ".json")
-    files.replace_content(path, "new")
-    assert os.listdir(tmp_path) == [path.name]
+        write("half", RuntimeError("boom"))
+    assert (path.read_text(), os.listdir()) == ("old", [path.name])
+    write("new")
+    assert (path.read_text(), os.listdir()) == ("new", [path.name])
+    assert path.stat().st_mode == mode, "as readable as any other file of the user"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(OSError):
+        files.replace_content(path, "new")
+    assert os.listdir() == [path.name]
 
 
 def test_a_device_is_left_alone(tmp_path):
@@ -130,22 +119,6 @@ def test_a_device_is_left_alone(tmp_path):
     assert os.listdir(tmp_path) == ["device"]
 
 
-def test_what_other_threads_make_meanwhile_is_as_the_process_wants_it(tmp_path, monkeypatch):
-    def umask(mask):
-        raise AssertionError("the mask is changed for all threads")
-
-    monkeypatch.setattr(os, "umask", umask)
-    files.replace_content(tmp_path / "file", "new")
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_file_is_as_readable_as_any_other_of_the_user(tmp_path):
-    (tmp_path / "plain").touch()
-    with files.replacing(tmp_path / "replaced") as unfinished:
-        unfinished.write_text("")
-    assert (tmp_path / "replaced").stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
 def test_a_lock_has_one_holder_until_that_closes_it(tmp_path):
     path = tmp_path / "lock"
     first, second = wait_for_lock(path, 0o600, limit_s=0), open_lock(path)
@@ -156,33 +129,28 @@ def test_a_lock_has_one_holder_until_that_closes_it(tmp_path):
     os.close(second)
 
 
-def test_waiting_for_a_lock_has_a_limit_and_leaves_no_descriptor(tmp_path, monkeypatch):
+@pytest.mark.parametrize("locks", [True, False], ids=["held by another", "a file system without locks"])
+def test_a_lock_that_cannot_be_had_is_told_and_leaves_no_descriptor(tmp_path, monkeypatch, locks):
+    def without_locks(descriptor, _):
+        raise OSError(errno.ENOLCK, "no locks available")
+
     opened = []
     monkeypatch.setattr(
         files, "open_lock", lambda *arguments: opened.append(open_lock(*arguments)) or opened[0]
     )
     holder = open_lock(tmp_path / "lock")
     assert try_lock(holder)
-    with pytest.raises(TimeoutError, match="another process has held it for 0 s"):
-        wait_for_lock(tmp_path / "lock", limit_s=0)
+    if locks:
+        with pytest.raises(TimeoutError, match="another process has held it for 0 s"):
+            wait_for_lock(tmp_path / "lock", limit_s=0)
+    else:
+        monkeypatch.setattr(fcntl, "flock", without_locks)
+        with pytest.raises(OSError) as told:
+            wait_for_lock(tmp_path / "lock", limit_s=60)
+        assert told.value.errno == errno.ENOLCK
     with pytest.raises(OSError):
         os.fstat(opened[0])
     os.close(holder)
-
-
-def test_a_file_system_without_locks_says_so_and_leaves_no_descriptor(tmp_path, monkeypatch):
-    opened = []
-
-    def without_locks(descriptor, _):
-        opened.append(descriptor)
-        raise OSError(errno.ENOLCK, "no locks available")
-
-    monkeypatch.setattr(fcntl, "flock", without_locks)
-    with pytest.raises(OSError) as told:
-        wait_for_lock(tmp_path / "lock", limit_s=60)
-    assert told.value.errno == errno.ENOLCK
-    with pytest.raises(OSError):
-        os.fstat(opened[0])
 
 
 @pytest.mark.parametrize("put", [os.mkfifo, os.mkdir, lambda path: os.symlink("elsewhere", path)])

@@ -27,6 +27,11 @@ def test_fit_takes_no_epoch_at_all_and_the_scalars_of_numpy():
         verbose=np.int64(0),
     )
     fit_arguments.check_fit(shuffle=1, verbose=True)
+    fit_arguments.check_class_weight(None)
+    fit_arguments.check_class_weight({0: 1.0})
+    assert fit_arguments.check_fit(validation_split=None).validation_split == 0.0
+    x, y = arrays(8)
+    sequential().fit(x, y, validation_split=None, verbose=0)  # as under Keras
 
 
 class Hostile:
@@ -51,12 +56,6 @@ def test_what_raises_at_every_question_is_refused_by_name():
         Trainer(sequential(), preprocess=Hostile())
 
 
-def test_no_part_to_split_off_is_none_as_under_keras():
-    assert fit_arguments.check_fit(validation_split=None).validation_split == 0.0
-    x, y = arrays(8)
-    sequential().fit(x, y, validation_split=None, verbose=0)
-
-
 def test_epochs_to_validate_may_be_a_range_of_any_length():
     validated = fit_arguments.epoch_selector(range(2, 10**12, 2))
     assert [validated(epoch) for epoch in range(4)] == [False, True, False, True]
@@ -69,13 +68,10 @@ def test_keras_takes_a_list_or_an_integer_to_say_which_epochs_are_validated(valu
     with pytest.raises(ValueError, match="list or int") as expected:
         keras.Sequential()._should_eval(0, value)
     assert str(caught.value) == str(expected.value)
-
-
-def test_what_cannot_be_meant_is_refused_in_other_words():
     fit_arguments.check_frequency([1, 3])
-    for value in (0, [1, 0]):
+    for meant in (0, [1, 0]):  # what cannot be meant is refused in other words
         with pytest.raises(ValueError, match="validation_freq must be at least 1; got 0"):
-            fit_arguments.check_frequency(value)
+            fit_arguments.check_frequency(meant)
 
 
 COUNTS = (
@@ -128,12 +124,9 @@ def test_how_much_is_shown_may_be_said_in_any_number(form):
 )
 def test_whether_rows_are_shuffled_is_a_flag_or_a_word(value, shuffled):
     assert fit_arguments.check_fit(shuffle=value).shuffle is shuffled
-
-
-@pytest.mark.parametrize("value", [2, 0.5, "rows", None, np.array([1])])
-def test_another_shuffle_is_refused(value):
-    with pytest.raises(ValueError, match="shuffle must be True, False or 'batch'"):
-        fit_arguments.check_fit(shuffle=value)
+    for other in (2, 0.5, "rows", None, np.array([1])):
+        with pytest.raises(ValueError, match="shuffle must be True, False or 'batch'"):
+            fit_arguments.check_fit(shuffle=other)
 
 
 @pytest.mark.parametrize("value", ["balanced", [1.0, 2.0], 3])
@@ -142,11 +135,6 @@ def test_weights_of_classes_are_looked_up_by_the_class(value):
         fit_arguments.check_class_weight(value)
     with pytest.raises(AttributeError, match="'get'"):
         sequential().fit(*arrays(8), class_weight=value, verbose=0)
-
-
-def test_no_weights_and_weights_by_the_class_are_taken():
-    fit_arguments.check_class_weight(None)
-    fit_arguments.check_class_weight({0: 1.0})
 
 
 @pytest.mark.parametrize("kind", [TypeError, ValueError, RuntimeError])
@@ -158,16 +146,13 @@ def test_bad_arguments_are_refused_and_nothing_else_is(kind):
     assert not is_refusal_of(other, caught.value)
     assert not is_refusal_of(one, ValueError())
 
+    class Sealed(ValueError):
+        def __setattr__(self, name, value):
+            if name.startswith("_overlap"):
+                raise AttributeError(name)
+            super().__setattr__(name, value)
 
-class Sealed(ValueError):
-    def __setattr__(self, name, value):
-        if name.startswith("_overlap"):
-            raise AttributeError(name)
-        super().__setattr__(name, value)
-
-
-def test_an_error_that_takes_no_mark_is_raised_as_it_is():
-    with pytest.raises(Sealed), Refusing(object()):
+    with pytest.raises(Sealed), Refusing(one):  # which takes no mark
         raise Sealed
 
 

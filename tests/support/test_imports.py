@@ -128,12 +128,9 @@ def hide(monkeypatch, package):
         monkeypatch.delitem(sys.modules, name)
 
 
-def test_a_module_that_is_there_is_returned():
-    assert import_extra("json.decoder", purpose="this").__name__ == "json.decoder"
-
-
 @pytest.mark.parametrize("package", ["", "no-such"])
 def test_a_missing_module_is_told_with_its_package(package):
+    assert import_extra("json.decoder", purpose="this").__name__ == "json.decoder"
     name = package or "nosuch"
     with pytest.raises(ModuleNotFoundError, match=f"it needs {name}, .*: pip install {name}$"):
         import_extra("nosuch.part", purpose="it", package=package)
@@ -187,26 +184,12 @@ def package(monkeypatch):
 
 def test_a_name_is_loaded_when_it_is_first_used(package):
     made, home = package
+    assert {"thing", "missing", "__name__"} <= set(dir(made)), "all are listed before any is loaded"
+    with pytest.raises(AttributeError, match="module 'made_up' has no attribute 'other'"):
+        made.other  # noqa: B018
     assert (home.reads, "thing" in vars(made)) == (0, False)
     assert [made.thing for _ in range(3)] == ["the thing"] * 3
     assert home.reads == 1
-
-
-def test_all_names_are_listed_before_any_is_loaded(package):
-    made, home = package
-    assert {"thing", "missing", "__name__"} <= set(dir(made))
-    assert home.reads == 0
-
-
-def test_an_unknown_name_is_an_attribute_error(package):
-    made, _ = package
-    with pytest.raises(AttributeError, match="module 'made_up' has no attribute 'other'"):
-        made.other  # noqa: B018
-
-
-def test_a_home_that_cannot_be_imported_is_told(package):
-    with pytest.raises(ModuleNotFoundError, match=r"made_up\.nowhere"):
-        package[0].missing  # noqa: B018
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])

@@ -1,4 +1,4 @@
-"""A thread that called TensorFlow leaves nothing of TensorFlow's behind."""
+"""A thread leaves nothing of TensorFlow's behind, and a `with` statement nothing open."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.eager.context import FunctionCallOptions
 
+from overlap_train._support.closing import Closing
 from overlap_train._support.threads import in_background, leaves_nothing, start
 from overlap_train._training.loops import WarmUp
 from overlap_train._validation.pool import WorkerPool
@@ -108,12 +109,6 @@ def test_a_thread_that_the_system_does_not_start_is_named_with_what_helps(no_thr
         start(threading.Thread(name="mine"))
 
 
-def test_a_thread_is_started():
-    ran = []
-    start(threading.Thread(target=ran.append, args=(1,))).join()
-    assert ran == [1]
-
-
 def test_what_no_thread_can_be_had_for_is_done_at_once(no_threads):
     assert in_background(threading.current_thread, "mine").result(timeout=0) is threading.current_thread()
     with pytest.raises(ZeroDivisionError):
@@ -126,3 +121,36 @@ def test_what_a_thread_can_be_had_for_is_done_there(daemon):
     assert (thread.name, thread.daemon) == ("mine", daemon)
     with pytest.raises(ZeroDivisionError):
         in_background(lambda: 1 / 0, "mine").result(timeout=60)
+
+
+class Resource(Closing):
+    """Counts how often it was closed."""
+
+    def __init__(self):
+        self.closed = self.closed_now = 0
+
+    def close(self):
+        self.closed += 1
+
+    def close_now(self):
+        self.closed_now += 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
+def test_a_block_gives_the_resource_closes_it_and_raises_what_it_raises(error):
+    with Resource() as resource:
+        assert not resource.closed
+    assert resource.closed == 1
+    resource = Resource()
+    with pytest.raises(error), resource:
+        raise error
+    now = error is KeyboardInterrupt  # which waits for nothing
+    assert (resource.closed, resource.closed_now) == (not now, now)
+
+
+def test_what_cannot_be_closed_is_not_made():
+    class Endless(Closing):
+        pass
+
+    with pytest.raises(TypeError, match="close"):
+        Endless()

@@ -40,17 +40,6 @@ def test_array_and_tensor_show_the_same_bytes(dtype):
         assert bool(tf.reduce_all(tf.cast(tensor, tf.bool)))
 
 
-def test_turns_alternate():
-    buffer = MappedBuffer(8, backend="host")
-    for value in range(5):
-        assert buffer.turn is Turn.WRITE or buffer.readers == 0
-        buffer.numpy()[...] = value
-        tensor = buffer.tensor()
-        assert buffer.turn is Turn.READ
-        assert float(tf.reduce_sum(tensor)) == 8 * value
-        del tensor
-
-
 def test_writing_after_the_hand_over_raises():
     buffer = MappedBuffer(8, backend="host")
     array = buffer.numpy()
@@ -92,17 +81,17 @@ def test_hand_over_with_a_derived_array_alive_raises(derive, dtype):
     buffer.tensor()
 
 
-def test_several_tensors_may_read_at_once():
+def test_turns_alternate_and_a_copy_is_independent_of_the_next_one():
     buffer = MappedBuffer(8, backend="host")
-    buffer.numpy()[...] = 1
-    tensors = [buffer.tensor() for _ in range(5)]
-    assert buffer.readers == 5
-    tensors.pop()
-    assert buffer.readers == 4
-
-
-def test_copy_is_independent_of_the_next_turn():
-    buffer = MappedBuffer(8, backend="host")
+    for value in range(5):
+        assert buffer.turn is Turn.WRITE or buffer.readers == 0
+        buffer.numpy()[...] = value
+        tensors = [buffer.tensor() for _ in range(5)]  # which may read at once
+        assert (buffer.turn, buffer.readers) == (Turn.READ, 5)
+        tensors.pop()
+        assert buffer.readers == 4
+        assert float(tf.reduce_sum(tensors[0])) == 8 * value
+        tensors.clear()
     buffer.numpy()[...] = 1
     before = zero_copy.statistics()
     copied = buffer.tensor(mode="copy")
@@ -185,30 +174,7 @@ def test_fifty_thousand_buffers_do_not_grow_the_process(pool):
     assert min(grown) < 2.5e6
 
 
-def test_close_is_idempotent_and_use_after_it_raises():
-    buffer = MappedBuffer(8, backend="host")
-    buffer.close()
-    buffer.close()
-    assert "closed" in repr(buffer)
-    with pytest.raises(errors.BufferStateError, match="closed"):
-        buffer.numpy()
-    with pytest.raises(errors.BufferStateError, match="closed"):
-        buffer.tensor()
-
-
-def test_buffer_without_elements_works():
-    buffer = MappedBuffer((0, 3), "int32", backend="host")
-    assert buffer.numpy().shape == (0, 3)
-    assert buffer.tensor().shape == (0, 3)
-    assert MappedBuffer((), backend="host").tensor().shape == ()
-
-
-def test_pickling_is_refused():
-    with pytest.raises(TypeError, match="memory of one process"):
-        pickle.dumps(MappedBuffer(8, backend="host"))
-
-
-def test_bad_backend_device_and_mode_are_refused():
+def test_what_cannot_be_and_use_after_close_are_refused():
     with pytest.raises(ValueError, match="backend must be"):
         MappedBuffer(4, backend="gpu")
     buffer = MappedBuffer(4, backend="host")
@@ -216,7 +182,18 @@ def test_bad_backend_device_and_mode_are_refused():
         buffer.tensor("TPU:0")
     with pytest.raises(ValueError, match="mode must be"):
         buffer.tensor(mode="fast")
+    with pytest.raises(TypeError, match="memory of one process"):
+        pickle.dumps(buffer)
     assert buffer.turn is Turn.WRITE
+    for _ in range(2):
+        buffer.close()
+    assert "closed" in repr(buffer)
+    for use in (buffer.numpy, buffer.tensor):
+        with pytest.raises(errors.BufferStateError, match="closed"):
+            use()
+    empty = MappedBuffer((0, 3), "int32", backend="host")
+    assert empty.numpy().shape == empty.tensor().shape == (0, 3)
+    assert MappedBuffer((), backend="host").tensor().shape == ()
 
 
 @pytest.mark.skipif(

@@ -26,14 +26,14 @@ def test_choice_follows_mode_device_size_and_crossover(mode, size, integrated, c
     choice = choose_sharing(mode, size, integrated=integrated, crossover_bytes=crossover)
     assert choice.zero_copy is shared
     assert reason in choice.reason
-
-
-def test_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="got 'best'"):
-        choose_sharing("best", 1, integrated=False, crossover_bytes=None)
+        choose_sharing("best", size, integrated=integrated, crossover_bytes=crossover)
 
 
-def test_crossover_survives_the_process(tmp_path):
+def test_crossover_survives_the_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    CrossoverCache().put("a GPU", 1)
+    assert (tmp_path / "overlap_train" / "zero_copy.json").exists()
     path = tmp_path / "deep" / "cache.json"
     CrossoverCache(path).put("a GPU", 65536)
     CrossoverCache(path).put("another", 0)
@@ -52,12 +52,6 @@ def test_damaged_cache_counts_as_empty(tmp_path, content):
     assert cache.get("a GPU") is None
     cache.put("a GPU", 1)
     assert json.loads(path.read_text()) == {"a GPU": 1}
-
-
-def test_place_of_the_cache_follows_the_user(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    CrossoverCache().put("a GPU", 1)
-    assert (tmp_path / "overlap_train" / "zero_copy.json").exists()
 
 
 def test_crossover_is_where_sharing_first_loses():

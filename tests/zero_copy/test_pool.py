@@ -76,6 +76,8 @@ def test_cache_is_emptied_before_memory_is_said_to_be_out():
     assert backend.used_bytes == 1 << 20
     with pytest.raises(errors.BufferError, match="out of memory"):
         pool.lease(1 << 21)
+    with pytest.raises(errors.BufferError, match="cannot allocate"):
+        HostBackend().allocate(1 << 60)
 
 
 def test_block_that_the_device_may_still_read_waits_for_it():
@@ -139,11 +141,6 @@ def test_leases_from_many_threads_never_share_a_block():
     assert pool.statistics().live_bytes == 0
 
 
-def test_too_much_memory_is_an_exception():
-    with pytest.raises(errors.BufferError, match="cannot allocate"):
-        HostBackend().allocate(1 << 60)
-
-
 @pytest.fixture
 def gpu(monkeypatch):
     """Returns how often a GPU was looked for; there is one if a test says so."""
@@ -172,34 +169,20 @@ def test_without_a_gpu_auto_is_the_host_and_cuda_an_error_each_time(gpu):
     assert gpu.looked == 1
 
 
-def test_with_a_gpu_auto_is_its_pool(gpu):
-    gpu.there = True
-    assert shared_pool("auto") is shared_pool("cuda")
-    assert shared_pool("auto") is not shared_pool("host")
-    assert gpu.looked == 1
-
-
-def test_the_host_alone_looks_for_no_gpu(gpu):
-    assert isinstance(shared_pool("host"), Pool)
-    assert gpu.looked == 0
-
-
 @pytest.mark.parametrize("backend", ["gpu", "", None, 3])
 def test_other_names_are_refused(gpu, backend):
     with pytest.raises(ValueError, match='backend must be "auto", "host", "cuda" or a Pool'):
         shared_pool(backend)
 
 
-def test_a_fork_goes_without_the_gpu_of_its_parent(gpu):
+def test_with_a_gpu_auto_is_its_pool_and_a_fork_goes_without_that_of_its_parent(gpu):
+    module._after_fork()  # of one that had not looked: it looks itself
     gpu.there = True
-    shared_pool("cuda")
+    assert isinstance(shared_pool("host"), Pool)
+    assert gpu.looked == 0
+    assert shared_pool("auto") is shared_pool("cuda") is not shared_pool("host")
+    assert gpu.looked == 1
     module._after_fork()
     with pytest.raises(errors.NativeUnavailableError, match="CUDA does not survive a fork"):
         shared_pool("cuda")
     assert shared_pool("auto") is shared_pool("host")
-
-
-def test_a_fork_of_one_that_had_not_looked_looks_itself(gpu):
-    module._after_fork()
-    gpu.there = True
-    assert shared_pool("auto") is shared_pool("cuda")
