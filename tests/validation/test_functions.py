@@ -18,11 +18,7 @@ from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.private_model import make_private_model
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.options.functions import metric_values
-from tests.networks import (
-    FEATURES,
-    assert_same_weights,
-    crossentropy,
-)
+from tests.networks import FEATURES, assert_same_weights, crossentropy
 from tests.pools import sequential
 from tests.validation.calling import (
     ROUNDING,
@@ -31,24 +27,12 @@ from tests.validation.calling import (
     Y,
     expected_values,
     fit,
-    in_step,
     kl,
     mean_output,
-    predicted_mean,
     simple,
 )
 
 # What a function gets
-
-
-@pytest.mark.parametrize("lag", [0, 1, 2])
-@pytest.mark.by_default("2")
-def test_a_number_stands_in_the_logs_of_its_epoch(lag):
-    trainer = fit(simple(), {"mean": predicted_mean}, max_lag=lag)
-    np.testing.assert_allclose(
-        trainer.model.history.history["val_mean"], expected_values(simple, predicted_mean), rtol=1e-6
-    )
-    assert not in_step(trainer)
 
 
 @pytest.mark.parametrize("lag", [0, 1])

@@ -92,15 +92,13 @@ CHANGES = {
 @pytest.mark.by_default("before a batch", "in a file", "weights", "late", "traced anew")
 def test_arrays_that_a_hook_changes_in_place_are_read_when_keras_reads_them(case):
     hook, make, change, options = CHANGES[case]
-    options = dict(options)
-    policies = options.pop("policies", POLICIES)
 
     def run(model, fit):
         data = make()
         callback = hooked(hook, lambda calls: change(data, calls, model))
         return fit(X, Y, validation_data=data, callbacks=[callback], **FIT, **options).history
 
-    compare(run, policies=policies)
+    compare(run)
 
 
 def test_arrays_that_are_replaced_by_longer_ones():
