@@ -96,25 +96,6 @@ def test_no_pass_begins_after_the_end():
     assert taken == []
 
 
-def test_workers_share_one_stream_and_every_batch_is_given_once():
-    batches = make(Diary())
-    stream, got, lock = batches.begin(), [], threading.Lock()
-
-    def work():
-        while (batch := stream.draw()) is not None:
-            with lock:
-                got.append(int(batch[0][0, 0]))
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    batches.close()
-    assert sorted(got) == [0, 1, 2, 3]
-    assert stream.drawn == 4
-
-
 def drawing(taken, most_seen=None):
     """Returns what draws from an iterator as a compiled call does."""
 

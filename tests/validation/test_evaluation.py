@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import keras
 import numpy as np
 import pytest
@@ -105,24 +103,6 @@ def test_a_function_that_prepares_the_rows_is_part_of_the_evaluation():
     assert_logs_equal(actual, model.evaluate(2 * X + 0.5, Y, verbose=0, return_dict=True))
 
 
-def test_threads_agree_bit_by_bit(evaluated):
-    _, state, batches, evaluator = evaluated
-    values, results = state.read(), []
-    barrier = threading.Barrier(4)
-
-    def work():
-        barrier.wait(30)
-        results.append(evaluator.merge(in_parts(evaluator, batches, values, 3), values).metrics)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-    assert all(result == results[0] for result in results)
-
-
 def test_the_order_of_the_parts_is_that_of_the_addition(evaluated):
     _, state, batches, evaluator = evaluated
     values = state.read()
@@ -133,18 +113,6 @@ def test_the_order_of_the_parts_is_that_of_the_addition(evaluated):
     merged = evaluator.merge(results, values).metric_state
     for one, other in zip(merged, added, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_a_stream_gives_the_same():
-    model = built()
-    data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(70, seed=1).batch(16)
-    state, batches, evaluator = evaluator_of(model, (data, None, None))
-    stream, values = batches.begin(), state.read()
-    results = [evaluator.evaluate(values, stream) for _ in range(2)]
-    assert [r.batches for r in results] == [5, 0]
-    assert_logs_equal(
-        evaluator.merge(results, values).metrics, model.evaluate(X, Y, verbose=0, return_dict=True)
-    )
 
 
 def recording(evaluator):

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.util.event_pb2 import Event
 
-from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
+from overlap_train import Trainer, ValidationPolicy
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.private_model import make_private_model
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
@@ -134,28 +134,6 @@ def test_a_copy_disturbs_no_random_state_and_no_name():
     actual = numbers()
     assert actual[0] == expected[0]
     assert actual[2] == expected[2]
-
-
-def test_sets_and_functions_stand_together_in_validation_data():
-    trainer = Trainer(simple())
-    history = trainer.fit(
-        X,
-        Y,
-        epochs=4,
-        verbose=0,
-        validation_data={
-            "clean": (X, Y),
-            "odd": EvaluationFunction(mean_output, freq=[1, 4]),
-            "often": EvaluationFunction(lambda model: 1),
-        },
-        validation_freq=2,
-    ).history
-    assert {name: len(values) for name, values in history.items() if name.startswith("val")} == {
-        "val_clean_loss": 2,
-        "val_clean_accuracy": 2,
-        "val_odd": 2,
-        "val_often": 2,
-    }
 
 
 def test_a_function_alone_leaves_validation_split_to_fit():
