@@ -107,14 +107,6 @@ def test_a_position_of_numpys_is_looked_at_before_numpy_gets_it(pos):
     assert np.random.get_state()[2] == before
 
 
-def test_a_source_without_attributes_has_the_global_seeds():
-    kept = DataState(None)
-    state = kept.take()
-    expected = random.random(), np.random.rand()
-    kept.put_back(state)
-    assert (random.random(), np.random.rand()) == expected
-
-
 @pytest.mark.parametrize("rows", [1, 4, 5, 400])
 def test_a_large_array_is_told_by_rows_over_all_of_it(rows, monkeypatch):
     monkeypatch.setattr(attributes, "_DIGEST_BYTES", 64)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from overlap_train._checkpoint.store import CheckpointStore
@@ -185,60 +181,3 @@ def test_interrupt_while_writing_leaves_no_rubbish(tmp_path, monkeypatch):
         monkeypatch.undo()
         assert [p.name for p in store.paths] == ["ckpt-000001.otck"]
         assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "ckpt-000001.otck"]
-
-
-KILL = """
-import os, random, signal, sys, time
-import numpy as np
-from overlap_train._checkpoint.container import CheckpointState
-from overlap_train._checkpoint.store import CheckpointStore
-
-directory, kills = sys.argv[1], int(sys.argv[2])
-chance = random.Random(0)
-last = 0
-for _ in range(kills):
-    ready, tell = os.pipe()
-    child = os.fork()
-    if not child:
-        with CheckpointStore(directory, keep=2) as store:
-            os.write(tell, b"!")
-            for epoch in range(last + 1, 10**9):
-                store.save(CheckpointState(epoch, epoch, {"a": np.full(50_000, epoch, np.int32)}))
-    os.read(ready, 1)
-    time.sleep(chance.uniform(0, 0.06))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(ready), os.close(tell)
-    store = CheckpointStore(directory)
-    found = store.load_latest()
-    if found is not None:
-        assert found.epoch >= last, (found.epoch, last)
-        assert (found.arrays["a"] == found.epoch).all()
-        last = found.epoch
-with CheckpointStore(directory, keep=2) as store:  # removes what the kills have left
-    store.save(CheckpointState(last + 1, last + 1, {"a": np.zeros(1)}))
-assert len(os.listdir(directory)) == 1 + 2, os.listdir(directory)
-print(last)
-"""
-
-
-def test_sigkill_at_random_moments_never_leaves_a_damaged_one(tmp_path):
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", KILL, tmp_path, "30"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=150)
-    assert int(done.stdout) > 0
-
-
-def test_write_that_the_kernel_refuses_leaves_the_older_ones(tmp_path):
-    with CheckpointStore(tmp_path) as store:
-        store.save(state(1))
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-        try:
-            with pytest.raises(
-                CheckpointError, match=r"File too large. Raise the limit .* It needs \d+ bytes"
-            ):
-                store.save(state(2, arrays={"a": np.zeros(100_000)}))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", "ckpt-000001.otck"]
-        assert store.load_latest().epoch == 1

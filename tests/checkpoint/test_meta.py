@@ -18,7 +18,7 @@ from overlap_train._checkpoint import container
 from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import StartPoint
 from overlap_train.errors import CheckpointMismatchError
-from tests.checkpoint.crafting import TEXTS, Fuzzer, opened, replaced, sealed
+from tests.checkpoint.crafting import TEXTS, fuzzed, opened, replaced, sealed
 from tests.checkpoint.resuming import LOGS, POSITION, Directory, Training
 
 
@@ -48,6 +48,11 @@ def rewritten(path: Path, **changes) -> None:
     path.write_bytes(b"".join(container.encode(state)))
 
 
+def assert_passed_over(training, why: str) -> None:
+    with pytest.warns(RuntimeWarning, match=why):
+        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
+
+
 CURSOR = {"drawn": 1, "seen": 3, "open": False, "epochs": 0, "within": False, "steps": 0}
 
 
@@ -75,26 +80,24 @@ CURSOR = {"drawn": 1, "seen": 3, "open": False, "epochs": 0, "within": False, "s
 )
 def test_a_meta_that_no_training_writes_is_passed_over(training, newest, meta):
     rewritten(newest, meta={**container.read(newest).meta, **meta})
-    with pytest.warns(RuntimeWarning, match=r"Resuming from .*000001.*000002"):
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
+    assert_passed_over(training, r"Resuming from .*000001.*000002")
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "why"),
     [
-        lambda array: None,
-        lambda array: array[:1],
-        lambda array: array.astype("float64"),
-        lambda array: array.astype("U4"),
+        (lambda array: None, "its variable 0 is missing"),
+        (lambda array: array[:1], r"variable 0 is of shape \(1, 1\) and type float32"),
+        (lambda array: array.astype("float64"), "variable 0 is .* and type float64"),
+        (lambda array: array.astype("U4"), "variable 0 is"),
     ],
     ids=["missing", "of another shape", "of another dtype", "of text"],
 )
-def test_variables_that_are_not_those_of_the_model_are_passed_over(training, newest, change):
+def test_variables_that_are_not_those_of_the_model_are_passed_over(training, newest, change, why):
     stored = dict(container.read(newest).arrays)
     changed = change(stored.pop("variables/0"))
     rewritten(newest, arrays=stored if changed is None else {**stored, "variables/0": changed})
-    with pytest.warns(RuntimeWarning, match="variable 0 is"):
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
+    assert_passed_over(training, why)
 
 
 def test_values_of_callbacks_that_are_not_theirs_are_passed_over(training, newest):
@@ -103,14 +106,39 @@ def test_values_of_callbacks_that_are_not_theirs_are_passed_over(training, newes
         if callback["object"][0] == "EarlyStopping":
             callback["object"][1]["wait"] = "three"
     rewritten(newest, meta=meta)
-    with pytest.warns(RuntimeWarning, match=r"000002.*EarlyStopping.wait is of type str"):
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
+    assert_passed_over(training, r"000002.*EarlyStopping.wait is of type str")
 
 
-def test_more_steps_than_belong_to_its_epochs_are_passed_over(training, newest):
-    rewritten(newest, step=4)
-    with pytest.warns(RuntimeWarning, match="its step is 4, where at most 3 steps of 1 epochs"):
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"step": 4}, "its step is 4, where at most 3 steps of 1 epochs"),
+        ({"epoch": 0}, "its epoch is 0"),
+    ],
+    ids=str,
+)
+def test_a_position_that_no_training_reaches_is_passed_over(training, newest, changes, why):
+    rewritten(newest, **changes)
+    assert_passed_over(training, why)
+
+
+def test_an_epoch_may_be_as_large_as_there_are_numbers(training, newest):
+    rewritten(newest, epoch=2**63 - 1)
+    assert training.resume().epoch == 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*(text for text in TEXTS if b"arrays" not in text), {"model": 3}, []],
+    ids=lambda text: f"{text!r:.30}",
+)
+def test_a_manifest_or_a_fingerprint_that_is_none_is_passed_over(training, newest, text):
+    if isinstance(text, bytes):
+        newest.write_bytes(sealed(text))
+    else:
+        manifest, data = opened(newest.read_bytes())
+        newest.write_bytes(sealed(json.dumps({**manifest, "fingerprint": text}).encode(), data))
+    assert_passed_over(training, r"000002.*(is invalid|fingerprint)")
 
 
 TOLD = {"fit.steps_per_epoch": "4", "compile.steps_per_execution": "1"}
@@ -135,34 +163,6 @@ def test_as_many_steps_as_a_training_of_such_epochs_has(extent, configuration, m
     assert extent.most_steps(10, configuration) == most
 
 
-@pytest.mark.parametrize("epoch", [0, 2**63 - 1])
-def test_an_epoch_is_in_range(training, newest, epoch):
-    rewritten(newest, epoch=epoch)
-    if epoch:
-        assert training.resume().epoch == epoch
-    else:
-        with pytest.warns(RuntimeWarning, match="its epoch is 0"):
-            assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
-
-
-@pytest.mark.parametrize(
-    "text", [text for text in TEXTS if b"arrays" not in text], ids=lambda text: f"{text!r:.30}"
-)
-def test_a_manifest_that_is_none_is_passed_over(training, newest, text):
-    newest.write_bytes(sealed(text))
-    with pytest.warns(RuntimeWarning, match=r"000002.*is invalid"):
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
-
-
-@pytest.mark.parametrize("fingerprint", [{"model": 3}, []], ids=repr)
-def test_a_fingerprint_that_is_none_is_passed_over(training, newest, fingerprint):
-    manifest, data = opened(newest.read_bytes())
-    text = json.dumps({**manifest, "fingerprint": fingerprint}).encode()
-    newest.write_bytes(sealed(text, data))
-    with pytest.warns(RuntimeWarning, match=r"000002.*fingerprint"):
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
-
-
 def test_a_log_is_durable_before_the_checkpoint_that_counts_on_it(tmp_path, monkeypatch):
     synced, real = [], os.fsync
 
@@ -182,7 +182,7 @@ def fuzz(directory: Path, count: int, seed: int) -> collections.Counter:
     """Resumes from so many files near a sound one; returns what came of them."""
     training = Training(directory)
     sound = training.save()
-    return _resumed(directory, training, itertools.islice(Fuzzer(sound, seed), count), f" of seed {seed}")
+    return _resumed(directory, training, itertools.islice(fuzzed(sound, seed), count), f" of seed {seed}")
 
 
 def _resumed(
@@ -241,16 +241,13 @@ def test_no_value_in_any_place_of_a_checkpoint_breaks_a_resume(tmp_path):
     assert outcomes["taken"] > 0
 
 
-def test_the_sound_file_of_the_fuzzer_is_taken(tmp_path):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:keras")
+@pytest.mark.parametrize(
+    "logs",
+    [LOGS, {**LOGS, "loss": np.float32(0.5), "vector": np.ones(2), "what": object()}],
+    ids=["that of the fuzzer", "logs of other kinds"],
+)
+def test_a_sound_file_is_taken(tmp_path, logs):
     training = Training(tmp_path)
-    training.save()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module="keras")
-        assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)
-
-
-def test_logs_of_other_kinds_do_not_hinder_a_checkpoint(tmp_path):
-    training = Training(tmp_path)
-    training.save({**LOGS, "loss": np.float32(0.5), "vector": np.ones(2), "what": object()})
+    training.save(logs)
     assert training.resume() == StartPoint(1, 3, False, LOGS, 1, POSITION)

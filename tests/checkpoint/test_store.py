@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -218,27 +217,3 @@ def test_a_checkpoint_deleted_between_listing_and_reading_is_no_damaged_one(tmp_
         store.save(state(0))
         monkeypatch.setattr(container, "read", late)
         assert CheckpointStore(tmp_path).load_latest().epoch == 7
-
-
-def test_reading_while_another_thread_saves_finds_whole_ones(tmp_path):
-    stop = threading.Event()
-    with CheckpointStore(tmp_path, keep=3) as store:
-        store.save(state(0))
-
-        def write() -> None:
-            epoch = 1
-            while not stop.is_set():
-                store.save(state(epoch))
-                epoch += 1
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
-            reader = CheckpointStore(tmp_path)
-            epochs = []
-            for _ in range(50):
-                epochs.append(reader.load_latest().epoch)
-        finally:
-            stop.set()
-            writer.join()
-    assert epochs == sorted(epochs)

@@ -25,24 +25,18 @@ def drawn(iterator):
 @pytest.mark.parametrize(
     "made", [lambda: iter(numbers(3)), lambda: iter(range(3))], ids=["dataset", "Python"]
 )
-def test_it_draws_what_next_does_and_none_from_the_end_on(made):
-    iterator = made()
-    assert drawn(iterator) == [0, 1, 2]
-    assert next_batch(iterator) is None
-
-
-def test_all_batches_are_those_of_a_pass():
-    assert [int(batch) for batch in all_batches(numbers(3))] == [0, 1, 2]
-    assert all_batches(numbers(0)) == []
-
-
-def test_the_end_raises_nothing_inside_either(monkeypatch):
+def test_it_draws_what_next_does_and_none_from_the_end_on(made, monkeypatch):
+    """An error of TensorFlow's at the end is not made either."""
     raised = []
     monkeypatch.setattr(
         tf.errors.OutOfRangeError, "__init__", lambda self, *args, **options: raised.append(args)
     )
-    assert drawn(iter(numbers(2))) == [0, 1]
+    iterator = made()
+    assert drawn(iterator) == [0, 1, 2]
+    assert next_batch(iterator) is None
     assert not raised
+    assert [int(batch) for batch in all_batches(numbers(3))] == [0, 1, 2]
+    assert all_batches(numbers(0)) == []
 
 
 @pytest.mark.parametrize(
@@ -132,14 +126,6 @@ def test_every_way_to_execute_the_steps_prepares_the_batches(plan):
     _, history = expected(arrays)
     trainer = Trainer(build(), preprocess=scale, execution=ExecutionPlan(**plan))
     assert_same_history(trainer.fit(**arrays(), epochs=3, shuffle=False, verbose=0).history, history)
-
-
-def test_evaluate_prepares_the_batches():
-    model = build()
-    x = PIXELS.astype("float32") / np.float32(255)
-    wanted = model.evaluate(x, LABELS, batch_size=BATCH, verbose=0)
-    trainer = Trainer(model, preprocess=scale)
-    assert trainer.evaluate(PIXELS, LABELS, batch_size=BATCH) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_sample_weights_are_the_third_part_of_a_batch():

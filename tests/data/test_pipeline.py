@@ -289,13 +289,6 @@ def test_a_fact_is_found_once_for_each_pipeline_and_for_what_is_none_each_time()
     assert [seen([1]), seen([1]), seen(None)] == [4, 5, 6]
 
 
-def test_each_pass_of_the_kept_pipeline_gives_the_batches():
-    dataset = numbers()
-    for _ in range(3):
-        drawn = [batch.numpy().tolist() for batch in without_autotune(dataset)]
-        assert drawn == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
-
-
 @pytest.mark.parametrize("used", [lambda d: None, without_autotune, lambda d: list(without_autotune(d))])
 def test_a_pipeline_goes_when_its_user_lets_go_of_it(used):
     gc.collect()

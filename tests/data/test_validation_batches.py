@@ -129,18 +129,17 @@ def test_a_pipeline_that_reads_a_variable_is_drawn_anew_and_names_it():
 
 
 def test_what_does_not_fit_or_cannot_repeat_is_drawn_anew():
+    """The size is that of the batches that are evaluated."""
     python = tf.data.Dataset.from_generator(lambda: iter([X]), output_signature=tf.TensorSpec([13, 2]))
-    assert isinstance(make(dataset()), CachedBatches)
-    assert isinstance(make(dataset(), cache_bytes=100), StreamedBatches)
-    assert isinstance(make(python), StreamedBatches)
-    assert isinstance(make(dataset().repeat(), steps=2), CachedBatches)
-
-
-def test_the_size_is_that_of_the_batches_that_are_evaluated():
     batch_bytes = 5 * (8 + 8)
-    assert isinstance(make(dataset(), cache_bytes=3 * batch_bytes), CachedBatches)
-    assert isinstance(make(dataset(), cache_bytes=3 * batch_bytes - 1), StreamedBatches)
-    assert isinstance(make(dataset(), steps=1, cache_bytes=batch_bytes), CachedBatches)
+    for kind, data, options in [
+        (CachedBatches, dataset(), {"cache_bytes": 3 * batch_bytes}),
+        (StreamedBatches, dataset(), {"cache_bytes": 3 * batch_bytes - 1}),
+        (CachedBatches, dataset(), {"cache_bytes": batch_bytes, "steps": 1}),
+        (CachedBatches, dataset().repeat(), {"steps": 2}),
+        (StreamedBatches, python, {}),
+    ]:
+        assert isinstance(make(data, **options), kind)
 
 
 def test_empty_or_endless_data_is_refused():
@@ -255,9 +254,10 @@ def test_data_that_fails_fails_whenever_it_is_asked_for(row):
         return number
 
     batches = CachedBatches(tf.data.Dataset.range(8).map(check).batch(2), steps=None)
-    for _ in range(3):
+    for failures in (1, 2, 3):
         with pytest.raises(tf.errors.InvalidArgumentError, match="bad row"):
             batches.fill()
+        assert batches.failures == failures, "who asks without a number draws again"
     assert batches.num_batches is None
 
 
@@ -322,14 +322,6 @@ def test_an_error_of_the_data_is_everybodys_who_asked_before_it():
     assert raised[0] is raised[1] is raised[2]
     assert batches.failures == 1
     assert batches.fill(1) == batches.fill(0) == batches.fill() == 3
-
-
-def test_who_asks_without_a_number_draws_again():
-    batches = CachedBatches(dataset().map(lambda x, y: (tf.debugging.check_numerics(x / 0, "bad"), y)), None)
-    for failures in (1, 2, 3):
-        with pytest.raises(tf.errors.InvalidArgumentError):
-            batches.fill()
-        assert batches.failures == failures
 
 
 @hypothesis.example(0, 3)

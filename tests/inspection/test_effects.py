@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import keras
 import pytest
 import tensorflow as tf
@@ -32,11 +30,7 @@ CASES = {
         "SeedGenerator",
     ),
     "tf.random.shuffle": (lambda x: tf.random.shuffle(x), "RandomShuffle", "SeedGenerator"),
-    "tf.random.categorical": (
-        lambda x: tf.random.categorical([x], 3),
-        "Multinomial",
-        "SeedGenerator",
-    ),
+    "tf.random.categorical": (lambda x: tf.random.categorical([x], 3), "Multinomial", "SeedGenerator"),
     "tf.py_function": (lambda x: tf.py_function(lambda v: v, [x], tf.float32), "EagerPyFunc", "add_weight"),
     "tf.numpy_function": (lambda x: tf.numpy_function(lambda v: v, [x], tf.float32), "PyFunc", "add_weight"),
     "tf.print": (lambda x: (tf.print(x), x)[1], "PrintV2", "callback"),
@@ -96,16 +90,10 @@ def test_a_summary_is_one(tmp_path):
 
 
 IMAGES = [
-    *(
-        kl.RandomFlip(),
-        kl.RandomRotation(0.1),
-        kl.RandomZoom(0.1),
-        kl.RandomContrast(0.1),
-        kl.GaussianNoise(0.1),
-    ),
-    *(kl.Conv2D(2, 3), kl.BatchNormalization(), kl.SpatialDropout2D(0.2), kl.GlobalMaxPooling2D()),
+    *(kl.RandomFlip(), kl.RandomRotation(0.1), kl.RandomZoom(0.1), kl.RandomContrast(0.1)),
+    *(kl.GaussianNoise(0.1), kl.Conv2D(2, 3), kl.BatchNormalization(), kl.SpatialDropout2D(0.2)),
+    kl.GlobalMaxPooling2D(),
 ]
-
 SEQUENCES = [
     *(kl.Bidirectional(kl.LSTM(3, return_sequences=True, dropout=0.1, recurrent_dropout=0.1)), kl.GRU(2)),
 ]
@@ -185,19 +173,10 @@ class Inserts(keras.callbacks.Callback):
         self.table.insert(tf.constant([0, 1], tf.int64), tf.constant([3.0 + epoch, 0.1]))
 
 
-KINDS, PLACES = ("mutable", "anonymous", "dense"), ("loss", "data", "validation data")
-
+@pytest.mark.parametrize("place", ["loss", "data", "validation data"])
+@pytest.mark.parametrize("kind", ["mutable", "anonymous", "dense"])
 # Each kind and each place once; nightly each kind in each place.
-IN_EVERY_RUN = set(zip(KINDS, PLACES, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("kind", "place"),
-    [
-        pytest.param(*case, marks=() if case in IN_EVERY_RUN else (pytest.mark.nightly,))
-        for case in itertools.product(KINDS, PLACES)
-    ],
-)
+@pytest.mark.by_default("mutable-loss", "anonymous-data", "dense-validation data")
 def test_a_table_that_a_callback_changes_is_read_when_keras_reads_it(kind, place):
     x, y = networks.arrays(48)
     inner = networks.crossentropy()

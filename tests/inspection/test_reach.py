@@ -24,7 +24,7 @@ LATER.generator = random.Random(2)
 
 
 class Holder:
-    __slots__ = ("inner", "other")
+    __slots__ = ("__weakref__", "inner", "other")
 
     def __init__(self, inner):
         self.inner = inner
@@ -68,11 +68,24 @@ def closes_over(generator):
     return draw
 
 
+def in_an_array():
+    held = np.empty(2, object)
+    held[1] = HIDDEN
+    return held
+
+
+HELD = Holder([HIDDEN])
 PLACES = {
     "itself": HIDDEN,
     "attribute": Callback(generator=HIDDEN),
     "slot": Holder(HIDDEN),
     "list in a dict": {"a": [1, [HIDDEN]]},
+    "key of a dict": {(HIDDEN,): 1},
+    "deque in an ordered dict": collections.OrderedDict(a=collections.deque([HIDDEN])),
+    "behind many others": [[[number] for number in range(5_000)] + [[HIDDEN]]],
+    "array of objects": in_an_array(),
+    "weak reference": Holder(weakref.ref(HELD)),
+    "weak proxy": Holder(weakref.proxy(HELD)),
     "name": named,
     "name in a function that is called": calls_named,
     "name in a function inside": inside,
@@ -90,17 +103,16 @@ def test_found(place):
     assert reached([PLACES[place]], random.Random) == [HIDDEN]
 
 
+@pytest.mark.parametrize("make", [weakref.ref, weakref.proxy])
+def test_what_nobody_holds_any_more_is_not_reached(make):
+    assert reached([Holder(make(Holder(HIDDEN)))], random.Random) == []
+
+
 def test_found_by_the_name_of_an_attribute_of_the_users_module(monkeypatch, tmp_path):
     LATER.__file__ = str(tmp_path / "users_module.py")
     monkeypatch.setitem(__import__("sys").modules, "users_module", LATER)
     monkeypatch.setitem(globals(), "users_module", LATER)
     assert reached([lambda: users_module.generator], random.Random) == [LATER.generator]  # noqa: F821
-
-
-def test_a_dataset_that_a_model_of_the_users_holds():
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    model.samples = tf.data.Dataset.range(3)
-    assert reached([Callback(_model=model)], tf.data.Dataset) == [model.samples]
 
 
 class Helper:
@@ -109,7 +121,8 @@ class Helper:
 
 
 @pytest.mark.parametrize(
-    "place", [lambda d: {"train": d}, lambda d: [d], lambda d: Helper([d]), lambda d: lambda: d]
+    "place",
+    [lambda d: d, lambda d: {"train": d}, lambda d: [d], lambda d: Helper([d]), lambda d: lambda: d],
 )
 def test_what_the_user_has_put_into_a_model(place):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -154,12 +167,6 @@ def test_found_in_the_users_package(code, monkeypatch, tmp_path):
     assert reached([hook], random.Random) == [inner.generator]
 
 
-def test_in_an_array_of_objects():
-    held = np.empty(2, object)
-    held[1] = HIDDEN
-    assert reached([held], random.Random) == [HIDDEN]
-
-
 @pytest.mark.parametrize("target", [HIDDEN, tf.Variable(1.0), keras.Variable(1.0), Helper(1), named])
 def test_whether_one_of_some_objects_is_reached(target):
     other = type(target)(1.0) if isinstance(target, (tf.Variable, keras.Variable)) else Helper(2)
@@ -192,28 +199,8 @@ def test_much_data_beside_it_hides_nothing(first):
     assert reached([Callback(parts=parts if first else parts[::-1])], random.Random) == [HIDDEN]
 
 
-def test_behind_many_others_of_a_container_it_is_found():
-    assert reached([[[number] for number in range(5_000)] + [[HIDDEN]]], random.Random) == [HIDDEN]
-    assert reached([collections.OrderedDict(a=collections.deque([HIDDEN]))], random.Random) == [HIDDEN]
-    assert reached([{(HIDDEN,): 1}], random.Random) == [HIDDEN]
-
-
 def test_too_much_to_look_through_is_said(monkeypatch):
     monkeypatch.setattr(reach, "_MOST_OBJECTS", 1_000)
     with pytest.raises(Unclear):
         reached([annotations(200)], random.Random)
     assert reaches([[HIDDEN], annotations(200)], [HIDDEN]) is HIDDEN, "it lies before that"
-
-
-class Proxied:
-    def __init__(self):
-        self.inner = HIDDEN
-
-
-@pytest.mark.parametrize("make", [weakref.ref, weakref.proxy])
-def test_what_is_held_weakly_is_reached(make):
-    held = Proxied()
-    assert reached([Holder(make(held))], random.Random) == [HIDDEN]
-    reference = make(held)
-    del held
-    assert reached([Holder(reference)], random.Random) == []

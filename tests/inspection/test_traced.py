@@ -167,19 +167,6 @@ def test_private_variables_of_several_threads_do_not_meet():
     assert float(total) == 0.0
 
 
-def test_a_model_is_evaluated_on_other_weights_by_its_own_trace():
-    model = sequential()
-    model.fit(X, Y, epochs=1, verbose=0)
-    traced = TracedFunction(lambda batch: model.test_step(batch), SPEC)
-    model.reset_metrics()
-    before = [keras.ops.convert_to_numpy(v).copy() for v in (*model.variables, *model.metrics_variables)]
-    zeros = [tf.zeros(v.shape, v.dtype) for v in traced.variables]
-    logs, _ = evaluate(traced, traced.variables, zeros, (tf.constant(X), tf.constant(Y)))
-    assert float(logs["loss"]) == pytest.approx(np.log(4), rel=1e-5)  # all logits are zero
-    for value, variable in zip(before, (*model.variables, *model.metrics_variables), strict=True):
-        np.testing.assert_array_equal(value, keras.ops.convert_to_numpy(variable))
-
-
 def test_the_union_counts_a_variable_once_and_as_written_if_any_function_writes():
     shared = tf.Variable(1.0)
     reads = TracedFunction(lambda: shared + 1.0)

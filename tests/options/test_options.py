@@ -40,8 +40,16 @@ REFUSED = {
     ValidationPolicy: [
         ({"workers": 0}, ValueError, "workers must be at least 1; got 0"),
         ({"workers": -2}, ValueError, "workers must be at least 1; got -2"),
-        ({"workers": True}, TypeError, r"workers must be an integer, a sequence of devices .*; got True of type bool"),
-        ({"workers": 2.0}, TypeError, r"workers must be an integer, a sequence of devices .*; got 2.0 of type float"),
+        (
+            {"workers": True},
+            TypeError,
+            r"workers must be an integer, a sequence of devices .*; got True of type bool",
+        ),
+        (
+            {"workers": 2.0},
+            TypeError,
+            r"workers must be an integer, a sequence of devices .*; got 2.0 of type float",
+        ),
         ({"max_lag": -1}, ValueError, "max_lag must be at least 0; got -1"),
         ({"max_lag": None}, TypeError, "max_lag must be an integer; got None"),
         ({"keep_bytes": -1}, ValueError, "keep_bytes must be at least 0"),

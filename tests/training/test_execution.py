@@ -137,25 +137,6 @@ def test_xla_is_not_chosen_where_it_changes_numbers_or_loses():
     assert "convolutions" in find_xla_obstacle(model, feed_for())
 
 
-def test_eager_plan_runs_the_step_operation_by_operation():
-    eager = []
-
-    class Model(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = keras.layers.Dense(4)
-
-        def call(self, x):
-            eager.append(tf.executing_eagerly())
-            return self.dense(x)
-
-    model = Model()
-    model.compile("sgd", networks.crossentropy(), run_eagerly=True)
-    x, y = networks.arrays(16)
-    Trainer(model).fit(x, y, batch_size=8, verbose=0)
-    assert eager[-1]
-
-
 def test_loops_that_are_kept_hold_no_data():
     x, y = networks.arrays()
     model, feeds = perceptron(), []

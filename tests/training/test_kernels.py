@@ -48,45 +48,79 @@ def test_fused_normalisation_is_that_of_keras(shape, options):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
-def network(**options):
+needs_library = pytest.mark.skipif(
+    not library.is_available(), reason="needs the compiled convolution, and so a C++ compiler"
+)
+
+
+def sequence(*layers, optimizer=None, **options):
     keras.utils.set_random_seed(7)
-    frozen = keras.layers.BatchNormalization(trainable=False)
-    model = keras.Sequential(
-        [
-            keras.Input((12,)),
-            keras.layers.Dense(24, use_bias=False),
-            keras.layers.BatchNormalization(),
-            keras.layers.Reshape((4, 2, 3)),
-            keras.layers.Conv2D(4, 3, padding="same", activation="relu"),
-            frozen,
-            keras.layers.BatchNormalization(axis=1),
-            keras.layers.Flatten(),
-            keras.layers.Dense(4),
-        ]
+    model = keras.Sequential(layers)
+    optimizer = optimizer or keras.optimizers.SGD(0.05)
+    model.compile(optimizer, networks.crossentropy(), metrics=["accuracy"], **options)
+    return model
+
+
+def network(**options):
+    return sequence(
+        keras.Input((12,)),
+        keras.layers.Dense(24, use_bias=False),
+        keras.layers.BatchNormalization(),
+        keras.layers.Reshape((4, 2, 3)),
+        keras.layers.Conv2D(4, 3, padding="same", activation="relu"),
+        keras.layers.BatchNormalization(trainable=False),
+        keras.layers.BatchNormalization(axis=1),
+        keras.layers.Flatten(),
+        keras.layers.Dense(4),
+        **options,
     )
-    model.compile(keras.optimizers.SGD(0.05), networks.crossentropy(), metrics=["accuracy"], **options)
-    return model
 
 
-# The last batch is smaller.
-ARGUMENTS = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": networks.arrays(50, 1)}
+def convolution():
+    layers = [keras.layers.Reshape((4, 3, 1)), keras.layers.Conv2D(5, 3, padding="same")]
+    return sequence(keras.Input((12,)), *layers, keras.layers.Flatten(), keras.layers.Dense(4))
 
 
-@pytest.fixture(scope="module")
-def expected():
-    model = network()
-    model.fit(*networks.arrays(), **ARGUMENTS)
-    return model
+def looking_up():
+    layers = [keras.layers.Embedding(3000, 50), keras.layers.Flatten(), keras.layers.Dense(4)]
+    return sequence(keras.Input((5,)), *layers, optimizer=keras.optimizers.Adam())
 
 
-@pytest.mark.parametrize("loop", ["in_memory", "iterator"])
-@pytest.mark.by_default("in_memory")
-def test_training_on_fast_kernels_is_that_of_keras(loop, expected):
-    actual = network()
-    plan = ExecutionPlan(loop=loop, kernels="fast")
-    history = Trainer(actual, execution=plan).fit(*networks.arrays(), **ARGUMENTS)
-    networks.assert_same_history(history.history, expected.history.history, rtol=1e-4)
+def depthwise():
+    layers = [
+        keras.layers.Conv2D(64, 1),
+        keras.layers.DepthwiseConv2D(3, padding="same", activation="relu"),
+        keras.layers.GlobalAveragePooling2D(),
+    ]
+    return sequence(keras.Input((6, 6, 2)), *layers, keras.layers.Dense(networks.CLASSES))
+
+
+def images(rows=24):
+    return RNG.normal(size=(rows, 6, 6, 2)).astype("float32"), RNG.integers(0, networks.CLASSES, rows)
+
+
+TOKENS = np.tile(np.arange(5), (32, 1)), np.zeros(32, int)
+ARRAYS = networks.arrays()  # of which the last batch is smaller
+FAST = "no XLA, fast convolution, normalization"
+TRAINED = {
+    "in memory": (network, ARRAYS, {"loop": "in_memory"}, FAST),
+    "iterator": (network, ARRAYS, {"loop": "iterator"}, FAST),
+    "in parts": (convolution, ARRAYS, {"batch_splits": 3}, "3 splits, no XLA, fast convolution"),
+    "sparse gradients": (looking_up, TOKENS, {}, "fast Adam"),
+    "depthwise": pytest.param(depthwise, images(40), {}, "depthwise convolution", marks=needs_library),
+}
+
+
+@pytest.mark.parametrize(("make", "data", "plan", "said"), TRAINED.values(), ids=TRAINED)
+@pytest.mark.by_default("in memory", "in parts", "sparse gradients", "depthwise")
+def test_training_on_fast_kernels_is_that_of_keras(make, data, plan, said):
+    arguments = {"batch_size": 16, "epochs": 2, "verbose": 0, "validation_data": [a[:20] for a in data]}
+    expected, actual = make(), make()
+    plain = expected.fit(*data, **arguments)
+    trainer = Trainer(actual, execution=ExecutionPlan(kernels="fast", jit=False, **plan))
+    networks.assert_same_history(trainer.fit(*data, **arguments).history, plain.history, rtol=1e-4)
     networks.assert_same_weights(actual, expected, rtol=1e-3)
+    assert said in trainer.messages[-1]
 
 
 def traced_operations(function, *arguments):
@@ -167,11 +201,6 @@ def test_what_excludes_fast_kernels_says_so():
         )
 
 
-def test_the_plan_names_them(capsys):
-    Trainer(network(), execution=ExecutionPlan(kernels="fast", jit=False)).fit(*networks.arrays(), verbose=1)
-    assert "no XLA, fast convolution, normalization" in capsys.readouterr().out
-
-
 ADAMS = {
     "adam": lambda: keras.optimizers.Adam(0.01),
     "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),
@@ -234,76 +263,29 @@ def test_fused_adam_goes_through_the_weights_once():
     assert not {"Square", "AssignSubVariableOp"} & operations
 
 
-def test_adam_with_sparse_gradients_stays_with_keras():
-    keras.utils.set_random_seed(3)
-    results = []
-    for choice in ("keras", "fast"):
-        keras.utils.set_random_seed(3)
-        model = keras.Sequential(
-            [keras.Input((5,)), keras.layers.Embedding(3000, 50), keras.layers.Flatten()]
-        )
-        model.add(keras.layers.Dense(4))
-        model.compile("adam", networks.crossentropy())
-        x, y = np.tile(np.arange(5), (32, 1)), np.zeros(32, int)
-        Trainer(model, execution=ExecutionPlan(kernels=choice, jit=False)).fit(x, y, verbose=0)
-        results.append(model.get_weights())
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
-
-
 def test_a_call_on_the_instance_is_kept_and_used():
     calls = []
-    model = keras.Sequential(
-        [keras.Input((4, 4, 1)), keras.layers.Conv2D(2, 3), keras.layers.BatchNormalization()]
-    )
+    model = sequence(keras.Input((4, 4, 1)), keras.layers.Conv2D(2, 3), keras.layers.BatchNormalization())
     layer = model.layers[0]
     stock = layer.call
-
-    def call(inputs):
-        calls.append(1)
-        return stock(inputs)
-
-    layer.call = call
-    model.compile("sgd", "mse")
+    layer.call = call = lambda inputs: calls.append(1) or stock(inputs)
     find_kernels(model, build=True).around(model, None)(tf.zeros((2, 4, 4, 1)))
     assert calls
     assert layer.call is call
 
 
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.by_default("3")
-def test_splits_run_on_fast_kernels(splits):
-    results = []
-    for choice in ("keras", "fast"):
-        keras.utils.set_random_seed(7)
-        model = keras.Sequential(
-            [keras.Input((12,)), keras.layers.Reshape((4, 3, 1)), keras.layers.Conv2D(5, 3, padding="same")]
-        )
-        model.add(keras.layers.Flatten())
-        model.add(keras.layers.Dense(4))
-        model.compile(keras.optimizers.SGD(0.05), networks.crossentropy())
-        plan = ExecutionPlan(kernels=choice, batch_splits=splits, jit=False)
-        Trainer(model, execution=plan).fit(*networks.arrays(), batch_size=32, verbose=0)
-        results.append(model.get_weights())
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
-
-
 def deep(layers=13):
     """A network of many parts: two variables and one normalisation in each layer."""
-    keras.utils.set_random_seed(7)
-    model = keras.Sequential([keras.Input((6, 6, 2))])
-    for _ in range(layers):
-        model.add(keras.layers.Conv2D(2, 3, padding="same", use_bias=False))
-        model.add(keras.layers.BatchNormalization(scale=False))
-    model.add(keras.layers.GlobalAveragePooling2D())
-    model.add(keras.layers.Dense(networks.CLASSES))
-    model.compile("adam", networks.crossentropy())
-    return model
-
-
-def images(rows=24):
-    return RNG.normal(size=(rows, 6, 6, 2)).astype("float32"), RNG.integers(0, networks.CLASSES, rows)
+    hidden = [
+        layer
+        for _ in range(layers)
+        for layer in (
+            keras.layers.Conv2D(2, 3, padding="same", use_bias=False),
+            keras.layers.BatchNormalization(scale=False),
+        )
+    ]
+    head = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(networks.CLASSES)]
+    return sequence(keras.Input((6, 6, 2)), *hidden, *head, optimizer=keras.optimizers.Adam())
 
 
 @pytest.mark.default_options
@@ -318,22 +300,17 @@ def test_long_runs_and_models_of_many_parts_train_on_the_faster_operations(monke
 
 
 @pytest.mark.default_options
-def test_short_runs_of_few_parts_keep_the_last_bit_of_keras():
-    trainer = Trainer(deep(4))
+@pytest.mark.parametrize(
+    ("layers", "plan"), [(4, ExecutionPlan()), (13, ExecutionPlan(kernels="keras"))], ids=["short", "asked"]
+)
+def test_short_runs_of_few_parts_and_who_asks_for_it_keep_the_last_bit_of_keras(layers, plan):
+    trainer = Trainer(deep(layers), execution=plan)
     trainer.fit(*images(), batch_size=8, epochs=2, verbose=0)
     assert not [message for message in trainer.messages if "fast" in message]
 
 
-@pytest.mark.default_options
-def test_who_wants_keras_own_operations_gets_them():
-    trainer = Trainer(deep(13), execution=ExecutionPlan(kernels="keras"))
-    trainer.fit(*images(8), batch_size=8, verbose=0)
-    assert not [message for message in trainer.messages if "fast" in message]
-
-
+@needs_library
 def test_convolutions_that_nobody_has_timed_are_tensorflows():
-    if not kernels.library.is_available():
-        pytest.skip("needs the compiled convolution, and so a C++ compiler")
     selection.clear_timings()
     model, (x, y) = deep(4), images(8)
 
@@ -350,11 +327,6 @@ def test_convolutions_that_nobody_has_timed_are_tensorflows():
     selection.forget_process()
     assert "OverlapTiledConv2D" in operations(), "as another process has timed it"
     selection.clear_timings()
-
-
-needs_library = pytest.mark.skipif(
-    not library.is_available(), reason="needs the compiled convolution, and so a C++ compiler"
-)
 
 
 def numbers(*shape: int, dtype: str = "float32") -> tf.Tensor:
@@ -419,30 +391,3 @@ def test_none_gains_where_there_is_a_gpu(monkeypatch):
     layer = layer_of()
     monkeypatch.setattr(kernels.tf.config, "list_physical_devices", lambda kind: [object()])
     assert not has_slow_gradient(layer)
-
-
-def depthwise_network() -> keras.Model:
-    keras.utils.set_random_seed(3)
-    layers = [
-        keras.Input((6, 6, 2)),
-        keras.layers.Conv2D(64, 1),
-        keras.layers.DepthwiseConv2D(3, padding="same", activation="relu"),
-        keras.layers.GlobalAveragePooling2D(),
-        keras.layers.Dense(networks.CLASSES),
-    ]
-    model = keras.Sequential(layers)
-    model.compile(keras.optimizers.SGD(0.05), networks.crossentropy(), metrics=["accuracy"])
-    return model
-
-
-@needs_library
-def test_training_is_that_of_keras():
-    x = RNG.normal(size=(40, 6, 6, 2)).astype("float32")
-    y = RNG.integers(0, networks.CLASSES, 40)
-    expected, actual = depthwise_network(), depthwise_network()
-    arguments = {"batch_size": 16, "epochs": 2, "verbose": 0, "validation_data": (x[:20], y[:20])}
-    assert "depthwise convolution" in find_kernels(actual).names
-    plain = expected.fit(x, y, **arguments)
-    history = Trainer(actual, execution=ExecutionPlan(kernels="fast")).fit(x, y, **arguments)
-    networks.assert_same_history(history.history, plain.history, rtol=1e-4)
-    networks.assert_same_weights(actual, expected, rtol=1e-3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import keras
 import numpy as np
 import pytest
@@ -297,24 +295,3 @@ def test_a_step_has_fewer_operations_than_keras(kind):
 
     fast = kernels.FastKernels(("recurrence",), swaps_of(layer), times=False).around(step, None)
     assert operations(fast) < 0.7 * operations(step)
-
-
-def test_another_thread_meets_keras_loop_meanwhile():
-    layer = keras.layers.LSTM(UNITS)
-    layer.build((None, STEPS, FEATURES))
-    x, seen = tf.ones((ROWS, STEPS, FEATURES)), []
-
-    def names():
-        graph = tf.function(layer, autograph=False).get_concrete_function(x).graph
-        seen.append({operation.type for operation in graph.get_operations()})
-
-    def both():
-        other = threading.Thread(target=names)
-        other.start()
-        other.join()
-        names()
-
-    kernels.FastKernels(("recurrence",), swaps_of(layer), times=False).around(both, None)()
-    theirs, ours = seen
-    assert "TensorListFromTensor" in theirs
-    assert "TensorListFromTensor" not in ours

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import Trainer
 from overlap_train._data.validation_data import GivenData, Shard, make_batches, split_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
@@ -106,24 +103,6 @@ def test_a_function_that_prepares_the_rows_is_part_of_the_evaluation():
     assert_logs_equal(actual, model.evaluate(2 * X + 0.5, Y, verbose=0, return_dict=True))
 
 
-def test_threads_agree_bit_by_bit(evaluated):
-    _, state, batches, evaluator = evaluated
-    values, results = state.read(), []
-    barrier = threading.Barrier(4)
-
-    def work():
-        barrier.wait(30)
-        results.append(evaluator.merge(in_parts(evaluator, batches, values, 3), values).metrics)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 4
-    assert all(result == results[0] for result in results)
-
-
 def test_the_order_of_the_parts_is_that_of_the_addition(evaluated):
     _, state, batches, evaluator = evaluated
     values = state.read()
@@ -134,18 +113,6 @@ def test_the_order_of_the_parts_is_that_of_the_addition(evaluated):
     merged = evaluator.merge(results, values).metric_state
     for one, other in zip(merged, added, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_a_stream_gives_the_same():
-    model = built()
-    data = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(70, seed=1).batch(16)
-    state, batches, evaluator = evaluator_of(model, (data, None, None))
-    stream, values = batches.begin(), state.read()
-    results = [evaluator.evaluate(values, stream) for _ in range(2)]
-    assert [r.batches for r in results] == [5, 0]
-    assert_logs_equal(
-        evaluator.merge(results, values).metrics, model.evaluate(X, Y, verbose=0, return_dict=True)
-    )
 
 
 def recording(evaluator):
@@ -280,21 +247,6 @@ def test_batches_are_told_in_groups_where_keras_groups_its_steps():
     assert [float(running.state[1]) for running in result.running] == [32.0, 64.0, 70.0]
 
 
-@pytest.mark.parametrize("sizes", [(20, 16, 7), (16, 20, 7), (7, 16, 20)])
-def test_batches_of_any_known_or_unknown_size_are_evaluated_in_turn(sizes):
-    """The step is traced for any size, by arrays; what is built around it is not."""
-    model = built()
-    trainer = Trainer(model)
-    trainer.evaluate(X, Y, batch_size=32, verbose=0)
-    rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(70)
-    expected = model.evaluate(X, Y, verbose=0, return_dict=True)
-    for size in sizes:  # 20 and 16 leave rows out, so that their size is known
-        data = rows.take(70 - 70 % size).batch(size, drop_remainder=size != 7)
-        found = trainer.evaluate(data, verbose=0, return_dict=True)
-        assert set(found) == set(expected)
-        assert np.isfinite(found["loss"])
-
-
 def test_batches_of_two_sizes_share_a_step_and_are_each_taken():
     """A step that was traced for any size; the function that takes a batch is of one."""
     model = sequential()
@@ -313,15 +265,6 @@ def test_batches_of_two_sizes_share_a_step_and_are_each_taken():
         np.testing.assert_allclose(result.metrics["loss"], expected["loss"], rtol=1e-5)
 
 
-X, Y = arrays(70)
-
-
-def functions_of(evaluator):
-    names = ("start", "part", "one", "result")  # `add` is no compiled one
-    found = (getattr(evaluator._functions, name) for name in names)
-    return [function for function in found if function is not None]
-
-
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_no_compiled_function_captures_a_variable_of_the_model_or_of_a_closure(one_by_one):
     """Else a worker would see the training go on."""
@@ -331,7 +274,8 @@ def test_no_compiled_function_captures_a_variable_of_the_model_or_of_a_closure(o
         return model.test_step((batch[0] * scale, batch[1]))
 
     _, _, evaluator = evaluator_of(model, step=step, batch_by_batch=one_by_one)
-    functions = functions_of(evaluator)
+    names = ("start", "part", "one", "result")  # `add` is no compiled one
+    functions = [f for f in (getattr(evaluator._functions, name) for name in names) if f is not None]
     assert len(functions) == (3 if one_by_one else 2)
     known = [v.value for v in (*model.variables, *model.metrics_variables)]
     handles = {id(v.handle) for v in (*known, scale)}

@@ -13,16 +13,12 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.util.event_pb2 import Event
 
-from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
+from overlap_train import Trainer, ValidationPolicy
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.private_model import make_private_model
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.options.functions import metric_values
-from tests.networks import (
-    FEATURES,
-    assert_same_weights,
-    crossentropy,
-)
+from tests.networks import FEATURES, assert_same_weights, crossentropy
 from tests.pools import sequential
 from tests.validation.calling import (
     ROUNDING,
@@ -31,24 +27,12 @@ from tests.validation.calling import (
     Y,
     expected_values,
     fit,
-    in_step,
     kl,
     mean_output,
-    predicted_mean,
     simple,
 )
 
 # What a function gets
-
-
-@pytest.mark.parametrize("lag", [0, 1, 2])
-@pytest.mark.by_default("2")
-def test_a_number_stands_in_the_logs_of_its_epoch(lag):
-    trainer = fit(simple(), {"mean": predicted_mean}, max_lag=lag)
-    np.testing.assert_allclose(
-        trainer.model.history.history["val_mean"], expected_values(simple, predicted_mean), rtol=1e-6
-    )
-    assert not in_step(trainer)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -150,28 +134,6 @@ def test_a_copy_disturbs_no_random_state_and_no_name():
     actual = numbers()
     assert actual[0] == expected[0]
     assert actual[2] == expected[2]
-
-
-def test_sets_and_functions_stand_together_in_validation_data():
-    trainer = Trainer(simple())
-    history = trainer.fit(
-        X,
-        Y,
-        epochs=4,
-        verbose=0,
-        validation_data={
-            "clean": (X, Y),
-            "odd": EvaluationFunction(mean_output, freq=[1, 4]),
-            "often": EvaluationFunction(lambda model: 1),
-        },
-        validation_freq=2,
-    ).history
-    assert {name: len(values) for name, values in history.items() if name.startswith("val")} == {
-        "val_clean_loss": 2,
-        "val_clean_accuracy": 2,
-        "val_odd": 2,
-        "val_often": 2,
-    }
 
 
 def test_a_function_alone_leaves_validation_split_to_fit():

@@ -15,17 +15,7 @@ from tests import pools
 from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
 from tests.pools import sequential
 
-BINARY = [
-    "BinaryAccuracy",
-    "AUC",
-    "Precision",
-    "Recall",
-    "FalsePositives",
-    "TruePositives",
-    "BinaryCrossentropy",
-    "Hinge",
-]
-
+BINARY = ["BinaryAccuracy", "AUC", "Precision", "Recall", "FalsePositives", "BinaryCrossentropy", "Hinge"]
 REGRESSION = ["MeanSquaredError", "RootMeanSquaredError", "MeanAbsoluteError", "CosineSimilarity", "R2Score"]
 
 FITTED = {
@@ -96,23 +86,13 @@ class ScaledResult(keras.metrics.MeanSquaredError):
         return 100 * super().result()
 
 
-def test_metrics_of_unknown_state_are_named():
-    assert unmergeable_metrics(compiled([Largest(name="largest"), "accuracy"])) == ["largest"]
-
-
-def test_an_override_of_update_or_reset_makes_a_metric_unknown_and_one_of_result_does_not():
-    model = compiled([])
-    model.extra = [HalvingMean(name="halving"), FromOne(name="from_one")]
-    assert unmergeable_metrics(model) == ["halving", "from_one"]
-    assert unmergeable_metrics(compiled([ScaledResult(name="scaled")])) == []
-
-
-def test_a_metric_that_does_not_start_at_zero_is_unknown():
-    metric = keras.metrics.Mean(name="offset")
-    metric.reset_state = lambda: metric.total.assign(1.0)
-    model = compiled([])
-    model.extra = metric
-    assert unmergeable_metrics(model) == ["offset"]
+def test_metrics_of_unknown_state_are_named_and_own_results_are_none_such():
+    """What updates or resets in its own way, in its class or on the instance."""
+    offset = keras.metrics.Mean(name="offset")
+    offset.reset_state = lambda: offset.total.assign(1.0)
+    model = compiled([Largest(name="largest"), ScaledResult(name="scaled"), "accuracy"])
+    model.extra = [HalvingMean(name="halving"), FromOne(name="from_one"), offset]
+    assert sorted(unmergeable_metrics(model)) == ["from_one", "halving", "largest", "offset"]
 
 
 def test_asking_does_not_touch_the_metrics():
@@ -197,17 +177,12 @@ def given(model):
     return x, y if model.output_shape[-1] == CLASSES else y[:, None]
 
 
-@pytest.mark.parametrize("name", JOINED)
-def test_batches_may_be_joined(name):
-    model = JOINED[name]()
-    assert rows_together(model, given(model)) == 1024
-    assert rows_together(model, (*given(model), np.ones(8))) == 1024
-
-
-@pytest.mark.parametrize("name", ALONE)
-def test_what_does_not_add_up_over_rows_is_left_alone(name):
-    model = ALONE[name]()
-    assert rows_together(model, given(model)) == 0
+@pytest.mark.parametrize("name", [*JOINED, *ALONE])
+def test_batches_are_joined_only_where_all_adds_up_over_rows(name):
+    model = {**JOINED, **ALONE}[name]()
+    most = 1024 if name in JOINED else 0
+    assert rows_together(model, given(model)) == most
+    assert rows_together(model, (*given(model), np.ones(8))) == most
 
 
 def test_large_networks_are_left_alone():
@@ -241,23 +216,16 @@ BATCHWISE = {  # a model, and shapes of labels and weights for each row
     "labels of another rank": (regression, (1, 3), None),
     "a label for each row and batches of one": (regression, (), None),
     "weights of another rank": (regression, (3,), (1, 1)),
-    "a metric along the rows": (
-        lambda: regression(metrics=[keras.metrics.CosineSimilarity(axis=0)]),
-        (3,),
-        None,
-    ),
-    "an activity regulariser": (
-        lambda: regression(keras.layers.Dense(4, activity_regularizer=spread)),
-        (3,),
-        None,
-    ),
     "a state for each row": (stateful, (3,), None),
-    "an activation of the user's": (
-        lambda: regression(keras.layers.Dense(4, activation=minus_mean)),
-        (3,),
-        None,
-    ),
-    "a softmax along the rows": (lambda: regression(keras.layers.Softmax(axis=-2)), (3,), None),
+    **{
+        name: (build, (3,), None)
+        for name, build in {
+            "a metric along the rows": lambda: regression(metrics=[keras.metrics.CosineSimilarity(axis=0)]),
+            "an activity regulariser": lambda: regression(keras.layers.Dense(4, activity_regularizer=spread)),
+            "an activation of the user's": lambda: regression(keras.layers.Dense(4, activation=minus_mean)),
+            "a softmax along the rows": lambda: regression(keras.layers.Softmax(axis=-2)),
+        }.items()
+    },
 }
 
 
@@ -303,12 +271,9 @@ def make(*, batch_size=16, steps=None, **arguments):
     return make_batches(given, steps=steps, cache_bytes=0, **arguments)
 
 
-def test_enough_batches_are_left_to_share():
+def test_enough_batches_are_left_to_share_and_steps_count_the_users():
     assert make(most_rows=lambda arrays: 0).num_batches == 188
     assert make(most_rows=lambda arrays: 1024).num_batches == 38  # five together
     assert make(most_rows=lambda arrays: 40).num_batches == 94
     assert make(most_rows=lambda arrays: 1024, batch_size=200).num_batches == 16
-
-
-def test_steps_count_the_users_batches():
     assert make(most_rows=lambda arrays: 1024, steps=7).num_batches == 7

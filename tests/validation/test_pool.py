@@ -173,39 +173,6 @@ def test_the_callers_thread_stands_in_for_a_pool():
     assert (here.workers, here.idle) == (1, True)
 
 
-class Busy:
-    """Jobs that stay under way until they are told to end, and count how many are."""
-
-    def __init__(self):
-        self.begun = threading.Semaphore(0)
-        self.end = threading.Semaphore(0)
-        self.under_way = 0
-        self.most = 0
-        self._lock = threading.Lock()
-
-    def job(self):
-        with self._lock:
-            self.under_way += 1
-            self.most = max(self.most, self.under_way)
-        self.begun.release()
-        assert self.end.acquire(timeout=WAIT_S)
-        with self._lock:
-            self.under_way -= 1
-
-
-def test_no_more_jobs_are_under_way_than_admitted_and_all_run():
-    busy = Busy()
-    with WorkerPool(4) as pool:
-        pool.admit(2)
-        futures = [pool.submit(busy.job) for _ in range(8)]
-        for _ in range(8):
-            assert busy.begun.acquire(timeout=WAIT_S)
-            busy.end.release()
-        for future in futures:
-            future.result(WAIT_S)
-    assert busy.most <= 2
-
-
 def test_a_job_beyond_those_admitted_waits_until_one_is_done(monkeypatch):
     class WaitedError(Exception):
         pass
@@ -316,18 +283,3 @@ def test_workers_that_could_not_begin_are_left_asleep(monkeypatch):
         pool.admit(1, after_s=0.002)
         assert [future.result(WAIT_S) for future in futures] == [4] * 12
         assert len(woken) <= 4
-
-
-def test_who_takes_a_job_calls_the_next_worker_if_there_is_more(monkeypatch):
-    queue, called = ShardQueue(), []
-    monkeypatch.setattr(queue._changed, "notify", lambda: called.append(len(queue._jobs)))
-    queue.admit(2)
-    for job in "abc":
-        queue.put(job)
-    assert called == [1], "one at a time"
-    assert queue.take() == "a"
-    assert called == [1, 2]
-    assert queue.take() == "b"
-    assert called == [1, 2], "both that are admitted are at work"
-    queue.done()
-    assert queue.take() == "c"

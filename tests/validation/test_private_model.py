@@ -17,12 +17,7 @@ from overlap_train._validation.private_model import (
     watched,
 )
 from tests import networks
-from tests.networks import (
-    CLASSES,
-    FEATURES,
-    crossentropy,
-    subclassed,
-)
+from tests.networks import CLASSES, FEATURES, crossentropy, subclassed
 from tests.pools import sequential
 from tests.validation.calling import (
     ROUNDING,

@@ -93,23 +93,6 @@ def test_each_device_is_prepared_once_before_its_first_part(monkeypatch, evaluat
     assert actual == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_last_worker_merges_the_parts(monkeypatch, evaluated):
-    model, state, batches, evaluator = evaluated
-    merge, threads = evaluator.merge, []
-
-    def merged(*arguments):
-        threads.append(threading.current_thread().name)
-        return merge(*arguments)
-
-    monkeypatch.setattr(evaluator, "merge", merged)
-    with WorkerPool(3) as pool:
-        runner = ValidationRunner(evaluator, batches, pool, lambda span: None, state.read())
-        actual = runner.evaluate(state.read()).metrics
-    assert len(threads) == 1
-    assert threads[0].startswith("validation-")
-    assert actual == pytest.approx(model.evaluate(X, Y, verbose=0, return_dict=True), rel=1e-5)
-
-
 def test_what_cannot_be_merged_is_told_by_the_thread_that_asks(monkeypatch, evaluated):
     _, state, batches, evaluator = evaluated
     monkeypatch.setattr(evaluator, "merge", lambda *_: divmod(1, 0))

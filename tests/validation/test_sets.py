@@ -86,12 +86,7 @@ def test_sets_of_the_same_kind_share_a_trace():
         (OwnTestFunction, {}, False, "model-evaluates"),
         (OwnEvaluate, {}, False, "model-evaluates"),
         (OwnEvaluate, {}, True, None),
-        (
-            keras.Sequential,
-            {"run_eagerly": True},
-            False,
-            "model-eager",
-        ),
+        (keras.Sequential, {"run_eagerly": True}, False, "model-eager"),
     ],
 )
 def test_models_that_validate_by_themselves_are_live(kind, options, within, reason):
@@ -131,22 +126,25 @@ def test_steps_are_whole_groups_where_keras_groups_them():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "workers", "expected"),
-    [([8], 3, 3), ([20], 3, 2), ([40], 3, 1), ([40, 40], 3, 2), ([8, 8], 4, 4)],
+    ("sizes", "options", "expected"),
+    [
+        ([8], {}, 3),
+        ([20], {}, 2),
+        ([40], {}, 1),
+        ([40, 40], {}, 2),
+        ([8, 8], {"policy": ValidationPolicy(workers=4)}, 4),
+        ([4], {"listened": True}, 1),  # cannot be divided
+        ([4], {"devices": ("CPU:0",)}, 3),  # which takes no cores from the training
+        ([4], {"model": small(run_eagerly=True)}, 0),  # live
+    ],
 )
-def test_there_are_as_many_workers_as_batches_can_keep_busy(sizes, workers, expected):
-    request = request_of(sequential(), policy=ValidationPolicy(workers=workers))
+def test_there_are_as_many_workers_as_batches_can_keep_busy(sizes, options, expected):
+    request = request_of(**{"model": sequential(), **options})
     sets = {f"set {i}": ValidationSet(data=(X, Y), batch_size=size) for i, size in enumerate(sizes)}
     with contextlib.ExitStack() as resources:
         suite, _ = suite_of(request, sets, resources)
-        assert len(suite._pool._threads) == expected
-
-
-def test_a_set_that_cannot_be_divided_keeps_one_worker_busy():
-    request = request_of(sequential(), policy=ValidationPolicy(workers=3), listened=True)
-    with contextlib.ExitStack() as resources:
-        suite, _ = suite_of(request, of_data((X, Y), batch_size=4), resources)
-        assert len(suite._pool._threads) == 1
+        assert (0 if suite._pool is None else len(suite._pool._threads)) == expected
+        assert suite.shares_cores is (bool(expected) and "devices" not in options)
 
 
 @pytest.mark.parametrize(
@@ -187,22 +185,6 @@ def test_a_validation_that_is_watched_or_has_devices_keeps_its_workers(options):
         assert runner._pool.workers > 1
 
 
-def test_live_sets_alone_need_no_workers():
-    with contextlib.ExitStack() as resources:
-        suite, _ = suite_of(request_of(small(run_eagerly=True)), of_data((X, Y)), resources)
-        assert suite._pool is None
-        assert not suite.shares_cores
-
-
-def test_workers_with_devices_of_their_own_take_no_cores_from_the_training():
-    model = sequential()
-    for workers, shares in ((2, True), (("CPU:0",), False)):
-        with contextlib.ExitStack() as resources:
-            request = request_of(model, policy=ValidationPolicy(workers=workers))
-            suite, _ = suite_of(request, of_data((X, Y)), resources)
-            assert suite.shares_cores is shares
-
-
 @pytest.mark.parametrize("device", ["GPU:7", "CPU:9", "/device:CPU:9"])
 def test_a_device_that_is_not_there_is_named_with_those_that_are(device):
     request = request_of(sequential(), policy=ValidationPolicy(workers=("CPU:0", device)))
@@ -232,8 +214,6 @@ def test_a_live_set_of_a_generator_cannot_be_made_again():
         logs = suite.evaluate_live("", keras.callbacks.CallbackList([]))
         assert np.isfinite(logs.metrics["loss"])
 
-
-X, Y = arrays(40)
 
 DEFAULT = ValidationSet(data=None, freq=3, steps=7, batch_size=8)
 

@@ -108,18 +108,13 @@ class ByPython(keras.metrics.Metric):
         return float(self.calls)
 
 
-def test_metrics_that_python_computes_are_neither_reset_nor_read_in_a_trace():
+def test_metrics_that_python_computes_are_neither_reset_nor_read_in_a_trace_but_on_several_hosts():
     model = sequential(metrics=[ByPython()])
     traced = trace_validation(model, model.test_step, SPEC)
-    assert (traced.reset, traced.result) == (None, None)
+    assert (traced.reset, traced.result, traced.live) == (None, None, None)
     assert traced.by_python
-    assert traced.live is None
-
-
-def test_on_several_hosts_they_are_traced_on_each():
-    model = sequential(metrics=[ByPython()])
-    traced = trace_validation(model, model.test_step, SPEC, around=Surroundings(traces_metrics=True))
-    assert not traced.by_python
+    several = Surroundings(traces_metrics=True)
+    assert not trace_validation(model, model.test_step, SPEC, around=several).by_python
 
 
 def test_what_is_set_on_a_metric_of_keras_s_is_named():
