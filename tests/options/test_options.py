@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 import keras
@@ -108,7 +109,11 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("kind", "arguments", "error", "message"),
     [(kind, *case) for kind, cases in REFUSED.items() for case in cases],
-    ids=[f"{kind.__name__}-{case[0]}" for kind, cases in REFUSED.items() for case in cases],
+    ids=[
+        re.sub(" at 0x[0-9a-f]+", "", f"{kind.__name__}-{case[0]}")  # the same in each process of a run
+        for kind, cases in REFUSED.items()
+        for case in cases
+    ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(kind, arguments, error, message):
     with pytest.raises(error, match=message):
