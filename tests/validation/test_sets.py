@@ -134,7 +134,7 @@ def test_steps_are_whole_groups_where_keras_groups_them():
         ([40, 40], {}, 2),
         ([8, 8], {"policy": ValidationPolicy(workers=4)}, 4),
         ([4], {"listened": True}, 1),  # cannot be divided
-        ([4], {"devices": ("CPU:0",)}, 3),  # which takes no cores from the training
+        ([4], {"devices": ("CPU:0",)}, 0),  # of those that take cores from the training
         ([4], {"model": small(run_eagerly=True)}, 0),  # live
     ],
 )
@@ -144,7 +144,7 @@ def test_there_are_as_many_workers_as_batches_can_keep_busy(sizes, options, expe
     with contextlib.ExitStack() as resources:
         suite, _ = suite_of(request, sets, resources)
         assert (0 if suite._pool is None else len(suite._pool._threads)) == expected
-        assert suite.shares_cores is (bool(expected) and "devices" not in options)
+        assert suite.shares_cores is bool(expected)
 
 
 @pytest.mark.parametrize(
