@@ -134,7 +134,11 @@ def test_steps_are_whole_groups_where_keras_groups_them():
         ([40, 40], {}, 2),
         ([8, 8], {"policy": ValidationPolicy(workers=4)}, 4),
         ([4], {"listened": True}, 1),  # cannot be divided
-        ([4], {"devices": ("CPU:0",)}, 0),  # of those that take cores from the training
+        (
+            [4],
+            {"policy": ValidationPolicy(workers=("CPU:0",))},
+            0,
+        ),  # of those that take cores from the training
         ([4], {"model": small(run_eagerly=True)}, 0),  # live
     ],
 )
