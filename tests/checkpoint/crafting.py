@@ -11,8 +11,6 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 _PREAMBLE = struct.Struct("<6sHQ32s")
 
 DTYPES = [
@@ -89,86 +87,108 @@ def replaced(sound: bytes) -> Iterator[bytes]:
         container[key] = old
 
 
-def fuzzed(sound: bytes, seed: int) -> Iterator[bytes]:
-    """Yields files near a sound one, without end: what breaks a reader is rarely far from what it expects."""
-    chance = random.Random(seed)
-    while True:
-        manifest, data = opened(sound)
-        kind = chance.random()
-        if kind < 0.05:
-            yield _damaged(sound, chance)
-        elif kind < 0.1:
-            yield sealed(_damaged(json.dumps(manifest).encode("ascii"), chance), data)
-        elif kind < 0.15:
-            yield sealed(chance.choice(TEXTS), chance.randbytes(chance.randrange(9)))
+class Fuzzer:
+    """Makes files that are near a sound one: what breaks a reader is rarely far from what it expects."""
+
+    def __init__(self, sound: bytes, seed: int) -> None:
+        self._sound = sound
+        self._chance = random.Random(seed)
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            kind = self._chance.random()
+            if kind < 0.1:
+                yield self._damaged(self._sound)
+            elif kind < 0.15:
+                yield sealed(self._chance.choice(TEXTS), self._chance.randbytes(self._chance.randrange(9)))
+            else:
+                with contextlib.suppress(RecursionError):  # nested deeper than JSON can be written
+                    yield self._mutated()
+
+    def _damaged(self, content: bytes) -> bytes:
+        """Flips, inserts, removes and repeats bytes, in half of the cases under a right checksum."""
+        damaged = bytearray(content)
+        for _ in range(self._chance.randint(1, 4)):
+            at = self._chance.randrange(len(damaged) + 1)
+            until = at + self._chance.choice([0, 1, 1, 8, 100])
+            new = self._chance.choice([b"", self._chance.randbytes(until - at), bytes(damaged[at:until]) * 2])
+            damaged[at:until] = new
+        if self._chance.random() < 0.5 and len(damaged) > _PREAMBLE.size:
+            size = min(_PREAMBLE.unpack_from(content)[2], len(damaged) - _PREAMBLE.size)
+            end = _PREAMBLE.size + size
+            return sealed(bytes(damaged[_PREAMBLE.size : end]), bytes(damaged[end:]))
+        return bytes(damaged)
+
+    def _mutated(self) -> bytes:
+        """Changes values of the manifest, and in most cases makes sizes and checksums right again."""
+        manifest, data = opened(self._sound)
+        for _ in range(self._chance.choice([1, 1, 1, 2, 3, 5])):
+            self._mutate(manifest)
+        if self._chance.random() < 0.8:
+            data = self._matching(manifest, data)
+        text = json.dumps(manifest).encode("ascii")
+        size = (
+            None if self._chance.random() < 0.98 else self._chance.choice([0, 1, 2**32, 2**63, len(text) - 1])
+        )
+        return sealed(text, data, size=size)
+
+    def _mutate(self, manifest: dict[str, Any]) -> None:
+        places = list(_places(manifest))
+        container, key = self._chance.choice(places)
+        action = self._chance.random()
+        if action < 0.6:
+            container[key] = self._value(container[key], places)
+        elif action < 0.75:
+            del container[key]
+        elif isinstance(container, list):
+            container.insert(key, self._value(container[key], places))
         else:
-            for _ in range(chance.choice([1, 1, 1, 2, 3, 5])):
-                _mutate(manifest, chance)
-            if chance.random() < 0.8:
-                data = _matching(manifest, data, chance)
-            with contextlib.suppress(RecursionError):  # nested deeper than JSON can be written
-                text = json.dumps(manifest).encode("ascii")
-                claimed = chance.choice([0, 1, 2**32, 2**63, len(text) - 1])
-                yield sealed(text, data, size=claimed if chance.random() < 0.02 else None)
+            name = self._chance.choice([key + "x", *filter(lambda s: isinstance(s, str), SCALARS), *PACKED])
+            container[name] = container.pop(key) if action < 0.9 else self._value(None, places)
 
+    def _value(self, old: Any, places: list[tuple[Any, Any]]) -> Any:
+        kind = self._chance.random()
+        if kind < 0.4:
+            return self._chance.choice(SCALARS)
+        small = isinstance(old, (int, float)) and not isinstance(old, bool) and abs(old) < 2**64
+        if kind < 0.5 and small:
+            return old + self._chance.choice([-1, 1, 0.5, 10**9])
+        if kind < 0.55:
+            return self._chance.choice(DTYPES)
+        if kind < 0.6:
+            return copy.deepcopy(self._chance.choice(HOSTILE))  # the next mutation may change what it holds
+        if kind < 0.75:
+            content = self._chance.choice(SCALARS) if kind < 0.68 else [self._chance.choice(SCALARS), []]
+            return {self._chance.choice(PACKED): content}
+        if kind < 0.8:
+            return [self._chance.choice(SCALARS) for _ in range(self._chance.randrange(4))]
+        if kind < 0.83:
+            nested: Any = []
+            for _ in range(self._chance.choice([5, 100, 400])):
+                nested = [nested] if self._chance.random() < 0.5 else {"tuple": [nested]}
+            return nested
+        container, key = self._chance.choice(places)
+        return json.loads(json.dumps(container[key])) if key in _keys(container) else old
 
-def _damaged(content: bytes, chance: random.Random) -> bytes:
-    """Flips, inserts, removes and repeats bytes."""
-    damaged = bytearray(content)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(damaged) + 1)
-        until = at + chance.choice([0, 1, 1, 8, 100])
-        damaged[at:until] = chance.choice([b"", chance.randbytes(until - at), bytes(damaged[at:until]) * 2])
-    return bytes(damaged)
+    def _matching(self, manifest: dict[str, Any], data: bytes) -> bytes:
+        """Returns data of the sizes that the manifest claims, and puts their checksums into it."""
+        import numpy as np
 
-
-def _mutate(manifest: dict[str, Any], chance: random.Random) -> None:
-    places = list(_places(manifest))
-    container, key = chance.choice(places)
-    action = chance.random()
-    if action < 0.6:
-        container[key] = _value(container[key], places, chance)
-    elif action < 0.75:
-        del container[key]
-    elif isinstance(container, list):
-        container.insert(key, _value(container[key], places, chance))
-    else:
-        texts = [scalar for scalar in SCALARS if isinstance(scalar, str)]
-        name = chance.choice([key + "x", *texts, *PACKED])
-        container[name] = container.pop(key) if action < 0.9 else _value(None, places, chance)
-
-
-def _value(old: Any, places: list[tuple[Any, Any]], chance: random.Random) -> Any:
-    """Returns something to stand in a place of the manifest, where `old` stands."""
-    scalar, (container, key) = chance.choice(SCALARS), chance.choice(places)
-    nested: Any = []
-    for _ in range(chance.choice([5, 100, 400])):
-        nested = [nested] if chance.random() < 0.5 else {"tuple": [nested]}
-    values = [*[scalar] * 6, chance.choice(DTYPES), nested, [scalar] * chance.randrange(4)]
-    values += [{chance.choice(PACKED): content} for content in (scalar, [scalar, []])]
-    values.append(copy.deepcopy(chance.choice(HOSTILE)))  # the next mutation may change what it holds
-    if key in _keys(container):
-        values += [copy.deepcopy(container[key])] * 2
-    if isinstance(old, (int, float)) and not isinstance(old, bool) and abs(old) < 2**64:
-        values += [old + chance.choice([-1, 1, 0.5, 10**9])] * 2
-    return chance.choice(values)
-
-
-def _matching(manifest: dict[str, Any], data: bytes, chance: random.Random) -> bytes:
-    """Returns data of the sizes that the manifest claims, and puts their checksums into it."""
-    pieces = []
-    entries = manifest.get("arrays")
-    for entry in entries if isinstance(entries, list) else []:
-        try:
-            rows = int(np.prod([int(n) for n in entry["shape"]], dtype=object))
-            size = rows * np.dtype(entry["dtype"]).itemsize
-        except Exception:
-            continue
-        if 0 <= size < 100_000:
-            start = chance.randrange(max(1, len(data)))
-            pieces.append((data[start:] + bytes(size))[:size])
-            entry["sha256"] = hashlib.sha256(pieces[-1]).hexdigest()
-    return b"".join(pieces)
+        pieces = []
+        entries = manifest.get("arrays")
+        for entry in entries if isinstance(entries, list) else []:
+            try:
+                size = (
+                    int(np.prod([int(n) for n in entry["shape"]], dtype=object))
+                    * np.dtype(entry["dtype"]).itemsize
+                )
+            except Exception:
+                continue
+            if 0 <= size < 100_000:
+                start = self._chance.randrange(max(1, len(data)))
+                pieces.append((data[start:] + bytes(size))[:size])
+                entry["sha256"] = hashlib.sha256(pieces[-1]).hexdigest()
+        return b"".join(pieces)
 
 
 def _keys(container: Any) -> Any:

@@ -18,7 +18,7 @@ from overlap_train._checkpoint import container
 from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import StartPoint
 from overlap_train.errors import CheckpointMismatchError
-from tests.checkpoint.crafting import TEXTS, fuzzed, opened, replaced, sealed
+from tests.checkpoint.crafting import TEXTS, Fuzzer, opened, replaced, sealed
 from tests.checkpoint.resuming import LOGS, POSITION, Directory, Training
 
 
@@ -182,7 +182,7 @@ def fuzz(directory: Path, count: int, seed: int) -> collections.Counter:
     """Resumes from so many files near a sound one; returns what came of them."""
     training = Training(directory)
     sound = training.save()
-    return _resumed(directory, training, itertools.islice(fuzzed(sound, seed), count), f" of seed {seed}")
+    return _resumed(directory, training, itertools.islice(Fuzzer(sound, seed), count), f" of seed {seed}")
 
 
 def _resumed(

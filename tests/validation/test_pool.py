@@ -283,3 +283,18 @@ def test_workers_that_could_not_begin_are_left_asleep(monkeypatch):
         pool.admit(1, after_s=0.002)
         assert [future.result(WAIT_S) for future in futures] == [4] * 12
         assert len(woken) <= 4
+
+
+def test_who_takes_a_job_calls_the_next_worker_if_there_is_more(monkeypatch):
+    queue, called = ShardQueue(), []
+    monkeypatch.setattr(queue._changed, "notify", lambda: called.append(len(queue._jobs)))
+    queue.admit(2)
+    for job in "abc":
+        queue.put(job)
+    assert called == [1], "one at a time"
+    assert queue.take() == "a"
+    assert called == [1, 2]
+    assert queue.take() == "b"
+    assert called == [1, 2], "both that are admitted are at work"
+    queue.done()
+    assert queue.take() == "c"
