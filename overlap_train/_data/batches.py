@@ -9,11 +9,10 @@ such as `tf.random`, is validated in step with the training.
 
 from __future__ import annotations
 
-import abc
 import inspect
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from overlap_train._support.fit_arguments import Preprocess
 from overlap_train.zero_copy import as_tensor, explain
 
 __all__ = [
-    "Fold",
     "Preprocess",
     "all_batches",
     "copied_bytes",
@@ -150,34 +148,3 @@ def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> tuple[Trac
         lambda t: None if t is None else tf.TensorSpec(t.shape, t.dtype), traced.outputs
     )
     return traced, spec
-
-
-BatchStep = Callable[[Any], list[tf.Tensor]]
-"""What is done with one batch, inside a compiled loop; returns the tensors that the loop carries."""
-
-
-class Fold(abc.ABC):
-    """Goes through batches in memory inside a compiled function. Holds no data; compares by what it does."""
-
-    def over(
-        self,
-        held: Any,
-        first: tf.Tensor,
-        stop: tf.Tensor,
-        start: list[tf.Tensor],
-        step: BatchStep,
-        shapes: list[tf.TensorShape],
-    ) -> list[tf.Tensor]:
-        """Does `step` with the batches from `first` to before `stop`, and returns the last tensors."""
-        _, carried = tf.while_loop(
-            lambda index, _: index < stop,
-            lambda index, _: (index + 1, step(self.batch(held, index))),
-            (first, start),
-            shape_invariants=(tf.TensorShape([]), shapes),
-            parallel_iterations=1,
-        )
-        return list(carried)
-
-    @abc.abstractmethod
-    def batch(self, held: Any, index: Any) -> Any:
-        """Returns one batch."""

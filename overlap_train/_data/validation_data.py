@@ -19,8 +19,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.batches import Fold, Preprocess, size_bytes, trace_preprocess
-from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.batches import Preprocess, size_bytes, trace_preprocess
+from overlap_train._data.cached_batches import CachedBatches, Fold
 from overlap_train._data.pipeline import is_repeatable, prepared_batches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._keras.data import Arrays, Pipeline, warn_out_of_data
@@ -55,7 +55,6 @@ class GivenData:
         self._tensors: Any = None
         self._pipeline: Pipeline | None = None
         self.layout: ArrayLayout | None = None  # of dense arrays; None for other data
-        # what draws its batches, once it has been made: another one would begin a generator anew
         # What draws its batches, once it has been made: another one would begin a generator anew.
         self.batches: Any = None
         self.left_to_keras = False  # whether Keras reads the arrays itself when it validates

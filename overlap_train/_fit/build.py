@@ -322,8 +322,7 @@ class FitBuilder:
             for name, each in request.functions.items()
             if not _is_as_often(often, request.validation_freq if each.freq is None else each.freq)
         }
-        if made:
-            add_functions(suite, made, functions, self._resources)
+        add_functions(suite, made, functions, self._resources)
         return state, suite
 
     def _suite_elsewhere(self, evaluator: Evaluator) -> ValidationSuite:

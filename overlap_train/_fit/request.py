@@ -122,7 +122,7 @@ def make_request(
     )
     if policy.functions or validation_data is not None or numbers.validation_split:
         fit_arguments.check_frequency(validation_freq)
-    checkpoints = None if resume is None else checkpoint_policy(resume)
+    checkpoints = checkpoint_policy(resume)
     keras_models.require_compiled(model)
     keras_training.require_stock_function(model)
     validation_data, functions = split_functions(validation_data, policy.functions, is_set)

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.batches import Fold
+from overlap_train._data.cached_batches import Fold
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, private_handles
 from overlap_train._snapshot import StateVariable
 from overlap_train._validation.validation_step import ValidationStep

@@ -1,7 +1,7 @@
 """What a comparison found: shown as tables, or as a dated page of docs/results with a row of its index.
 
-A page is not changed later. A second one of the same day and series is numbered. The index has a row for
-each series: its question, its newest page, and the pages before that.
+A second page of the same day and series is numbered. The index has a row for each series: its question, its
+newest page, and those before that, until a newer one has taken over what they show.
 """
 
 from __future__ import annotations

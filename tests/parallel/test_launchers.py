@@ -134,7 +134,7 @@ def test_the_slurm_script_gives_each_task_its_place():
     """Run with stand-ins for Slurm's commands and for Python."""
     text = (EXAMPLES / "multi_worker.slurm").read_text()
     text = text.replace("exec .venv/bin/python examples/multi_worker.py", 'echo "$TF_CONFIG" #')
-    stand_ins = 'scontrol() { printf "a\\nb\\n"; }; srun() { shift; SLURM_PROCID=1 "$@"; };\n'
+    stand_ins = 'scontrol() { printf "a\\nb\\n"; }; srun() { shift 2; SLURM_PROCID=1 "$@"; };\n'
     environment = {
         **os.environ,
         "SLURM_JOB_ID": "12345",
@@ -158,6 +158,8 @@ def test_the_kubernetes_job_is_well_formed():
     assert spec["completions"] == spec["parallelism"] == 2
     pod = spec["template"]["spec"]
     assert pod["restartPolicy"] == "Never"  # or the Job is refused with a podFailurePolicy
+    ignored = spec["podFailurePolicy"]["rules"][0]["onExitCodes"]
+    assert (ignored["containerName"], ignored["values"]) == (pod["containers"][0]["name"], [75])
     assert pod["subdomain"] == service["metadata"]["name"]
     script = pod["containers"][0]["args"][0]
     script = script.replace("exec python examples/multi_worker.py", 'echo "$TF_CONFIG" #')
