@@ -239,8 +239,9 @@ class Evaluator:
         if not self._requests or self._sign is None:
             return False
         oldest = self._requests[0]
-        if not oldest.running():
-            oldest.set_running_or_notify_cancel()
+        if not (oldest.running() or oldest.set_running_or_notify_cancel()):
+            self._drop(oldest)  # given up since the look above
+            return True
         seen_s = self._sign.seen_s()
         return self._take(oldest) or self._give_up(oldest, seen_s)
 

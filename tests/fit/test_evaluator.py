@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -19,6 +19,7 @@ from overlap_train._checkpoint import run_directory
 from overlap_train._checkpoint.run_directory import RunDirectory
 from overlap_train._fit import elsewhere
 from overlap_train._fit.evaluator import Follower
+from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train.errors import (
     CheckpointError,
     HostLostError,
@@ -229,6 +230,33 @@ def test_after_a_loss_the_results_come_again_when_there_is_an_evaluator(tmp_path
             trainer = fit(ValidationPolicy(evaluator=policy, on_error="warn", max_lag=0), callbacks=[Waits()])
         following.result(timeout=60)
     assert history(trainer)["val_loss"] == alone()["val_loss"][2:]
+
+
+def test_a_validation_given_up_as_its_results_come_takes_no_other_along(tmp_path, monkeypatch):
+    model = pools.sequential()
+    evaluator = elsewhere.Evaluator(
+        EvaluatorPolicy(tmp_path), model, on_span=lambda span: None, batch_by_batch=False, idle=False
+    )
+    requests = []
+
+    def snapshot(epoch):
+        return Snapshot(epoch=epoch, step=1, values=ModelState(model, trains=False).read())
+
+    def written_answered_and_the_first_given_up(self, request):
+        write(self, request)
+        RunDirectory(tmp_path).answer(request.entry, {"": [{"loss": 1.0}, [], False]}, None)
+        if not requests:
+            requests.extend(self.start(snapshot(1)))
+            request.cancel()
+
+    write = elsewhere.Evaluator._write
+    monkeypatch.setattr(elsewhere.Evaluator, "_write", written_answered_and_the_first_given_up)
+    with contextlib.suppress(ZeroDivisionError), evaluator:
+        (first,) = evaluator.start(snapshot(0))
+        with pytest.raises(CancelledError):
+            first.result(60)
+        assert requests[0].result(60).result[""][0] == {"loss": 1.0}
+        raise ZeroDivisionError  # an end without one would be written, and there was no fit
 
 
 def test_a_validation_that_hangs_ends_the_training_in_its_time_out(tmp_path, monkeypatch):
