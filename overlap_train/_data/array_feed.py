@@ -167,6 +167,10 @@ class ArrayFeed(Feed):
     def full_batch(self) -> int:
         return self.batch_size
 
+    @property
+    def first_rows(self) -> int:
+        return min(self.batch_size, self.num_samples)
+
     def batch(self, order: tf.Tensor, index: tf.Tensor, tensors: Any = None, *, full: bool = False) -> Any:
         """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples], and prepared."""
         size: Any = self.batch_size

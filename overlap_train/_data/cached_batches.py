@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._data.batches import next_batch
+from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._data.streamed_batches import BatchStream
 
 __all__ = ["CachedBatches", "Fold"]
@@ -107,6 +108,11 @@ class CachedBatches:
             iterator = iter(self._dataset)
             self._begun = iterator, next_batch(iterator)
         return self._begun[1]
+
+    @property
+    def first_rows(self) -> int | None:
+        """Rows of the first batch, or None if they are not known beforehand."""
+        return rows_of_batches(self._dataset)
 
     @property
     def expected(self) -> int:

@@ -46,6 +46,11 @@ class Feed(abc.ABC):
         leaves = [s for s in keras.tree.flatten(self.element_spec) if isinstance(s, tf.TensorSpec)]
         return int(leaves[0].shape[0]) if leaves and leaves[0].shape.rank and leaves[0].shape[0] else None
 
+    @property
+    def first_rows(self) -> int | None:
+        """Rows of the first batch, or None if they are not known beforehand."""
+        return self.full_batch
+
     def prepare(self) -> None:
         """Begins slow work that goes on while the functions are traced; call it before that."""
 

@@ -42,6 +42,7 @@ from overlap_train._data.pipeline import (
     read_by,
     shuffles_of,
 )
+from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._keras.data import Arrays, Pipeline, row_shuffling
 from overlap_train._support.printing import told
 from overlap_train._support.threads import in_background
@@ -91,6 +92,10 @@ class IteratorFeed(Feed):
         self._telling: dict[int, Any] = {}
         self._variables = DrawnVariables(self.drawn_variables)
         self._seeds: PassSeeds | None = None
+
+    @property
+    def first_rows(self) -> int | None:
+        return self.full_batch or rows_of_batches(self._dataset)
 
     def prepare(self) -> None:
         """Makes the first iterator and begins to save its seeds."""

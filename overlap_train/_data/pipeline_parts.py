@@ -120,6 +120,17 @@ def own_stages(
             left += sources(stage)
 
 
+def rows_of_batches(dataset: Any) -> int | None:
+    """Returns how many rows a pipeline's full batches have by its last `batch`; None if nothing says so."""
+    while isinstance(dataset, tf.data.Dataset):
+        size = getattr(dataset, "_batch_size", None)
+        if size is not None:
+            return int(size)
+        sources = dataset._inputs()
+        dataset = sources[0] if len(sources) == 1 else None
+    return None
+
+
 def captured_datasets(stage: tf.data.Dataset) -> list[tf.data.Dataset]:
     """Returns the datasets that the functions of one stage have captured, as far as they are found."""
     return [dataset for dataset in _captured(stage) if dataset is not None]

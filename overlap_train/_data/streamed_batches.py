@@ -22,7 +22,7 @@ from overlap_train._data.pipeline import (
     reorders,
 )
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
-from overlap_train._data.pipeline_parts import is_lookup
+from overlap_train._data.pipeline_parts import is_lookup, rows_of_batches
 from overlap_train._keras.data import Pipeline, warn_out_of_data
 from overlap_train._keras.training import Pass
 
@@ -73,6 +73,11 @@ class StreamedBatches:
         self._closed = False
         self._told_of_end = False
         self.last_count = 0
+
+    @property
+    def first_rows(self) -> int | None:
+        """Rows of the first batch, or None if they are not known beforehand."""
+        return rows_of_batches(self._dataset)
 
     @property
     def expected(self) -> int | None:

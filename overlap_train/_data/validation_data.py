@@ -185,6 +185,11 @@ class ArrayBatches:
         return self._given.tensors
 
     @property
+    def first_rows(self) -> int:
+        """Rows of the first batch."""
+        return min(self._batch_size, self._num_samples)
+
+    @property
     def expected(self) -> int:
         """Batches of a validation."""
         return self.num_batches

@@ -57,7 +57,7 @@ class StepBuilder:
 
     def build_step(self) -> Step:
         """Returns the step; its trace is that of the model, if there is one already."""
-        model, feed = self._model, self._feed
+        settings, model, feed = self._settings, self._model, self._feed
         step = self._make_step()
         if keras_models.runs_eagerly(model):
             if self._checkpoints is not None:
@@ -65,9 +65,11 @@ class StepBuilder:
             return step
         traces, token = Traces.of(model), keras_training.begin_training(model)
         key = ("step", *self._step_key(), step.jit_compile)
-        traced = traces.get_for("train", token, key, feed.element_spec, lambda: step.trace(feed.element_spec))
+        by_rows = settings.replicas is None and keras_training.traces_first_batch(model)
+        rows = feed.first_rows if by_rows else None
+        traced = traces.get_step("train", token, key, feed.element_spec, rows, step.trace)
         reader = None
-        if self._settings.replicas is None:
+        if settings.replicas is None:
             reader = traces.get("train", token, ("metrics", *map(Same, model.metrics)), self._make_reader)
         step.adopt(traced, reader)
         return step

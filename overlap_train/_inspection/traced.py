@@ -12,6 +12,7 @@ draw seeds in each validation step, too, and do not use them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +26,15 @@ from overlap_train._inspection.graph import call_with, handle_spec, written_inpu
 __all__ = [
     "CapturedVariable",
     "Counter",
+    "TracedByRows",
     "TracedFunction",
     "captured_variables",
     "counters_of",
+    "is_dense",
     "private_handles",
+    "rows_set",
     "trace",
+    "traced_step",
     "union",
 ]
 
@@ -97,6 +102,66 @@ class TracedFunction:
     def written(self) -> list[CapturedVariable]:
         """The variables to which it may write."""
         return [variable for variable in self.variables if variable.written]
+
+
+class TracedByRows(TracedFunction):
+    """A function of a batch traced for batches of so many rows, and again for any other number of them.
+
+    What is asked of it is answered by the second trace; the variables and effects are those of both.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        spec: Any,
+        *,
+        rows: int,
+        harmless: Callable[[], Iterable[Any]] = tuple,
+    ) -> None:
+        """Traces a function of batches of `spec`, dense tensors whose number of rows is not known."""
+        self._rows = rows
+        self._full = TracedFunction(function, rows_set(spec, rows), harmless=harmless)
+        super().__init__(function, spec, harmless=harmless)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._by_rows(self._full, super().__call__, *arguments)
+
+    def on(self, handles: Mapping[int, Any], *arguments: Any) -> Any:
+        full, other = (functools.partial(on, handles) for on in (self._full.on, super().on))
+        return self._by_rows(full, other, *arguments)
+
+    def _by_rows(self, full: Callable[..., Any], other: Callable[..., Any], batch: Any) -> Any:
+        rows = self._rows
+
+        def known(tensor: tf.Tensor) -> tf.Tensor:
+            # From `ensure_shape` or `reshape` TensorFlow 2.21 concludes that every batch has that shape.
+            rank = len(tensor.shape)
+            same = tf.slice(tensor, [0] * rank, [rows, *[-1] * (rank - 1)])
+            same.set_shape([rows, *tensor.shape[1:]])
+            return same
+
+        is_full = tf.equal(tf.shape(tf.nest.flatten(batch)[0])[0], rows)
+        return tf.cond(is_full, lambda: full(tf.nest.map_structure(known, batch)), lambda: other(batch))
+
+
+def traced_step(
+    function: Callable[..., Any], spec: Any, rows: int | None, *, harmless: Callable[[], Iterable[Any]]
+) -> TracedFunction:
+    """Returns a function of a batch traced; with `rows` for batches of so many, and again for others."""
+    if rows is None:
+        return TracedFunction(function, spec, harmless=harmless)
+    return TracedByRows(function, spec, rows=rows, harmless=harmless)
+
+
+def rows_set(spec: Any, rows: int | None) -> Any:
+    """Returns a batch's spec with another number of rows in each of its dense tensors."""
+    return tf.nest.map_structure(lambda s: tf.TensorSpec([rows, *s.shape[1:]], s.dtype), spec)
+
+
+def is_dense(spec: Any) -> bool:
+    """Whether a batch consists of dense tensors with rows."""
+    leaves = tf.nest.flatten(spec)
+    return bool(leaves) and all(isinstance(s, tf.TensorSpec) and s.shape.rank for s in leaves)
 
 
 class _Making:

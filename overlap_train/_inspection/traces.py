@@ -15,9 +15,12 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
+from overlap_train._inspection.traced import is_dense, rows_set
+
 __all__ = ["Same", "Traces", "function_key"]
 
 T = TypeVar("T")
+StepBuild = Callable[[Any, int | None], T]
 
 _ATTRIBUTE = "_overlap_train_traces"
 
@@ -94,6 +97,28 @@ class Traces:
                 return value
         known.append((spec, build()))
         return known[-1][1]
+
+    def get_step(
+        self, kind: str, token: Any, key: Hashable, spec: Any, rows: int | None, build: StepBuild[T]
+    ) -> T:
+        """Returns what is kept of a step for batches of a kind, or what `build` makes of a spec and rows.
+
+        Args:
+            kind: as of `get`.
+            token: as of `get`.
+            key: of the step.
+            spec: of a batch.
+            rows: of the first batch, where Keras traces a step for as many and again for others; or None.
+            build: gets them where that is to be done: see `TracedByRows`.
+        """
+        first = self.get(kind, token, ("rows of the first batch",), lambda: rows) if rows else None
+        if first is None or not is_dense(spec):
+            return self.get_for(kind, token, key, spec, lambda: build(spec, None))
+        if tf.nest.flatten(spec)[0].shape[0] != first:
+            spec, rows = rows_set(spec, None), first
+        else:
+            rows = None
+        return self.get_for(kind, token, key, spec, lambda: build(spec, rows))
 
     def holds(self, kind: str, token: Any) -> bool:
         """Whether anything is kept that was traced under a token."""

@@ -17,6 +17,7 @@ import tensorflow as tf
 from overlap_train._keras.data_mistakes import refuse_plain_values
 from overlap_train._keras.data_sources import DataWorkers, LentBatches, told
 from overlap_train._keras.names import (
+    BEFORE_3_16,
     ArrayDataAdapter,
     GeneratorDataAdapter,
     GrainDatasetAdapter,
@@ -236,7 +237,6 @@ _OUT_OF_DATA = (
     "generate at least `steps_per_epoch * epochs` batches. You may need to use the `.repeat()` function when "
     "building your dataset."
 )
-_WARNS_OF_ENDS = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 16)
 
 
 def hugging_face_kind(data: Any) -> str | None:
@@ -278,7 +278,7 @@ def warn_out_of_data(*, asked: bool = True) -> None:
 
     Keras up to 3.15 warns where no number of batches had been asked for, too (keras#23084).
     """
-    if asked or _WARNS_OF_ENDS:
+    if asked or BEFORE_3_16:
         warn_user(_OUT_OF_DATA)
 
 

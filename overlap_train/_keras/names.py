@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 __all__ = [
+    "BEFORE_3_16",
     "ArrayDataAdapter",
     "CompileMetrics",
     "GeneratorDataAdapter",
@@ -36,6 +37,8 @@ __all__ = [
     "loss_module",
     "pythonify_logs",
 ]
+
+BEFORE_3_16 = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 16)
 
 _missing: list[str] = []
 

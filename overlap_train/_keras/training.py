@@ -16,7 +16,7 @@ from tensorflow.python.framework import config as tf_config
 
 from overlap_train._keras import models
 from overlap_train._keras.data import OUT_OF_DATA, warn_out_of_data
-from overlap_train._keras.names import TFEpochIterator
+from overlap_train._keras.names import BEFORE_3_16, TFEpochIterator
 from overlap_train._keras.tracebacks import warn_user
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "require_stock_function",
     "steps_per_execution",
     "test_function",
+    "traces_first_batch",
     "train_function",
     "validates_itself",
 ]
@@ -41,6 +42,14 @@ __all__ = [
 def steps_per_execution(model: keras.Model) -> int:
     """Return how many steps Keras makes between two calls of the batch hooks (`steps_per_execution`)."""
     return int(getattr(model, "steps_per_execution", None) or 1)
+
+
+def traces_first_batch(model: keras.Model) -> bool:
+    """Whether Keras traces a step for as many rows as the first batch has, and again for other numbers.
+
+    It does so from 3.16 on; before, a step was traced once, for batches of any size.
+    """
+    return not BEFORE_3_16 and steps_per_execution(model) == 1
 
 
 def capped_steps(steps: int | None) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._inspection.traced import TracedFunction, trace
+from overlap_train._inspection.traced import TracedFunction, trace, traced_step
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
@@ -68,7 +68,7 @@ class Step:
         self.own_logs = True
         self.metrics = MetricsReader(self._read_metrics, eager=True)
 
-    def trace(self, element_spec: Any) -> TracedFunction:
+    def trace(self, element_spec: Any, rows: int | None = None) -> TracedFunction:
         """Trace the step without running it, which also builds whatever is not built yet.
 
         What no step uses, such as an optimizer next to which the model has others, stays unbuilt as under
@@ -76,7 +76,7 @@ class Step:
         """
         scales = keras_optimizers.built_before_it_scales(self._model) if self._stock else nullcontext()
         with scales:
-            return TracedFunction(self._function, element_spec, harmless=self._harmless)
+            return traced_step(self._function, element_spec, rows, harmless=self._harmless)
 
     def _harmless(self) -> list[Any]:
         """Return the handles of variables whose making changes no trace."""

@@ -211,13 +211,19 @@ def _prepared(request: SetRequest, name: str, chosen: ValidationSet) -> Prepared
     around = request.around
     # What prepares batches has been traced for these very ones.
     prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(settings.preprocess))
-    step = Traces.of(model).get_for(
+    by_rows = settings.replicas is None and keras_training.traces_first_batch(model)
+    step = Traces.of(model).get_step(
         "test",
         keras_training.test_function(model),
         ("step", settings.validation_identity, prepared),
         batches.element_spec,
-        lambda: trace_validation(
-            model, settings.validation_function, batches.element_spec, batches.preparation, around
+        batches.first_rows if by_rows else None,
+        functools.partial(
+            trace_validation,
+            model,
+            settings.validation_function,
+            preparation=batches.preparation,
+            around=around,
         ),
     )
     step = with_present_metrics(model, step, around)

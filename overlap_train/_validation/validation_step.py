@@ -14,6 +14,7 @@ from overlap_train._inspection.traced import (
     TracedFunction,
     counters_of,
     trace,
+    traced_step,
     union,
 )
 from overlap_train._inspection.traces import Same, Traces
@@ -94,14 +95,17 @@ def trace_validation(
     model: keras.Model,
     function: Callable[[Any], Mapping[str, Any]],
     element_spec: Any,
+    rows: int | None = None,
+    *,
     preparation: TracedFunction | None = None,
     around: Surroundings = Surroundings(),
 ) -> ValidationStep:
     """Traces the validation step of a compiled model, which builds what is not built yet."""
     with data_mistakes.Noted(model, lambda: element_spec, "validation"):
-        step = TracedFunction(
+        step = traced_step(
             around.within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
             element_spec,
+            rows,
             harmless=lambda: keras_metrics.stock_metric_handles(model),
         )
     require_logs("validation_step", step.outputs)

@@ -21,7 +21,9 @@ X, Y = arrays(70)
 def evaluator_of(model, data=(X, Y, None), *, batch_size=16, step=None, preprocess=None, **options):
     given = GivenData(lambda: recognize(*data, batch_size=batch_size))
     batches = make_batches(given, steps=None, cache_bytes=1 << 30, preprocess=preprocess)
-    traced = trace_validation(model, step or model.test_step, batches.element_spec, batches.preparation)
+    traced = trace_validation(
+        model, step or model.test_step, batches.element_spec, preparation=batches.preparation
+    )
     state = ModelState(model, traced.variables)
     return state, batches, SnapshotEvaluator(model, state, traced, batches, **options)
 

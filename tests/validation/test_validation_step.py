@@ -90,7 +90,7 @@ def test_what_private_variables_would_not_evaluate_as_keras_does_is_validated_li
 def test_what_prepares_the_batches_counts_too_when_it_is_asked_whether_a_validation_is_live():
     model = sequential()
     _, batches, _ = evaluator_of(model, preprocess=lambda x, y: (x + tf.random.normal([FEATURES]), y))
-    traced = trace_validation(model, model.test_step, batches.element_spec, batches.preparation)
+    traced = trace_validation(model, model.test_step, batches.element_spec, preparation=batches.preparation)
     assert traced.live.identifier == "step-stateful"
 
 

@@ -14,6 +14,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._keras import data as keras_data
+from overlap_train._keras.names import BEFORE_3_16
 from tests.networks import arrays, crossentropy
 from tests.pools import pooled, sequential
 
@@ -155,7 +156,7 @@ OF_NO_KNOWN_LENGTH = {
     ),
     "generator": generator,
 }
-ENDS = 3 if keras_data._WARNS_OF_ENDS else 0  # of which Keras up to 3.15 warns each time
+ENDS = 3 if BEFORE_3_16 else 0  # of which Keras up to 3.15 warns each time
 
 
 @pytest.mark.parametrize("name", OF_NO_KNOWN_LENGTH)
