@@ -30,9 +30,8 @@ __all__ = [
     "TracedFunction",
     "captured_variables",
     "counters_of",
-    "is_dense",
+    "has_any_rows",
     "private_handles",
-    "rows_set",
     "trace",
     "traced_step",
     "union",
@@ -120,7 +119,8 @@ class TracedByRows(TracedFunction):
     ) -> None:
         """Traces a function of batches of `spec`, dense tensors whose number of rows is not known."""
         self._rows = rows
-        self._full = TracedFunction(function, rows_set(spec, rows), harmless=harmless)
+        full = tf.nest.map_structure(lambda s: tf.TensorSpec([rows, *s.shape[1:]], s.dtype), spec)
+        self._full = TracedFunction(function, full, harmless=harmless)
         super().__init__(function, spec, harmless=harmless)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -153,15 +153,11 @@ def traced_step(
     return TracedByRows(function, spec, rows=rows, harmless=harmless)
 
 
-def rows_set(spec: Any, rows: int | None) -> Any:
-    """Returns a batch's spec with another number of rows in each of its dense tensors."""
-    return tf.nest.map_structure(lambda s: tf.TensorSpec([rows, *s.shape[1:]], s.dtype), spec)
-
-
-def is_dense(spec: Any) -> bool:
-    """Whether a batch consists of dense tensors with rows."""
+def has_any_rows(spec: Any) -> bool:
+    """Whether batches are dense tensors whose number of rows is not known."""
     leaves = tf.nest.flatten(spec)
-    return bool(leaves) and all(isinstance(s, tf.TensorSpec) and s.shape.rank for s in leaves)
+    dense = bool(leaves) and all(isinstance(s, tf.TensorSpec) and s.shape.rank for s in leaves)
+    return dense and all(s.shape[0] is None for s in leaves)
 
 
 class _Making:

@@ -15,12 +15,11 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from overlap_train._inspection.traced import is_dense, rows_set
+from overlap_train._inspection.traced import has_any_rows
 
 __all__ = ["Same", "Traces", "function_key"]
 
 T = TypeVar("T")
-StepBuild = Callable[[Any, int | None], T]
 
 _ATTRIBUTE = "_overlap_train_traces"
 
@@ -85,23 +84,19 @@ class Traces:
         result: T = kept[key]
         return result
 
-    def get_for(self, kind: str, token: Any, key: Hashable, spec: Any, build: Callable[[], T]) -> T:
-        """Returns what is kept under a key for batches of a kind, or what `build` makes for just that kind.
-
-        As under `tf.function`, batches of a known size are taken by what was traced for any size.
-        """
-        known: list[tuple[Any, T]] = self.get(kind, token, (key, "for"), list)
-        fitting = [(other, value) for other, value in known if _is_subtype(spec, other)]
-        for other, value in fitting:
-            if all(_is_subtype(other, another) for another, _ in fitting):
-                return value
-        known.append((spec, build()))
-        return known[-1][1]
-
     def get_step(
-        self, kind: str, token: Any, key: Hashable, spec: Any, rows: int | None, build: StepBuild[T]
+        self,
+        kind: str,
+        token: Any,
+        key: Hashable,
+        spec: Any,
+        rows: int | None,
+        build: Callable[[Any, int | None], T],
     ) -> T:
-        """Returns what is kept of a step for batches of a kind, or what `build` makes of a spec and rows.
+        """Returns what is kept of a step for batches of a kind, or what `build` makes of it.
+
+        As under `tf.function(reduce_retracing=True)`, batches of a known size are taken by what was traced
+        for any size, and what is traced behind batches of another size is traced for any.
 
         Args:
             kind: as of `get`.
@@ -109,16 +104,18 @@ class Traces:
             key: of the step.
             spec: of a batch.
             rows: of the first batch, where Keras traces a step for as many and again for others; or None.
-            build: gets them where that is to be done: see `TracedByRows`.
+            build: gets a spec, and these rows where it has none: see `TracedByRows`.
         """
+        known: list[tuple[Any, T]] = self.get(kind, token, (key, "for"), list)
+        fitting = [(other, value) for other, value in known if _is_subtype(spec, other)]
+        for other, value in fitting:
+            if all(_is_subtype(other, another) for another, _ in fitting):
+                return value
+        for other, _ in known:
+            spec = _relaxed(spec, other)
         first = self.get(kind, token, ("rows of the first batch",), lambda: rows) if rows else None
-        if first is None or not is_dense(spec):
-            return self.get_for(kind, token, key, spec, lambda: build(spec, None))
-        if tf.nest.flatten(spec)[0].shape[0] != first:
-            spec, rows = rows_set(spec, None), first
-        else:
-            rows = None
-        return self.get_for(kind, token, key, spec, lambda: build(spec, rows))
+        known.append((spec, build(spec, first if has_any_rows(spec) else None)))
+        return known[-1][1]
 
     def holds(self, kind: str, token: Any) -> bool:
         """Whether anything is kept that was traced under a token."""
@@ -144,6 +141,17 @@ class Traces:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Traces, ()
+
+
+def _relaxed(spec: Any, other: Any) -> Any:
+    """Returns the spec of both kinds of batches where they have one, or the first as it is."""
+    try:
+        tf.nest.assert_same_structure(spec, other)
+    except (TypeError, ValueError):
+        return spec
+    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(other), strict=True)
+    both = [a if a == b else a.most_specific_common_supertype([b]) for a, b in pairs]
+    return spec if None in both else tf.nest.pack_sequence_as(spec, both)
 
 
 def _is_subtype(spec: Any, other: Any) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._inspection.traced import TracedFunction, private_handles, trace, union
+from overlap_train._inspection.traced import TracedFunction, private_handles, trace, traced_step, union
 from overlap_train._inspection.traces import Traces, function_key
 from tests.networks import FEATURES, arrays, sequential
 
@@ -165,6 +165,41 @@ def test_private_variables_of_several_threads_do_not_meet():
     assert len(found) == 200
     assert all(result == 20.0 * x for x, result in found)
     assert float(total) == 0.0
+
+
+def test_a_step_traced_by_rows_runs_for_any_number_of_them_and_on_private_variables():
+    total = tf.Variable([0.0, 0.0], name="total")
+
+    def step(batch):
+        rows = batch["x"].shape[0]
+        total.assign_add([0.0 if rows is None else float(rows), 1.0])
+        return {"mean": tf.reduce_mean(batch["x"]), "known": tf.constant(rows or 0)}
+
+    spec = {"x": tf.TensorSpec((None, 3)), "y": tf.TensorSpec((None,))}
+    traced = traced_step(step, spec, 4, harmless=tuple)
+    assert names(traced.variables) == names(traced.written) == ["total"]
+
+    @tf.function
+    def several(handles, x):
+        def body(i, known):
+            rows = {"x": x[4 * i : 4 * i + 4], "y": x[4 * i : 4 * i + 4, 0]}
+            logs = traced.on(handles, rows) if handles else traced(rows)
+            return i + 1, tf.tensor_scatter_nd_update(known, [[i]], [logs["known"]])
+
+        return tf.while_loop(lambda i, _: i < 3, body, (0, tf.zeros([3], tf.int32)))[1]
+
+    assert several(None, tf.ones([10, 3])).numpy().tolist() == [4, 4, 0]
+    assert total.numpy().tolist() == [8.0, 3.0]
+
+    @tf.function
+    def privately(values, x):
+        handles = private_handles(traced.variables, values)
+        several(handles, x)
+        return tf.raw_ops.ReadVariableOp(resource=handles[id(total.handle)], dtype=tf.float32)
+
+    assert privately([tf.constant([1.0, 1.0])], tf.ones([6, 3])).numpy().tolist() == [5.0, 4.0]
+    assert total.numpy().tolist() == [8.0, 3.0]
+    assert traced({"x": tf.ones([4, 3]), "y": tf.ones([4])})["known"].numpy() == 4
 
 
 def test_the_union_counts_a_variable_once_and_as_written_if_any_function_writes():

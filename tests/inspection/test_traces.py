@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import pytest
+import tensorflow as tf
 
 from overlap_train import Trainer
 from overlap_train._keras.names import KerasTrainer
@@ -42,6 +43,52 @@ def test_a_second_fit_takes_the_trace_that_keras_takes(second, validates):
             arguments = {"batch_size": size, "shuffle": False, "verbose": 0, "validation_data": validation}
             histories.append(fit(model)(x[:count], y[:count], **arguments).history)
             model.scale = 3.0
+        return histories
+
+    ours, theirs = run(lambda model: Trainer(model).fit), run(lambda model: model.fit)
+    for mine, other in zip(ours, theirs, strict=True):
+        networks.assert_same_history(mine, other)
+
+
+class BySize(keras.Model):
+    """Tells by its numbers how many rows Keras has traced it for."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(networks.CLASSES)
+
+    def call(self, x):
+        return self.dense(x) * (x.shape[0] or 5) * 0.1
+
+
+def pipeline(x, y, size):
+    rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(size)
+    return rows.map(lambda x, y: (x * 0.5, y)).prefetch(2)
+
+
+SIZES = {"last smaller": [(70, 16)], "one batch": [(9, 16)], "another size": [(64, 16), (60, 10), (70, 16)]}
+
+
+@pytest.mark.parametrize("by", ["arrays", "pipeline"])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
+def test_a_step_knows_as_many_rows_as_under_keras(sizes, by):
+    """Up to 3.15 none where batches differ; later those of the first batch, and none for others."""
+    x, y = networks.arrays(70)
+    xv, yv = networks.arrays(37, 1)
+
+    def run(fit):
+        keras.utils.set_random_seed(3)
+        model = BySize()
+        model.compile("sgd", networks.crossentropy())
+        histories = []
+        for rows, size in sizes:
+            data = (x[:rows], y[:rows])
+            if by == "arrays":
+                options = {"batch_size": size, "shuffle": False, "validation_data": (xv, yv)}
+            else:
+                data = (pipeline(*data, size),)
+                options = {"validation_data": pipeline(xv, yv, size)}
+            histories.append(fit(model)(*data, epochs=2, verbose=0, **options).history)
         return histories
 
     ours, theirs = run(lambda model: Trainer(model).fit), run(lambda model: model.fit)
