@@ -121,12 +121,12 @@ def own_stages(
 
 
 def rows_of_batches(dataset: Any) -> int | None:
-    """Returns how many rows a pipeline's full batches have by its last `batch`; None if nothing says so."""
+    """Returns how many rows a pipeline's first batch has by its last `batch`; None if nothing says so."""
     while isinstance(dataset, tf.data.Dataset):
-        size = getattr(dataset, "_batch_size", None)
+        size, sources = getattr(dataset, "_batch_size", None), dataset._inputs()
         if size is not None:
-            return int(size)
-        sources = dataset._inputs()
+            rows = int(sources[0].cardinality())  # negative where it has no end, or none that is known
+            return min(int(size), rows) if rows > 0 else int(size)
         dataset = sources[0] if len(sources) == 1 else None
     return None
 
