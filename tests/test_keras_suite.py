@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -37,6 +38,10 @@ def test_that_stock_keras_fails():
 def test_without_a_fit():
     assert True
 """
+# 1, 0, 1 and so on, by a file.
+BY_TURNS = (
+    "(f := __import__('pathlib').Path(%r)).write_text(str(1 - int(f.read_text()))) * int(f.read_text())"
+)
 CRASH = """
 import os
 
@@ -78,6 +83,11 @@ def suite_of(place: Path, **modules: str) -> keras_suite.Suite:
 
 def options(**given: bool) -> Namespace:
     return Namespace(**{"tests": "", "longer": False, "all": False, **given})
+
+
+def never(name: str, calls: object) -> bool:
+    """Stock Keras comes to its numbers alone."""
+    return False
 
 
 @pytest.mark.parametrize(
@@ -124,12 +134,12 @@ def test_every_exception_has_a_reason_and_no_other_test_may_differ(capsys):
     passed, failed = ({"outcome": outcome, "calls": []} for outcome in ("passed", "failed"))
     expected = {known: passed, "other": passed}
     assert all(keras_suite.EXCEPTIONS.values())
-    assert keras_suite.report("family", expected, {known: failed, "other": passed}, options())
+    assert keras_suite.report("family", expected, {known: failed, "other": passed}, options(), never)
     assert f"may differ: {known}" in capsys.readouterr().out
-    assert not keras_suite.report("family", expected, {known: failed, "other": failed}, options())
+    assert not keras_suite.report("family", expected, {known: failed, "other": failed}, options(), never)
     assert "differs: other (failed)" in capsys.readouterr().out
-    assert not keras_suite.report("family", {"other": passed}, {}, options())  # it was not run
-    assert not keras_suite.report("family", {}, {}, options())  # nothing was
+    assert not keras_suite.report("family", {"other": passed}, {}, options(), never)  # it was not run
+    assert not keras_suite.report("family", {}, {}, options(), never)  # nothing was
 
 
 @pytest.mark.timeout(240)
@@ -166,8 +176,25 @@ def test_a_test_of_a_shape_alone_has_its_numbers_compared(tmp_path, monkeypatch,
     monkeypatch.setattr(suite, "_environment", of_other_data)
     suite.run(routed, stock)
     outcomes = [keras_suite.outcomes_of(journal) for journal in (stock, routed)]
-    assert not keras_suite.report("family", *outcomes, options())
+    assert not keras_suite.report("family", *outcomes, options(), never)
     assert "other numbers: test_fit.py::test_of_a_shape: /0/result/loss/0" in capsys.readouterr().out
+
+
+@pytest.mark.timeout(240)
+def test_numbers_that_stock_keras_comes_to_by_chance_are_taken(tmp_path, monkeypatch, capsys):
+    turn = tmp_path / "turn"
+    turn.write_text("0")
+    suite = suite_of(tmp_path, test_fit=FIT.replace("default_rng(0)", f"default_rng({BY_TURNS % str(turn)})"))
+    journals = [tmp_path / f"{name}.jsonl" for name in ("first", "second")]
+    for journal in journals:
+        suite.run(journal)
+    first, second = map(keras_suite.outcomes_of, journals)
+    monkeypatch.setattr(keras_suite, "AGAIN", 2)
+    repeated = functools.partial(keras_suite.repeats, suite, tmp_path / "again.jsonl")
+    assert keras_suite.report("family", first, second, options(), repeated)
+    name = "test_fit.py::test_of_a_shape"
+    assert f"stock Keras gives one number or another: {name}" in capsys.readouterr().out
+    assert not repeated(name, [])
 
 
 @pytest.mark.timeout(120)

@@ -21,6 +21,7 @@ __all__ = ["Same", "Traces", "function_key"]
 
 T = TypeVar("T")
 
+_SCALAR = tf.TensorShape([])
 _ATTRIBUTE = "_overlap_train_traces"
 
 
@@ -151,7 +152,9 @@ def _relaxed(spec: Any, other: Any) -> Any:
         return spec
     pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(other), strict=True)
     both = [a if a == b else a.most_specific_common_supertype([b]) for a, b in pairs]
-    return spec if None in both else tf.nest.pack_sequence_as(spec, both)
+    # For tensors of any rank Keras traces, too, and fails.
+    related = all(each is not None and getattr(each, "shape", _SCALAR).rank is not None for each in both)
+    return tf.nest.pack_sequence_as(spec, both) if related else spec
 
 
 def _is_subtype(spec: Any, other: Any) -> bool:
