@@ -40,7 +40,8 @@ def test_without_a_fit():
 """
 # 1, 0, 1 and so on, by a file.
 BY_TURNS = (
-    "(f := __import__('pathlib').Path(%r)).write_text(str(1 - int(f.read_text()))) * int(f.read_text())"
+    "(file := __import__('pathlib').Path(%r)).write_text(str(1 - int(file.read_text())))"
+    " * int(file.read_text())"
 )
 CRASH = """
 import os
@@ -180,6 +181,7 @@ def test_a_test_of_a_shape_alone_has_its_numbers_compared(tmp_path, monkeypatch,
     assert "other numbers: test_fit.py::test_of_a_shape: /0/result/loss/0" in capsys.readouterr().out
 
 
+@pytest.mark.nightly  # five processes
 @pytest.mark.timeout(240)
 def test_numbers_that_stock_keras_comes_to_by_chance_are_taken(tmp_path, monkeypatch, capsys):
     turn = tmp_path / "turn"
