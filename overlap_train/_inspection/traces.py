@@ -114,7 +114,7 @@ class Traces:
                 return value
         for other, _ in known:
             spec = _relaxed(spec, other)
-        first = self.get(kind, token, ("rows of the first batch",), lambda: rows) if rows else None
+        first = self.get(kind, token, ("first_rows",), lambda: rows) if rows else None
         known.append((spec, build(spec, first if has_any_rows(spec) else None)))
         return known[-1][1]
 

@@ -6,140 +6,14 @@ The script runs up to that call, which is looked at and does not train.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import runpy
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
 
-from overlap_train._support.imports import configured_backend, other_backend
 from overlap_train._support.printing import told
 from overlap_train.cli.report import Finding, Report, State, UsageError, one_line
+from overlap_train.cli.script import FirstFit, first_fit
 from overlap_train.records import Explanation
 
-__all__ = ["add_arguments", "first_fit", "run"]
-
-
-T = TypeVar("T")
-
-_WHERE = "pass the arguments with which it trains after its name"
-
-
-@dataclass(frozen=True)
-class FirstFit:
-    """A script's first call of `fit`."""
-
-    trainer: Any
-    given: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    by_keras: bool  # the script called `keras.Model.fit` itself, and nothing routes it
-
-
-class _Ends(BaseException):
-    """Ends a script where it calls `fit`. No `except Exception` of the script holds it up."""
-
-
-def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit], T]) -> T:
-    """Run a script as `python script` does, and return what is found out about its first call of `fit`.
-
-    Everything before that call is done: files are read and written, models are built. `look` is called in the
-    place of `fit`, when files are still open that the script closes behind it.
-    """
-    if not os.path.isfile(script):  # which is False, too, for a name that the system cannot take
-        raise UsageError(f"there is no script {script}")
-    _require_tensorflow(script)
-    found: list[Callable[[], T]] = []
-    with _stopping_at_fit(look, found), _as_main(script, arguments):
-        try:
-            runpy.run_path(str(script), run_name="__main__")
-        except _Ends:
-            pass
-        except SystemExit as end:
-            if not found:
-                how = f"said {one_line(end.code)} and ended" if isinstance(end.code, str) else "ended"
-                status = "" if isinstance(end.code, str) else f" with status {end.code or 0}"
-                raise UsageError(f"{script} {how}{status} before it called fit; {_WHERE}") from end
-        except Exception as error:
-            if not found:
-                reason = one_line(told(error))
-                raise UsageError(f"{script} raised before it called fit: {reason}") from error
-    _require_tensorflow(script)  # which it may have set itself, after keras was imported here
-    if not found:
-        raise UsageError(f"{script} has not called Trainer.fit or keras.Model.fit; {_WHERE}")
-    return found[0]()
-
-
-def _require_tensorflow(script: Path) -> None:
-    """Raise UsageError if Keras is to run on another backend than TensorFlow."""
-    if configured_backend() != "tensorflow":
-        raise UsageError(f"{script}: {other_backend(configured_backend())}")
-
-
-def _as_main(script: Path, arguments: Sequence[str]) -> contextlib.ExitStack:
-    """Give a script its own arguments, and the modules beside it."""
-    argv, path = sys.argv, list(sys.path)
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
-    undo = contextlib.ExitStack()
-
-    @undo.callback
-    def put_back() -> None:
-        sys.argv = argv
-        sys.path[:] = path
-
-    return undo
-
-
-def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]) -> contextlib.ExitStack:
-    """End whatever calls `fit` there; the first call is given to `look`."""
-    from overlap_train._keras import routes
-    from overlap_train.trainer import Trainer
-
-    fit = Trainer.fit
-
-    def stop(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        end(FirstFit(trainer, args, kwargs, by_keras=False))
-
-    def stop_keras(original: Callable[..., Any], model: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        if name != "fit":
-            return original(model, *args, **kwargs)
-        return end(FirstFit(Trainer(model), args, kwargs, by_keras=True))
-
-    def end(reached: FirstFit) -> NoReturn:
-        if not found:
-            setattr(Trainer, "fit", fit)  # noqa: B010  whose arguments are looked at, and which may train
-            with routes.suspended():
-                found.append(_told(look, reached))
-            setattr(Trainer, "fit", stop)  # noqa: B010
-        raise _Ends
-
-    setattr(Trainer, "fit", stop)  # noqa: B010  an assignment that mypy does not hold against its signature
-    routes.add_handler(stop_keras, everywhere=True)
-    undo = contextlib.ExitStack()
-
-    @undo.callback
-    def put_back() -> None:
-        routes.remove_handler(stop_keras, everywhere=True)
-        setattr(Trainer, "fit", fit)  # noqa: B010
-
-    return undo
-
-
-def _told(look: Callable[[FirstFit], T], reached: FirstFit) -> Callable[[], T]:
-    """Return what gives the result of `look` again, or raises what it raised."""
-    try:
-        result = look(reached)
-    except Exception as error:
-        failed = error  # not to be raised within the script, which may catch it
-
-        def again() -> T:
-            raise failed
-
-        return again
-    return lambda: result
+__all__ = ["add_arguments", "run"]
 
 
 _TRAINER = (

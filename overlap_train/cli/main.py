@@ -20,10 +20,11 @@ __all__ = ["main"]
 _COMMANDS = {
     "doctor": "report what is installed, what is missing, and how to fix it",
     "explain": "say whether a script's fit would overlap, with which plan, and why not",
+    "evaluate": "evaluate again each epoch of a run that has kept its weights",
     "build": "compile the convolution for this machine",
     "compare": "run the comparison with other ways to train, in a checkout",
 }
-_PASSING_ON = ("compare", "explain")  # hand arguments that are not theirs to what they run
+_PASSING_ON = ("compare", "evaluate", "explain")  # hand arguments that are not theirs to what they run
 
 
 class Command(Protocol):

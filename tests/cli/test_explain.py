@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from overlap_train import Trainer
-from overlap_train.cli.explain import first_fit
 from overlap_train.cli.main import main
 from overlap_train.cli.report import UsageError
+from overlap_train.cli.script import first_fit
 
 HEAD = """
 import sys

@@ -1,0 +1,113 @@
+"""`overlap-train evaluate RUN train.py`: evaluates the weights that a training has written for an evaluator.
+
+The script runs up to its first `fit`, which does not train; its model, with whatever metrics it has by now,
+and its validation data evaluate each epoch that the directory holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from overlap_train._support.printing import told
+from overlap_train.cli.report import Finding, Report, UsageError, one_line
+from overlap_train.cli.script import FirstFit, first_fit
+
+__all__ = ["add_arguments", "run"]
+
+# What `evaluate_run` takes as `fit` does.
+_AS_FIT = ("validation_data", "validation_steps", "validation_batch_size", "validation_freq")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments: a directory and a script, and what follows is the script's."""
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="go on while the training gives a sign of life at least so often (default: 0)",
+    )
+    parser.add_argument("directory", type=Path, help="that of the training's ValidationPolicy(evaluator=...)")
+    parser.add_argument("script", type=Path, help="a Python script that calls fit")
+    parser.epilog = "Other arguments are the script's. It runs up to its first fit, which trains nothing."
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Run the script up to its first `fit`, and evaluate the run with what that was given."""
+    if not options.directory.is_dir():
+        raise UsageError(f"there is no directory {options.directory}")
+
+    def look(reached: FirstFit) -> tuple[Mapping[int, Mapping[str, Any]], list[str]]:
+        with warnings.catch_warnings(record=True) as caught:
+            found = _evaluated(options.directory, reached, options.wait)
+        return found, [one_line(warning.message) for warning in caught]
+
+    found, warned = first_fit(options.script, [a for a in options.rest if a != "--"], look)
+    findings = [
+        Finding(f"epoch {epoch + 1}", {name: _plain(value) for name, value in logs.items()}, _shown(logs))
+        for epoch, logs in found.items()
+    ]
+    if not findings:
+        where = f"{options.directory} holds no weights"
+        keep = "train with ValidationPolicy(evaluator=EvaluatorPolicy(directory, keep_weights=True))"
+        findings = [Finding("epochs", 0, where, "note", keep)]
+    findings += [Finding("said", text, state="note") for text in warned]
+    return Report("evaluate", {"epochs": findings}, str(options.directory))
+
+
+def _evaluated(directory: Path, reached: FirstFit, wait_s: float) -> dict[int, dict[str, Any]]:
+    """Return what comes of a run by epoch, or raise a UsageError with what is wrong."""
+    from overlap_train.parallel import evaluate_run
+    from overlap_train.trainer import Trainer
+
+    trainer = reached.trainer
+    given = inspect.signature(Trainer.fit).bind(trainer, *reached.given, **reached.kwargs).arguments
+    if given.get("validation_data") is None and given.get("validation_split"):
+        raise UsageError("the script's fit has a validation_split; give it the rows as validation_data")
+    settings = trainer._settings()
+    if not settings.stock_validation:
+        raise UsageError(f"{type(trainer).__name__}.validation_step runs in the training's process only")
+    try:
+        return evaluate_run(
+            directory,
+            settings.model,
+            **{name: given[name] for name in _AS_FIT if name in given},
+            validation=dataclasses.replace(settings.validation, evaluator=None),
+            preprocess=settings.preprocess,
+            timeout_s=wait_s,
+        )
+    except Exception as error:
+        raise UsageError(f"{directory} cannot be evaluated: {one_line(told(error))}") from error
+
+
+def _shown(logs: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value:.6g}" for name, value in logs.items() if _is_number(value)) or "-"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if _is_number(value):
+        return float(value) if math.isfinite(float(value)) else str(float(value))
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds from 0 on")
+    return seconds

@@ -1,0 +1,82 @@
+"""`overlap-train evaluate`: the kept weights of a run are evaluated by what a script's `fit` was given."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from overlap_train import EvaluatorPolicy, Trainer, ValidationPolicy
+from overlap_train._checkpoint import run_directory
+from overlap_train.cli.main import main
+from overlap_train.parallel import evaluate_run
+from tests import pools
+from tests.networks import VALIDATION_ROWS, arrays
+
+SCRIPT = """
+import sys
+import keras
+from overlap_train import Trainer, ValidationPolicy
+from tests import pools
+from tests.networks import VALIDATION_ROWS, arrays, crossentropy
+
+model = pools.sequential()
+two = keras.metrics.SparseTopKCategoricalAccuracy(2, name="two")
+model.compile("sgd", crossentropy(), metrics=["accuracy", two])
+{fit}
+open(sys.argv[1], "w")
+"""
+FIT = "Trainer(model, validation={policy}).fit(*arrays(), 32, epochs=2, {validation})"
+DATA = "validation_data=arrays(VALIDATION_ROWS, 1)"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A directory with the weights of two epochs, and the history of that training."""
+    monkeypatch.setattr(run_directory, "_BEAT_S", 0.05)
+    validation = arrays(VALIDATION_ROWS, 1)
+    model, evaluator = pools.sequential(), pools.sequential()
+    policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path / "run", keep_weights=True))
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(evaluate_run, tmp_path / "run", evaluator, validation, timeout_s=60.0)
+        history = Trainer(model, validation=policy).fit(*arrays(), 32, epochs=2, verbose=0).history
+        following.result(timeout=60)
+    return tmp_path / "run", history
+
+
+def script(directory, policy="ValidationPolicy()", validation=DATA):
+    path = directory / f"{len(validation)}.py"
+    path.write_text(SCRIPT.format(fit=FIT.format(policy=policy, validation=validation)))
+    return str(path)
+
+
+def test_each_epoch_has_its_old_numbers_and_those_of_a_new_metric(run, tmp_path, capsys):
+    directory, history = run
+    policy = f"ValidationPolicy(evaluator={str(directory)!r})"  # as the training itself had it
+    arguments = ["evaluate", "--json", str(directory), script(tmp_path, policy), str(tmp_path / "behind")]
+    assert main(arguments) == 0
+    epochs = json.loads(capsys.readouterr().out)["sections"]["epochs"]
+    assert [epoch["name"] for epoch in epochs] == ["epoch 1", "epoch 2"]
+    for number, epoch in enumerate(epochs):
+        assert epoch["value"]["val_accuracy"] == history["val_accuracy"][number]
+        assert epoch["value"]["val_accuracy"] < epoch["value"]["val_two"] <= 1.0
+        assert "val_two 0." in epoch["text"]
+    assert not (tmp_path / "behind").exists()
+
+
+def test_what_cannot_be_evaluated_is_said(run, tmp_path, capsys):
+    directory, _ = run
+    (tmp_path / "empty").mkdir()
+    assert main(["evaluate", str(tmp_path / "empty"), script(tmp_path)]) == 0
+    assert "holds no weights" in capsys.readouterr().out
+    split = script(tmp_path, validation="validation_split=0.5")
+    wrong = [
+        (["evaluate", str(tmp_path / "none"), "x.py"], "there is no directory"),
+        (["evaluate", str(directory), split], "give it the rows as validation_data"),
+        (["evaluate", str(directory), script(tmp_path, validation="verbose=0")], "needs validation_data"),
+        (["evaluate", "--wait=-1", str(directory), split], "no number of seconds"),
+    ]
+    for arguments, message in wrong:
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
