@@ -33,7 +33,9 @@ ROOMS = {
         "the names that users import, those of `parallel` too",
         "_callbacks _fit _support conv errors options parallel records routing trainer",
     ),
-    "cli": _room("the command `overlap-train`", "_keras _support conv errors options parallel records trainer"),
+    "cli": _room(
+        "the command `overlap-train`", "_keras _support conv errors options parallel records trainer"
+    ),
     "routing": _room(
         "`routed()`: sends `keras.Model.fit` through `Trainer`", "_keras _support options trainer"
     ),

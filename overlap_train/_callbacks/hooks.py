@@ -31,7 +31,7 @@ from overlap_train._keras import training as keras_training
 __all__ = [
     "TEST_HOOKS",
     "TRAIN_BATCH_HOOKS",
-    "Known",
+    "LibraryHook",
     "acts_in_test_batches",
     "acts_on_model_only",
     "asks_schedule",
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 
-class Known(enum.Enum):
+class LibraryHook(enum.Enum):
     """What a hook of a library does."""
 
     IDLE = enum.auto()  # nothing, as the callback is set
@@ -70,50 +70,52 @@ _OF_KERAS = frozenset(
 )
 
 
-def _idle_if(condition: bool) -> Known | None:
-    return Known.IDLE if condition else None
+def _idle_if(condition: bool) -> LibraryHook | None:
+    return LibraryHook.IDLE if condition else None
 
 
-def _saves(callback: Any) -> Known | None:
+def _saves(callback: Any) -> LibraryHook | None:
     return _idle_if(callback.save_freq == "epoch")
 
 
-def _calls_tuner(callback: Any) -> Known | None:
+def _calls_tuner(callback: Any) -> LibraryHook | None:
     hooks = ("on_epoch_begin", "on_batch_begin", "on_batch_end", "on_epoch_end")
     return _idle_if(
         all(_package(getattr(type(callback.tuner), hook, None)) == "keras_tuner" for hook in hooks)
     )
 
 
-def _shows_bars(callback: Any) -> Known | None:
+def _shows_bars(callback: Any) -> LibraryHook | None:
     bars = (variables_of(callback).get(name) for name in ("epoch_bar", "batch_bar"))
     ours = all(bar is None or _package(type(bar).update) == "tqdm" for bar in bars)
-    return Known.NOTES if ours else None
+    return LibraryHook.NOTES if ours else None
 
 
 # What is done around the batches, of training and validation alike, by callbacks that do anything there.
-_AROUND_BATCHES: Mapping[tuple[str, str], Callable[[Any], Known | None]] = {
-    ("comet_ml", "CometKerasCallback"): lambda callback: Known.NOTES,
+_AROUND_BATCHES: Mapping[tuple[str, str], Callable[[Any], LibraryHook | None]] = {
+    ("comet_ml", "CometKerasCallback"): lambda callback: LibraryHook.NOTES,
     ("keras", "BackupAndRestore"): _saves,
     ("keras", "ModelCheckpoint"): _saves,
     ("keras", "OrbaxCheckpoint"): _saves,
-    ("keras", "ProgbarLogger"): lambda callback: Known.NOTES,
+    ("keras", "ProgbarLogger"): lambda callback: LibraryHook.NOTES,
     ("keras", "TensorBoard"): lambda callback: _idle_if(
         callback.update_freq == "epoch" and not keras_training.profiles(callback)
     ),
-    ("keras", "TerminateOnNaN"): lambda callback: Known.IDLE,  # the loop itself ends at such a loss
+    ("keras", "TerminateOnNaN"): lambda callback: LibraryHook.IDLE,  # the loop itself ends at such a loss
     ("keras_tuner", "TunerCallback"): _calls_tuner,
     ("mlflow", "MlflowCallback"): lambda callback: _idle_if(callback.log_every_n_steps is None),
     ("mlflow", "MlflowModelCheckpointCallback"): lambda callback: (
-        Known.NOTES if callback.save_freq == "epoch" else None
+        LibraryHook.NOTES if callback.save_freq == "epoch" else None
     ),
     ("tqdm", "TqdmCallback"): _shows_bars,
-    ("wandb", "WandbMetricsLogger"): lambda callback: None if callback.logging_batch_wise else Known.NOTES,
+    ("wandb", "WandbMetricsLogger"): lambda callback: (
+        None if callback.logging_batch_wise else LibraryHook.NOTES
+    ),
     ("wandb", "WandbModelCheckpoint"): _saves,
 }
 
 
-def knowledge_of(callback: Any, hook: str) -> Known | None:
+def knowledge_of(callback: Any, hook: str) -> LibraryHook | None:
     """Return what a hook of a callback does, if it is a library's and known; else None."""
     member = variables_of(callback).get(hook, getattr(type(callback), hook, None))
     package = _package(member)
@@ -125,7 +127,7 @@ def knowledge_of(callback: Any, hook: str) -> Known | None:
     key = (package, owner.__name__)
     if "batch" in hook or key == ("keras_tuner", "TunerCallback"):
         return _AROUND_BATCHES[key](callback) if key in _AROUND_BATCHES else None
-    return Known.WATCHES if package != "keras" or owner.__name__ in _OF_KERAS else None
+    return LibraryHook.WATCHES if package != "keras" or owner.__name__ in _OF_KERAS else None
 
 
 def only_watches(callback: Any) -> bool:
@@ -306,7 +308,7 @@ def _is_idle(callback: keras.callbacks.Callback, hook: str) -> bool:
     found = variables_of(callback).get(hook, getattr(type(callback), hook, None))
     code = getattr(getattr(found, "__func__", found), "__code__", None)
     empty = isinstance(code, types.CodeType) and _returns_only(code)
-    return empty or knowledge_of(callback, hook) is Known.IDLE
+    return empty or knowledge_of(callback, hook) is LibraryHook.IDLE
 
 
 @functools.lru_cache(maxsize=1024)

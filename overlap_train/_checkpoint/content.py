@@ -24,16 +24,16 @@ from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._keras.randomness import check_random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot, StateVariable, Values
 from overlap_train._support.arguments import array_of, is_count
-from overlap_train._support.printing import told
+from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
 from overlap_train.records import StepValidation
 
 __all__ = [
-    "Captured",
-    "Found",
+    "LoadedCheckpoint",
+    "PythonState",
+    "ReportedSettings",
     "Specs",
     "StartPoint",
-    "Told",
     "Undelivered",
     "are_logs",
     "as_checkpoint",
@@ -238,7 +238,7 @@ class StartPoint:
 
 
 @dataclass(frozen=True)
-class Found:
+class LoadedCheckpoint:
     """A checkpoint that makes sense to this training, in parts."""
 
     state: CheckpointState
@@ -258,7 +258,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Told:
+class ReportedSettings:
     """What may differ when a training goes on, but is to be told."""
 
     settings: Mapping[str, str] = field(default_factory=dict)  # of this trainer
@@ -268,7 +268,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Captured:
+class PythonState:
     """What is taken beside the variables when a checkpoint is to be written."""
 
     callbacks: tuple[ObjectValue, ...]
@@ -285,8 +285,8 @@ class Captured:
 def as_checkpoint(
     point: StartPoint,
     values: Values,
-    captured: Captured,
-    told: Told,
+    captured: PythonState,
+    reported: ReportedSettings,
     fingerprint: Mapping[str, str],
 ) -> CheckpointState:
     """Return what is written."""
@@ -305,8 +305,8 @@ def as_checkpoint(
         logs=plain_logs(point.logs),
         max_lag=point.max_lag,
         files=[asdict(mark) for mark in captured.files],
-        settings=told.settings,
-        configuration=told.configuration,
+        settings=reported.settings,
+        configuration=reported.configuration,
         inside=inside,
         random=random,
         in_turn=captured.in_turn,
@@ -322,7 +322,7 @@ def understood(
     variables: ModelState,
     extent: Extent,
     check_data: Callable[[CursorState], None] = check_remembered,
-) -> Found:
+) -> LoadedCheckpoint:
     """Take a checkpoint apart, or raise CheckpointCorruptError for a part that is invalid.
 
     `check_data` raises ValueError for a position in the data that is none.
@@ -343,7 +343,7 @@ def understood(
     inside = unpack_inside_epochs(state, meta.inside, variables)
     random = _random_states(state, meta)
     parts = (data, waiting, inside, random, meta.attributes)
-    return Found(state, meta, files, callbacks, *parts)
+    return LoadedCheckpoint(state, meta, files, callbacks, *parts)
 
 
 def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, Any]:
@@ -352,5 +352,5 @@ def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, A
     try:
         check_random_states(states)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointCorruptError(f"its random states are invalid ({told(error):.160})") from error
+        raise CheckpointCorruptError(f"its random states are invalid ({error_text(error):.160})") from error
     return states

@@ -41,9 +41,9 @@ __all__ = [
     "digest_of",
     "fingerprint",
     "flat",
+    "listed_differences",
     "numbered",
-    "shown_rate",
-    "told_differences",
+    "rate_text",
 ]
 
 
@@ -119,7 +119,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str], rate: str | N
     return said
 
 
-def told_differences(said: Sequence[str]) -> str:
+def listed_differences(said: Sequence[str]) -> str:
     """Return differences as a message has them: not more than fit."""
     more = f"; and {len(said) - _MOST_SHOWN} more" if len(said) > _MOST_SHOWN else ""
     return "; ".join(said[:_MOST_SHOWN]) + more
@@ -130,7 +130,7 @@ def _seen(text: str) -> str:
     return text.split(_DIGEST)[0]
 
 
-def shown_rate(model: keras.Model) -> str | None:
+def rate_text(model: keras.Model) -> str | None:
     """Return the learning rate of a model's optimizer as configurations show it; None for a schedule."""
     rate = _config_of(model.optimizer).get(_RATE) if model.optimizer is not None else None
     return _shown(rate) if isinstance(rate, (int, float)) else None

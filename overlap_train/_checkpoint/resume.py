@@ -18,20 +18,26 @@ from overlap_train._callbacks.settings import Settings
 from overlap_train._callbacks.state import capture_all, check_all, restore_all
 from overlap_train._checkpoint.attributes import ModelAttributes
 from overlap_train._checkpoint.container import CheckpointState
-from overlap_train._checkpoint.content import Found, StartPoint, Told, stored_values, understood
-from overlap_train._checkpoint.fingerprints import differences, told_differences
+from overlap_train._checkpoint.content import (
+    LoadedCheckpoint,
+    ReportedSettings,
+    StartPoint,
+    stored_values,
+    understood,
+)
+from overlap_train._checkpoint.fingerprints import differences, listed_differences
 from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.writing import ALL_VARIABLES, VALIDATED, CheckpointWriter
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import Cursor, CursorState, check_remembered
 from overlap_train._keras.randomness import set_random_states
 from overlap_train._snapshot import ModelState
-from overlap_train._support.printing import told
+from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
-__all__ = ["Resumer", "StartPoint", "Told"]
+__all__ = ["ReportedSettings", "Resumer", "StartPoint"]
 
 
 class Resumer(CheckpointWriter):
@@ -51,7 +57,7 @@ class Resumer(CheckpointWriter):
         extent: Extent | None = None,
         check_data: Callable[[CursorState], None] = check_remembered,
         attributes: ModelAttributes | None = None,
-        told: Told | None = None,
+        reported: ReportedSettings | None = None,
         trained_by: Callable[[], Any] = lambda: None,
         say: Callable[[str], None] = lambda message: None,
         record: Callable[[Span], None] = lambda span: None,
@@ -61,7 +67,7 @@ class Resumer(CheckpointWriter):
             belongs_to,
             variables,
             attributes=attributes,
-            told=told,
+            reported=reported,
             trained_by=trained_by,
             say=say,
             record=record,
@@ -130,16 +136,16 @@ class Resumer(CheckpointWriter):
         for logger in self._appending:
             logger.append = False
 
-    def _numbers(self, found: Found) -> list[int | None]:
+    def _numbers(self, found: LoadedCheckpoint) -> list[int | None]:
         """Return the number of each callback in a checkpoint, None of one that is new."""
         return self._settings.known([state.kind for state in found.callbacks], found.meta.callback_settings)
 
-    def _known(self, found: Found) -> list[tuple[keras.callbacks.Callback, ObjectValue]]:
+    def _known(self, found: LoadedCheckpoint) -> list[tuple[keras.callbacks.Callback, ObjectValue]]:
         """Return the callbacks that a checkpoint knows, and what they remembered."""
         both = zip(self._settings.callbacks, self._numbers(found), strict=True)
         return [(callback, found.callbacks[number]) for callback, number in both if number is not None]
 
-    def _put_callbacks_back(self, found: Found) -> None:
+    def _put_callbacks_back(self, found: LoadedCheckpoint) -> None:
         self._say_unstored(found.callbacks)
         known = self._known(found)
         stay = restore_all([callback for callback, _ in known], [state for _, state in known])
@@ -148,13 +154,13 @@ class Resumer(CheckpointWriter):
             self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
         self._settings.put_back(found.meta.callback_settings, self._numbers(found))
 
-    def _put_attributes_back(self, found: Found) -> None:
+    def _put_attributes_back(self, found: LoadedCheckpoint) -> None:
         stay = self._attributes.put_back(found.attributes) if self._attributes is not None else ()
         if stay:
             names = ", ".join(stay)
             self._say(f"these attributes of the model are not put back, because its code reads them: {names}")
 
-    def _draw_again(self, found: Found) -> None:
+    def _draw_again(self, found: LoadedCheckpoint) -> None:
         """Have the validation data stand where it stood."""
         passed = found.data.pop(VALIDATED, {})
         if self._passes is None:
@@ -173,7 +179,7 @@ class Resumer(CheckpointWriter):
         if others:
             self._say(f"of the training data these attributes are others than before: {', '.join(others)}")
 
-    def _put_random_back(self, found: Found, state: ModelState, *, again: bool = False) -> None:
+    def _put_random_back(self, found: LoadedCheckpoint, state: ModelState, *, again: bool = False) -> None:
         """Put everybody's random generators back, once the values of the variables are restored.
 
         `again` says that data has put back the states that it had drawn from.
@@ -185,12 +191,12 @@ class Resumer(CheckpointWriter):
             set_random_states(found.random, known)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise CheckpointMismatchError(
-                f"the checkpoint's random states cannot be put back ({told(error):.160}); was it written "
-                "with other versions of TensorFlow or Keras? Give another directory to start afresh"
+                f"the checkpoint's random states cannot be put back ({error_text(error):.160}); was it "
+                "written with other versions of TensorFlow or Keras? Give another directory to start afresh"
             ) from error
 
-    def _tell_changes(self, found: Found) -> None:
-        for name, value in self._told.settings.items():
+    def _tell_changes(self, found: LoadedCheckpoint) -> None:
+        for name, value in self._reported.settings.items():
             before = found.meta.settings.get(name, value)
             if before != value:
                 self._say(f"{name} is {value}; until the checkpoint it was {before}")
@@ -205,17 +211,17 @@ class Resumer(CheckpointWriter):
                 f"{', '.join(missing)}"
             )
         given, now = self._settings.compared(found.meta.callback_settings, numbers)
-        told = {**found.meta.configuration, **given}, {**self._told.configuration, **now}
-        changes = differences(*told, self._told.rate())
+        both = {**found.meta.configuration, **given}, {**self._reported.configuration, **now}
+        changes = differences(*both, self._reported.rate())
         if changes:
             self._say(
                 "this training is configured otherwise than that of the checkpoint: "
-                f"{told_differences(changes)}"
+                f"{listed_differences(changes)}"
             )
 
-    def _load(self, *, of_callbacks: bool = False) -> Found | None:
+    def _load(self, *, of_callbacks: bool = False) -> LoadedCheckpoint | None:
         """Read the newest checkpoint that makes sense, to the callbacks too if they are known."""
-        found: list[Found] = []
+        found: list[LoadedCheckpoint] = []
 
         def check(state: CheckpointState) -> None:
             self._require_same(state)
@@ -237,12 +243,12 @@ class Resumer(CheckpointWriter):
         settings = state.meta.get("configuration")
         if isinstance(settings, dict) and all(isinstance(text, str) for text in settings.values()):
             before = {**before, **settings, **before}
-            now = {**now, **self._told.configuration, **now}
+            now = {**now, **self._reported.configuration, **now}
         changes = differences(before, now)
-        told = [each for each in changes if not each.startswith(ALL_VARIABLES)]  # which follows from others
+        shown = [each for each in changes if not each.startswith(ALL_VARIABLES)]  # which follows from others
         raise CheckpointMismatchError(
             f"The checkpoints in {self._policy.directory} are of another training. What differs: "
-            f"{told_differences(told or changes)}. Build the same training, or give another directory to "
+            f"{listed_differences(shown or changes)}. Build the same training, or give another directory to "
             "start afresh."
         )
 
@@ -255,7 +261,7 @@ class Resumer(CheckpointWriter):
         except CheckpointCorruptError:
             self._found = self._load(of_callbacks=True)
 
-    def _check_callbacks(self, found: Found) -> None:
+    def _check_callbacks(self, found: LoadedCheckpoint) -> None:
         known = self._known(found)
         check_all([callback for callback, _ in known], [state for _, state in known])
         self._settings.check(found.meta.callback_settings, self._numbers(found))

@@ -22,7 +22,13 @@ from overlap_train._callbacks.rewind import mark_files, sync_files
 from overlap_train._callbacks.settings import Settings
 from overlap_train._callbacks.state import Unstored, capture_all
 from overlap_train._checkpoint.attributes import ModelAttributes
-from overlap_train._checkpoint.content import Captured, StartPoint, Told, as_checkpoint, specs_of
+from overlap_train._checkpoint.content import (
+    PythonState,
+    ReportedSettings,
+    StartPoint,
+    as_checkpoint,
+    specs_of,
+)
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._copies.values import ObjectValue
 from overlap_train._keras.randomness import random_states
@@ -66,7 +72,7 @@ class CheckpointWriter(Closing):
         variables: ModelState,
         *,
         attributes: ModelAttributes | None = None,
-        told: Told | None = None,
+        reported: ReportedSettings | None = None,
         trained_by: Callable[[], Any] = lambda: None,
         say: Callable[[str], None] = lambda message: None,
         record: Callable[[Span], None] = lambda span: None,
@@ -76,7 +82,7 @@ class CheckpointWriter(Closing):
         specs = [f"{shape} {dtype}" for shape, dtype in specs_of(variables)]
         digest = hashlib.sha256(repr([*belongs_to, *specs]).encode()).hexdigest()
         self._fingerprint = {**belongs_to, ALL_VARIABLES: f" digest {digest[:16]}"}
-        self._told = told or Told()
+        self._reported = reported or ReportedSettings()
         self._trained_by, self._function = trained_by, trained_by()
         self._say = say
         self._record = record
@@ -178,7 +184,7 @@ class CheckpointWriter(Closing):
             data = {**point.position.data, VALIDATED: self._passed}
             point = replace(point, position=replace(point.position, data=data))
         known = {id(handle) for variable in self._variables.variables for handle in variable.handles}
-        captured = Captured(
+        captured = PythonState(
             self._captured(callbacks),
             mark_files(self._files),
             random_states(known),
@@ -243,10 +249,10 @@ class CheckpointWriter(Closing):
         else:
             self._writing.add_done_callback(lambda _: self._store.close())
 
-    def _write(self, point: StartPoint, values: Values, captured: Captured) -> Path:
+    def _write(self, point: StartPoint, values: Values, captured: PythonState) -> Path:
         start_s, thread = time.monotonic(), threading.current_thread().name
         sync_files(captured.files)
-        written = as_checkpoint(point, values, captured, self._told, self._fingerprint)
+        written = as_checkpoint(point, values, captured, self._reported, self._fingerprint)
         path = self._store.save(written)
         self._record(Span("checkpoint", thread, start_s, time.monotonic(), step=point.step))
         return path

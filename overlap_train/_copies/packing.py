@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from overlap_train._copies.generators import GeneratorValue, made_generator
 from overlap_train._copies.values import DEEPEST, ObjectValue, VariableValue
-from overlap_train._support.printing import told
+from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
 
 __all__ = ["pack", "unpack"]
@@ -61,7 +61,7 @@ def unpack(arrays: Mapping[str, npt.NDArray[Any]], described: Any, *, sharing: b
         return _Unpacker(arrays, sharing).unpacked(described)
     except _UNFIT as error:
         raise CheckpointCorruptError(
-            f"A state in it is invalid ({told(error):.160}). Take an older checkpoint or start afresh."
+            f"A state in it is invalid ({error_text(error):.160}). Take an older checkpoint or start afresh."
         ) from error
 
 

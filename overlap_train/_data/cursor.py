@@ -13,7 +13,7 @@ from typing import Any
 
 from overlap_train._data.feed import Feed
 from overlap_train._keras.data import warn_out_of_data
-from overlap_train._support.arguments import is_count, shown
+from overlap_train._support.arguments import is_count, short_repr
 
 __all__ = ["Cursor", "CursorState", "check_remembered"]
 
@@ -264,8 +264,10 @@ def check_remembered(state: CursorState, feed: Feed | None = None, *, asked: boo
     found, marked = state.data.get("found"), state.data.get("marked", state.epochs)
     counts = isinstance(found, tuple) and len(found) == 2 and all(is_count(n) and n > 0 for n in found)
     if found is not None and not counts:
-        raise ValueError(f"the length of its passes is invalid ({shown(found)})")
+        raise ValueError(f"the length of its passes is invalid ({short_repr(found)})")
     if not is_count(marked, state.epochs):
-        raise ValueError(f"its pass began before epoch {shown(marked)}, and {state.epochs} epochs have ended")
+        raise ValueError(
+            f"its pass began before epoch {short_repr(marked)}, and {state.epochs} epochs have ended"
+        )
     if feed is not None:
         feed.check(state.data, begun=state.open and (state.within or (asked and state.seen > 0)))

@@ -16,11 +16,10 @@ import tensorflow as tf
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.batches import Preprocess, copied_bytes, end_iterators, next_batch
 from overlap_train._data.feed import Feed
-from overlap_train._data.kept_batches import KeptBatches, KeptPass
 from overlap_train._data.pass_state import (
-    DrawnVariables,
     NotesState,
     PassSeeds,
+    PipelineVariables,
     SourceState,
     begun_at,
     state_at,
@@ -43,8 +42,9 @@ from overlap_train._data.pipeline import (
     shuffles_of,
 )
 from overlap_train._data.pipeline_parts import rows_of_batches
+from overlap_train._data.replay_buffer import ReplayBuffer, ReplayPass
 from overlap_train._keras.data import Arrays, Pipeline, row_shuffling
-from overlap_train._support.printing import told
+from overlap_train._support.printing import error_text
 from overlap_train._support.threads import in_background
 
 __all__ = ["IteratorFeed", "make_feed"]
@@ -83,14 +83,14 @@ class IteratorFeed(Feed):
         self.files = cache_files(self._dataset)
         self._first: Any = None
         self._origin: Future[tf.Tensor | None] | None = None
-        self._kept: KeptBatches | None = None
+        self._kept: ReplayBuffer | None = None
         self._note: NotesState | None = None
         self._state: SourceState | None = None
         self._taken: dict[tuple[int, bool], dict[str, Any]] = {}
         self._recalled = False
         self._position: dict[str, Any] | None = None
         self._telling: dict[int, Any] = {}
-        self._variables = DrawnVariables(self.drawn_variables)
+        self._variables = PipelineVariables(self.drawn_variables)
         self._seeds: PassSeeds | None = None
 
     @property
@@ -158,7 +158,7 @@ class IteratorFeed(Feed):
         begun = self.drawn > 0 or self._first is not None
         if self._kept is None and possible and not begun:
             lends = self.runs_python and not self._pipeline.own_batches()
-            self._kept = KeptBatches(self._dataset, limit_bytes, copies=lends)
+            self._kept = ReplayBuffer(self._dataset, limit_bytes, copies=lends)
         return self._kept is not None
 
     @property
@@ -235,12 +235,12 @@ class IteratorFeed(Feed):
         try:
             others = self._state.put_back(remembered)
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"the state of its data is invalid ({told(error):.160})") from error
+            raise ValueError(f"the state of its data is invalid ({error_text(error):.160})") from error
         self._recalled, self._position = True, remembered.get("position")
         return others
 
     def source(self, opened: Any) -> Any:
-        return opened.iterator if isinstance(opened, KeptPass) else opened
+        return opened.iterator if isinstance(opened, ReplayPass) else opened
 
     def used(self, opened: Any, first: int, steps: int) -> None:
         if self._pipeline.told is not None and steps:

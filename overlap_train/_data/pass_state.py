@@ -21,9 +21,9 @@ from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._support.arguments import is_count
 
 __all__ = [
-    "DrawnVariables",
     "NotesState",
     "PassSeeds",
+    "PipelineVariables",
     "SourceState",
     "begun_at",
     "seeds_of",
@@ -83,7 +83,7 @@ def begun_at(source: Any, count: int, state: Mapping[str, Any], note: NotesState
     return begun
 
 
-class DrawnVariables:
+class PipelineVariables:
     """Their values, by the number of the pass that began with them. Belongs to the training thread."""
 
     def __init__(self, variables: Sequence[CapturedVariable]) -> None:

@@ -25,7 +25,15 @@ from overlap_train._data.pipeline import is_repeatable, prepared_batches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._keras.data import Arrays, Pipeline, warn_out_of_data
 
-__all__ = ["ArrayBatches", "Batches", "GivenData", "Shard", "make_batches", "split_batches", "warn_if_short"]
+__all__ = [
+    "ArrayBatches",
+    "Batches",
+    "Shard",
+    "ValidationSource",
+    "make_batches",
+    "split_batches",
+    "warn_if_short",
+]
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class ArrayLayout:
     batch_size: int
 
 
-class GivenData:
+class ValidationSource:
     """One validation set. On the training thread, but for what has been read."""
 
     def __init__(
@@ -159,7 +167,7 @@ class ArrayBatches:
 
     def __init__(
         self,
-        given: GivenData,
+        given: ValidationSource,
         *,
         batch_size: int,
         steps: int | None,
@@ -247,7 +255,7 @@ _LEAST_JOINED = 32
 
 
 def make_batches(
-    given: GivenData,
+    given: ValidationSource,
     *,
     steps: int | None,
     cache_bytes: int,

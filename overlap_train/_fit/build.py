@@ -34,7 +34,7 @@ from overlap_train._fit.validation_building import (
     FirstTrace,
     SuiteBuilder,
     TraceTiming,
-    give_sets,
+    make_sources,
 )
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import optimizers as keras_optimizers
@@ -45,9 +45,9 @@ from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.step import Step, require_optimizer
 from overlap_train._validation.backlog import Backlog, StepValidations, deliver_step_validation
 from overlap_train._validation.functions import FunctionRequest, add_functions
-from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.private_model import Attributes, watched
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.errors import OverlapError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import Accounts
@@ -72,7 +72,7 @@ class FitParts:
     callbacks: Any
     interrupts: Interrupts
     grounds: Grounds
-    given: GivenSets
+    given: ValidationSources
     resumption: AnyStart | None = None
     is_provisional: bool = False
     reasons: tuple[Reason, ...] = ()
@@ -96,7 +96,7 @@ class FitBuilder:
         *,
         looks_only: bool = False,
     ) -> None:
-        self._given = give_sets(
+        self._given = make_sources(
             request.settings,
             request.sets,
             now=False,

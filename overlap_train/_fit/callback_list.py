@@ -9,7 +9,7 @@ import keras
 
 from overlap_train._callbacks.hooks import wants_test_batches
 from overlap_train._callbacks.listeners import listeners
-from overlap_train._support.arguments import shown
+from overlap_train._support.arguments import short_repr
 
 __all__ = ["ResultLine", "listened_to", "make_callback_list", "require_callbacks"]
 
@@ -29,8 +29,8 @@ def require_callbacks(callbacks: Any) -> None:
             raise TypeError(f"callbacks must be objects; got the class {name}: write {name}(...)")
         if not hasattr(each, "set_model"):
             raise TypeError(
-                f"callbacks must be keras.callbacks.Callback objects; got {shown(each)}; a function goes "
-                "into keras.callbacks.LambdaCallback"
+                f"callbacks must be keras.callbacks.Callback objects; got {short_repr(each)}; a function "
+                "goes into keras.callbacks.LambdaCallback"
             )
 
 

@@ -15,10 +15,10 @@ from overlap_train._checkpoint.fingerprints import (
     describe_configuration,
     describe_sets,
     fingerprint,
-    shown_rate,
+    rate_text,
 )
 from overlap_train._checkpoint.meta import Extent
-from overlap_train._checkpoint.resume import Resumer, Told
+from overlap_train._checkpoint.resume import ReportedSettings, Resumer
 from overlap_train._data.cursor import check_remembered
 from overlap_train._data.feed import Feed
 from overlap_train._data.pass_state import SourceState, seeds_of, unseeded_draws
@@ -155,16 +155,16 @@ def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches
 def _made(
     policy: CheckpointPolicy, request: FitRequest, state: ModelState, say: Callable[[str], None]
 ) -> Resumer:
-    feed, settings, told = request.feed, request.settings, _told(request)
+    feed, settings, reported = request.feed, request.settings, _reported_settings(request)
     group = keras_training.steps_per_execution(request.model)
     return Resumer(
         policy,
         {**fingerprint(request.model, feed), **_describe_validation(request)},
         state,
-        extent=Extent(feed.num_batches, request.steps_per_epoch, group, told.configuration),
+        extent=Extent(feed.num_batches, request.steps_per_epoch, group, reported.configuration),
         check_data=lambda place: check_remembered(place, feed, asked=bool(request.steps_per_epoch)),
         attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
-        told=told,
+        reported=reported,
         trained_by=lambda: keras_training.train_function(request.model),
         say=say,
         record=settings.recorder.add,
@@ -177,7 +177,7 @@ def share_start(request: FitRequest, resumer: Resumer | None) -> AnyStart | None
     return resumer if hosts.count == 1 else SharedStart(hosts, request.model, resumer)
 
 
-def _told(request: FitRequest) -> Told:
+def _reported_settings(request: FitRequest) -> ReportedSettings:
     """Returns what may differ when a training goes on, but is to be told."""
     settings, model = request.settings, request.model
     policy = {f"ValidationPolicy.{name}": repr(getattr(settings.validation, name)) for name in _SAID}
@@ -191,7 +191,7 @@ def _told(request: FitRequest) -> Told:
         "Trainer.train_step": "stock" if settings.stock else _name(settings.train_step),
         "Trainer.preprocess": _name(settings.preprocess),
     }
-    return Told(policy, configuration, rate=lambda: shown_rate(model))
+    return ReportedSettings(policy, configuration, rate=lambda: rate_text(model))
 
 
 def _name(function: Any) -> str:

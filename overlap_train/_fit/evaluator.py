@@ -22,7 +22,7 @@ from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Si
 from overlap_train._fit.callback_list import make_callback_list
 from overlap_train._fit.elsewhere import described, packed
 from overlap_train._fit.request import require_data, require_heeded
-from overlap_train._fit.validation_building import SuiteBuilder, give_sets
+from overlap_train._fit.validation_building import SuiteBuilder, make_sources
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import threads
 from overlap_train._snapshot import ModelState, Snapshot, Values
@@ -34,13 +34,13 @@ from overlap_train._support.arguments import (
     require_seconds,
 )
 from overlap_train._support.fit_arguments import check_frequency
-from overlap_train._support.printing import told
+from overlap_train._support.printing import error_text
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.strategy import find_strategy
 from overlap_train._validation.functions import FunctionRequest, add_functions
-from overlap_train._validation.given_sets import is_set, named_sets
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train._validation.validation_sources import is_set, named_sets
 from overlap_train.errors import CheckpointError, HostMismatchError
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.execution import ExecutionPlan
@@ -210,7 +210,7 @@ class Follower(contextlib.ExitStack):
             failure = error
         try:
             if entry in self._files.entries(entry.kind):  # or else the training has given it up
-                self._files.answer(entry, results, None if failure is None else told(failure))
+                self._files.answer(entry, results, None if failure is None else error_text(failure))
         except OSError as error:
             warnings.warn(f"evaluated again, because {error}", RuntimeWarning, stacklevel=3)
             return False
@@ -254,7 +254,7 @@ class Follower(contextlib.ExitStack):
             return
         settings, model = self._settings, self._settings.model
         callbacks = make_callback_list(model, [], verbose=0, epochs=1, steps=None, history=False)
-        given = give_sets(settings, self._sets)
+        given = make_sources(settings, self._sets)
         self.callback(given.close)
         builder = SuiteBuilder(settings, self._sets, callbacks, self, given, apart=batch_by_batch)
         state, suite = builder.build()

@@ -19,7 +19,7 @@ from overlap_train._keras import routes
 from overlap_train._keras.optimizers import Updates
 from overlap_train._snapshot import StateVariable, same_bits
 from overlap_train._training.settings import TrainerSettings
-from overlap_train._validation.given_sets import is_set
+from overlap_train._validation.validation_sources import is_set
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.functions import EvaluationFunction
 from overlap_train.options.validation import ValidationPolicy, ValidationSet

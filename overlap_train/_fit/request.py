@@ -20,7 +20,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._support import fit_arguments
 from overlap_train._training.settings import TrainerSettings
-from overlap_train._validation.given_sets import is_set, named_sets
+from overlap_train._validation.validation_sources import is_set, named_sets
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.functions import EvaluationFunction, split_functions
 from overlap_train.options.validation import ValidationSet

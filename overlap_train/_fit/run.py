@@ -20,7 +20,7 @@ from overlap_train._fit.first_hooks import open_fit
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.session import FitSession
-from overlap_train._fit.validation_building import SuiteBuilder, TraceTiming, give_sets
+from overlap_train._fit.validation_building import SuiteBuilder, TraceTiming, make_sources
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import data_mistakes, threads
 from overlap_train._keras import training as keras_training
@@ -75,7 +75,7 @@ def run_evaluate(
     """Evaluates the model as it is; returns its metrics by name. On the thread that called `evaluate`."""
     threads.require_runtime()
     model, sets = settings.model, {"": data}
-    given = give_sets(settings, sets)
+    given = make_sources(settings, sets)
     by_keras = keras_training.has_own_test_function(model)  # batch by batch, its bar included
     line = ResultLine(callbacks, 0 if by_keras else verbose)
     steps = data.steps if by_keras else given.asked("")

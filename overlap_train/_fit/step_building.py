@@ -16,7 +16,7 @@ from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
-from overlap_train._support.printing import told
+from overlap_train._support.printing import error_text
 from overlap_train._training.execution import Task, make_execution
 from overlap_train._training.kernels import FastKernels, find_kernels, steps_that_pay_timing
 from overlap_train._training.loops import Loop, Pace
@@ -179,6 +179,6 @@ def _inspect(step: Step, model: keras.Model, feed: Feed) -> None:
     except Exception as error:
         raise ValueError(
             f"resume finds what a checkpoint has to hold by tracing the training step, and {model.name!r} "
-            f"runs eagerly and cannot be traced ({told(error):.160}); compile it without run_eagerly=True, "
-            "or leave resume out"
+            f"runs eagerly and cannot be traced ({error_text(error):.160}); compile it without "
+            "run_eagerly=True, or leave resume out"
         ) from error

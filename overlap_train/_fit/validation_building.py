@@ -32,15 +32,15 @@ from overlap_train._snapshot import ModelState
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.step import Step
-from overlap_train._validation.given_sets import GivenSets
 from overlap_train._validation.sets import PreparedSet, SetRequest, build_suite, prepare_sets, rows_together
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["AT_ONCE", "FirstTrace", "SuiteBuilder", "TraceTiming", "give_sets"]
+__all__ = ["AT_ONCE", "FirstTrace", "SuiteBuilder", "TraceTiming", "make_sources"]
 
 
-def give_sets(
+def make_sources(
     settings: TrainerSettings,
     sets: Mapping[str, ValidationSet],
     *,
@@ -48,7 +48,7 @@ def give_sets(
     python_now: bool = True,
     written: frozenset[str] = frozenset(),
     timeout_s: float | None = None,
-) -> GivenSets:
+) -> ValidationSources:
     """Returns the data of validation sets.
 
     `now` reads all of it when it is first asked for, and `python_now` what Python makes; else it is read when
@@ -56,7 +56,7 @@ def give_sets(
     reading.
     """
     device = "CPU:0" if settings.devices else None  # each of them gets its own copy
-    return GivenSets(
+    return ValidationSources(
         settings.model,
         sets,
         now=now,
@@ -96,7 +96,7 @@ class FirstTrace:
     def __init__(
         self,
         request: FitRequest,
-        given: GivenSets,
+        given: ValidationSources,
         callbacks: keras.callbacks.CallbackList,
         *,
         looks_only: bool = False,
@@ -164,14 +164,14 @@ class SuiteBuilder:
         sets: Mapping[str, ValidationSet],
         callbacks: keras.callbacks.CallbackList,
         resources: contextlib.ExitStack,
-        given: GivenSets | None = None,
+        given: ValidationSources | None = None,
         *,
         once: bool = False,
         apart: bool | None = None,
         timing: TraceTiming = AT_ONCE,
     ) -> None:
         self._settings = settings
-        self._given = given if given is not None else give_sets(settings, sets)
+        self._given = given if given is not None else make_sources(settings, sets)
         self._sets = sets
         self._callbacks = callbacks
         self._resources = resources

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._keras.data_mistakes import refuse_plain_values
-from overlap_train._keras.data_sources import DataWorkers, LentBatches, told
+from overlap_train._keras.data_sources import BatchMaker, DataWorkers, told
 from overlap_train._keras.names import (
     BEFORE_3_16,
     ArrayDataAdapter,
@@ -66,7 +66,7 @@ class Pipeline:
     # How many a generator loses depends on timing; here it loses none.
     looked_at: bool
     adapter: Any = field(repr=False)
-    _lent: LentBatches | None = field(repr=False)
+    _lent: BatchMaker | None = field(repr=False)
     _workers: DataWorkers | None = field(repr=False)
 
     @functools.cached_property
@@ -304,14 +304,14 @@ def _pipeline(adapter: Any, x: Any, telling: Any, looked_at: bool) -> Pipeline:
     )
 
 
-def _lent(adapter: Any) -> LentBatches | None:
+def _lent(adapter: Any) -> BatchMaker | None:
     """Put itself between an adapter and the user's Python that makes its batches, if it can."""
     if isinstance(adapter, GeneratorDataAdapter):
-        lent = LentBatches(adapter.generator)
+        lent = BatchMaker(adapter.generator)
         adapter.generator = lent.iterate
         return lent
     if isinstance(adapter, PyDatasetAdapter):
-        lent = LentBatches(adapter._get_iterator)
+        lent = BatchMaker(adapter._get_iterator)
         adapter._get_iterator = lent.iterate
         return lent
     return None

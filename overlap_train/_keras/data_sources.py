@@ -37,7 +37,7 @@ import tensorflow as tf
 
 from overlap_train._keras.names import is_grain_dataset
 
-__all__ = ["DataWorkers", "LentBatches", "told"]
+__all__ = ["BatchMaker", "DataWorkers", "told"]
 
 
 # TensorFlow borrows at multiples of 64 bytes, and of 32 where it has been built for AVX alone.
@@ -45,7 +45,7 @@ _BORROWED = 32
 _ALIGNED = 64
 
 
-class LentBatches:
+class BatchMaker:
     """What makes batches, and whether they are to be copied where TensorFlow would borrow them.
 
     `copies` holds from the next batch on; set it before anything is drawn.
@@ -125,7 +125,7 @@ def _classes() -> Any:
 def _iterator_class() -> Any:
     grain = sys.modules["grain"]
 
-    class ToldIterator(grain.DatasetIterator):  # type: ignore[misc, name-defined]
+    class ReportingIterator(grain.DatasetIterator):  # type: ignore[misc, name-defined]
         def __init__(self, elements: Any, count: int) -> None:
             super().__init__()
             self._elements, self.count = elements, count
@@ -146,7 +146,7 @@ def _iterator_class() -> Any:
             if hasattr(self._elements, "close"):
                 self._elements.close()
 
-    return ToldIterator
+    return ReportingIterator
 
 
 _LOOK_S = 1.0

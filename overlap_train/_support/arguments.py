@@ -50,7 +50,7 @@ __all__ = [
     "require_sizes",
     "require_text",
     "scalar",
-    "shown",
+    "short_repr",
     "text_of",
 ]
 
@@ -63,7 +63,7 @@ _shortener = reprlib.Repr()
 _shortener.maxstring = _shortener.maxother = 80
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return a short text for any value, also one that is huge or cannot be printed."""
     try:
         text = _shortener.repr(value)
@@ -77,7 +77,7 @@ def text_of(value: object) -> str:
     try:
         return str(value)
     except Exception:  # of an object of the user's, or of one that is nested too deep
-        return shown(value)
+        return short_repr(value)
 
 
 def plain_text(value: str) -> str:
@@ -118,14 +118,14 @@ def require_flag(name: str, value: Any, *, expected: str = "True or False") -> b
             return bool(value)
     except Exception:  # of a class of the user's that acts as a number
         pass
-    raise TypeError(f"{name} must be {expected}; got {shown(value)}")
+    raise TypeError(f"{name} must be {expected}; got {short_repr(value)}")
 
 
 def require_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
     """Return `value` as a str if it is one of `choices`, or raise ValueError."""
     known = tuple(choices)
     if not is_text(value, *known):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {shown(value)}")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {short_repr(value)}")
     return plain_text(value)
 
 
@@ -134,14 +134,14 @@ def auto_or(name: str, value: Any, require: Callable[..., T], *, expected: str, 
     if not isinstance(value, str):
         return require(name, value, expected=expected, **options)
     if not is_text(value, "auto"):
-        raise ValueError(f"{name} must be {expected}; got {shown(value)}")
+        raise ValueError(f"{name} must be {expected}; got {short_repr(value)}")
     return "auto"
 
 
 def require_text(name: str, value: Any, *, empty: bool = False) -> str:
     """Return `value` as a str, or raise TypeError, or ValueError where it must not be empty."""
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be a string; got {shown(value)} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be a string; got {short_repr(value)} of type {type(value).__name__}")
     text = plain_text(value)
     if not text and not empty:
         raise ValueError(f"{name} must not be empty")
@@ -155,18 +155,18 @@ def require_path(name: str, value: Any) -> Path:
     except Exception:
         text = None
     if not isinstance(text, str):
-        raise TypeError(f"{name} must be a path; got {shown(value)} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be a path; got {short_repr(value)} of type {type(value).__name__}")
     text = plain_text(text)
     if not text:
         raise ValueError(f"{name} must be a path; got an empty one")
     if "\0" in text:
-        raise ValueError(f"{name} must be a path, without a null character; got {shown(text)}")
+        raise ValueError(f"{name} must be a path, without a null character; got {short_repr(text)}")
     try:
         size, most = len(os.fsencode(text)), os.pathconf("/", "PC_PATH_MAX") - 1
     except UnicodeEncodeError:
-        raise ValueError(f"{name} must be a path that the system can write; got {shown(text)}") from None
+        raise ValueError(f"{name} must be a path that the system can write; got {short_repr(text)}") from None
     if size > most > 0:
-        raise ValueError(f"{name} must be a path of at most {most} bytes; got {shown(text)} of {size}")
+        raise ValueError(f"{name} must be a path of at most {most} bytes; got {short_repr(text)} of {size}")
     return Path(text)
 
 
@@ -174,17 +174,21 @@ def require_callable(name: str, value: Any, *, optional: bool = False) -> None:
     """Raise TypeError unless `value` is a function, or None where that is `optional`."""
     if not (callable(value) or (optional and value is None)):
         expected = "a function or None" if optional else "a function"
-        raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be {expected}; got {short_repr(value)} of type {type(value).__name__}")
 
 
 def require_each(name: str, values: Any, require: Callable[[str, Any], T], *, expected: str) -> tuple[T, ...]:
     """Return the items of a collection, each as `require(name, item)` returns it."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise TypeError(f"{name} must be {expected}; got {shown(values)} of type {type(values).__name__}")
+        raise TypeError(
+            f"{name} must be {expected}; got {short_repr(values)} of type {type(values).__name__}"
+        )
     try:
         items = tuple(values)
     except Exception as error:
-        raise TypeError(f"{name} must be {expected}; got {shown(values)}, which raises {error!r}") from error
+        raise TypeError(
+            f"{name} must be {expected}; got {short_repr(values)}, which raises {error!r}"
+        ) from error
     return tuple(require(name, item) for item in items)
 
 
@@ -193,7 +197,7 @@ def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tu
 
     def of_kind(name: str, item: Any) -> T:
         if not isinstance(item, kind):
-            raise TypeError(f"{name} must be {expected}; got {shown(item)} in it")
+            raise TypeError(f"{name} must be {expected}; got {short_repr(item)} in it")
         return item
 
     return require_each(name, values, of_kind, expected=expected)
@@ -202,7 +206,7 @@ def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tu
 def require_mapping(name: str, value: Any, *, expected: str) -> Mapping[Any, Any]:
     """Return `value` if it is a mapping, or raise TypeError."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be {expected}; got {short_repr(value)} of type {type(value).__name__}")
     return value
 
 
@@ -242,7 +246,7 @@ def require_integer(name: str, value: Any, *, expected: str = "an integer") -> i
             return operator.index(value)
         except Exception:  # whatever an object of the user's raises, it is no integer
             pass
-    raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
+    raise TypeError(f"{name} must be {expected}; got {short_repr(value)} of type {type(value).__name__}")
 
 
 def require_count(
@@ -251,9 +255,9 @@ def require_count(
     """Return `value` as an int, or raise TypeError or ValueError."""
     count = require_integer(name, value, expected=expected)
     if count < minimum:
-        raise ValueError(f"{name} must be at least {minimum}; got {shown(count)}")
+        raise ValueError(f"{name} must be at least {minimum}; got {short_repr(count)}")
     if count > maximum:
-        raise ValueError(f"{name} must be at most {maximum}; got {shown(count)}")
+        raise ValueError(f"{name} must be at most {maximum}; got {short_repr(count)}")
     return count
 
 
@@ -271,20 +275,20 @@ def require_real(
     """Return `value` as a float, or raise TypeError or ValueError; NaN is always refused."""
     real = _as_real(value)
     if real is None:
-        raise TypeError(f"{name} must be {expected}; got {shown(value)} of type {type(value).__name__}")
+        raise TypeError(f"{name} must be {expected}; got {short_repr(value)} of type {type(value).__name__}")
     if math.isinf(real) and not infinite:
-        raise ValueError(f"{name} must be finite; got {shown(value)}")
+        raise ValueError(f"{name} must be finite; got {short_repr(value)}")
     if above is not None and not real > above:
         wanted = "positive" if above == 0 else f"above {above:g}"
-        raise ValueError(f"{name} must be {wanted}; got {shown(value)}")
+        raise ValueError(f"{name} must be {wanted}; got {short_repr(value)}")
     if minimum is not None and not real >= minimum:
-        raise ValueError(f"{name} must be at least {minimum:g}; got {shown(value)}")
+        raise ValueError(f"{name} must be at least {minimum:g}; got {short_repr(value)}")
     if maximum is not None and not real <= maximum:
-        raise ValueError(f"{name} must be at most {maximum:g}; got {shown(value)}")
+        raise ValueError(f"{name} must be at most {maximum:g}; got {short_repr(value)}")
     if below is not None and not real < below:
-        raise ValueError(f"{name} must be below {below:g}; got {shown(value)}")
+        raise ValueError(f"{name} must be below {below:g}; got {short_repr(value)}")
     if math.isnan(real):
-        raise ValueError(f"{name} must be finite; got {shown(value)}")
+        raise ValueError(f"{name} must be finite; got {short_repr(value)}")
     return real
 
 
@@ -323,7 +327,7 @@ def require_sizes(
     expected = f"a sequence of {length or 'one or more'} sizes"
     items = require_each(name, values, lambda _, item: item, expected=expected)
     if len(items) != length if length is not None else not items:
-        raise ValueError(f"{name} must be {expected}; got {shown(values)}")
+        raise ValueError(f"{name} must be {expected}; got {short_repr(values)}")
     last = len(items) - 1
     return tuple(
         None if item is None and open_ended and index < last else require_count(name, item, minimum=1)

@@ -14,7 +14,14 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from overlap_train._support.arguments import is_text, require_count, require_flag, require_real, scalar, shown
+from overlap_train._support.arguments import (
+    is_text,
+    require_count,
+    require_flag,
+    require_real,
+    scalar,
+    short_repr,
+)
 
 __all__ = [
     "FitNumbers",
@@ -99,7 +106,7 @@ def _fraction(value: Any) -> float:
         return 0.0
     split = require_real("validation_split", scalar(value), infinite=True)
     if not 0.0 <= split < 1.0:
-        raise ValueError(f"validation_split must be at least 0 and below 1; got {shown(value)}")
+        raise ValueError(f"validation_split must be at least 0 and below 1; got {short_repr(value)}")
     return split
 
 
@@ -112,7 +119,7 @@ def _shuffle(value: Any) -> bool | str:
             "shuffle", int(number) if isinstance(number, float) and number in (0, 1) else value
         )
     except TypeError as error:
-        raise ValueError(f"shuffle must be True, False or 'batch'; got {shown(value)}") from error
+        raise ValueError(f"shuffle must be True, False or 'batch'; got {short_repr(value)}") from error
 
 
 def check_class_weight(class_weight: Any) -> None:
@@ -120,7 +127,7 @@ def check_class_weight(class_weight: Any) -> None:
     if class_weight is not None and not hasattr(class_weight, "get"):
         raise TypeError(
             "class_weight must be a dict of classes and their weights, such as {0: 1.0, 1: 2.5}, or None; "
-            f"got {shown(class_weight)}"
+            f"got {short_repr(class_weight)}"
         )
 
 
@@ -130,7 +137,7 @@ def check_frequency(validation_freq: Any) -> None:
         try:
             given = str(validation_freq)
         except Exception:
-            given = shown(validation_freq)
+            given = short_repr(validation_freq)
         raise ValueError(
             f"Expected `validation_freq` to be a list or int. Received: validation_freq={given} of the type "
             f"{type(validation_freq)}."
@@ -148,7 +155,7 @@ def require_verbosity(verbose: Any) -> Any:
             return int(number)
     except Exception:  # of a class of the user's that acts as a number
         pass
-    raise ValueError(f"verbose must be 'auto', 0, 1 or 2; got {shown(verbose)}")
+    raise ValueError(f"verbose must be 'auto', 0, 1 or 2; got {short_repr(verbose)}")
 
 
 def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, Any]:
@@ -172,8 +179,8 @@ def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Ca
         return lambda epoch: epoch + 1 in chosen
     if isinstance(validation_freq, Iterable) and not is_text and _has_items(validation_freq):
         raise ValueError(
-            f"Expected `{name}` to be a list or int. Received: {name}={shown(validation_freq)} of the type "
-            f"{type(validation_freq)}."
+            f"Expected `{name}` to be a list or int. Received: {name}={short_repr(validation_freq)} of the "
+            f"type {type(validation_freq)}."
         )
     every = require_count(name, validation_freq, minimum=1)
     return lambda epoch: (epoch + 1) % every == 0

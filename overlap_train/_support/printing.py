@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["is_watched", "printable", "said", "told"]
+__all__ = ["error_message", "error_text", "is_watched", "printable"]
 
 
 def is_watched(stream: Any) -> bool:
@@ -25,7 +25,7 @@ def printable(text: str, stream: Any) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def said(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """Return what an error says, also of one that cannot be printed."""
     try:
         return str(error)
@@ -33,6 +33,6 @@ def said(error: BaseException) -> str:
         return "it cannot be printed"
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the class of an error and what it says."""
-    return f"{type(error).__name__}: {said(error)}"
+    return f"{type(error).__name__}: {error_message(error)}"

@@ -19,7 +19,7 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import routes
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot
-from overlap_train._support.printing import told
+from overlap_train._support.printing import error_text
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import require_logs
 from overlap_train._validation.pending import Runner
@@ -130,7 +130,7 @@ def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorke
     """Returns what is raised for a live validation that failed."""
     where = f"on set {name!r} " if name else ""
     return worker_error(
-        f"validating epoch {epoch + 1} {where}failed: {told(error)}",
+        f"validating epoch {epoch + 1} {where}failed: {error_text(error)}",
         epoch=epoch,
         shard=0,
         cause=error,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from overlap_train._data.pass_state import DrawnVariables, SourceState
+from overlap_train._data.pass_state import PipelineVariables, SourceState
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._support.arguments import is_count
 
@@ -34,7 +34,7 @@ class ValidationPasses:
         self._sources = sources or {}
         self._say = say
         # With which those begin that have to be read again from their first pass on.
-        self._first = {name: DrawnVariables(each.written) for name, each in sets.items() if each.redraws}
+        self._first = {name: PipelineVariables(each.written) for name, each in sets.items() if each.redraws}
         for variables in self._first.values():
             variables.note(0)
 

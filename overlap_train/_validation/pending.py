@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from overlap_train._snapshot import Snapshot, Values
-from overlap_train._support.printing import said
+from overlap_train._support.printing import error_message
 from overlap_train._support.reasons import Reason
 from overlap_train.errors import ValidationTimeoutError, worker_error
 from overlap_train.records import ShardOutcome, ValidationResult
@@ -220,6 +220,6 @@ _NOT_ITS_OWN_WORDS = re.compile(r"\{\{.*?\}\}\s*|^\s*\(\d+\) [A-Z_]+:\s*")
 
 def _cause(error: BaseException) -> str:
     """Returns the first line of a message that says what went wrong."""
-    lines = [_NOT_ITS_OWN_WORDS.sub("", line) for line in said(error).splitlines()]
+    lines = [_NOT_ITS_OWN_WORDS.sub("", line) for line in error_message(error).splitlines()]
     telling = [line for line in lines if line.strip() and not _PREAMBLE.match(line)]
-    return (telling or [said(error).strip() or "(no message)"])[0][:300]
+    return (telling or [error_message(error).strip() or "(no message)"])[0][:300]

@@ -25,12 +25,12 @@ from overlap_train._support.reasons import Reason
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import rows_correspond, unknown_layer
 from overlap_train._validation.evaluation import SnapshotEvaluator
-from overlap_train._validation.given_sets import GivenSets, WaitingRunner
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.pending import NamedRunner, Runner
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train._validation.validation_sources import ValidationSources, WaitingRunner
 from overlap_train._validation.validation_step import (
     Surroundings,
     ValidationStep,
@@ -89,7 +89,7 @@ class SetRequest:
     """What is asked of the validation, for all sets."""
 
     settings: TrainerSettings
-    given: GivenSets
+    given: ValidationSources
     listened: bool = False  # whether a callback is told of the batches of a validation
     acts: str | None = None  # the name of a callback that may do anything between these batches, or None
     sets_before: str | None = None  # of one that may set the model before them

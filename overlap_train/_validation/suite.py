@@ -14,11 +14,11 @@ import tensorflow as tf
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.reasons import Reason
 from overlap_train._support.threads import in_background
-from overlap_train._validation.given_sets import WaitingRunner
 from overlap_train._validation.live import LiveRunner, live_failure
 from overlap_train._validation.pending import NamedRunner, PendingEpoch, PendingValidation, merged_by_worker
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
+from overlap_train._validation.validation_sources import WaitingRunner
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult

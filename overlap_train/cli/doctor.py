@@ -16,7 +16,7 @@ from typing import Any
 
 from overlap_train._support.caches import cache_home, processor_name
 from overlap_train._support.imports import BACKEND_REMEDY, configured_backend
-from overlap_train._support.printing import told
+from overlap_train._support.printing import error_text
 from overlap_train._support.version import __version__
 from overlap_train.cli.report import Finding, Report, one_line, size
 from overlap_train.errors import NativeUnavailableError
@@ -51,7 +51,7 @@ def _import(name: str) -> tuple[ModuleType | None, str]:
     try:
         return importlib.import_module(name), ""
     except Exception as error:  # a library built for another machine raises anything
-        return None, one_line(told(error))
+        return None, one_line(error_text(error))
 
 
 def _versions() -> list[Finding]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from overlap_train._support.printing import told
+from overlap_train._support.printing import error_text
 from overlap_train.cli.report import Finding, Report, UsageError, one_line
 from overlap_train.cli.script import FirstFit, first_fit
 
@@ -84,7 +84,7 @@ def _evaluated(directory: Path, reached: FirstFit, wait_s: float) -> dict[int, d
             timeout_s=wait_s,
         )
     except Exception as error:
-        raise UsageError(f"{directory} cannot be evaluated: {one_line(told(error))}") from error
+        raise UsageError(f"{directory} cannot be evaluated: {one_line(error_text(error))}") from error
 
 
 def _shown(logs: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from overlap_train._support.printing import told
+from overlap_train._support.printing import error_text
 from overlap_train.cli.report import Finding, Report, State, UsageError, one_line
 from overlap_train.cli.script import FirstFit, first_fit
 from overlap_train.records import Explanation
@@ -52,5 +52,5 @@ def _explained(script: Path, reached: FirstFit) -> Explanation:
     try:
         explanation: Explanation = reached.trainer.explain(*reached.given, **reached.kwargs)
     except Exception as error:
-        raise UsageError(f"the fit of {script} would raise {one_line(told(error))}") from error
+        raise UsageError(f"the fit of {script} would raise {one_line(error_text(error))}") from error
     return explanation

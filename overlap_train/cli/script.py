@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from overlap_train._support.imports import configured_backend, other_backend
-from overlap_train._support.printing import told
+from overlap_train._support.printing import error_text
 from overlap_train.cli.report import UsageError, one_line
 
 __all__ = ["FirstFit", "first_fit"]
@@ -59,7 +59,7 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
                 raise UsageError(f"{script} {how}{status} before it called fit; {_WHERE}") from end
         except Exception as error:
             if not found:
-                reason = one_line(told(error))
+                reason = one_line(error_text(error))
                 raise UsageError(f"{script} raised before it called fit: {reason}") from error
     _require_tensorflow(script)  # which it may have set itself, after keras was imported here
     if not found:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._support.arguments import is_text, require_choice, require_count, require_text, shown
+from overlap_train._support.arguments import is_text, require_choice, require_count, require_text, short_repr
 from overlap_train.conv import library, operation
 from overlap_train.conv.convolution import Convolution
 
@@ -28,11 +28,11 @@ def _pair(name: str, value: Any) -> tuple[int, int]:
         value = value.tolist()
     pair = value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else (value, value)
     if len(pair) != 2:
-        raise ValueError(f"{name} must be {expected}; got {shown(value)}")
+        raise ValueError(f"{name} must be {expected}; got {short_repr(value)}")
     try:
         height, width = (require_count(name, n, minimum=1, maximum=_LONGEST_STRIDE) for n in pair)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be {expected}; got {shown(value)}") from error
+        raise ValueError(f"{name} must be {expected}; got {short_repr(value)}") from error
     return height, width
 
 
@@ -42,9 +42,11 @@ def _check_options(padding: str, activation: Activation, dilations: int | Sequen
             f"tiled_conv2d has no dilated convolution, got dilations={dilations!r}; use tf.nn.conv2d"
         )
     if not isinstance(padding, str) or str.upper(padding) not in ("SAME", "VALID"):
-        raise ValueError(f"padding must be 'SAME' or 'VALID', got {shown(padding)}")
+        raise ValueError(f"padding must be 'SAME' or 'VALID', got {short_repr(padding)}")
     if not (is_text(activation, "linear", "relu") or activation is None or callable(activation)):
-        raise ValueError(f"activation must be None, 'linear', 'relu' or a function, got {shown(activation)}")
+        raise ValueError(
+            f"activation must be None, 'linear', 'relu' or a function, got {short_repr(activation)}"
+        )
 
 
 def _tensor(name: str, value: Any, dtype: tf.DType | None = None) -> tf.Tensor:
@@ -55,7 +57,7 @@ def _tensor(name: str, value: Any, dtype: tf.DType | None = None) -> tf.Tensor:
     except Exception:  # of an object of the user's
         known = False
     if not known:  # what else TensorFlow takes, it takes item by item: a range, a dict that holds itself
-        raise TypeError(f"{name} must be a tensor or an array, got {shown(value)}")
+        raise TypeError(f"{name} must be a tensor or an array, got {short_repr(value)}")
     try:
         return tf.convert_to_tensor(value, dtype=dtype, name=name)
     except Exception as error:

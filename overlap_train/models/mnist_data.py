@@ -31,7 +31,7 @@ from overlap_train._support.arguments import (
     require_path,
     require_seconds,
     require_text,
-    shown,
+    short_repr,
 )
 from overlap_train._support.imports import import_extra
 from overlap_train.errors import DataUnavailableError
@@ -161,13 +161,13 @@ def parse_size(text: str) -> int:
 def _prepared_dir(root: Path, *, named: str) -> Path:
     if not os.path.isdir(root):  # which is False, too, for a name that the system cannot take
         raise DataUnavailableError(
-            f"the data directory {shown(named)} does not exist; name one that tensorflow-datasets prepared, "
-            "or none to let MNIST be downloaded"
+            f"the data directory {short_repr(named)} does not exist; name one that tensorflow-datasets "
+            "prepared, or none to let MNIST be downloaded"
         )
     prepared = root / "mnist" / _VERSION
     if not (prepared / "dataset_info.json").is_file():
         raise DataUnavailableError(
-            f"the data directory {shown(named)} holds no mnist/{_VERSION}/dataset_info.json; name the "
+            f"the data directory {short_repr(named)} holds no mnist/{_VERSION}/dataset_info.json; name the "
             "directory above 'mnist', or none to let MNIST be downloaded"
         )
     return prepared

@@ -19,7 +19,7 @@ from overlap_train._support.arguments import (
     require_instance,
     require_mapping,
     require_path,
-    shown,
+    short_repr,
     text_of,
 )
 from overlap_train._support.closing import Closing
@@ -223,5 +223,5 @@ def _scalars(tag: str, value: Any) -> dict[str, float]:
 
 def _tag(name: Any) -> str:
     """Return a name as TensorFlow takes it: no text may hold half of a character."""
-    text = name if isinstance(name, str) else shown(name)
+    text = name if isinstance(name, str) else short_repr(name)
     return printable(text, None)

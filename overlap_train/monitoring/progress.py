@@ -24,7 +24,7 @@ from overlap_train._support.arguments import (
     require_mapping,
     require_real,
     require_text,
-    shown,
+    short_repr,
 )
 from overlap_train._support.closing import Closing
 from overlap_train._support.fit_arguments import require_verbosity
@@ -95,7 +95,7 @@ class ProgressReporter(Closing):
         verbose = require_verbosity(verbose)
         require_callable("clock", clock)
         if stream is not None and not hasattr(stream, "write"):
-            raise TypeError(f"stream must be a text stream or None; got {shown(stream)}")
+            raise TypeError(f"stream must be a text stream or None; got {short_repr(stream)}")
         total_epochs = require_count("total_epochs", total_epochs, minimum=0)
         if steps_per_epoch is not None:
             steps_per_epoch = require_count("steps_per_epoch", steps_per_epoch, minimum=0)
@@ -110,7 +110,7 @@ class ProgressReporter(Closing):
         self._live = LiveLine(self._stream) if on_terminal else None
         self._one_line_each = verbose == 2 or on_terminal
         self._heartbeat_s = float("inf") if self._one_line_each else heartbeat_s
-        self._held: dict[int, _HeldLine] = {}
+        self._held: dict[int, _DelayedLine] = {}
         self._epoch: int | None = None
         self._step = 0
         self._metrics: RunningMetrics = {}
@@ -160,7 +160,7 @@ class ProgressReporter(Closing):
         text = f"{self._name(epoch)}: {steps} steps in {seconds:.1f} s{_pace(seconds, steps)}"
         text = ", ".join([text, *_described(metrics)])
         if self._one_line_each:
-            self._held[epoch] = _HeldLine(text, validation_follows)
+            self._held[epoch] = _DelayedLine(text, validation_follows)
             self._release_lines()
         else:
             self._say(text)
@@ -242,7 +242,7 @@ class ProgressReporter(Closing):
 
 
 @dataclass
-class _HeldLine:
+class _DelayedLine:
     """The line of an epoch that is trained, and whether it still waits for a validation."""
 
     text: str
@@ -255,7 +255,7 @@ def _checked_metrics(metrics: Any) -> Mapping[str, Any]:
 
 def _checked_pending(name: str, item: Any) -> PendingValidation:
     if not (isinstance(item, tuple) and len(item) == 3):
-        raise TypeError(f"{name} must be {_PENDING}; got {shown(item)} in it")
+        raise TypeError(f"{name} must be {_PENDING}; got {short_repr(item)} in it")
     epoch, done, total = (require_count(name, number, minimum=0) for number in item)
     return epoch, done, total
 

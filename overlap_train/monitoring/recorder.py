@@ -22,7 +22,7 @@ from overlap_train._support.arguments import (
     require_items,
     require_real,
     require_text,
-    shown,
+    short_repr,
 )
 from overlap_train.records import EpochAccount, Sample, Span
 
@@ -164,7 +164,7 @@ def require_spans(name: str, spans: Any) -> tuple[Span, ...]:
     for span in kept:
         texts: tuple[Any, ...] = (span.name, span.thread)
         if not all(isinstance(text, str) for text in texts):
-            found = " and ".join(map(shown, texts))
+            found = " and ".join(map(short_repr, texts))
             raise TypeError(f"{name} must have text as name and thread; got {found}")
         require_real(f"start_s of {name}", span.start_s)
         require_real(f"end_s of {name}", span.end_s)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import require_count, require_each, shown
+from overlap_train._support.arguments import require_count, require_each, short_repr
 from overlap_train.records import EpochAccount
 
 __all__ = ["EpochRow", "format_epoch_table", "format_metric"]
@@ -89,7 +89,7 @@ def _text(value: Any) -> str:
     try:
         return str(value)
     except Exception:
-        return shown(value)
+        return short_repr(value)
 
 
 def _format_number(value: float) -> str:
@@ -101,7 +101,9 @@ def _format_number(value: float) -> str:
 def _checked_row(name: str, row: Any) -> EpochRow:
     is_row = isinstance(row, (tuple, list)) and len(row) == 2
     if not is_row or not isinstance(row[0], EpochAccount) or not isinstance(row[1], Mapping):
-        raise TypeError(f"{name} must be pairs of an EpochAccount and its metrics; got {shown(row)} in it")
+        raise TypeError(
+            f"{name} must be pairs of an EpochAccount and its metrics; got {short_repr(row)} in it"
+        )
     return row[0], row[1]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from overlap_train._support.arguments import require_path, require_text, shown
+from overlap_train._support.arguments import require_path, require_text, short_repr
 from overlap_train._support.files import replacing
 from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
@@ -122,7 +122,7 @@ def _check_suffix(path: Path) -> None:
 
     known = FigureCanvasAgg.get_supported_filetypes()
     if path.suffix[1:].lower() not in known:
-        raise ValueError(f"path must end in one of .{', .'.join(sorted(known))}; got {shown(str(path))}")
+        raise ValueError(f"path must end in one of .{', .'.join(sorted(known))}; got {short_repr(str(path))}")
 
 
 def _scale(spans: Sequence[Span], samples: Sequence[Sample]) -> _Scale:

@@ -10,7 +10,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from overlap_train._support.arguments import freeze, knows_names, require_callable, require_mapping, shown
+from overlap_train._support.arguments import (
+    freeze,
+    knows_names,
+    require_callable,
+    require_mapping,
+    short_repr,
+)
 from overlap_train._support.fit_arguments import epoch_selector
 
 __all__ = [
@@ -69,12 +75,14 @@ def require_functions(name: str, value: Any) -> Mapping[str, EvaluationFunction]
     found = {}
     for key, function in require_mapping(name, value, expected=expected).items():
         if not isinstance(key, str):
-            raise TypeError(f"{name} must be {expected}; got {shown(key)} for a name")
+            raise TypeError(f"{name} must be {expected}; got {short_repr(key)} for a name")
         if not key:
             raise ValueError(f"{name} must be {expected}; got a name that is empty")
         if not isinstance(function, EvaluationFunction):
             if isinstance(function, type) or not callable(function):
-                raise TypeError(f"{name}[{shown(key)}] must be a function of a model; got {shown(function)}")
+                raise TypeError(
+                    f"{name}[{short_repr(key)}] must be a function of a model; got {short_repr(function)}"
+                )
             function = EvaluationFunction(function)
         found[str(key)] = function
     return found
@@ -111,8 +119,8 @@ def split_functions(
     for name, value in data.items() if named else ():
         if not is_set(value):
             raise TypeError(
-                f"validation_data[{shown(name)}] stands with an EvaluationFunction and must be a "
-                f"validation set: a tuple of arrays, a dataset or a ValidationSet; got {shown(value)}"
+                f"validation_data[{short_repr(name)}] stands with an EvaluationFunction and must be a "
+                f"validation set: a tuple of arrays, a dataset or a ValidationSet; got {short_repr(value)}"
             )
     sets = set(data) if isinstance(data, dict) and data and all(map(is_set, data.values())) else set()
     for name in functions:
@@ -126,7 +134,8 @@ def _refuse_bare(sets: Mapping[Any, Any]) -> None:
     for name, value in sets.items():
         if inspect.isroutine(value):
             raise TypeError(
-                f"validation_data[{shown(name)}] is a function; pass EvaluationFunction({value.__name__})"
+                f"validation_data[{short_repr(name)}] is a function; pass "
+                f"EvaluationFunction({value.__name__})"
             )
 
 
@@ -148,14 +157,14 @@ def _collect(value: Any, name: str, values: dict[str, float]) -> None:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if not isinstance(key, str) or not key:
-                raise TypeError(f"an evaluation function names its values by strings; got {shown(key)}")
+                raise TypeError(f"an evaluation function names its values by strings; got {short_repr(key)}")
             _collect(inner, f"{name}_{key}" if name else key, values)
         return
     number = _as_float(value)
     if number is None:
         where = f" for {name!r}" if name else ""
         raise TypeError(
-            f"an evaluation function returns a number or a dict of numbers; got {shown(value)} of type "
+            f"an evaluation function returns a number or a dict of numbers; got {short_repr(value)} of type "
             f"{type(value).__name__}{where}"
         )
     if name in values:

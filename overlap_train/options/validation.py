@@ -18,7 +18,7 @@ from overlap_train._support.arguments import (
     require_flag,
     require_path,
     require_seconds,
-    shown,
+    short_repr,
 )
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train.options.functions import EvaluationFunction, require_functions
@@ -204,7 +204,7 @@ class ValidationSet:
         if isinstance(self.data, (str, bytes, bool, int, float, complex)):
             raise TypeError(
                 f"data must be a tuple of arrays, a dataset or whatever else keras.Model.fit takes as "
-                f"validation_data; got {shown(self.data)}"
+                f"validation_data; got {short_repr(self.data)}"
             )
         epoch_selector(self.freq, name="freq")
         freeze(
@@ -230,7 +230,7 @@ def _evaluator_or_none(value: Any) -> EvaluatorPolicy | None:
     if value is None or isinstance(value, EvaluatorPolicy):
         return value
     if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"evaluator must be a directory, an EvaluatorPolicy or None; got {shown(value)}")
+        raise TypeError(f"evaluator must be a directory, an EvaluatorPolicy or None; got {short_repr(value)}")
     require_path("evaluator", value)
     return EvaluatorPolicy(value)
 
@@ -247,6 +247,6 @@ def _workers(value: Any) -> int | tuple[str, ...] | None:
     for name in value:
         if not isinstance(name, str) or not _DEVICE.fullmatch(name):
             raise ValueError(
-                f"workers must be a number or names of devices such as 'GPU:1'; got {shown(name)}"
+                f"workers must be a number or names of devices such as 'GPU:1'; got {short_repr(name)}"
             )
     return tuple(map(str, value))

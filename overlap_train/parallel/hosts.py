@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._support.arguments import shown
-from overlap_train._support.printing import told
+from overlap_train._support.arguments import short_repr
+from overlap_train._support.printing import error_text
 from overlap_train.errors import HostMismatchError
 
 __all__ = [
@@ -121,7 +121,7 @@ def _plain(value: Any) -> Any:
     try:
         return np.asarray(value, float).tolist()
     except Exception:  # whatever an object of the user's raises, it is no number
-        return shown(value)
+        return short_repr(value)
 
 
 class EvaluatorTask(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]  # TensorFlow is untyped
@@ -216,7 +216,7 @@ class Hosts(abc.ABC):
                 result = action()
             except BaseException as raised:
                 error = raised
-        failed = self.from_chief(None if error is None else told(error))
+        failed = self.from_chief(None if error is None else error_text(error))
         if error is not None:
             raise error
         if failed is not None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._support.arguments import require_count, shown
+from overlap_train._support.arguments import require_count, short_repr
 
 __all__ = ["split_gpu"]
 
@@ -84,7 +84,7 @@ def _parts_of(card: tf.config.PhysicalDevice) -> int:
 
 def _one_for_each(name: str, values: object, parts: int) -> list[int]:
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-        raise TypeError(f"{name} must be a sequence of int; got {shown(values)}")
+        raise TypeError(f"{name} must be a sequence of int; got {short_repr(values)}")
     if len(values) != parts:
         raise ValueError(f"{name} has {len(values)} values for {parts} parts; pass one for each")
     return list(values)

@@ -20,7 +20,7 @@ from overlap_train._support.arguments import (
     require_each,
     require_instance,
     require_real,
-    shown,
+    short_repr,
 )
 from overlap_train.scheduling.graph import Device, Layer, Work
 
@@ -155,7 +155,7 @@ def check_costs(costs: object) -> None:
     """Raise TypeError unless `costs` is None or answers what `Costs` asks."""
     missing = [name for name in ("version", "seconds", "observe") if not hasattr(costs, name)]
     if costs is not None and missing:
-        raise TypeError(f"costs must be a CostModel, or another Costs, or None; got {shown(costs)}")
+        raise TypeError(f"costs must be a CostModel, or another Costs, or None; got {short_repr(costs)}")
 
 
 class FixedCosts:
@@ -293,7 +293,7 @@ class CostModel:
 
 def _checked_sample(name: str, sample: Any) -> tuple[Layer, Device, float]:
     if not (isinstance(sample, tuple) and len(sample) == 3):
-        raise TypeError(f"{name} must be {_SAMPLES}; got {shown(sample)} in it")
+        raise TypeError(f"{name} must be {_SAMPLES}; got {short_repr(sample)} in it")
     layer, device, seconds = sample
     require_instance(f"a layer in {name}", layer, Layer, optional=False)
     require_instance(f"a device in {name}", device, Device, optional=False)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from overlap_train._support.arguments import shown
+from overlap_train._support.arguments import short_repr
 from overlap_train.errors import SchedulerClosedError, SchedulingError
 from overlap_train.scheduling.graph import REQUEST, Device, Job, LayerGraph, Port, Request, urgency
 from overlap_train.scheduling.planning import Problem, upward_ranks
@@ -143,7 +143,7 @@ class SyncChecker:
         if any(not 0 <= index < len(self._graph) for pair in pairs for index in pair):
             raise SchedulingError(
                 "a policy's admit must return pairs (before, after) of layers, each from 0 to "
-                f"{len(self._graph) - 1}; got {shown(waits)}"
+                f"{len(self._graph) - 1}; got {short_repr(waits)}"
             )
         return pairs
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from overlap_train._support.arguments import require_callable, require_instance, require_real, shown
+from overlap_train._support.arguments import require_callable, require_instance, require_real, short_repr
 from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
 from overlap_train.errors import SchedulerClosedError
@@ -93,7 +93,7 @@ class Engine(Closing):
         check_costs(costs)
         require_callable("backend", backend)
         if recorder is not None and not callable(getattr(recorder, "add", None)):
-            raise TypeError(f"recorder must have a method add(span), or be None; got {shown(recorder)}")
+            raise TypeError(f"recorder must have a method add(span), or be None; got {short_repr(recorder)}")
         aging_s = require_real("aging_s", aging_s, minimum=0)
         self.platform = platform
         self.costs: Costs = costs if costs is not None else CostModel()

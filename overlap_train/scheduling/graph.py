@@ -17,7 +17,7 @@ from overlap_train._support.arguments import (
     require_mapping,
     require_real,
     require_text,
-    shown,
+    short_repr,
 )
 
 __all__ = [
@@ -302,11 +302,13 @@ class Platform:
         devices = require_items("devices", self.devices, Device, expected="a sequence of Device")
         names = [device.name for device in devices]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"a platform needs devices with unique names, got {shown(names)}")
+            raise ValueError(f"a platform needs devices with unique names, got {short_repr(names)}")
         freeze(self, devices=devices, home=require_text("home", self.home, empty=True))
         self._check_transfers(names)
         if self.home and self.home not in names:
-            raise ValueError(f"home: no device is named {shown(self.home)}; the devices are {shown(names)}")
+            raise ValueError(
+                f"home: no device is named {short_repr(self.home)}; the devices are {short_repr(names)}"
+            )
         if not self.home:
             home = next((device for device in self.devices if device.kind == "cpu"), self.devices[0])
             object.__setattr__(self, "home", home.name)
@@ -315,11 +317,12 @@ class Platform:
         expected = "a mapping from pairs of device names to Transfer"
         for pair, transfer in require_mapping("transfers", self.transfers, expected=expected).items():
             if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(transfer, Transfer)):
-                raise TypeError(f"transfers must be {expected}; got {shown({pair: transfer})}")
+                raise TypeError(f"transfers must be {expected}; got {short_repr({pair: transfer})}")
             for name in pair:
                 if name not in names:
                     raise ValueError(
-                        f"transfers: no device is named {shown(name)}; the devices are {shown(names)}"
+                        f"transfers: no device is named {short_repr(name)}; the devices are "
+                        f"{short_repr(names)}"
                     )
 
     def __getitem__(self, name: str) -> Device:

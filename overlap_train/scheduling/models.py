@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
-from overlap_train._support.arguments import shown
+from overlap_train._support.arguments import short_repr
 from overlap_train.scheduling.calls import Call, calls_of, cut_call, tensor_bytes, work_of
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port
 
@@ -72,7 +72,7 @@ class ModelInputs:
         if not isinstance(x, Mapping):
             if isinstance(self.structure, dict) and list(self.structure) != sorted(self.structure):
                 taken = f"a dict with {list(self.structure)}"
-                raise ValueError(f"x of {model!r} takes {taken}, got {shown(type(x))}")
+                raise ValueError(f"x of {model!r} takes {taken}, got {short_repr(type(x))}")
             return x
         missing = [name for name in self.names if name not in x]
         if isinstance(self.structure, dict) or not self.names:
@@ -151,7 +151,7 @@ def _as_array(model: str, name: str, value: Any, dtype: Any) -> Any:
         return np.asarray(value, dtype)
     except Exception as error:  # whatever an object of the user's raises, it is no array
         raise TypeError(
-            f"x of {model!r}: the input {name!r} takes an array, got {shown(value)} ({error})"
+            f"x of {model!r}: the input {name!r} takes an array, got {short_repr(value)} ({error})"
         ) from error
 
 

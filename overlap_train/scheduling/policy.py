@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from overlap_train._support.arguments import shown
+from overlap_train._support.arguments import short_repr
 from overlap_train.errors import SchedulingError
 from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.graph import REQUEST, Device, Job, LayerGraph, Platform, Request
@@ -181,7 +181,7 @@ def selected(policy: Policy, request: Request, index: int, places: dict[int, str
     if not isinstance(device, Device) or device not in board.platform.devices:
         raise SchedulingError(
             f"{type(policy).__name__}.select must return one of the platform's devices, "
-            f"board.platform.devices; got {shown(device)}"
+            f"board.platform.devices; got {short_repr(device)}"
         )
     return device
 

@@ -28,7 +28,7 @@ from overlap_train._support.arguments import (
     require_flag,
     require_items,
     require_real,
-    shown,
+    short_repr,
 )
 from overlap_train.scheduling.calls import constant_pieces
 from overlap_train.scheduling.costs import CostModel, Costs, check_costs
@@ -62,7 +62,7 @@ def tensorflow_platform(devices: Sequence[Device] | None = None) -> Platform:
         raise ValueError("devices is empty; name at least one, or pass None")
     missing = [device.name for device in devices if device.name not in logical]
     if missing:
-        raise ValueError(f"devices: TensorFlow has no device {shown(missing)}; it has {sorted(logical)}")
+        raise ValueError(f"devices: TensorFlow has no device {short_repr(missing)}; it has {sorted(logical)}")
     return Platform(tuple(devices))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import freeze, require_count, require_real, shown
+from overlap_train._support.arguments import freeze, require_count, require_real, short_repr
 from overlap_train.errors import QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.scheduling.accounts import ModelAccount, SchedulerStatistics
 from overlap_train.scheduling.engine import Engine
@@ -194,7 +194,7 @@ class Service:
             self._check_open()
             if not isinstance(name, str) or name not in self._waiting.models:
                 served = sorted(self._waiting.models)
-                raise KeyError(f"no model is named {shown(name)}; in service are {served}")
+                raise KeyError(f"no model is named {short_repr(name)}; in service are {served}")
             return self._waiting.models[name]
 
     def remove(self, model: Model, *, drain: bool) -> None:

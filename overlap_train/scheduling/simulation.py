@@ -19,7 +19,7 @@ from overlap_train._support.arguments import (
     require_items,
     require_mapping,
     require_real,
-    shown,
+    short_repr,
 )
 from overlap_train.scheduling.costs import Costs, FixedCosts, check_costs
 from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor
@@ -188,9 +188,11 @@ def _checked_loads(
     names = [device.name for device in platform.devices]
     for name, load in require_mapping("loads", loads, expected=expected).items():
         if not isinstance(load, BackgroundLoad):
-            raise TypeError(f"loads must be {expected}; got {shown(load)} in it")
+            raise TypeError(f"loads must be {expected}; got {short_repr(load)} in it")
         if name not in names:
-            raise ValueError(f"loads: no device is named {shown(name)}; the devices are {shown(names)}")
+            raise ValueError(
+                f"loads: no device is named {short_repr(name)}; the devices are {short_repr(names)}"
+            )
     return loads
 
 

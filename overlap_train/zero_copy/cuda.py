@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from overlap_train import errors
-from overlap_train._support.arguments import is_text, shown
+from overlap_train._support.arguments import is_text, short_repr
 from overlap_train.zero_copy.pool import ALIGNMENT, Block, HostBackend, Pool
 
 __all__ = ["CudaBackend", "DeviceAttributes", "Driver", "shared_pool"]
@@ -292,7 +292,7 @@ def shared_pool(backend: Literal["auto", "host", "cuda"] = "auto") -> Pool:
         errors.NativeUnavailableError: for "cuda" where there is no usable GPU.
     """
     if not is_text(backend, "auto", "host", "cuda"):
-        raise ValueError(f'backend must be "auto", "host", "cuda" or a Pool, got {shown(backend)}')
+        raise ValueError(f'backend must be "auto", "host", "cuda" or a Pool, got {short_repr(backend)}')
     if is_text(backend, "host"):
         return _host
     found = _find_cuda()

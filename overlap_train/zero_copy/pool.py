@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from overlap_train import errors
-from overlap_train._support.arguments import require_count, shown
+from overlap_train._support.arguments import require_count, short_repr
 
 __all__ = ["ALIGNMENT", "Backend", "Block", "HostBackend", "Lease", "Pool", "PoolStatistics"]
 
@@ -134,7 +134,7 @@ class Pool:
     def __init__(self, backend: Backend, *, limit_bytes: int = _DEFAULT_LIMIT) -> None:
         limit_bytes = require_count("limit_bytes", limit_bytes, minimum=0)
         if not all(callable(getattr(backend, name, None)) for name in ("allocate", "release", "synchronize")):
-            raise TypeError(f"backend must be a Backend such as HostBackend(), got {shown(backend)}")
+            raise TypeError(f"backend must be a Backend such as HostBackend(), got {short_repr(backend)}")
         self.backend = backend
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()

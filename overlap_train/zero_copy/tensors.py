@@ -21,7 +21,7 @@ import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
-from overlap_train._support.arguments import plain_text, require_integer, shown
+from overlap_train._support.arguments import plain_text, require_integer, short_repr
 from overlap_train.zero_copy import dlpack
 from overlap_train.zero_copy.policy import Choice, Mode, check_mode
 from overlap_train.zero_copy.pool import HostBackend
@@ -181,14 +181,14 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[
     try:
         wanted = np.dtype(dtype)
     except Exception as error:
-        raise TypeError(f"dtype must be one that NumPy knows, got {shown(dtype)}") from error
+        raise TypeError(f"dtype must be one that NumPy knows, got {short_repr(dtype)}") from error
     if wanted.hasobject:
         raise TypeError(f"aligned memory holds numbers, got dtype {wanted}")
     try:
         shown_as = np.broadcast_to(np.False_, shape)  # NumPy's own checks, at no cost in memory
     except Exception as error:
         kind = ValueError if isinstance(error, (ValueError, OverflowError)) else TypeError
-        raise kind(f"shape must be that of an array, got {shown(shape)}: {error}") from error
+        raise kind(f"shape must be that of an array, got {short_repr(shape)}: {error}") from error
     return _empty(shown_as.size * wanted.itemsize).view(wanted).reshape(shown_as.shape)
 
 
@@ -315,11 +315,11 @@ def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     else:
         checked = (require_integer("shape", shape, expected=expected),)
     if any(dimension < 0 for dimension in checked):
-        raise ValueError(f"shape must not have a negative dimension, got {shown(checked)}")
+        raise ValueError(f"shape must not have a negative dimension, got {short_repr(checked)}")
     if len(checked) > _MOST_DIMENSIONS:
-        raise ValueError(f"shape must have at most {_MOST_DIMENSIONS} dimensions, got {shown(shape)}")
+        raise ValueError(f"shape must have at most {_MOST_DIMENSIONS} dimensions, got {short_repr(shape)}")
     if math.prod(checked) * _WIDEST > _LARGEST:
-        raise ValueError(f"shape {shown(checked)} has more bytes than can be counted")
+        raise ValueError(f"shape {short_repr(checked)} has more bytes than can be counted")
     return checked
 
 
@@ -336,19 +336,19 @@ def any_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
     try:
         return np.dtype(dtype.as_numpy_dtype if isinstance(dtype, tf.DType) else dtype)
     except Exception as error:
-        raise TypeError(f"dtype must be one that NumPy knows, got {shown(dtype)}") from error
+        raise TypeError(f"dtype must be one that NumPy knows, got {short_repr(dtype)}") from error
 
 
 def checked_device(device: str) -> int | None:
     """Return the number of a GPU, or None for the CPU."""
     if not isinstance(device, str):
-        raise TypeError(f"device must be a name such as 'CPU:0', got {shown(device)}")
+        raise TypeError(f"device must be a name such as 'CPU:0', got {short_repr(device)}")
     kind, _, number = plain_text(device).upper().rpartition("/DEVICE:")[2].lstrip("/").partition(":")
     if kind == "CPU" and number in ("", "0"):
         return None
     if kind == "GPU" and (number == "" or (number.isascii() and number.isdigit())):
         return int(number or 0)
-    raise ValueError(f'device must be "CPU:0" or a GPU such as "GPU:0", got {shown(device)}')
+    raise ValueError(f'device must be "CPU:0" or a GPU such as "GPU:0", got {short_repr(device)}')
 
 
 def _names() -> str:

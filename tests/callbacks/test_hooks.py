@@ -13,7 +13,7 @@ from tqdm.keras import TqdmCallback
 
 from overlap_train import EpochOnly
 from overlap_train._callbacks.hooks import (
-    Known,
+    LibraryHook,
     asks_schedule,
     hook_that_waits,
     knowledge_of,
@@ -202,12 +202,12 @@ def acts(self, batch, logs=None):
 
 
 LOGGERS = {
-    "mlflow, epochs": ("mlflow", "MlflowCallback", {"log_every_n_steps": None}, Known.IDLE),
+    "mlflow, epochs": ("mlflow", "MlflowCallback", {"log_every_n_steps": None}, LibraryHook.IDLE),
     "mlflow, batches": ("mlflow", "MlflowCallback", {"log_every_n_steps": 5}, None),
-    "wandb, epochs": ("wandb", "WandbMetricsLogger", {"logging_batch_wise": False}, Known.NOTES),
+    "wandb, epochs": ("wandb", "WandbMetricsLogger", {"logging_batch_wise": False}, LibraryHook.NOTES),
     "wandb, batches": ("wandb", "WandbMetricsLogger", {"logging_batch_wise": True}, None),
-    "wandb, models": ("wandb", "WandbModelCheckpoint", {"save_freq": "epoch"}, Known.IDLE),
-    "comet": ("comet_ml", "CometKerasCallback", {}, Known.NOTES),
+    "wandb, models": ("wandb", "WandbModelCheckpoint", {"save_freq": "epoch"}, LibraryHook.IDLE),
+    "comet": ("comet_ml", "CometKerasCallback", {}, LibraryHook.NOTES),
     "of no known name": ("wandb", "WandbCallback", {}, None),
     "of no known library": ("elsewhere", "MlflowCallback", {"log_every_n_steps": None}, None),
 }
@@ -221,7 +221,7 @@ def test_a_logger_is_known_with_its_settings(library, package, name, settings, k
     assert only_watches(callback) is (package != "elsewhere")
     waits = hook_that_waits(callback, watched=False, late=True)
     assert waits == (None if known else "on_train_batch_end")
-    assert wants_train_batches(callback) is (known is not Known.IDLE)
+    assert wants_train_batches(callback) is (known is not LibraryHook.IDLE)
 
 
 class OwnSave(kc.ModelCheckpoint):

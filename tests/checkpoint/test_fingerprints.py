@@ -14,8 +14,8 @@ from overlap_train._checkpoint.fingerprints import (
     describe_sets,
     differences,
     fingerprint,
-    shown_rate,
-    told_differences,
+    listed_differences,
+    rate_text,
 )
 from overlap_train._data import array_feed
 from overlap_train._data.iterator_feed import make_feed
@@ -118,16 +118,16 @@ def test_the_learning_rate_that_stays_is_told_unless_it_is_the_one_that_was_give
     assert told(before, after, "0.05") == (
         "optimizer.learning_rate stays 0.05, as in the checkpoint (given: 0.01)"
     )
-    assert told(before, after, shown_rate(after)) == ""  # a second fit of a model that a callback has changed
+    assert told(before, after, rate_text(after)) == ""  # a second fit of a model that a callback has changed
     schedule = cosine(100)
-    assert shown_rate(schedule) is None
+    assert rate_text(schedule) is None
     assert "optimizer.learning_rate is 0.1 (was CosineDecay)" in told(schedule, before, "0.05")
 
 
 def test_many_differences_are_counted_and_long_values_are_shortened():
     said = differences({f"a {number}": "x" for number in range(20)}, {})
     assert said[0] == "a 0 is missing (x)"
-    assert told_differences(said).endswith("; and 12 more")
+    assert listed_differences(said).endswith("; and 12 more")
 
     def rescaling(count):
         made = keras.Sequential([keras.Input((1,)), layers.Rescaling([*range(99), count])])

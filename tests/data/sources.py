@@ -8,7 +8,7 @@ import tensorflow as tf
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.iterator_feed import make_feed
-from overlap_train._data.validation_data import GivenData, make_batches
+from overlap_train._data.validation_data import ValidationSource, make_batches
 from overlap_train._keras.data import recognize
 
 X = np.arange(26, dtype="float32").reshape(13, 2)
@@ -18,7 +18,9 @@ Y = np.arange(13)
 
 
 def make(x, y=None, weight=None, *, batch_size=None, steps=None, cache_bytes=1 << 30, preprocess=None):
-    given = GivenData(lambda: recognize(x, y, weight, role="validation", batch_size=batch_size, steps=steps))
+    given = ValidationSource(
+        lambda: recognize(x, y, weight, role="validation", batch_size=batch_size, steps=steps)
+    )
     return make_batches(given, steps=steps, cache_bytes=cache_bytes, preprocess=preprocess)
 
 

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from overlap_train._checkpoint.attributes import DataState
 from overlap_train._data.pass_state import (
-    DrawnVariables,
     PassSeeds,
+    PipelineVariables,
     begun_at,
     seeds_of,
     state_at,
@@ -109,7 +109,7 @@ def counting():
 
 def test_a_pass_is_made_again_from_where_the_variables_stood():
     dataset, count = counting()
-    drawn = DrawnVariables(captured_by(dataset))
+    drawn = PipelineVariables(captured_by(dataset))
     drawn.note(1)
     first = [int(each) for each in dataset]
     drawn.note(2)
@@ -133,7 +133,7 @@ def test_a_pass_is_made_again_from_where_the_variables_stood():
     ],
 )
 def test_what_is_not_of_these_variables_is_refused(stored):
-    drawn = DrawnVariables(captured_by(counting()[0]))
+    drawn = PipelineVariables(captured_by(counting()[0]))
     with pytest.raises(ValueError, match="the variables of its pipeline are invalid"):
         drawn.take(1, stored)
 
@@ -145,7 +145,7 @@ def test_what_is_not_of_these_variables_is_refused(stored):
 def test_an_open_shape_takes_any_value_of_it(open_shape, fits):
     shape = tf.TensorShape(open_shape)
     variable = tf.Variable(tf.ones(fits[0]), shape=shape)
-    drawn = DrawnVariables(captured_by(tf.data.Dataset.range(3).map(lambda _: variable.read_value())))
+    drawn = PipelineVariables(captured_by(tf.data.Dataset.range(3).map(lambda _: variable.read_value())))
     for each in [(), (1,), (3,), (2, 1), (2, 3), (3, 1), (1, 1, 1)]:
         stored = [np.zeros(each, "float32")]
         if shape.is_compatible_with(each):

@@ -24,7 +24,7 @@ from overlap_train._data.pipeline import (
 )
 from overlap_train._data.pipeline_parts import looked_up_once, without_autotune
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.validation_data import GivenData, make_batches
+from overlap_train._data.validation_data import ValidationSource, make_batches
 from overlap_train._keras.data import recognize
 
 ROWS = np.arange(24, dtype="float32").reshape(12, 2)
@@ -116,7 +116,7 @@ def test_what_a_pipeline_tells_about_another_pass(make, facts):
 
 
 def make(dataset, steps=None):
-    given = GivenData(lambda: recognize(dataset, role="validation", steps=steps))
+    given = ValidationSource(lambda: recognize(dataset, role="validation", steps=steps))
     return make_batches(given, steps=steps, cache_bytes=1 << 30)
 
 
@@ -213,7 +213,7 @@ def test_the_files_of_caches_are_told_wherever_they_are_in_a_pipeline(tmp_path):
 def test_batches_that_may_not_be_kept_are_drawn_anew(tmp_path):
     validation = tf.data.Dataset.range(8).cache(str(tmp_path / "cache")).batch(2)
     for keeps, kind in ((True, CachedBatches), (False, StreamedBatches)):
-        given = GivenData(lambda: recognize(validation), keeps=keeps)
+        given = ValidationSource(lambda: recognize(validation), keeps=keeps)
         assert isinstance(make_batches(given, steps=None, cache_bytes=1 << 20), kind)
 
 

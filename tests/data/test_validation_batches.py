@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from overlap_train._data import cached_batches
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.validation_data import ArrayBatches, GivenData, split_batches
+from overlap_train._data.validation_data import ArrayBatches, ValidationSource, split_batches
 from overlap_train._keras.data import recognize
 from tests.data.sources import X, Y, dataset, make, over, sums
 
 
 def given(*data, **options):
-    return GivenData(lambda: recognize(*data, role="validation"), now=False, **options)
+    return ValidationSource(lambda: recognize(*data, role="validation"), now=False, **options)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "object"])

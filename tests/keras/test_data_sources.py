@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._keras import data as keras_data
-from overlap_train._keras.data_sources import LentBatches
+from overlap_train._keras.data_sources import BatchMaker
 from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
 
 OFFSETS = [0, 4, 16, 32, 48]
@@ -42,7 +42,7 @@ def test_tensorflow_copies_at_other_addresses(offset):
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_only_what_would_be_borrowed_is_copied(offset):
     array = at_offset((3, 2), offset)
-    lent = LentBatches(lambda: iter([(array, {"y": array})]))
+    lent = BatchMaker(lambda: iter([(array, {"y": array})]))
     assert next(lent.iterate())[0] is array
     lent.copies = True
     x, others = next(lent.iterate())
@@ -55,7 +55,7 @@ def test_only_what_would_be_borrowed_is_copied(offset):
 @pytest.mark.parametrize("shape", [(), (0, 3), (4,), (2, 3, 4)])
 def test_arrays_of_any_kind_stay_what_they_are(kind, shape):
     array = np.zeros(shape, kind)
-    lent = LentBatches(lambda: iter([array, array[..., ::-1] if shape else array, None, 3.0, np.float32(2)]))
+    lent = BatchMaker(lambda: iter([array, array[..., ::-1] if shape else array, None, 3.0, np.float32(2)]))
     lent.copies = True
     found = list(lent.iterate())
     for copy in found[:2]:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from overlap_train._support import arguments
 from overlap_train._support.arguments import checks_names, knows_names
-from overlap_train._support.printing import is_watched, printable, told
+from overlap_train._support.printing import error_text, is_watched, printable
 from tests.support.values import Number, Text, Unprintable
 
 
@@ -293,5 +293,5 @@ class Mute(Exception):
 
 
 def test_an_error_that_cannot_be_printed_is_told_by_its_class():
-    assert told(KeyError("a")) == "KeyError: 'a'"
-    assert told(Mute()) == "Mute: it cannot be printed"
+    assert error_text(KeyError("a")) == "KeyError: 'a'"
+    assert error_text(Mute()) == "Mute: it cannot be printed"

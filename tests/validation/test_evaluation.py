@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.validation_data import GivenData, Shard, make_batches, split_batches
+from overlap_train._data.validation_data import Shard, ValidationSource, make_batches, split_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.evaluation import SnapshotEvaluator
@@ -19,7 +19,7 @@ X, Y = arrays(70)
 
 
 def evaluator_of(model, data=(X, Y, None), *, batch_size=16, step=None, preprocess=None, **options):
-    given = GivenData(lambda: recognize(*data, batch_size=batch_size))
+    given = ValidationSource(lambda: recognize(*data, batch_size=batch_size))
     batches = make_batches(given, steps=None, cache_bytes=1 << 30, preprocess=preprocess)
     traced = trace_validation(
         model, step or model.test_step, batches.element_spec, preparation=batches.preparation
@@ -182,7 +182,7 @@ def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new
         traces.append(1)
         return model.test_step(batch)
 
-    given = [GivenData(lambda x=x: recognize(x, Y, batch_size=16)) for x in (X, X + 1)]
+    given = [ValidationSource(lambda x=x: recognize(x, Y, batch_size=16)) for x in (X, X + 1)]
     batches = [make_batches(each, steps=None, cache_bytes=0) for each in given]
     traced = trace_validation(model, step, batches[0].element_spec)
     state = ModelState(model, traced.variables)
@@ -258,7 +258,7 @@ def test_batches_of_two_sizes_share_a_step_and_are_each_taken():
     )
     state = ModelState(model, trace.variables)
     for kind, rows in zip(kinds, (60, 64), strict=True):
-        given = GivenData(lambda kind=kind: recognize(kind))
+        given = ValidationSource(lambda kind=kind: recognize(kind))
         batches = make_batches(given, steps=None, cache_bytes=0)
         evaluator = SnapshotEvaluator(model, state, trace, batches)
         values = state.read()

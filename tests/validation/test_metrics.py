@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._data.validation_data import GivenData, make_batches
+from overlap_train._data.validation_data import ValidationSource, make_batches
 from overlap_train._keras.data import recognize
 from overlap_train._validation.evaluation import unmergeable_metrics
 from overlap_train._validation.sets import rows_together
@@ -267,7 +267,7 @@ def test_the_history_is_that_of_the_users_batches(rows, weighted):
 
 def make(*, batch_size=16, steps=None, **arguments):
     x, y = arrays(ROWS)
-    given = GivenData(lambda: recognize(x, y, batch_size=batch_size, steps=steps))
+    given = ValidationSource(lambda: recognize(x, y, batch_size=batch_size, steps=steps))
     return make_batches(given, steps=steps, cache_bytes=0, **arguments)
 
 

@@ -13,10 +13,10 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy, ValidationSet
 from overlap_train._snapshot import ModelState
 from overlap_train._support.reasons import Reason
-from overlap_train._validation.given_sets import GivenSets, is_set, named_sets
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.sets import SetRequest, build_suite, prepare_sets
+from overlap_train._validation.validation_sources import ValidationSources, is_set, named_sets
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy
 from tests.pools import sequential
 
@@ -33,11 +33,11 @@ def generator():
 
 def request_of(model, *, policy=None, **options):
     settings = Trainer(model, validation=policy or ValidationPolicy(workers=3))._settings()
-    return SetRequest(settings, GivenSets(model, {}), **options)
+    return SetRequest(settings, ValidationSources(model, {}), **options)
 
 
 def prepared_of(request, sets):
-    return prepare_sets(dataclasses.replace(request, given=GivenSets(request.model, sets)), sets)
+    return prepare_sets(dataclasses.replace(request, given=ValidationSources(request.model, sets)), sets)
 
 
 def of_data(data, **options):
@@ -45,7 +45,7 @@ def of_data(data, **options):
 
 
 def suite_of(request, sets, resources):
-    request = dataclasses.replace(request, given=GivenSets(request.model, sets))
+    request = dataclasses.replace(request, given=ValidationSources(request.model, sets))
     prepared = prepare_sets(request, sets)
     variables = [v for each in prepared if each.step is not None for v in each.step.variables]
     state = ModelState(request.model, variables)

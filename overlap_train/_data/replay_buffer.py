@@ -15,14 +15,14 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["KeptBatches", "KeptPass"]
+__all__ = ["ReplayBuffer", "ReplayPass"]
 
 _UNBOUNDED = 2**31 - 1
 _DRAWING = "IteratorGetNext"  # TensorFlow's operation, which it names in an error that comes through it
 _STRING_BYTES = 16  # of a string tensor's element, what it points to apart
 
 
-class KeptPass:
+class ReplayPass:
     """One pass: what is replayed of it, and what goes on behind that."""
 
     def __init__(self, number: int, left: int, replay: Any, live: Any, error: Exception | None) -> None:
@@ -39,7 +39,7 @@ class KeptPass:
         return self._live
 
 
-class KeptBatches:
+class ReplayBuffer:
     """The passes over a dataset, and the batches drawn from them that a rollback may need."""
 
     def __init__(self, dataset: tf.data.Dataset, limit_bytes: int, *, copies: bool) -> None:
@@ -60,15 +60,15 @@ class KeptBatches:
         """Of the batches that have been drawn and are kept."""
         return int(self._size_bytes)
 
-    def open(self, number: int) -> KeptPass:
+    def open(self, number: int) -> ReplayPass:
         """Returns a pass: the next one, or one that is made again."""
         if number not in self._live:
             self._live[number] = iter(self._dataset)
         left = sum(place[0] == number for place in self._ahead_places)
         replay = self._replay(left) if left else None
-        return KeptPass(number, left, replay, self._live[number], self._errors.get(number))
+        return ReplayPass(number, left, replay, self._live[number], self._errors.get(number))
 
-    def used(self, kept: KeptPass, first: int, steps: int) -> None:
+    def used(self, kept: ReplayPass, first: int, steps: int) -> None:
         """Takes note of batches that have been drawn."""
         self._drawn_places.extend((kept.number, first + i) for i in range(steps))
         replayed = min(kept.left, steps)
@@ -76,13 +76,13 @@ class KeptBatches:
         for _ in range(replayed):
             self._ahead_places.popleft()
 
-    def failed(self, kept: KeptPass, first: int, error: Exception) -> None:
+    def failed(self, kept: ReplayPass, first: int, error: Exception) -> None:
         """Takes note of what a call had drawn before it raised."""
         self.used(kept, first, int(self._drawn.size()) - len(self._drawn_places))
         if _DRAWING in str(error):
             kept.error = self._errors[kept.number] = error
 
-    def most_steps(self, kept: KeptPass) -> int:
+    def most_steps(self, kept: ReplayPass) -> int:
         """Returns how many batches the next call may draw, at least one."""
         left = self.limit_bytes
         count = len(self._drawn_places)

@@ -12,18 +12,18 @@ import tensorflow as tf
 
 from overlap_train._data.pipeline import cache_files
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.validation_data import GivenData
+from overlap_train._data.validation_data import ValidationSource
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
 from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._support import fit_arguments
-from overlap_train._support.arguments import shown
+from overlap_train._support.arguments import short_repr
 from overlap_train._support.threads import in_background
 from overlap_train._validation.pending import Runner
 from overlap_train.errors import ValidationTimeoutError
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["GivenSets", "WaitingRunner", "is_set", "named_sets"]
+__all__ = ["ValidationSources", "WaitingRunner", "is_set", "named_sets"]
 
 
 def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, ValidationSet]:
@@ -47,7 +47,7 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
     sets = {}
     for name, data in validation_data.items():
         if not isinstance(name, str):
-            raise TypeError(f"the names of validation sets must be strings; got {shown(name)}")
+            raise TypeError(f"the names of validation sets must be strings; got {short_repr(name)}")
         if not name:
             raise ValueError("the name of a validation set must not be empty")
         sets[name] = data if isinstance(data, ValidationSet) else replace(default, data=data)
@@ -75,7 +75,7 @@ def _refuse_missing(validation_data: Any) -> None:
 _R = TypeVar("_R")
 
 
-class GivenSets:
+class ValidationSources:
     """The validation sets, which are kept however often their evaluators are built. On the training thread.
 
     No file in `written` may be read before the training's first pass, which writes it, has ended.
@@ -104,7 +104,7 @@ class GivenSets:
         self._device = device
         self.begun: set[str] = set()  # the sets of which a validation has been due
         self._steps: dict[str, int | None] = {}
-        self._given: dict[str, GivenData] = {}
+        self._given: dict[str, ValidationSource] = {}
 
     def steps(self, name: str) -> int | None:
         """Returns how many batches a validation is to have, as Keras rounds them; None for all."""
@@ -114,7 +114,7 @@ class GivenSets:
             self._steps[name] = None if steps is None else -(-steps // group) * group
         return self._steps[name]
 
-    def of(self, name: str) -> GivenData:
+    def of(self, name: str) -> ValidationSource:
         """Returns a set's data."""
         if name not in self._given:
             parts, chosen, steps = self._parts[name], self._sets[name], self.steps(name)
@@ -127,7 +127,7 @@ class GivenSets:
                 steps=steps,
                 looked_at=looks_beforehand(self._model),
             )
-            self._given[name] = GivenData(
+            self._given[name] = ValidationSource(
                 functools.partial(self.in_time, recognize, name),
                 by_python=by_python,
                 now=self._now or (by_python and self._python_now),

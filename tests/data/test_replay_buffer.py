@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data.cursor import Cursor
-from overlap_train._data.kept_batches import KeptBatches
+from overlap_train._data.replay_buffer import ReplayBuffer
 from tests.data.sources import feed_of, rows
 
 ROW_BYTES = 2 * 4 + 8
@@ -178,7 +178,7 @@ def test_arrays_that_their_owner_fills_anew_are_kept_as_they_were():
             yield buffer
 
     dataset = tf.data.Dataset.from_generator(filling, output_signature=tf.TensorSpec([None, 2]))
-    kept = KeptBatches(dataset, 1 << 20, copies=True)
+    kept = ReplayBuffer(dataset, 1 << 20, copies=True)
     opened = kept.open(1)
     for number in range(3):
         assert float(next(opened.iterator)[0, 0]) == number
