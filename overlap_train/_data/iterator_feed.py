@@ -156,7 +156,7 @@ class IteratorFeed(Feed):
         # What a pipeline reads and writes of variables is rolled back, while its iterators go on.
         possible = isinstance(self._dataset, tf.data.Dataset) and not self.reads and limit_bytes > 0
         begun = self.drawn > 0 or self._first is not None
-        if self._kept is None and possible and not begun:
+        if self._kept is None and possible and not begun and self.may_keep:
             lends = self.runs_python and not self._pipeline.own_batches()
             self._kept = ReplayBuffer(self._dataset, limit_bytes, copies=lends)
         return self._kept is not None

@@ -13,12 +13,14 @@ from dataclasses import asdict
 from typing import Any, TypeAlias
 
 import keras
+import tensorflow as tf
 
 from overlap_train._callbacks.delivery import BeginNext, Delivery, Ended, Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._checkpoint.fingerprints import fingerprint
 from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
+from overlap_train._data.feed import Feed
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Snapshot, Values
@@ -295,14 +297,19 @@ def agree_to_start(
     if replicas.hosts.count > 1:
         _check_shareable(policy, callbacks)
         feed.share_seeds(replicas.hosts.from_chief)
-        if feed.unseeded:
+        if feed.unseeded and not replicas.own_rows:
             raise ValueError(
                 f"the training data draws without a seed ({', '.join(dict.fromkeys(feed.unseeded))}): each "
                 "host would train on other batches; give it one, or call keras.utils.set_random_seed before "
                 "the data is made"
             )
+        data: dict[str, Any] = {"data type": _rowless(feed)}
+        if replicas.own_rows:
+            _agree_on_own_rows(replicas, feed)
+        else:
+            data = {"batch size": feed.full_batch}
+            data |= {f"training data {part}".strip(): text for part, text in feed.describe().items()}
         described = {
-            "batch size": feed.full_batch,
             "number of epochs": request.epochs,
             "ExecutionPlan": request.settings.execution,
             "ValidationPolicy": policy,
@@ -311,13 +318,31 @@ def agree_to_start(
             {
                 "version of overlap_train": __version__,
                 "program": program_digest(),
-                **{name: str(value) for name, value in described.items()},
-                **{f"training data {part}".strip(): text for part, text in feed.describe().items()},
+                **{name: str(value) for name, value in (data | described).items()},
                 "structure of the model": [type(layer).__name__ for layer in keras_models.flat_layers(model)],
             }
         )
     replicas.build(model, feed.element_spec)
-    replicas.hosts.check_same(fingerprint(model, feed))
+    alike = fingerprint(model, feed)
+    if replicas.own_rows:
+        alike = {part: text for part, text in alike.items() if not part.startswith("training data")}
+    replicas.hosts.check_same(alike)
+
+
+def _agree_on_own_rows(replicas: Replicas, feed: Feed) -> None:
+    """Finds out how large a batch of all hosts is, and how many the longest of them has."""
+    rows, counts = zip(*replicas.hosts.gather([feed.first_rows, feed.num_batches]), strict=True)
+    replicas.most_rows = None if None in rows else sum(rows)
+    feed.num_batches = None if None in counts else max(counts)
+    feed.may_keep = False  # the hosts would have kept different numbers of batches, and make equal calls
+
+
+def _rowless(feed: Feed) -> str:
+    """Describes a batch without its number of rows."""
+    leaves = keras.tree.flatten(feed.element_spec)
+    if not all(isinstance(leaf, tf.TensorSpec) and leaf.shape.rank for leaf in leaves):
+        return str(feed.element_spec)
+    return str([(leaf.shape[1:], leaf.dtype) for leaf in leaves])
 
 
 def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbacks.Callback]) -> None:

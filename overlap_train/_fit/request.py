@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.feed import Feed
@@ -179,7 +180,17 @@ def _feed(
         class_weight=class_weight,
         looked_at=looks_beforehand(settings.model),
     )
+    own_rows = settings.replicas is not None and settings.replicas.own_rows
+    if own_rows and isinstance(recognized, keras_data.Arrays) and recognized.dense:
+        # The batches of all hosts are drawn in one way.
+        recognized = keras_data.recognize(_rows_of(recognized), looked_at=looks_beforehand(settings.model))
     return make_feed(recognized, settings.holds_in_memory, settings.preprocess)
+
+
+def _rows_of(arrays: keras_data.Arrays) -> tf.data.Dataset:
+    rows = tf.data.Dataset.from_tensor_slices(arrays.inputs)
+    shuffled = rows.shuffle(arrays.num_samples) if arrays.shuffle else rows
+    return shuffled.batch(arrays.batch_size)
 
 
 def _require_possible(

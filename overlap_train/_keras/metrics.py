@@ -215,12 +215,12 @@ def compute_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight:
 def compute_and_track_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
     """Return a batch's loss and counts it, as `train_step` does."""
     loss = compute_loss(model, x, y, y_pred, sample_weight)
-    track_loss(model, x, loss)
+    track_loss(model, (x, y_pred), loss)
     return loss
 
 
 def track_loss(model: keras.Model, x: Any, loss: Any) -> None:
-    """Count the loss of a batch of x (`_loss_tracker`)."""
+    """Count the loss of a batch of x, a structure of tensors with rows (`_loss_tracker`)."""
     rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
     model._loss_tracker.update_state(loss, sample_weight=rows)
 

@@ -17,6 +17,7 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import Loop, Pace, make_loop
+from overlap_train._training.own_rows import HostsLoop
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import SplitStep, find_obstacle, unknown_layer
 from overlap_train._training.step import Step, StepFunction
@@ -214,7 +215,11 @@ def _build(task: Task, way: _Way, *, asked: bool) -> Loop:
         # pipeline brings batches of an unknown size (TensorFlow 2.21).
         unfed = task.settings.shared and not isinstance(task.feed, ArrayFeed)
         traced = not (task.step.jit_compile or unfed)
-        return make_loop(task.feed, task.step if traced else task.step.using(function))
+        step = task.step if traced else task.step.using(function)
+        replicas = task.settings.replicas
+        if replicas is not None and replicas.own_rows:
+            return HostsLoop(step, replicas, task.feed.element_spec)
+        return make_loop(task.feed, step)
     plain = task.step.using(function)
     # Where batches of an unknown size matter, each step is compiled by itself, for whatever size comes.
     partial = not isinstance(task.feed, ArrayFeed) or (

@@ -277,6 +277,11 @@ class IteratorLoop(Loop):
             cursor.exhausted()
         return StepsDone(steps, exhausted, not bool(finite), _last_logs(self._step, steps, logs))
 
+    def _draw(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], Batch]]:
+        """Return whether there is another batch, and what gets it."""
+        batch = iterator.get_next_as_optional()
+        return batch.has_value(), batch.get_value
+
     def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
         iterator = iterator_over_nothing(feed.element_spec)
         if iterator is None:
@@ -294,12 +299,12 @@ class IteratorLoop(Loop):
         true, false = tf.constant(True), tf.constant(False)
 
         def body(index: tf.Tensor, _: tf.Tensor, finite: tf.Tensor, logs: Any) -> tuple[Any, ...]:
-            batch = iterator.get_next_as_optional()
+            more, batch = self._draw(iterator)
 
             def step() -> tuple[Any, ...]:
-                return (index + 1, true, *self._step.run_and_check(batch.get_value()))
+                return (index + 1, true, *self._step.run_and_check(batch()))
 
-            drawn: tuple[Any, ...] = tf.cond(batch.has_value(), step, lambda: (index, false, finite, logs))
+            drawn: tuple[Any, ...] = tf.cond(more, step, lambda: (index, false, finite, logs))
             return drawn
 
         done: tuple[Any, ...] = tf.while_loop(

@@ -35,6 +35,45 @@ def row_count(leaf: tf.Tensor) -> Any:
     return leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf)[0]
 
 
+def rows_between(structure: Any, begin: Any, end: Any) -> Any:
+    return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[begin:end], structure)
+
+
+class Share:
+    """A replica's rows of the inputs; at least one, because not every model takes none."""
+
+    def __init__(self, x: Any, rows: Any, begin: Any, size: Any) -> None:
+        self.rows, self.begin, self.size = rows, begin, size
+        if isinstance(rows, int):
+            self.start, self.stop = min(begin, rows - 1), max(begin + size, min(begin, rows - 1) + 1)
+        else:
+            self.start = tf.minimum(begin, rows - 1)
+            self.stop = tf.maximum(begin + size, self.start + 1)
+        self.x = self.rows_of(x)
+
+    def rows_of(self, structure: Any) -> Any:
+        """Return this share's rows of a batch."""
+        return rows_between(structure, self.start, self.stop)
+
+    def padded(self, output: tf.Tensor, most_rows: Any) -> tf.Tensor:
+        """Return this share's rows of an output at their place among zeros, `most_rows` in all."""
+        around = [[self.begin, most_rows - self.begin - self.size]] + [[0, 0]] * (output.shape.rank - 1)
+        padded = tf.pad(output[: self.size], around)
+        padded.set_shape([most_rows if isinstance(most_rows, int) else None, *output.shape[1:]])
+        return padded
+
+    def seed(self, gradient: Any) -> tf.Tensor:
+        """Return this share's rows of a gradient by an output, zero for the row that counts nothing."""
+        own = tf.convert_to_tensor(gradient)[self.start : self.stop]
+        if isinstance(self.size, int) and self.size > 0:
+            return own
+        return tf.where(self.size > 0, own, tf.zeros_like(own))
+
+    def weight(self, dtype: tf.DType) -> tf.Tensor:
+        """Return which part of the batch's rows are in this share."""
+        return tf.cast(self.size, dtype) / tf.cast(self.rows, dtype)
+
+
 Masks = dict[tuple[int, int], tf.Tensor]
 """The mask of a whole batch by layer and by how often the layer has been called before."""
 

@@ -27,52 +27,28 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import replicas as keras_replicas
 from overlap_train._keras import training as keras_training
-from overlap_train._training.parts import BeginPart, Outputs, leaves_of, row_count, whole_batch_dropout
+from overlap_train._training.own_rows import OwnShare, read_by_all
+from overlap_train._training.parts import (
+    BeginPart,
+    Outputs,
+    Share,
+    leaves_of,
+    row_count,
+    rows_between,
+    whole_batch_dropout,
+)
 from overlap_train._training.step import Batch, Logs, StepFunction
-from overlap_train._training.strategy import Replicas
+from overlap_train._training.strategy import Replicas, shares_of
 
 __all__ = [
     "OwnReplicaStep",
     "ReplicaStep",
-    "Share",
     "SingleReplicaStep",
     "add_shared",
     "added",
     "make_step",
     "number_type",
-    "rows_between",
 ]
-
-
-class Share:
-    """A replica's rows of the inputs; at least one, because not every model takes none."""
-
-    def __init__(self, x: Any, rows: Any, begin: Any, size: Any) -> None:
-        self.rows, self.begin, self.size = rows, begin, size
-        if isinstance(rows, int):
-            self.start, self.stop = min(begin, rows - 1), max(begin + size, min(begin, rows - 1) + 1)
-        else:
-            self.start = tf.minimum(begin, rows - 1)
-            self.stop = tf.maximum(begin + size, self.start + 1)
-        self.x = rows_between(x, self.start, self.stop)
-
-    def padded(self, output: tf.Tensor, most_rows: Any) -> tf.Tensor:
-        """Return this share's rows of an output at their place among zeros, `most_rows` in all."""
-        around = [[self.begin, most_rows - self.begin - self.size]] + [[0, 0]] * (output.shape.rank - 1)
-        padded = tf.pad(output[: self.size], around)
-        padded.set_shape([most_rows if isinstance(most_rows, int) else None, *output.shape[1:]])
-        return padded
-
-    def seed(self, gradient: Any) -> tf.Tensor:
-        """Return this share's rows of a gradient by an output, zero for the row that counts nothing."""
-        own = tf.convert_to_tensor(gradient)[self.start : self.stop]
-        if isinstance(self.size, int) and self.size > 0:
-            return own
-        return tf.where(self.size > 0, own, tf.zeros_like(own))
-
-    def weight(self, dtype: tf.DType) -> tf.Tensor:
-        """Return which part of the batch's rows are in this share."""
-        return tf.cast(self.size, dtype) / tf.cast(self.rows, dtype)
 
 
 def number_type(dtype: tf.DType) -> tf.DType:
@@ -96,10 +72,6 @@ def added(parts: Sequence[Any]) -> Any:
     values = tf.concat([part.values for part in parts], axis=0)
     indices = tf.concat([part.indices for part in parts], axis=0)
     return tf.IndexedSlices(values, indices, parts[0].dense_shape)
-
-
-def rows_between(structure: Any, begin: Any, end: Any) -> Any:
-    return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[begin:end], structure)
 
 
 def make_step(
@@ -153,8 +125,8 @@ class OwnReplicaStep:
     def __call__(self, batch: Batch) -> Logs:
         """Make one step. Called while tracing, on the training thread, outside any replica."""
         strategy = self.replicas.strategy
-        shares = self.replicas.own_shares(row_count(leaves_of(batch)[0]))
-        parts = {r: rows_between(batch, begin, begin + size) for r, (begin, size) in shares.items()}
+        shares = shares_of(row_count(leaves_of(batch)[0]), self.replicas.count)
+        parts = [rows_between(batch, begin, begin + size) for begin, size in shares]
 
         def run() -> Logs:
             return self.function(parts[_replica_number()])
@@ -177,20 +149,21 @@ class ReplicaStep:
         """Make one step. Called while tracing, on the training thread, outside any replica."""
         model, strategy = self.model, self.replicas.strategy
         x = keras.utils.unpack_x_y_sample_weight(batch)[0]
-        shares = self.replicas.own_shares(row_count(leaves_of(x)[0]))
         rows = row_count(leaves_of(x)[0])
+        shares = shares_of(rows, self.replicas.count)
         logs: list[Logs] = []
         with contextlib.ExitStack() as patches:
             begin_part = whole_batch_dropout(model, patches)
             begin_losses = keras_replicas.keep_added_losses_apart(keras_models.flat_layers(model), patches)
             patches.enter_context(keras_replicas.gradients_already_reduced(model.optimizer))
-            own = {r: Share(x, rows, begin, size) for r, (begin, size) in shares.items()}
 
             def run() -> None:
-                number = _replica_number()
-                replica = _Replica(
-                    model, self.replicas, own[number], begin_part, begin_losses, self.most_rows
-                )
+                number, replicas = _replica_number(), self.replicas
+                if replicas.own_rows:
+                    share: Share = OwnShare(x, replicas, number)
+                else:
+                    share = Share(x, rows, *shares[number])
+                replica = _Replica(model, replicas, share, begin_part, begin_losses, self.most_rows)
                 counts = number == self.replicas.first
                 found = replica.train(batch, counts=counts)
                 if counts:
@@ -215,6 +188,7 @@ class _Replica:
         self._model = model
         self._count = replicas.count
         self._several_hosts = replicas.hosts.count > 1
+        self._own_rows = replicas.own_rows
         self._on_cpus = all("CPU" in device for device in replicas.devices)
         self._waits = replicas.hosts.waits if _replica_number() == replicas.first else None
         self._most_rows = most_rows
@@ -226,13 +200,15 @@ class _Replica:
     def train(self, batch: Batch, *, counts: bool) -> Logs:
         """Make this replica's part of a step; the one that `counts` updates the metrics and returns them."""
         model, share = self._model, self._share
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         self._begin_part(share.rows, share.start, share.stop, {})
         added = self._begin_losses()
         with tf.GradientTape() as tape:
             outputs = Outputs(keras_training.forward(model, share.x))
         terms = [term for _, term in added]
         whole, total = self._exchange(outputs.tensors, terms)
+        if self._own_rows:
+            batch = self._gathered_batch(batch)
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         layers = [layer for layer, _ in added]
 
         y_pred, by_output, by_term, direct = self._loss_gradients(
@@ -304,6 +280,13 @@ class _Replica:
             tensor.set_shape([rows if isinstance(rows, int) else None, *leaf.shape[1:]])
         return [*whole, summed[len(outputs) :]]
 
+    def _gathered_batch(self, batch: Batch) -> Batch:
+        """Return what the loss and the metrics read of the batches of all hosts."""
+        own = self._share.rows_of(read_by_all(self._model, batch))
+        *whole, _ = self._gathered_from_hosts(leaves_of(own), [])
+        rest = iter(whole)
+        return keras.tree.map_structure(lambda leaf: None if leaf is None else next(rest), own)
+
     def _sum_over_replicas(self, tensors: Sequence[Any]) -> list[Any]:
         """Sum each tensor over the replicas; sparse ones stay sparse, in the order of the rows."""
         if self._several_hosts:
@@ -318,7 +301,12 @@ class _Replica:
 
     def _all_reduced(self, tensors: Sequence[Any]) -> list[Any]:
         def reduce() -> list[Any]:
-            return list(self._context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors)))
+            summed = dict[int, Any]()
+            for dtype in dict.fromkeys(t.dtype for t in tensors):  # TensorFlow sends those of a call as one
+                places = [i for i, t in enumerate(tensors) if t.dtype == dtype]
+                sent = [tensors[i] for i in places]
+                summed |= zip(places, self._context.all_reduce(tf.distribute.ReduceOp.SUM, sent), strict=True)
+            return [summed[i] for i in range(len(tensors))]
 
         if not tensors:
             return []

@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from overlap_train._keras import replicas as keras_replicas
-from overlap_train.parallel.hosts import EvaluatorTask, make_hosts
+from overlap_train.parallel.hosts import EvaluatorTask, has_own_rows, make_hosts
 
-__all__ = ["Replicas", "find_strategy"]
+__all__ = ["Replicas", "find_strategy", "shares_of"]
 
 
 _SUPPORTED = (
@@ -28,6 +28,8 @@ class Replicas:
         self.strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
         self.hosts = make_hosts(strategy)
+        self.own_rows = has_own_rows(strategy)
+        self.most_rows: int | None = None  # of a batch of all hosts, where each has its own rows
         self.serves = isinstance(strategy, EvaluatorTask)  # the evaluator of a cluster, which trains nothing
 
     @property
@@ -48,23 +50,6 @@ class Replicas:
     def scope(self) -> Any:
         """Return the strategy's scope; a no-op where it is the present one already."""
         return self.strategy.scope()
-
-    def own_shares(self, rows: Any) -> dict[int, tuple[Any, Any]]:
-        """Return the first row and the number of rows of each replica, by its number.
-
-        The shares differ by one row at most; the first replicas have the larger ones. `rows` is an int, or
-        int32[] where it is not known while tracing.
-        """
-        small, larger = rows // self.count, rows % self.count
-        least = min if isinstance(rows, int) else tf.minimum
-        return {
-            replica: (
-                replica * small + least(replica, larger),
-                small
-                + (int(replica < larger) if isinstance(rows, int) else tf.cast(replica < larger, tf.int32)),
-            )
-            for replica in range(self.count)
-        }
 
     def check_model(self, model: keras.Model) -> None:
         """Raise ValueError unless the strategy's scope made the model and an optimizer that it can use."""
@@ -113,7 +98,7 @@ class Replicas:
 
     def check_batch(self, batch_size: int | None) -> None:
         """Raise ValueError if a full batch has fewer rows than there are replicas."""
-        if batch_size is not None and batch_size < self.count:
+        if batch_size is not None and batch_size < self.count and not self.own_rows:
             raise ValueError(
                 f"batch_size is {batch_size}, and {self.count} replicas are to share each batch; pass a "
                 f"batch_size of at least {self.count}: it is that of all replicas together"
@@ -123,6 +108,18 @@ class Replicas:
         """Whether any variable was made outside the strategy's scope."""
         created_in_scope = self.strategy.extended.variable_created_in_scope
         return not all(created_in_scope(v.value) for v in variables if isinstance(v, keras.Variable))
+
+
+def shares_of(rows: Any, count: int) -> list[tuple[Any, Any]]:
+    """Return the first row and the number of rows of each of `count` replicas.
+
+    The shares differ by one row at most; the first replicas have the larger ones. `rows` is an int, or
+    int32[] where it is not known while tracing.
+    """
+    small, larger = rows // count, rows % count
+    if isinstance(rows, int):
+        return [(r * small + min(r, larger), small + int(r < larger)) for r in range(count)]
+    return [(r * small + tf.minimum(r, larger), small + tf.cast(r < larger, tf.int32)) for r in range(count)]
 
 
 def find_strategy(model: keras.Model, strategy: Any) -> Replicas | None:

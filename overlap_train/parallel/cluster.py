@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train.errors import ClusterConfigError
-from overlap_train.parallel.hosts import EvaluatorTask
+from overlap_train.parallel.hosts import EvaluatorTask, give_own_rows
 
 __all__ = ["TrainingHosts", "join_cluster", "program_digest"]
 
@@ -37,8 +37,13 @@ class TrainingHosts(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # 
         return tf.train.ClusterSpec({job: hosts for job, hosts in jobs.items() if job != "evaluator"})
 
 
-def join_cluster(resolver: Any = None) -> tf.distribute.Strategy:
+def join_cluster(resolver: Any = None, *, own_rows: bool = False) -> tf.distribute.Strategy:
     """Return the strategy of all hosts; call it first in the program, on each of them.
+
+    With `own_rows`, each host gives `fit` training data of its own, such as `dataset.shard(hosts, index)` in
+    batches of a size of its own: a step's batch is what all of them give. An epoch ends when all have given
+    everything. Loss and metrics are those of the whole batches. Else all hosts give the same data, of which
+    each computes its rows. Validation data is the same on all hosts in either case.
 
     `TF_CONFIG` may name one `evaluator` in addition to the hosts that train. On that host another strategy is
     returned, under which `Trainer.fit` does not train: with the directory of
@@ -47,21 +52,27 @@ def join_cluster(resolver: Any = None) -> tf.distribute.Strategy:
     Args:
         resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as `SlurmClusterResolver()`; None
             reads `TF_CONFIG`.
+        own_rows: whether each host's training data is its own; the same on all hosts.
 
     Returns:
         A MultiWorkerMirroredStrategy, or on the evaluator a strategy for its single device.
 
     Raises:
-        TypeError: `resolver` is no resolver.
+        TypeError: `resolver` is no resolver, or `own_rows` no bool.
         ClusterConfigError: `TF_CONFIG` or the resolver's cluster is missing or wrong, or this host's port is
             taken. It is also a ValueError.
     """
+    if not isinstance(own_rows, bool):
+        raise TypeError(f"own_rows must be a bool; got {type(own_rows).__name__}")
     cluster, task_type, index = _read_tf_config() if resolver is None else _read_resolver(resolver)
     if task_type == "evaluator":
         return EvaluatorTask()
     _require_free(cluster[task_type][index], f"{task_type} {index}")
     training = TrainingHosts() if "evaluator" in cluster else resolver
-    return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=training)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=training)
+    if own_rows:
+        give_own_rows(strategy)
+    return strategy
 
 
 def program_digest() -> str:

@@ -7,6 +7,7 @@ The first argument is a JSON object of what varies, the second a directory for w
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -28,6 +29,55 @@ def slowed(dataset, seconds: float):
         return tf.ensure_shape(x_out, x.shape), tf.ensure_shape(y_out, y.shape)
 
     return dataset.map(slowly)
+
+
+def in_batches(data, size: int):
+    """Returns rows as a `PyDataset`, which does not say how many a batch has."""
+    import keras
+
+    class Rows(keras.utils.PyDataset):
+        def __len__(self):
+            return -(-len(data[0]) // size)
+
+        def __getitem__(self, index):
+            return tuple(part[index * size : (index + 1) * size] for part in data)
+
+    return Rows()
+
+
+def own_batches(case: dict, x, y, index: int):
+    """Returns what one host of several passes of the rows that they share; one alone passes what all do.
+
+    `own_rows` says how many of the rows each host has, and `own_batch` in batches of how many.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    ends = np.cumsum([0, *case["own_rows"]])
+    parts = [slice(*pair) for pair in itertools.pairwise(ends)]
+    weights = np.linspace(0.5, 1.5, len(x), dtype="float32")
+    sizes = case["own_batch"]
+    if case["hosts"] > 1:
+        own, size = parts[index], sizes[index]
+        data = x[own], y[own], weights[own]
+        if case.get("source") == "pydataset":
+            return in_batches(data, size), None, {"shuffle": False}
+        if case.get("source") == "arrays":
+            return *data[:2], {"sample_weight": data[2], "batch_size": size, "shuffle": False}
+        return tf.data.Dataset.from_tensor_slices(data).batch(size), None, {}
+
+    def batches():
+        for number in range(max(-(-n // size) for n, size in zip(case["own_rows"], sizes, strict=True))):
+            taken = np.concatenate(
+                [
+                    np.arange(part.start, part.stop)[number * size : (number + 1) * size]
+                    for part, size in zip(parts, sizes, strict=True)
+                ]
+            )
+            yield x[taken], y[taken], weights[taken]
+
+    spec = [tf.TensorSpec([None, *a.shape[1:]], a.dtype) for a in (x, y, weights)]
+    return tf.data.Dataset.from_generator(batches, output_signature=tuple(spec)), None, {}
 
 
 def build_callbacks(case: dict, directory: Path) -> list:
@@ -106,7 +156,8 @@ def main(case: dict, directory: Path) -> None:
     from tests.networks import arrays
 
     evaluator = case.get("evaluator", False)
-    strategy = join_cluster() if case["hosts"] > 1 or evaluator else None
+    own_rows = {"own_rows": True} if "own_rows" in case else {}
+    strategy = join_cluster(**own_rows) if case["hosts"] > 1 or evaluator else None
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = build_model(case)
     task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0, "type": ""}}'))["task"]
@@ -123,6 +174,8 @@ def main(case: dict, directory: Path) -> None:
         rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
         x, y = rows.map(lambda x, y: (x + tf.random.uniform(tf.shape(x)), y)), None
         data = {"shuffle": False}
+    if "own_rows" in case:
+        x, y, data = own_batches(case, x, y, index)
     if "batch_takes_s" in case:
         x = slowed(x, case["batch_takes_s"][index])
     meeting = EvaluatorPolicy(directory / "shared", wait_s=case.get("wait_s", 60)) if evaluator else None

@@ -88,6 +88,11 @@ def test_a_resolver_that_does_not_know_its_place_is_refused(jobs, task_type, tas
         _read_resolver(resolver)
 
 
+def test_who_has_its_own_rows_says_so_by_a_bool():
+    with pytest.raises(TypeError, match="own_rows must be a bool; got str"):
+        join_cluster(own_rows="yes")
+
+
 def test_what_is_no_resolver_is_refused():
     with pytest.raises(TypeError, match="resolver must be a ClusterResolver or None; got str"):
         _read_resolver("slurm")

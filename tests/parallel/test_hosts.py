@@ -173,6 +173,36 @@ def test_two_hosts_give_the_result_of_one_nightly(name, tmp_path):
     assert_same_result(run(tmp_path / "two", **case), one)
 
 
+OWN_ROWS = {
+    "uneven": {"own_rows": [150, 53], "own_batch": [20, 12], "optimizer": "sgd", "plateau": True},
+    "no rows in the end": {"hosts": 4, "own_rows": [100, 60, 40, 3], "own_batch": [16, 8, 12, 5]},
+    "sparse gradients": {"own_rows": [130, 73], "own_batch": [20, 12], "model": "looking_up"},
+    "subclassed": {"own_rows": [96, 96], "own_batch": [16, 16], "model": "subclassed"},
+    "arrays": {"own_rows": [120, 53], "own_batch": [16, 12], "source": "arrays"},
+    "batches of unknown size": {"own_rows": [120, 83], "own_batch": [16, 16], "source": "pydataset"},
+}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", OWN_ROWS)
+@pytest.mark.by_default("uneven")
+def test_hosts_that_bring_rows_of_their_own_train_as_one_that_has_them_all(name, tmp_path):
+    """Weighted rows of different numbers in batches of different sizes; epochs end together."""
+    case = {"hosts": 2, "epochs": 4, "optimizer": "adam", **OWN_ROWS[name]}
+    one = run(tmp_path / "one", **case | {"hosts": 1})
+    assert_same_result(run(tmp_path / "many", **case), one, hosts=case["hosts"])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_such_hosts_go_on_each_with_its_own_rows(victim, tmp_path):
+    case = {"epochs": 8, **OWN_ROWS["uneven"]}
+    one = run(tmp_path / "one", hosts=1, **case)
+    codes = kill_one(tmp_path / "two", victim, 2, **case)
+    assert codes[victim] == -signal.SIGKILL
+    assert_same_result(run(tmp_path / "two", resume=True, **case), one)
+
+
 @pytest.mark.parametrize(
     ("case", "message"),
     [

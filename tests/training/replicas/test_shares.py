@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._training.replicas import Share, add_shared, number_type, rows_between
+from overlap_train._training.parts import Share, rows_between
+from overlap_train._training.replicas import add_shared, number_type
 
 X = tf.constant(np.arange(10.0).reshape(5, 2), tf.float32)
 ROWS = 5

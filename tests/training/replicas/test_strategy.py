@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._training.strategy import Replicas, find_strategy
+from overlap_train._training.strategy import Replicas, find_strategy, shares_of
 from overlap_train.parallel.hosts import EvaluatorTask
 from tests.networks import arrays, sequential
 from tests.parallel.together import ThreadHost
@@ -39,10 +39,8 @@ def replicas_of(count):
     ],
 )
 def test_shares_are_runs_that_differ_by_one_row_at_most(count, rows, shares):
-    own = replicas_of(count).own_shares(rows)
-    assert list(own) == list(range(count))
-    assert list(own.values()) == shares
-    while_tracing = replicas_of(count).own_shares(tf.constant(rows)).values()
+    assert shares_of(rows, count) == shares
+    while_tracing = shares_of(tf.constant(rows), count)
     assert [(int(first), int(size)) for first, size in while_tracing] == shares
 
 
