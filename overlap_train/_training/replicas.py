@@ -85,14 +85,14 @@ def make_step(
     """Return the step of a global batch on several replicas, all of them.
 
     `stock` says that `function` is Keras's own `train_step`. On several hosts, calls of many steps need to
-    know the most rows of a batch, and a custom step is a ValueError.
+    know the most rows of a batch. A custom step is a ValueError where a host may bring no rows.
     """
     if stock:
         return ReplicaStep(model, replicas, most_rows)
-    if replicas.hosts.count > 1:
+    if replicas.own_rows:
         raise ValueError(
-            "a train_step of your own cannot be trained on several hosts yet; override compute_loss or a "
-            "layer instead, or train on the devices of one host"
+            "a train_step of your own would be run without rows where a host's data has ended; override "
+            "compute_loss instead, or give all hosts the same data (own_rows=False)"
         )
     return OwnReplicaStep(replicas, function)
 

@@ -124,6 +124,27 @@ def tell(case: dict):
     return Arming() if "arm_at" in case else Telling()
 
 
+def with_own_step():
+    """Returns a model whose `train_step` clips the gradients that it gets and makes logs of its own."""
+    import keras
+    import tensorflow as tf
+
+    class OwnStep(keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_weights)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+            return {"loss": loss, "squared": loss * loss}
+
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((12,))
+    model = OwnStep(inputs, keras.layers.Dense(4)(keras.layers.Dense(16, "relu")(inputs)))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
 def build_model(case: dict):
     import keras
 
@@ -133,6 +154,8 @@ def build_model(case: dict):
         model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         return model
+    if case.get("model") == "own step":
+        return with_own_step()
     if case.get("model") == "subclassed":
         return subclassed("adam", keras.layers.LayerNormalization)
     optimizers = {
@@ -162,7 +185,7 @@ def main(case: dict, directory: Path) -> None:
         model = build_model(case)
     task = json.loads(os.environ.get("TF_CONFIG", '{"task": {"index": 0, "type": ""}}'))["task"]
     index = case["hosts"] if task["type"] == "evaluator" else task["index"]
-    x, y = arrays(203, case.get("seeds", [0] * 5)[index])
+    x, y = arrays(case.get("rows", 203), case.get("seeds", [0] * 5)[index])
     data = {"batch_size": case.get("batch_sizes", [32] * 5)[index]}
     if case.get("source") == "dataset":
         x, y = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(203, seed=3).batch(32), None

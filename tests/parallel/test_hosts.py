@@ -173,6 +173,28 @@ def test_two_hosts_give_the_result_of_one_nightly(name, tmp_path):
     assert_same_result(run(tmp_path / "two", **case), one)
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("hosts", [2, pytest.param(4, marks=pytest.mark.nightly)])
+def test_a_train_step_of_one_s_own_gets_the_gradients_of_all_hosts(hosts, tmp_path):
+    """Its logs are means over replicas, of losses that Keras has divided by their number."""
+    case = {"model": "own step", "rows": 192, "epochs": 3}
+    one, many = run(tmp_path / "one", hosts=1, **case), run(tmp_path / "many", hosts=hosts, **case)
+    history = json.loads((one / "history0.json").read_text())
+    for host in range(hosts):
+        own = json.loads((many / f"history{host}.json").read_text())
+        np.testing.assert_allclose(np.multiply(own["loss"], hosts), history["loss"], rtol=1e-5)
+        with np.load(one / "final0.npz") as expected, np.load(many / f"final{host}.npz") as actual:
+            for name in expected.files:
+                np.testing.assert_allclose(actual[name], expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_train_step_of_one_s_own_is_refused_where_a_host_may_have_no_rows(tmp_path):
+    case = {"model": "own step", "own_rows": [96, 60], "own_batch": [16, 16], "epochs": 2}
+    assert all(finish(tmp_path, start(tmp_path, **case)))
+    for host in (0, 1):
+        assert "a train_step of your own would be run without rows" in errors(tmp_path, host)
+
+
 OWN_ROWS = {
     "uneven": {"own_rows": [150, 53], "own_batch": [20, 12], "optimizer": "sgd", "plateau": True},
     "no rows in the end": {"hosts": 4, "own_rows": [100, 60, 40, 3], "own_batch": [16, 8, 12, 5]},
