@@ -61,8 +61,6 @@ def build_resumer(
     """
     policy, feed, settings = request.checkpoints, request.feed, request.settings
     assert policy is not None
-    if policy.every_steps is not None and settings.hosts.count > 1:
-        raise ValueError("CheckpointPolicy(every_steps=...) is for one host; leave it out on several")
     _require_findable(request, drawing)
     require_storable([*state.variables, *feed.drawn_variables])
     _say_not_stored(step, feed, say)

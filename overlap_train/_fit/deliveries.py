@@ -256,12 +256,15 @@ class Deliveries:
     def may_checkpoint(self) -> bool:
         """Whether a checkpoint can be written between two steps.
 
-        Where epochs wait, whose snapshots it would hold, the data must be able to go back to all of them.
+        Where epochs wait, whose snapshots it would hold, the data must be able to go back to all of them,
+        and no other host may need them.
         """
-        if self.resumer is None or self.hosts.count > 1 or self.stops or self.hooks.keep_batches:
+        if self.resumer is None or self.stops or self.hooks.keep_batches:
             return False  # nothing holds the hooks of batches that are still to be called
         feed = self.cursor.feed
-        everywhere = self.backlog.blocks and feed.rewindable and not feed.drawn_variables
+        everywhere = (
+            self.hosts.count == 1 and self.backlog.blocks and feed.rewindable and not feed.drawn_variables
+        )
         return not len(self.backlog) or everywhere
 
     def checkpoint_due(self) -> bool:

@@ -329,7 +329,7 @@ class ElsewhereSuite(ValidationSuite):
                 "a callback's on_test_begin set stop_evaluating, and the evaluator makes whole validations: "
                 "set it in no callback of a training with an evaluator"
             )
-        return _unpacked(self._hosts.from_chief(self._evaluator.evaluate(values)))[name]
+        return _unpacked(self.hosts.from_chief(self._evaluator.evaluate(values)))[name]
 
     def draws_anew(self, name: str) -> bool:
         """Whether the batches of a set are drawn anew for each validation, which nobody knows."""
@@ -340,7 +340,7 @@ class ElsewhereSuite(ValidationSuite):
     ) -> dict[str, ValidationResult]:
         outcomes = self._outcomes(validation)
         spans += [outcome.span for outcome in outcomes]
-        results = _unpacked(self._hosts.from_chief(outcomes[0].result if outcomes else None))
+        results = _unpacked(self.hosts.from_chief(outcomes[0].result if outcomes else None))
         for result in results.values():
             if not result.metrics:
                 keras_data.warn_out_of_data()

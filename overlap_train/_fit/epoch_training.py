@@ -87,7 +87,7 @@ class EpochTraining:
         steps = self._group if grouped else self.pace.steps()
         asked = self.interrupts.received is not None
         if self.hosts.count > 1:
-            table = self.hosts.numbers([steps, asked])
+            table = self.hosts.numbers([self._capped(steps), asked])  # checkpoints are the chief's
             stop, steps = bool(table[:, 1].any()), int(table[0, 0])
         else:
             stop = asked

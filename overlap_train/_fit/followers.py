@@ -27,7 +27,6 @@ from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
 from overlap_train._training.strategy import Replicas
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train.errors import CheckpointMismatchError
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.hosts import Hosts
@@ -226,13 +225,6 @@ class SharedDelivery:
         return elsewhere
 
 
-def _refuse_to_begin(epoch: int, *, ahead: bool) -> None:
-    raise CheckpointMismatchError(
-        f"the checkpoint was written inside epoch {epoch + 1} of a training on one host; resume it there, or "
-        "give another directory to start afresh"
-    )
-
-
 class SharedStart:
     """Starts all hosts from the checkpoint that the chief has found.
 
@@ -256,8 +248,13 @@ class SharedStart:
         begin_epoch: Callable[..., None],
     ) -> StartPoint | None:
         resumer = self._resumer
+
+        def begin(epoch: int, *, ahead: bool) -> None:  # what it changes goes to the others with the rest
+            for callback in callbacks:
+                callback.on_epoch_begin(epoch, {})
+
         own = self._hosts.chief_first(
-            lambda: resumer.start(state, cursor, callbacks, _refuse_to_begin) if resumer else None
+            lambda: resumer.start(state, cursor, callbacks, begin) if resumer else None
         )
         history = self._model.history
         told = None
@@ -347,14 +344,17 @@ def _rowless(feed: Feed) -> str:
 
 def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbacks.Callback]) -> None:
     """Refuses what would depend on one host's clock."""
-    if policy.every_steps is not None:
-        raise ValueError("ValidationPolicy(every_steps=...) is for one host; leave it out on several")
     if policy.backlog != "block":
         raise ValueError(
             f"ValidationPolicy(backlog={policy.backlog!r}) lets a host's clock decide what is validated; "
             "use 'block' on several hosts"
         )
     for callback in callbacks:
+        if policy.every_steps is not None and callable(getattr(callback, "on_step_validation", None)):
+            raise ValueError(
+                f"{type(callback).__name__}.on_step_validation would be called on the chief alone; "
+                "leave it out"
+            )
         if isinstance(callback, keras.callbacks.SwapEMAWeights):
             raise ValueError("SwapEMAWeights changes weights before a validation; it is for one host")
     check_without_batches(callbacks)

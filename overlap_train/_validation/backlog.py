@@ -112,7 +112,7 @@ class StepValidations:
 
     def after(self, before: int, step: int, take: Callable[[], Snapshot]) -> None:
         """Begins a validation if one is due, and collects what is finished."""
-        if self._pending is not None and self._pending.ready():
+        if self._pending is not None and self.suite.hosts.all(self._pending.ready()):
             self._finish()
         if before // self.every_steps != step // self.every_steps:
             self.wait()

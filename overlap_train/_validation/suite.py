@@ -45,7 +45,7 @@ class ValidationSuite:
         hosts: Hosts | None = None,
         pool: CallersThread | WorkerPool | None = None,
     ) -> None:
-        self._hosts = hosts if hosts is not None else SingleHost()
+        self.hosts = hosts if hosts is not None else SingleHost()
         self._sets = {named.name: named for named in sets}
         self._on_error = on_error
         self._pool = pool
@@ -150,7 +150,7 @@ class ValidationSuite:
 
     def hold(self) -> None:
         """Lets no worker begin before `admit`, or for a moment."""
-        seconds = _HOLD_S if self._hosts.count == 1 else _HOLD_TOGETHER_S
+        seconds = _HOLD_S if self.hosts.count == 1 else _HOLD_TOGETHER_S
         for pool in (self._pool, *self._function_pools):
             if pool is not None:
                 pool.hold(seconds)
@@ -280,7 +280,7 @@ class ValidationSuite:
             outcomes = validation.outcomes()
         except ValidationWorkerError as error:
             failed = error
-        messages = self._hosts.gather(None if failed is None else str(failed))
+        messages = self.hosts.gather(None if failed is None else str(failed))
         if failed is not None:
             raise failed
         for host, message in enumerate(messages):

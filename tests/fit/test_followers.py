@@ -13,7 +13,7 @@ from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import CursorState
 from overlap_train._fit.followers import SharedStart, deliver_together
 from overlap_train._snapshot import ModelState
-from overlap_train.errors import CheckpointMismatchError, HostMismatchError
+from overlap_train.errors import HostMismatchError
 from overlap_train.records import ValidationResult
 from tests.fit import parts
 from tests.parallel.together import ThreadHost, on_hosts
@@ -217,7 +217,7 @@ class Found:
         return StartPoint(3, 12, False, {"loss": 1.0}, 1, cursor.state())
 
 
-def started(places, **options):
+def started(places, callbacks=(), **options):
     found = Found(places[0], **options)
     cursors = [parts.cursor(), parts.cursor()]
     for place in places:
@@ -227,7 +227,7 @@ def started(places, **options):
         place = places[host.index]
         start = SharedStart(host, place.model, None if host.index else found)
         start.accept(["callback"])
-        return start.start(place.state, cursors[host.index], [], lambda epoch: None)
+        return start.start(place.state, cursors[host.index], callbacks, lambda epoch: None)
 
     results = on_hosts(work)
     assert found.rewound == ["callback"]
@@ -257,8 +257,9 @@ def test_without_a_checkpoint_all_begin_anew(places):
     assert [place.kernel for place in places] == [1.0, 1.0]
 
 
-def test_a_checkpoint_inside_an_epoch_is_for_the_one_host_that_wrote_it(places):
-    (own, other), _ = started(places, inside=True)
-    assert isinstance(own, CheckpointMismatchError)
-    assert "inside epoch 4 of a training on one host" in str(own)
-    assert isinstance(other, HostMismatchError)
+def test_in_an_epoch_that_goes_on_the_chiefs_hooks_of_its_beginning_are_called(places):
+    begun = []
+    hook = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append((epoch, logs)))
+    points, _ = started(places, inside=True, callbacks=[hook])
+    assert begun == [(3, {})]
+    assert points[0] == points[1]

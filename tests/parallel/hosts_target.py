@@ -174,7 +174,7 @@ def main(case: dict, directory: Path) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from overlap_train import EvaluatorPolicy, Trainer, ValidationPolicy
+    from overlap_train import CheckpointPolicy, EvaluatorPolicy, Trainer, ValidationPolicy
     from overlap_train.parallel import join_cluster
     from tests.networks import arrays
 
@@ -202,7 +202,9 @@ def main(case: dict, directory: Path) -> None:
     if "batch_takes_s" in case:
         x = slowed(x, case["batch_takes_s"][index])
     meeting = EvaluatorPolicy(directory / "shared", wait_s=case.get("wait_s", 60)) if evaluator else None
-    policy = ValidationPolicy(max_lag=case.get("max_lag", 1), workers=2, evaluator=meeting)
+    lag, every = case.get("max_lag", 1), case.get("validated_every")
+    policy = ValidationPolicy(max_lag=lag, workers=2, evaluator=meeting, every_steps=every)
+    resume = CheckpointPolicy(directory / "checkpoints", every_steps=case.get("written_every"))
     trainer = Trainer(model, validation=policy)
     history = trainer.fit(
         x,
@@ -213,7 +215,7 @@ def main(case: dict, directory: Path) -> None:
         validation_batch_size=10,
         callbacks=[*build_callbacks(case, directory), tell(case)],
         verbose=0,
-        resume=directory / "checkpoints" if case.get("resume") else None,
+        resume=resume if case.get("resume") else None,
     )
     np.savez(
         directory / f"final{index}.npz",
@@ -222,6 +224,8 @@ def main(case: dict, directory: Path) -> None:
     validated_by = sorted({span.thread for span in trainer.recorder.spans() if span.name == "validate"})
     (directory / f"validated_by{index}.json").write_text(json.dumps(validated_by))
     (directory / f"messages{index}.json").write_text(json.dumps(list(trainer.messages)))
+    inside = [(each.step, dict(each.metrics)) for each in trainer.step_validations]
+    (directory / f"inside{index}.json").write_text(json.dumps(inside))
     slow = [account.slow_host for account in trainer.accounts]
     (directory / f"slow{index}.json").write_text(json.dumps(slow))
     evaluation = trainer.evaluate(*arrays(91, 1), batch_size=10, verbose=0, return_dict=True)

@@ -195,6 +195,33 @@ def test_a_train_step_of_one_s_own_is_refused_where_a_host_may_have_no_rows(tmp_
         assert "a train_step of your own would be run without rows" in errors(tmp_path, host)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("evaluator", [False, True])
+def test_validations_inside_epochs_are_those_of_one_host(evaluator, tmp_path):
+    case = {"optimizer": "sgd", "plateau": True, "validated_every": 3}
+    one = run(tmp_path / "one", hosts=1, **case)
+    two = run(tmp_path / "two", evaluator=evaluator, **case)
+    assert_same_result(two, one)
+    expected = json.loads((one / "inside0.json").read_text())
+    assert len(expected) > 8
+    for host in (0, 1):
+        inside = json.loads((two / f"inside{host}.json").read_text())
+        assert [step for step, _ in inside] == [step for step, _ in expected]
+        for (_, own), (_, theirs) in zip(inside, expected, strict=True):
+            assert own == pytest.approx(theirs, rel=1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_killed_inside_an_epoch_they_go_on_from_a_checkpoint_there(tmp_path):
+    case = {"optimizer": "sgd", "plateau": True, "written_every": 3, "max_lag": 0}
+    one = run(tmp_path / "one", hosts=1, **case)
+    for victim, delay_s in enumerate((0.15, 0.2)):
+        directory = tmp_path / f"two{victim}"
+        kill_one(directory, victim, 2, delay_s, **case)
+        assert_same_result(run(directory, resume=True, **case), one)
+
+
 OWN_ROWS = {
     "uneven": {"own_rows": [150, 53], "own_batch": [20, 12], "optimizer": "sgd", "plateau": True},
     "no rows in the end": {"hosts": 4, "own_rows": [100, 60, 40, 3], "own_batch": [16, 8, 12, 5]},
