@@ -84,6 +84,7 @@ def test_what_is_skipped_for_want_of_a_library_runs_with_the_clients():
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
+@pytest.mark.nightly
 def test_a_library_that_is_absent_is_named(tmp_path):
     """The child says what it lacks, and does not fail."""
     sys.path.insert(0, str(ROOT))

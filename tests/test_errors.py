@@ -221,6 +221,7 @@ def test_causes_in_a_circle_end():
     assert moved.__cause__.__cause__ is None
 
 
+@pytest.mark.nightly
 def test_every_error_leaves_a_pool_of_processes():
     with interpreters.forkserver().Pool(1) as pool:
         waited = [(kind, pool.apply_async(raise_made, [kind.__name__])) for kind in KINDS]

@@ -39,6 +39,7 @@ def test_a_fit_writes_nothing_outside_its_cache_and_the_given_directories(tmp_pa
     assert list((tmp_path / "home").iterdir()) == list((tmp_path / "cwd").iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_a_fit_without_a_home_or_a_cache_is_one(tmp_path):
     nowhere = tmp_path / "nowhere"
     nowhere.write_text("a file, in which no folder can be made")

@@ -158,6 +158,7 @@ def test_both_runs_of_a_suite_agree(tmp_path):
     assert len(call["variables"]) == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_a_test_of_a_shape_alone_has_its_numbers_compared(tmp_path, monkeypatch, capsys):
     (tmp_path / "other_data.py").write_text(OTHER_DATA)
@@ -199,6 +200,7 @@ def test_numbers_that_stock_keras_comes_to_by_chance_are_taken(tmp_path, monkeyp
     assert not repeated(name, [])
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 def test_a_test_that_ends_the_process_costs_itself_only(tmp_path):
     journal = tmp_path / "stock.jsonl"

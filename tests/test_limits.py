@@ -17,6 +17,7 @@ CASES = [
 ]
 
 
+@pytest.mark.by_default("forks")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_a_fit_is_as_ever_or_refused(case, tmp_path):
     said = forked.run(case, tmp_path, said=tmp_path.parent / f"{tmp_path.name}.said")

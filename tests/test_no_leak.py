@@ -60,7 +60,7 @@ def fit(data, plan):
         ("dataset", ExecutionPlan()),
     ],
 )
-@pytest.mark.by_default("arrays-plan2", "dataset-plan4")
+@pytest.mark.by_default("dataset-plan4")
 def test_a_dropped_model_leaves_no_graph_behind(data, plan):
     fit(data, plan)
     keras.backend.clear_session()
@@ -74,7 +74,7 @@ def test_a_dropped_model_leaves_no_graph_behind(data, plan):
 @pytest.mark.parametrize("validate", [False, True], ids=["", "validated"])
 @pytest.mark.parametrize("data", ["arrays", "in their order", "dataset", "validation_split"])
 @pytest.mark.parametrize("seed", [None, 3], ids=["no seed", "seed"])
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("seed-arrays-")
 def test_a_second_fit_and_evaluate_make_no_pipeline_and_no_graph(monkeypatch, data, validate, seed):
     """Both take most of a short call, and TensorFlow keeps something of each pipeline for good."""
     tf.random.set_seed(seed)

@@ -233,6 +233,7 @@ def test_a_metric_of_unknown_state_is_evaluated_by_one_worker():
     assert model.history.history["val_largest"] == [3.0, 3.0]
 
 
+@pytest.mark.by_default("arrays")
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
 @pytest.mark.parametrize("data", ["arrays", "unknown length", "unknown length, a step a call", "eager"])
 def test_custom_train_and_test_steps_with_logs_of_their_own(data):
@@ -343,6 +344,7 @@ def test_a_stop_inside_an_epoch_begins_no_other_epoch():
     assert_same_weights(models[1], models[0])
 
 
+@pytest.mark.nightly
 def test_states_of_recurrent_layers_go_through_training_and_validation_as_under_keras():
     """They belong to no list of the model's variables; a validation begins with those of the training."""
 

@@ -51,7 +51,7 @@ ROLLED_BACK = ["raw_variable", "two_optimizers", "hidden_teacher", "generator_la
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name not in ROLLED_BACK])
-@pytest.mark.by_default("stateful_random", "grouped_steps", "validation_changes_the_model")
+@pytest.mark.by_default("validation_changes_the_model")
 def test_a_callback_that_sets_what_the_step_reads_is_obeyed_at_once(name):
     trainer = compared(BUILDERS[name], lambda d: [TurnKnob(), ReadMetrics(d / "metrics.notes")])
     found = reasons(trainer)
@@ -78,6 +78,7 @@ def test_a_rollback_takes_what_is_outside_the_model_back_and_what_is_set_there_i
     assert not reasons(trainer)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", ["raw_variable", "two_optimizers", pytest.param("closure_loss", marks=pytest.mark.nightly)]
 )
@@ -331,6 +332,7 @@ def test_a_test_function_of_the_users_own_is_called():
     assert "makes its test function itself" in reasons(trainer)[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:Even though the .*run_functions_eagerly")
 def test_functions_that_run_eagerly_are_eager_steps():
     tf.config.run_functions_eagerly(True)
@@ -380,6 +382,7 @@ SCALES = [(1, 64), (2, 70)]
 MORE_SCALES = [(1, 70), (2, 64), (4, 64), (4, 70)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("growth", "rows"),
     [*SCALES, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_SCALES)],

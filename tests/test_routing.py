@@ -426,6 +426,7 @@ def test_data_that_a_trainer_refuses_is_left_to_keras():
     compared(lambda model: model.evaluate(X, Y, batch_size=0, verbose=0))
 
 
+@pytest.mark.nightly
 def test_data_that_is_divided_among_replicas_is_left_to_keras():
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
 
@@ -443,6 +444,7 @@ def test_data_that_is_divided_among_replicas_is_left_to_keras():
         Trainer(model).fit(distributed(model, 2), verbose=0)
 
 
+@pytest.mark.nightly
 def test_a_train_function_set_on_the_model_is_left_to_keras():
     calls = []
 

@@ -408,6 +408,7 @@ def part(name, argument, shown):
     return zlib.crc32(f"{name} {argument} {shown}".encode()) % 8 == 0
 
 
+@pytest.mark.by_default("unet")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_a_part_of_the_values_is_taken_or_refused_by_name(name):

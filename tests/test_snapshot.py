@@ -60,7 +60,7 @@ def assert_equal(values, expected):
 
 
 @pytest.mark.parametrize(("name", "jit"), CASES)
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("Lion-graph")
 def test_a_snapshot_shares_the_buffers_and_no_step_changes_it(name, jit):
     model = model_of(getattr(keras.optimizers, name)(), jit)
     steps = compiled_steps(model)
@@ -98,6 +98,7 @@ def test_training_on_from_a_restored_snapshot_repeats_itself():
     assert_equal(state.read(), first)
 
 
+@pytest.mark.nightly
 def test_every_variable_is_in_one_group_and_seeds_are_among_them():
     model = subclassed()
     model.fit(X, Y, verbose=0)

@@ -121,6 +121,7 @@ def link(distribution: importlib.metadata.Distribution, packages: Path) -> None:
             place.symlink_to(Path(distribution.locate_file(name)).resolve())
 
 
+@pytest.mark.nightly
 def test_the_wheel_brings_the_command(wheel):
     with zipfile.ZipFile(wheel) as file:
         name = next(name for name in file.namelist() if name.endswith("entry_points.txt"))
@@ -169,6 +170,7 @@ def test_the_wheel_trains_where_no_extra_is_installed(wheel, tmp_path):
     assert done.stdout.endswith("trained\n")
 
 
+@pytest.mark.by_default("wheel-False")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("kind", "there"), [("wheel_with_library", True), ("wheel", False)])
 def test_the_doctor_agrees_with_what_the_wheel_has_brought(kind, there, request, tmp_path):

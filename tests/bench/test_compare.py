@@ -192,7 +192,7 @@ def test_an_interrupted_comparison_says_how_to_go_on(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "soak"])
-@pytest.mark.by_default("scheduling", "start")
+@pytest.mark.by_default("start")
 def test_the_help_waits_for_no_tensorflow_and_prints_nothing_else(name):
     program = (
         "import runpy, sys\n"

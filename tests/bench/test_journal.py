@@ -185,6 +185,7 @@ def _links(text):
     return [part.split(")")[0] for part in text.split("](")[1:] if not part.startswith(("..", "http"))]
 
 
+@pytest.mark.nightly
 def test_zero_copy(tmp_path, monkeypatch, log, published):
     def prepare(note):
         def hand_overs(sizes, *, budget_s):
@@ -291,6 +292,7 @@ def test_comparison_writes_its_results(tmp_path, capsys):
     assert "4 KiB, `as_tensor_misaligned`" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 def test_all_ways_train_alike(tmp_path):
     path = tmp_path / "images.npy"

@@ -77,6 +77,7 @@ def test_a_sample_counts_what_is_there(tmp_path):
 DAILY = ("failing callback", "routed", "shared memory", "scheduled")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=() if k in DAILY else pytest.mark.nightly) for k in soak_work.KINDS]
 )
@@ -85,6 +86,7 @@ def test_each_kind_of_work(kind, tmp_path):
     soak_work.KINDS[kind](random.Random(1), tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed", "ignore:Early stopping conditioned")
 def test_kept_models_are_traced_no_more_after_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(soak_work, "_KEPT", deque())

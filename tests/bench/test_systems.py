@@ -26,6 +26,7 @@ def run(workload, system, cache_dir, *, whole=False):
     return compare_child.train(workload, system, whole=whole, **job)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("system", DEFAULT_SYSTEMS)
 # The paper's and the overlapped one are run below.
 @pytest.mark.by_default("keras-numpy")
@@ -52,6 +53,7 @@ def test_trainer_is_timed_for_as_many_validations_as_trainings(tmp_path):
     assert any(note.startswith("plan: ") for note in contender.outcome().notes)
 
 
+@pytest.mark.nightly
 def test_a_whole_run_is_timed_from_before_the_system_is_built(tmp_path, monkeypatch):
     times_s, contender = [], SYSTEMS["overlap"].load()
     build, train = contender.__init__, contender.train
@@ -72,6 +74,7 @@ def test_a_whole_run_is_timed_from_before_the_system_is_built(tmp_path, monkeypa
     assert figures["hidden_s"] is not None
 
 
+@pytest.mark.nightly
 def test_papers_scheme_scores_the_weights_that_its_epoch_ended_with(tmp_path):
     workload = replace(WORKLOADS["mlp"], quick_sizes=(1_280, 320))
     contender = SYSTEMS["paper"].load()(workload, workload.task(tmp_path, quick=True), threads=2)

@@ -72,7 +72,7 @@ STOCK = {
 )
 @pytest.mark.parametrize("name", STOCK)
 # `all_together` has those that are left to the night, too.
-@pytest.mark.by_default("checkpoint_batches-1", "backup-1", "swap_ema-1", "all_together-1")
+@pytest.mark.by_default("backup-1")
 def test_stock_callbacks_do_what_they_do_under_keras(name, max_lag, tmp_path):
     build = ema_model if "ema" in name else fast_learner
     theirs = pooled(build)
@@ -117,7 +117,7 @@ TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
     [EPOCH_HOOKS, EPOCH_HOOKS + TEST_BATCH_HOOKS, EPOCH_HOOKS + BATCH_HOOKS + TEST_BATCH_HOOKS],
     ids=["epochs", "validation batches", "everything"],
 )
-@pytest.mark.by_default("epochs", "everything")
+@pytest.mark.by_default("everything")
 def test_a_callback_sees_the_events_and_numbers_of_keras(hooks):
     x, y = arrays(70)
     arguments = dict(epochs=3, batch_size=16, validation_data=arrays(40, 1), verbose=0)

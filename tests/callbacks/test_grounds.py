@@ -131,7 +131,7 @@ def cut_rate(callback):
 
 @pytest.mark.parametrize("change", [attribute, global_name, method, cut_rate])
 # A test above shows for each way that it is noticed.
-@pytest.mark.by_default("global_name", "cut_rate")
+@pytest.mark.by_default("cut_rate")
 def test_an_epoch_that_ran_ahead_of_a_change_is_trained_again(change, monkeypatch):
     def trained(fit):
         monkeypatch.setitem(globals(), "HOOK", quiet)

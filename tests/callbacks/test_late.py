@@ -173,6 +173,7 @@ def test_metrics_that_are_set_as_an_epoch_begins_are_named():
     assert float(scene.model.metrics[0].result()) == 3.0
 
 
+@pytest.mark.nightly
 def test_the_epoch_that_a_checkpoint_callback_notes_is_never_seen_ahead(tmp_path):
     class Looks(kc.Callback):
         def __init__(self, other):

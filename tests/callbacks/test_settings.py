@@ -160,6 +160,7 @@ def test_of_two_callbacks_of_a_class_the_one_that_stays_is_known_by_its_settings
         assert Settings(now).known(["EarlyStopping"] * 2, noted(loss, accuracy)) == expected
 
 
+@pytest.mark.nightly
 def test_a_resumed_fit_stops_where_keras_stops(tmp_path):
     class Halves(Patient):
         def on_epoch_end(self, epoch, logs=None):

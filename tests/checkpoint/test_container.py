@@ -61,6 +61,7 @@ JSON = st.recursive(
 
 
 # Numbers that JSON rounds or lacks.
+@pytest.mark.nightly
 @example({"big": 2**53 + 1, "huge": -(10**300), "inf": [math.inf, -math.inf], "nan": math.nan, "zero": -0.0})
 @given(meta=st.dictionaries(st.text(), JSON))
 @settings(max_examples=50, deadline=None)

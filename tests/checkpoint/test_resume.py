@@ -373,7 +373,7 @@ class Compiles(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
 @pytest.mark.parametrize("last", [1, 3])
-@pytest.mark.by_default("1-on_epoch_begin", "3-on_epoch_end")
+@pytest.mark.by_default("1-on_epoch_begin")
 def test_behind_a_callback_that_compiles_a_training_begins_before_it(tmp_path, hook, last):
     """What is compiled is in no checkpoint: one from behind it would train on as compiled at first."""
 
@@ -495,7 +495,7 @@ def recurrent() -> keras.Model:
 
 
 @pytest.mark.parametrize("make", [recurrent, WithoutShape, TwoOptimizers])
-@pytest.mark.by_default("WithoutShape", "TwoOptimizers")
+@pytest.mark.by_default("TwoOptimizers")
 def test_an_eager_training_goes_on_with_all_that_its_steps_use(tmp_path, make):
     def made():
         set_random_seed(4)

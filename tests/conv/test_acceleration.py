@@ -47,7 +47,7 @@ class Subclassed(keras.Model):
 
 
 @pytest.mark.parametrize(("build", "layers"), [(sequential, 2), (functional, 1), (Subclassed, 1)])
-@pytest.mark.by_default("sequential-2", "Subclassed-1")
+@pytest.mark.by_default("Subclassed-1")
 def test_weights_and_training_stay_what_they_were(build, layers: int) -> None:
     results = []
     for swap in (False, True):

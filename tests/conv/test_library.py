@@ -111,6 +111,7 @@ def run(installed, cache):
     return done.stdout.split()[-2:]
 
 
+@pytest.mark.nightly
 def test_it_is_loaded_without_a_compiler_and_without_a_cache(installed):
     cache = installed / "cache"
     assert run(installed, cache) == ["True", "True"]

@@ -52,6 +52,7 @@ def test_cuda_kernels_under_the_emulator(toolchain, build_directory, target: str
     assert ": 0 of" in run(build(toolchain, build_directory, target))
 
 
+@pytest.mark.nightly
 def test_cuda_kernels_as_they_are_are_right_under_the_emulator(test_object, tmp_path) -> None:
     program = tmp_path / "cuda_kernels_test"
     compile_alone(test_object, conv_build.NATIVE_SOURCES / "conv_emulated.cc", "-o", program)

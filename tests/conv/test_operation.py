@@ -135,6 +135,7 @@ def test_relu_and_bias_are_differentiated_together(algorithm: str) -> None:
         assert relative(ours, theirs) < 5e-6
 
 
+@pytest.mark.by_default("VALID-auto")
 @pytest.mark.parametrize("algorithm", ["direct", "winograd", "auto"])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_gradients_agree_with_finite_differences(algorithm: str, padding: str) -> None:

@@ -128,6 +128,7 @@ print("accepted", library.helps_accepted())
 """
 
 
+@pytest.mark.by_default("0")
 @pytest.mark.parametrize("helpers", ["0", "1", "5"])
 def test_help_changes_no_bit_from_run_to_run(native, helpers: str) -> None:
     environment = os.environ | {"OVERLAP_TRAIN_CONV_HELPERS": helpers}

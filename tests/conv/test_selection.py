@@ -114,6 +114,7 @@ def test_timing_leaves_random_numbers_alone() -> None:
         assert (a.numpy() == b.numpy()).all()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("native")
 def test_an_unknown_batch_is_marked_in_the_report() -> None:
     @tf.function(input_signature=[tf.TensorSpec([None, 6, 6, 2])])

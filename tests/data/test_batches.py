@@ -111,7 +111,7 @@ def expected(kind):
 
 @pytest.mark.parametrize("kind", [arrays, datasets, generators])
 # Arrays are in the next test.
-@pytest.mark.by_default("datasets", "generators")
+@pytest.mark.by_default("generators")
 def test_the_numbers_are_those_of_data_prepared_beforehand(kind):
     model, history = expected(kind)
     trainer = Trainer(build(), preprocess=scale, validation=ValidationPolicy(workers=2))
@@ -121,6 +121,7 @@ def test_the_numbers_are_those_of_data_prepared_beforehand(kind):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.by_default("plan2")
 @pytest.mark.parametrize("plan", [{"batch_splits": 2}, {"jit": True}, {"loop": "iterator"}])
 def test_every_way_to_execute_the_steps_prepares_the_batches(plan):
     _, history = expected(arrays)

@@ -287,6 +287,7 @@ def test_batches_of_any_kind_are_kept_as_they_are():
     assert stream.draw() is None
 
 
+@pytest.mark.nightly
 def test_what_goes_through_batches_is_the_same_for_other_data_of_the_same_kind_and_holds_none():
     """Compiled evaluations are kept by it: else each fit would compile its own, or read old data."""
     same = make(X, Y, batch_size=5), make(X + 1, Y, batch_size=5)

@@ -39,6 +39,7 @@ def somewhere_else(tmp_path, monkeypatch):
     monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", lambda threads: None)
 
 
+@pytest.mark.by_default("docs/command_line.md")
 @pytest.mark.timeout(900)  # one page compiles the convolution, if no other test has
 @pytest.mark.parametrize("page", PAGES, ids=[name_of(page) for page in RUN])
 def test_the_blocks_of_a_page_run_in_order(page, somewhere_else):

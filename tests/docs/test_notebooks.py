@@ -13,6 +13,7 @@ from tests.docs.pages import ROOT
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 # The other's code is in docs/custom_evaluation.md and an example, too.
 @pytest.mark.by_default("five_minutes")

@@ -74,6 +74,7 @@ def custom_evaluation(load, monkeypatch):
     return example
 
 
+@pytest.mark.nightly
 def test_custom_evaluation_tells_of_every_epoch(custom_evaluation, capsys):
     custom_evaluation.main(["example"])
     printed = capsys.readouterr().out
@@ -112,6 +113,7 @@ def test_unet_tiled_draws_shapes_that_are_what_their_masks_say(load):
     np.testing.assert_array_equal(data.images, example.draw_shapes(20, 24, 31, seed=1).images)
 
 
+@pytest.mark.nightly
 def test_unet_tiled_saves_its_picture(tmp_path):
     sizes = ["--epochs=1", "--images=16", "--height=24", "--width=31", "--widths=4,8"]
     places = [f"--output_dir={tmp_path}", f"--data_dir={tmp_path}"]
@@ -122,6 +124,7 @@ def test_unet_tiled_saves_its_picture(tmp_path):
     assert (tmp_path / "predictions.png").stat().st_size > 1000
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("one_at_a_time", [False, True])
 @pytest.mark.by_default("True")
 def test_multi_dnn_serves_everything_and_writes_a_timeline(load, one_at_a_time, tmp_path, capsys):
@@ -138,6 +141,7 @@ def test_multi_dnn_serves_everything_and_writes_a_timeline(load, one_at_a_time, 
     assert {event["args"]["device"] for event in events if event["ph"] == "X"} == {"CPU:0"}
 
 
+@pytest.mark.nightly
 def test_zero_copy_inference_copies_nothing_and_classifies_alike(load, capsys):
     copy, shared = load("zero_copy_inference").main(["--runs", "2", "--size", "32", "--device", "CPU:0"])
     assert (copy.name, copy.bytes_copied) == ("copy", 32 * 32 * 3 * 4)

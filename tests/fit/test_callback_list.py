@@ -100,6 +100,7 @@ DATA = {
 }
 
 
+@pytest.mark.by_default("dataset")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
 def test_an_evaluation_ends_with_the_line_of_keras(data):
@@ -113,7 +114,7 @@ def test_an_evaluation_ends_with_the_line_of_keras(data):
 
 @pytest.mark.parametrize("steps", [None, 4])
 @pytest.mark.parametrize("options", [{"steps_per_execution": 4}, {"run_eagerly": True}])
-@pytest.mark.by_default("options0-4", "options1-None")
+@pytest.mark.by_default("options1-None")
 def test_so_it_does_in_groups_and_step_by_step(options, steps):
     model = sequential()
     model.compile("sgd", model.loss, metrics=["accuracy"], **options)

@@ -118,6 +118,7 @@ def test_sets_functions_steps_and_rollbacks_are_those_of_one_process(named, tmp_
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.nightly
 def test_callbacks_that_listen_to_test_batches_or_swap_weights_see_what_they_would(tmp_path):
     heard = []
 

@@ -50,6 +50,7 @@ def test_nothing_is_trained_and_nobody_is_told(tmp_path):
     assert trainer.accounts == []
 
 
+@pytest.mark.nightly
 def test_a_fit_after_it_gives_what_it_would_have_given():
     histories = []
     for explained in (False, True):

@@ -286,7 +286,7 @@ def overlaps(trainer):
 
 
 @pytest.mark.parametrize("make", SHARED)
-@pytest.mark.by_default("module", "in_a_cell", "in_the_environment", "in_a_c_value")
+@pytest.mark.by_default("in_the_environment")
 def test_whatever_both_change_gives_the_numbers_of_keras_ahead_of_the_validation(make):
     def arguments(_):
         change = make()
@@ -328,6 +328,7 @@ def levels_of_the_validation():
     return Levelled(3, settings), Rising(2, settings)
 
 
+@pytest.mark.by_default("levels_of_the_validation")
 @pytest.mark.parametrize("make", [one_stream, levels, levels_of_the_validation])
 def test_a_stream_or_a_level_of_both_gives_the_numbers_of_keras(make):
     def arguments(_):

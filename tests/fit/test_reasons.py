@@ -106,6 +106,7 @@ class SetsFirst(keras.callbacks.Callback):
         self.model.layers[-1].scale = 3.0
 
 
+@pytest.mark.by_default("arrays")
 @pytest.mark.parametrize("kind", ["arrays", "shuffled", "PyDataset"])
 def test_a_fit_that_overlaps_is_not_changed(kind):
     class Batches(keras.utils.PyDataset):

@@ -75,6 +75,7 @@ def test_the_check_says_what_a_failing_test_says(tmp_path, monkeypatch) -> None:
     assert row["last_words"] == ["1 of 9 results is wrong"]
 
 
+@pytest.mark.nightly
 @needs_compiler
 @pytest.mark.parametrize("direction", cuda_library.DIRECTIONS)
 def test_the_emulated_kernels_give_numbers_where_their_results_go(library, direction) -> None:

@@ -113,6 +113,7 @@ def test_stages_that_fail_or_die_do_not_keep_the_others_from_running(tmp_path) -
     assert verdict(states, []) == 1
 
 
+@pytest.mark.nightly
 def test_stage_that_hangs_is_ended_and_keeps_its_rows(tmp_path, impatient) -> None:
     """The stage has five seconds to write its row, and would then wait for ever."""
     assert target.make_run(tmp_path, ["hangs"], limit_s=5).go() == {"hangs": "partial"}

@@ -89,7 +89,7 @@ def compared(build, *, overlaps=True, epochs=5, callbacks=list, policy=None, **a
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.by_default("lstm", "draws", "counts")
+@pytest.mark.by_default("draws")
 def test_what_a_validation_adds_is_there_when_the_training_goes_on(name):
     model, expected = compared(MODELS[name])
     if name == "counts":
@@ -115,7 +115,7 @@ CASES = {
 
 @pytest.mark.filterwarnings("ignore:.* conditioned on metric")
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.by_default("a rollback", "a dataset")
+@pytest.mark.by_default("a dataset")
 def test_it_is_so_whatever_ends_or_undoes_an_epoch(case):
     compared(MODELS["draws"], **CASES[case])
     compared(MODELS["lstm"], **CASES[case])
@@ -136,6 +136,7 @@ IN_STEP = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", IN_STEP)
 @pytest.mark.by_default("drawn anew")
 def test_where_it_cannot_be_counted_the_validation_is_made_in_step(case):
@@ -167,6 +168,7 @@ class SetsCount(kc.Callback):
         counted.n.assign(100 * epoch)
 
 
+@pytest.mark.nightly
 def test_what_a_metric_counts_is_its_own():
     def build():
         model = MODELS["counts"]()
@@ -185,6 +187,7 @@ class Reads(kc.Callback):
         self.seen.append(int(self.model.seen))
 
 
+@pytest.mark.nightly
 def test_a_hook_before_the_validation_finds_what_the_one_before_has_left():
     seen = []
     compared(MODELS["counts"], overlaps=False, callbacks=lambda: [Reads(seen)])
@@ -223,6 +226,7 @@ def test_of_two_sets_of_which_one_may_be_drawn_anew_each_follows_the_other():
     assert_same_history(found[1], found[0])
 
 
+@pytest.mark.nightly
 def test_an_evaluation_and_a_second_fit_draw_on():
     results = []
     for ours in (False, True):
@@ -236,6 +240,7 @@ def test_an_evaluation_and_a_second_fit_draw_on():
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_resumed_training_draws_on(tmp_path):
     settings = {"validation_data": VALIDATION, "verbose": 0, "batch_size": 16}
     whole = Trainer(MODELS["draws"]()).fit(X, Y, epochs=4, **settings).history

@@ -99,6 +99,7 @@ SEQUENCES = [
 ]
 
 
+@pytest.mark.by_default("layers2-shape2-lion")
 @pytest.mark.parametrize(
     ("layers", "shape", "optimizer"),
     [
@@ -113,6 +114,7 @@ def test_stock_layers_and_optimizers_do_nothing_such(layers, shape, optimizer):
     assert effects(model.train_step, (tf.TensorSpec([None, *shape]), tf.TensorSpec([None, 1]))) == []
 
 
+@pytest.mark.nightly
 def test_a_ctc_loss_does_nothing_such():
     """It calls functions by operations of their names."""
     inputs = keras.Input((8, 3))
@@ -122,6 +124,7 @@ def test_a_ctc_loss_does_nothing_such():
     assert effects(model.test_step, (tf.TensorSpec([None, 8, 3]), tf.TensorSpec([None, 3], tf.int32))) == []
 
 
+@pytest.mark.nightly
 def test_attention_lookups_and_awkward_models_do_nothing_such():
     x = keras.Input((6, 8))
     model = keras.Model(
@@ -176,7 +179,7 @@ class Inserts(keras.callbacks.Callback):
 @pytest.mark.parametrize("place", ["loss", "data", "validation data"])
 @pytest.mark.parametrize("kind", ["mutable", "anonymous", "dense"])
 # Each kind and each place once; nightly each kind in each place.
-@pytest.mark.by_default("mutable-loss", "anonymous-data", "dense-validation data")
+@pytest.mark.by_default("dense-validation data")
 def test_a_table_that_a_callback_changes_is_read_when_keras_reads_it(kind, place):
     x, y = networks.arrays(48)
     inner = networks.crossentropy()

@@ -134,6 +134,7 @@ def test_the_error_is_that_of_keras_and_the_note_says_what_the_data_lacks(data, 
     assert note in "".join(traceback.format_exception(actual))
 
 
+@pytest.mark.by_default("data0-note0-always")
 @needs_notes
 @pytest.mark.parametrize("overlap", ["auto", "always"])
 @pytest.mark.parametrize(

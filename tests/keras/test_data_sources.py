@@ -89,6 +89,7 @@ class Refills(keras.utils.PyDataset):
         return self.buffer, self.y[rows]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("offset", [16, 48])
 @pytest.mark.by_default("16")
 def test_a_dataset_that_refills_its_array_gives_the_numbers_of_keras(offset):

@@ -26,6 +26,7 @@ DOORS = {
 }
 
 
+@pytest.mark.by_default("tensorflow.python")
 @pytest.mark.parametrize("private", DOORS)
 def test_no_other_module_imports_private_modules(private):
     through = set()

@@ -23,6 +23,7 @@ def warned(run):
     return result, [str(warning.message) for warning in caught]
 
 
+@pytest.mark.by_default("epochs")
 @pytest.mark.parametrize("what", ["epochs", "steps"])
 def test_the_caps_for_debugging_are_those_of_fit_with_its_warning(what):
     """keras.config.max_epochs, max_steps_per_epoch; the latter caps an epoch of all batches too."""
@@ -76,6 +77,7 @@ def test_a_model_is_called_for_training_where_its_call_knows_that():
     assert (keras_training.forward(Plain(), X) == X).numpy().all()
 
 
+@pytest.mark.nightly
 def test_where_a_backup_lets_the_training_go_on(tmp_path):
     """Model._initial_epoch, which BackupAndRestore sets."""
     model = sequential()

@@ -81,6 +81,7 @@ def test_network_has_the_published_size_and_gives_a_distribution():
         inception_v1(input_shape=(16, 224, 3))
 
 
+@pytest.mark.nightly
 def test_weights_follow_the_seed_and_a_file(tmp_path):
     small = {"input_shape": (32, 32, 3), "num_classes": 4}
     first, same, other = (inception_v1(seed=seed, **small) for seed in (1, 1, 2))
@@ -108,6 +109,7 @@ def test_normalisation_equals_tensorflows():
         LocalResponseNormalization(depth=4)
 
 
+@pytest.mark.by_default("size1")
 @pytest.mark.parametrize("size", [(128, 191), (33, 47), (16, 16), (1, 5)])
 def test_output_has_the_size_of_the_image(size) -> None:
     for known in (size, (None, None)):

@@ -135,6 +135,7 @@ def test_span_shorter_than_a_pixel_is_wide_enough_to_be_seen(tmp_path, figures):
     assert pixels >= 1
 
 
+@pytest.mark.nightly
 def test_hundreds_of_thousands_of_short_spans_are_a_few_bars(tmp_path, figures):
     spans = [Span("train", "m", i * 1e-3, (i + 0.9) * 1e-3, i // 50_000) for i in range(200_000)]
     save_timeline(tmp_path / "t.png", spans)

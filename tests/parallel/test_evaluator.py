@@ -57,6 +57,7 @@ def release(chief):
     chief.stdin.flush()
 
 
+@pytest.mark.nightly
 def test_a_killed_evaluator_that_is_started_again_is_taken_back(tmp_path):
     one = run(tmp_path / "one", hosts=1, **PLATEAU)
     chief, evaluator = start_held(tmp_path / "apart", **PLATEAU)
@@ -68,6 +69,7 @@ def test_a_killed_evaluator_that_is_started_again_is_taken_back(tmp_path):
     assert_same_histories(tmp_path / "apart")
 
 
+@pytest.mark.nightly
 def test_a_killed_chief_that_is_started_again_finds_its_evaluator(tmp_path):
     one = run(tmp_path / "one", hosts=1, **PLATEAU)
     chief, evaluator = start_held(tmp_path / "apart", resume=True, **PLATEAU)

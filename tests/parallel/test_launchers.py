@@ -46,6 +46,7 @@ def accuracies(printed: str) -> dict[str, str]:
     return dict(re.findall(r"((?:worker|evaluator) \d): val_accuracy ([\d.]+)", printed))
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_four_processes_in_one_command_agree(tmp_path, monkeypatch):
     """Each is a fork of one that has TensorFlow imported; the nightly form runs the command itself."""

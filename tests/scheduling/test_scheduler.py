@@ -175,6 +175,7 @@ SIZES |= {"Xception": 75, "InceptionV3": 80, "InceptionResNetV2": 80}
 IN_PIECES = ("AlexNet", "VGG16", "ResNet50V2", "InceptionV3")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "cut"), [*((name, 1) for name in (*PAPERS, *TEN_MORE)), *((name, 3) for name in IN_PIECES)]
 )
@@ -218,7 +219,7 @@ def image(seed, count=1):
 
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"oracle"}))
 # Where the others place pieces is tested in policies/.
-@pytest.mark.by_default("paper", "heft")
+@pytest.mark.by_default("paper")
 def test_results_are_the_models_under_every_policy_layer_by_layer(policy):
     models = {f"m{i}": small_model(i) for i in range(2)}
     options = {"devices": TWO, "policy": policy, "segments": "layers", "profile": True}

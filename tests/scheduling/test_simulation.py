@@ -221,6 +221,7 @@ def test_core_imports_without_tensorflow():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.nightly
 def test_the_simulated_comparison_holds_its_bounds_and_marks_every_row():
     from overlap_train.models.alexnet import alexnet
     from overlap_train.scheduling.models import split_model

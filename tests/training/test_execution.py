@@ -38,6 +38,7 @@ def expected():
     return model
 
 
+@pytest.mark.by_default("plan1")
 @pytest.mark.parametrize(
     "plan",
     [
@@ -55,6 +56,7 @@ def test_plans_by_hand_equal_keras(plan, expected):
     networks.assert_same_weights(actual, expected)
 
 
+@pytest.mark.nightly
 def test_jit_keeps_the_averages_of_several_outputs():
     x, y = networks.functional_data(120)  # whole batches, so that XLA compiles one step
     expected, actual = networks.functional(), networks.functional()
@@ -105,6 +107,7 @@ def loops_of(model):
     return loops
 
 
+@pytest.mark.nightly
 def test_a_step_of_other_weights_is_not_taken_for_the_one_that_was_traced_and_kept():
     """Keras goes on with the trace of before `trainable` was set, until `compile`; so do we, and say it."""
     x, y = networks.arrays()
@@ -184,6 +187,7 @@ def test_a_long_run_of_tiny_steps_is_compiled_by_xla_and_trains_as_keras_does(mo
     assert "no XLA" in brief.messages[-1]
 
 
+@pytest.mark.nightly
 @pytest.mark.default_options
 def test_what_xla_cannot_compile_unasked_is_trained_without(monkeypatch):
     monkeypatch.setattr(execution, "_STEPS_THAT_PAY_XLA", 1)

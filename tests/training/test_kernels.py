@@ -124,7 +124,7 @@ TRAINED = {
 
 
 @pytest.mark.parametrize(("make", "data", "plan", "said"), TRAINED.values(), ids=TRAINED)
-@pytest.mark.by_default("in memory", "in parts", "sparse gradients", "depthwise")
+@pytest.mark.by_default("sparse gradients")
 def test_training_on_fast_kernels_is_that_of_keras(make, data, plan, said):
     validation = tuple(part[:20] for part in data)
     arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": validation}
@@ -229,7 +229,7 @@ MORE_ADAMS = [(name, not scaled) for name, scaled in EACH_ADAM]
 @pytest.mark.parametrize(
     ("name", "scaled"), [*EACH_ADAM, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_ADAMS)]
 )
-@pytest.mark.by_default("adamw-True", "schedule-False")
+@pytest.mark.by_default("adamw-True")
 def test_training_with_fused_adam_is_that_of_keras(name, scaled):
     def make():
         return keras.optimizers.LossScaleOptimizer(ADAMS[name]()) if scaled else ADAMS[name]()
@@ -302,6 +302,7 @@ def deep(layers=13):
     return sequence(keras.Input((6, 6, 2)), *hidden, *head, optimizer=keras.optimizers.Adam())
 
 
+@pytest.mark.by_default("13-1")
 @pytest.mark.default_options
 @pytest.mark.parametrize(("layers", "epochs"), [(4, 34), (13, 1)])
 def test_long_runs_and_models_of_many_parts_train_on_the_faster_operations(monkeypatch, layers, epochs):
@@ -313,6 +314,7 @@ def test_long_runs_and_models_of_many_parts_train_on_the_faster_operations(monke
     np.testing.assert_allclose(ours.history["loss"][0], theirs.history["loss"][0], rtol=1e-3)
 
 
+@pytest.mark.by_default("short")
 @pytest.mark.default_options
 @pytest.mark.parametrize(
     ("layers", "plan"), [(4, ExecutionPlan()), (13, ExecutionPlan(kernels="keras"))], ids=["short", "asked"]
@@ -323,6 +325,7 @@ def test_short_runs_of_few_parts_and_who_asks_for_it_keep_the_last_bit_of_keras(
     assert not [message for message in trainer.messages if "fast" in message]
 
 
+@pytest.mark.nightly
 @needs_library
 def test_convolutions_that_nobody_has_timed_are_tensorflows():
     selection.clear_timings()

@@ -146,6 +146,7 @@ def check(case):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.nightly
 @settings(max_examples=1, **SETTINGS)
 @example(PLAIN | {"kind": "LSTM"})
 @example(PLAIN | {"kind": "GRU", "zero_output_for_mask": True, "return_sequences": False})
@@ -163,6 +164,7 @@ def test_outputs_gradients_and_states_are_those_of_keras_nightly(case):
     check(case)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.by_default("LSTM")
 def test_gradients_of_gradients_are_those_of_keras(kind):
@@ -265,6 +267,7 @@ def expected():
     return model
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("loop", ["in_memory", "iterator"])
 @pytest.mark.by_default("iterator")
 def test_training_is_that_of_keras(loop, expected):

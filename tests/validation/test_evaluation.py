@@ -134,6 +134,7 @@ def recording(evaluator):
     return ran
 
 
+@pytest.mark.by_default("streamed")
 @pytest.mark.parametrize("kind", ["arrays", "cached", "streamed"])
 def test_warming_up_draws_no_batch_and_leaves_no_trace(kind):
     model, seen = built(), []

@@ -35,6 +35,7 @@ from tests.validation.calling import (
 # What a function gets
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.by_default("1")
 def test_it_has_keras_s_settings_of_the_thread_that_called_fit(lag, tmp_path, capsys):
@@ -64,6 +65,7 @@ def test_it_has_keras_s_settings_of_the_thread_that_called_fit(lag, tmp_path, ca
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.nightly
 def test_a_function_may_evaluate_read_the_optimizer_and_return_nested_values():
     def report(model):
         metrics = model.evaluate(X, Y, verbose=0, return_dict=True)
@@ -115,6 +117,7 @@ def test_the_model_is_private_shares_memory_and_is_the_same_object_each_time():
         assert [address(b) for b in buffers] == [address(memoryview(v)) for v in values]
 
 
+@pytest.mark.nightly
 def test_a_copy_disturbs_no_random_state_and_no_name():
     def numbers():
         import random

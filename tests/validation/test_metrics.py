@@ -34,6 +34,7 @@ def compiled(metrics):
     return model
 
 
+@pytest.mark.by_default("<lambda>0")
 @pytest.mark.parametrize(
     "build", [*(getattr(keras.metrics, n) for n in BINARY + REGRESSION), *FITTED.values()]
 )
@@ -177,6 +178,7 @@ def given(model):
     return x, y if model.output_shape[-1] == CLASSES else y[:, None]
 
 
+@pytest.mark.by_default("a layer that is not known")
 @pytest.mark.parametrize("name", [*JOINED, *ALONE])
 def test_batches_are_joined_only_where_all_adds_up_over_rows(name):
     model = {**JOINED, **ALONE}[name]()
@@ -229,6 +231,7 @@ BATCHWISE = {  # a model, and shapes of labels and weights for each row
 }
 
 
+@pytest.mark.by_default("a softmax along the rows")
 @pytest.mark.parametrize("name", BATCHWISE)
 def test_numbers_that_depend_on_the_batch_are_those_of_the_users_batches(name):
     build, label_shape, weight_shape = BATCHWISE[name]
@@ -246,6 +249,7 @@ def test_numbers_that_depend_on_the_batch_are_those_of_the_users_batches(name):
         np.testing.assert_allclose(actual[key], wanted[key], rtol=1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("rows", "weighted"), [(1505, False), (1505, True), (1504, True), (100, False), (100, True)]
 )

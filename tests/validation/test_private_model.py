@@ -81,6 +81,7 @@ def with_vocabulary():
     return model
 
 
+@pytest.mark.by_default("sequential")
 @pytest.mark.parametrize("build", [configured, adapted, with_vocabulary, sequential])
 def test_what_is_set_or_adapted_later_is_part_of_the_copy(build):
     trainer = fit(build(), {"mean": mean_output}, max_lag=2)
@@ -136,6 +137,7 @@ def with_closure():
     return closure_loss()
 
 
+@pytest.mark.by_default("reads_live_weights-outside the model")
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
@@ -183,6 +185,7 @@ def test_what_a_model_computes_is_compared_with_its_copy(function, reason):
         _require_same_computation(*models, tf.TensorSpec([None, 3]))
 
 
+@pytest.mark.nightly
 def test_clone_makes_the_copy_of_such_a_model():
     function = EvaluationFunction(predicted_mean, clone=lambda: type(subclassed())())
     trainer = fit(subclassed(), {"mean": function}, max_lag=2)
@@ -216,6 +219,7 @@ def test_the_trained_model_is_no_clone_of_itself():
         fit(model, {"mean": EvaluationFunction(mean_output, clone=lambda: model)})
 
 
+@pytest.mark.nightly
 def test_a_function_in_step_may_change_the_training_as_a_callback_may():
     def halve(model):
         model.optimizer.learning_rate.assign(model.optimizer.learning_rate / 2)
@@ -239,6 +243,7 @@ def of_training(model):
     return [len(model.trainable_weights), len(optimizer.variables), float(optimizer.iterations)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("clone", [None, networks.sequential])
 @pytest.mark.by_default("sequential")
 def test_a_function_sees_which_layers_are_frozen_and_the_optimizer_of_the_others(clone):
@@ -256,6 +261,7 @@ class Freezes(keras.callbacks.Callback):
         self.model.layers[epoch].trainable = False
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.by_default("1")
 def test_a_function_sees_what_a_callback_has_frozen(lag):
@@ -365,7 +371,7 @@ def look(of):
 
 @pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end", "on_train_batch_end"])
 @pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.by_default("0-on_epoch_end", "1-on_epoch_begin", "0-on_train_batch_end")
+@pytest.mark.by_default("1-on_epoch_begin")
 def test_a_function_sees_the_model_as_a_callback_behind_the_epoch(hook, lag):
     expected = []
 

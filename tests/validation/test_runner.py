@@ -34,6 +34,7 @@ def dataset(size=16):
     return tf.data.Dataset.from_tensor_slices((X, Y)).batch(size)
 
 
+@pytest.mark.by_default("fewer batches than workers")
 @pytest.mark.parametrize(
     "data",
     [(X, Y), dataset(), dataset().filter(lambda x, y: True), dataset().shuffle(5, seed=1), dataset(50)],

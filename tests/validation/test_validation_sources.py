@@ -89,7 +89,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-@pytest.mark.by_default("before a batch", "in a file", "weights", "late", "traced anew")
+@pytest.mark.by_default("late")
 def test_arrays_that_a_hook_changes_in_place_are_read_when_keras_reads_them(case):
     hook, make, change, options = CHANGES[case]
 
@@ -101,6 +101,7 @@ def test_arrays_that_a_hook_changes_in_place_are_read_when_keras_reads_them(case
     compare(run)
 
 
+@pytest.mark.nightly
 def test_arrays_that_are_replaced_by_longer_ones():
     x, y = functional_data(64)
 
@@ -118,6 +119,7 @@ def test_arrays_that_are_replaced_by_longer_ones():
     compare(run, functional, POLICIES[:1])
 
 
+@pytest.mark.nightly
 def test_rows_that_validation_split_takes():
     def run(model, fit):
         x, y = arrays(64)
@@ -150,6 +152,7 @@ class Drawing(keras.utils.PyDataset):
         np.random.random()
 
 
+@pytest.mark.nightly
 def test_training_and_validation_that_draw_from_one_random_generator():
     logs = []
 

@@ -167,7 +167,7 @@ def ended(process):
     return process.returncode, out.strip().rpartition("\n")[2].split(":")[0], err
 
 
-@pytest.mark.by_default("generator", "native")
+@pytest.mark.by_default("generator")
 @pytest.mark.parametrize("line", DATA.values(), ids=DATA.keys())
 def test_data_that_never_comes_is_ended_by_sigterm(line, blocked):
     process = blocked(line)
@@ -176,7 +176,7 @@ def test_data_that_never_comes_is_ended_by_sigterm(line, blocked):
     assert code == -signal.SIGTERM, err
 
 
-@pytest.mark.by_default("epoch-SIGTERM", "epoch-SIGINT", "opening-SIGINT")
+@pytest.mark.by_default("opening-SIGINT")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 @pytest.mark.parametrize("line", PYTHON.values(), ids=PYTHON.keys())
 def test_python_that_never_returns_is_ended_by_the_first_signal(line, number, blocked):

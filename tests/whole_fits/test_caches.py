@@ -42,7 +42,7 @@ def asserted(batches, count=5):
     ],
     ids=["batches", "file", "rows", "mapped", "prefetched", "forbidden"],
 )
-@pytest.mark.by_default("batches", "rows", "forbidden")
+@pytest.mark.by_default("forbidden")
 def test_the_next_pass_has_the_order_that_it_has_by_keras(make, tmp_path):
     found = []
     for ours in (False, True):
@@ -76,7 +76,7 @@ FILES = {
 
 @pytest.mark.parametrize("policy", [AHEAD, ValidationPolicy(max_lag=0)], ids=["ahead", "in step"])
 @pytest.mark.parametrize("source", FILES)
-@pytest.mark.by_default("rows-ahead", "shuffled-in step", "without it-ahead", "forbidden-in step")
+@pytest.mark.by_default("rows-ahead")
 def test_the_file_of_a_cache_is_written_by_the_first_pass(source, policy, tmp_path):
     """So that the next pass reads it, and so does the next training."""
     found = []

@@ -54,14 +54,7 @@ SPLITS = [split, split_and_shuffled, by_batches, of_unknown_length, one_name, wi
 @pytest.mark.parametrize("policy", POLICIES, ids=["rollback", "continue"])
 @pytest.mark.parametrize("make", SPLITS)
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default(
-    "split_and_shuffled-rollback",
-    "of_unknown_length-rollback",
-    "by_batches-rollback",
-    "split-continue",
-    "one_name-rollback",
-    "within-rollback",
-)
+@pytest.mark.by_default("within-rollback")
 def test_it_is_written_by_the_training_and_read_by_the_validation(make, policy, tmp_path):
     found = []
     for ours in (False, True):

@@ -86,6 +86,7 @@ def test_compile_in_a_callback_is_the_type_error_of_keras(lag):
         trainer.fit(X, Y, epochs=4, verbose=0, validation_data=VALIDATION, callbacks=[Compile(["compile"])])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("also", [["compile", "function"], ["freeze", "function"]])
 # Compiling in a callback is tried by the test above, too.
 @pytest.mark.by_default("also1")
@@ -366,6 +367,7 @@ def test_data_of_unknown_size_is_not_counted_a_step_too_far():
     assert_same_history(model.history.history, known.history.history)
 
 
+@pytest.mark.by_default("one row")
 @pytest.mark.parametrize("shape", [(1, 16), (16, 2), (4, 2, 3)], ids=["one row", "more", "two axes more"])
 def test_validation_data_of_another_rank_than_before_is_evaluated_as_it_is(shape):
     """Keras up to 3.15 traces the second shape for any rank, and fails in a model that asks for it."""

@@ -113,7 +113,7 @@ def with_keras(source):
 
 @pytest.mark.parametrize("looks", [keeps_the_best, Looks], ids=["of Keras", "of the user"])
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.by_default("by_layers-of Keras", "by_a_generator-of Keras", "without_an_end-of the user")
+@pytest.mark.by_default("without_an_end-of the user")
 def test_callbacks_that_look_at_the_model_leave_alone_what_the_pipeline_draws(source, looks):
     trainer = Trainer(sequential(), validation=AHEAD, execution=SHORT_CALLS)
     fitted(trainer.fit, source, [looks()], epochs=4)
@@ -136,7 +136,7 @@ def ended_after(epochs):
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.by_default("by_layers", "by_a_count", "by_unusual_variables", "counted_in_steps")
+@pytest.mark.by_default("by_layers")
 def test_a_checkpoint_holds_what_had_been_drawn_by_its_epoch(source, tmp_path):
     def fit(epochs):
         trainer = Trainer(sequential(), validation=AHEAD, execution=SHORT_CALLS)
@@ -161,6 +161,7 @@ class Both(keras.Model):
         return self.dense(self.noise(x, training=training) if self.draws else x)
 
 
+@pytest.mark.by_default("False")
 @pytest.mark.parametrize("draws", [False, True])
 def test_a_layer_that_draws_for_the_data_and_the_model_is_in_step(draws):
     model = Both(draws=draws)
@@ -179,7 +180,7 @@ def halving():
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.by_default("by_layers", "by_a_count", "without_an_end")
+@pytest.mark.by_default("without_an_end")
 def test_a_rollback_and_an_early_end_leave_the_pipeline_where_keras_has_it(source):
     found = []
     for ours in (False, True):

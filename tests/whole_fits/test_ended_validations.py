@@ -77,6 +77,7 @@ def test_a_fit_s_validations_are_those_of_keras(data, kind):
     assert getattr(callbacks[1], "heard", None) == getattr(callbacks[0], "heard", None)
 
 
+@pytest.mark.nightly
 def test_groups_of_steps_are_whole():
     models = [sequential(steps_per_execution=2) for _ in range(2)]
     expected = trained(models[0].fit, Ends(), **DATA["arrays"]())
@@ -128,6 +129,7 @@ def averaging():
     return networks.sequential(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [Swaps, keras.callbacks.SwapEMAWeights])
 @pytest.mark.by_default("SwapEMAWeights")
 def test_data_that_is_drawn_anew_is_drawn_once_where_weights_are_swapped_for_it(kind):

@@ -174,14 +174,7 @@ def each_case():
 
 
 @pytest.mark.parametrize(("case", "others"), list(each_case()))
-@pytest.mark.by_default(
-    "PyDataset, once, rolled back",
-    "generator, rolled back",
-    "dataset, stopped",
-    "schedule of nothing, stopped",
-    "on_epoch_begin, stopped",
-    "on_train_batch_end, alone",
-)
+@pytest.mark.by_default("on_epoch_begin, stopped")
 def test_the_epochs_before_it_are_delivered_as_under_keras(case, others):
     expected, its_notes, its_error = run(CASES[case], lambda model: model, others)
     model, notes, error = run(CASES[case], ahead, others)
@@ -251,6 +244,7 @@ def test_what_a_validation_raises_comes_before_the_error_of_the_training_ahead()
         )
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_of_the_last_whole_epoch_is_there(tmp_path):
     model, path = make_model(), str(tmp_path / "best.weights.h5")
     saves = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)

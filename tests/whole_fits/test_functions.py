@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 
 from overlap_train import EvaluationFunction, Trainer, ValidationPolicy, ValidationSet
 from tests.networks import (
@@ -35,6 +36,7 @@ def test_a_rollback_calls_it_again_for_the_epochs_that_are_trained_again():
     assert any("back to the end of epoch" in message for message in trainer.messages)
 
 
+@pytest.mark.nightly
 def test_weights_that_a_test_hook_sets_are_those_that_are_evaluated():
     def swap():
         return keras.callbacks.SwapEMAWeights(swap_on_epoch=True)

@@ -113,6 +113,7 @@ def check(run):
     assert in_step == (run["build"] == "subclassed" and clone is None and run["lag"] > 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:.* conditioned on metric")
 @settings(max_examples=2, **SETTINGS)

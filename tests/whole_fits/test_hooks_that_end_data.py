@@ -141,7 +141,7 @@ def test_the_end_that_tensorflow_raises_is_one_too(hook):
         nightly("endless", 3),
     ],
 )
-@pytest.mark.by_default("unknown-None-on_train_batch_begin", "dataset-None-on_train_batch_end")
+@pytest.mark.by_default("unknown-None-on_train_batch_begin")
 def test_the_next_epoch_begins_the_data_again(data, steps, hook):
     assert_as_keras(data, hook, 1, steps_per_epoch=steps)
     if steps is None:  # else Keras's iterators go on over the ends of epochs

@@ -48,7 +48,7 @@ def assert_same_calls(actual, expected):
     [list, lambda: [Halves()], lambda: [keras.callbacks.EarlyStopping("loss", min_delta=10.0, patience=2)]],
     ids=["alone", "with a change", "with a stop"],
 )
-@pytest.mark.by_default("alone-2", "with a change-1", "with a stop-1")
+@pytest.mark.by_default("with a change-1")
 def test_the_calls_are_those_of_keras(lag, others):
     keeps, expected_keeps = Keeps(), Keeps()
     expected = sequential()
@@ -102,6 +102,7 @@ def test_what_a_generator_may_look_at_is_set_in_time():
     assert_same_history(ours, run(sequential().fit))
 
 
+@pytest.mark.nightly
 def test_datasets_that_shuffle_at_epochs_ends_take_turns():
     """Both draw from NumPy's global generator."""
 

@@ -197,32 +197,29 @@ def compare(build, callbacks, by_dataset, *, overlaps=True, **options):
 @pytest.mark.parametrize("by_dataset", [False, True], ids=["arrays", "dataset"])
 @pytest.mark.parametrize("callbacks", [list, lambda: [Halves()]], ids=["alone", "changes"])
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.by_default(
-    "ReadsASetting-changes-arrays",
-    "InNumPy-alone-dataset",
-    "CountsItsReads-changes-arrays",
-    "BeginsWithItsLastResult-alone-arrays",
-    "KeepsItsBest-changes-dataset",
-    "SetsAVariable-alone-arrays",
-)
+@pytest.mark.by_default("SetsAVariable-alone-arrays")
 def test_a_metric_is_read_and_set_back_when_keras_does_it(metric, callbacks, by_dataset):
     compare(lambda: network(metric), callbacks, by_dataset, overlaps=metric not in NEVER_ALIKE)
 
 
+@pytest.mark.by_default("OwnResults")
 @pytest.mark.parametrize("kind", [OwnResults, OwnReset])
 def test_so_is_a_model_s_own_method(kind):
     compare(lambda: network(Noted, kind), lambda: [Halves()], by_dataset=False)
 
 
+@pytest.mark.by_default("CountsItsResets")
 @pytest.mark.parametrize("metric", [CountsItsResets, CountsItsReads])
 def test_a_stop_undoes_what_was_run_ahead(metric):
     compare(lambda: network(metric), lambda: [Stops()], by_dataset=False)
 
 
+@pytest.mark.nightly
 def test_epochs_without_a_validation_are_read_in_their_turn():
     compare(lambda: network(CountsItsReads), lambda: [Halves()], by_dataset=True, validation_freq=2)
 
 
+@pytest.mark.nightly
 def test_the_next_fit_goes_on_from_what_the_metrics_keep():
     model, expected = network(CountsItsResets), network(CountsItsResets)
     histories = []
@@ -232,6 +229,7 @@ def test_the_next_fit_goes_on_from_what_the_metrics_keep():
         assert_same_history(ours, keras_s)
 
 
+@pytest.mark.by_default("InNumPy")
 @pytest.mark.parametrize("metric", [Noted, InNumPy, CountsItsReads, IsNeverSetBack])
 def test_evaluate_reads_them_once(metric):
     model, expected = network(metric), network(metric)
@@ -246,6 +244,7 @@ def test_evaluate_reads_them_once(metric):
     assert results[0][1] == results[1][1]
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_goes_on_as_an_unbroken_one(tmp_path):
     policy = ValidationPolicy(overlap="always")
     first = Trainer(network(InNumPy), validation=policy)

@@ -148,7 +148,7 @@ def assert_refused(model, call, words):
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("kind", [*EARLY, *LATE])
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("ByFunction-False")
 def test_a_fit_that_trains_by_itself_is_refused_where_it_is_to_be_resumed(kind, again, tmp_path):
     model = built(kind)
     if again:
@@ -173,6 +173,7 @@ def test_an_eager_one_is_refused_as_well(kind, tmp_path):
     assert model.ended == 0
 
 
+@pytest.mark.by_default("sgd")
 @pytest.mark.parametrize(
     "optimizer",
     ["sgd", "ftrl", lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(momentum=0.5))],
@@ -228,7 +229,7 @@ ASKED = {
 
 @pytest.mark.parametrize("verbose", [0, 1])
 @pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("train_step-0")
 def test_whatever_keras_cannot_do_is_refused_by_name(asked, verbose):
     make, words = ASKED[asked]
     model = built(ByBatches)
@@ -298,6 +299,7 @@ class Prepares(keras.Sequential):
         return super().fit(x, y, **arguments)
 
 
+@pytest.mark.nightly
 def test_a_fit_that_passes_on_what_was_asked_for_is_resumed_to_the_same_result(tmp_path):
     given = dict(verbose=0, validation_data=VALIDATION, batch_size=16)
     expected = built(Prepares)
@@ -388,6 +390,7 @@ class OwnTestFunction(keras.Sequential):
         return super().make_test_function(force)
 
 
+@pytest.mark.by_default("PassesOn-preprocess")
 @pytest.mark.parametrize("asked", OF_EVALUATE)
 @pytest.mark.parametrize("kind", [Alone, PassesOn, OwnTestFunction])
 def test_a_fit_refuses_what_the_models_validation_would_not_heed(kind, asked):

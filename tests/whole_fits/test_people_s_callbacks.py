@@ -75,15 +75,7 @@ def assert_same(actual, expected, where):
 
 @pytest.mark.parametrize("lag", [1, pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.by_default(
-    "watching-1",
-    "WarmUpByEpoch-1",
-    "EvaluatesAsAnEpochBegins-1",
-    "OwnPlateau-1",
-    "StopsAtAccuracy-1",
-    "WarmUp-1",
-    "ValidatesItself-1",
-)
+@pytest.mark.by_default("WarmUp-1")
 def test_a_fit_is_that_of_keras_and_runs_ahead_where_it_can(group, lag, tmp_path, capsys):
     expected, kept = run(GROUPS[group], tmp_path / "keras", by_keras)
     printed, trainers = capsys.readouterr().out, []

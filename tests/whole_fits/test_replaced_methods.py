@@ -60,7 +60,7 @@ REPLACED = [logged, in_a_subclass_of_keras_s, mocked, mocked_with_its_signature]
 
 
 @pytest.mark.parametrize("replaced", REPLACED)
-@pytest.mark.by_default("in_a_subclass_of_keras_s", "mocked")
+@pytest.mark.by_default("mocked")
 def test_an_evaluate_in_the_place_of_keras_s_validates(replaced):
     histories, called = [], []
     for ours in (False, True):
@@ -107,6 +107,7 @@ def model_that_returns(change):
     return model
 
 
+@pytest.mark.by_default("nested")
 @pytest.mark.parametrize("change", [nested, beside, numbered, lambda logs: {}])
 def test_the_structure_of_what_it_returns_is_that_of_keras_s_logs(change):
     histories, seen = [], []
@@ -129,6 +130,7 @@ def test_a_set_with_a_name_keeps_it_in_front_of_what_is_inside():
     assert history["val_a_macro"] == history["val_b_macro"] == [0.25, 0.25]
 
 
+@pytest.mark.by_default("<lambda>1")
 @pytest.mark.parametrize("change", [lambda logs: None, lambda logs: list(logs.values())])
 def test_what_is_no_dict_is_the_error_of_keras(change):
     for fit in (model_that_returns(change).fit, Trainer(model_that_returns(change)).fit):

@@ -172,7 +172,7 @@ FURTHER_BACK = ("generator", "reshuffled", "augmented", "through python")
     ],
 )
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default("generator-1", "two threads-1", "reshuffled-3", "through python-3")
+@pytest.mark.by_default("generator-1")
 def test_a_rollback_replays_the_batches_and_the_numbers_are_those_of_keras(source, lag):
     expected = with_keras(source)
     model = sequential()

@@ -131,7 +131,7 @@ def unbroken(source):
     [*((source, 2) for source in MADE), ("in Keras's order", None), ("in parts", None), ("augmented", None)],
 )
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default("generator-2", "speaks-2", "augmented-None")
+@pytest.mark.by_default("generator-2")
 def test_killed_it_goes_on_with_the_batches_of_the_unbroken_run(tmp_path, source, every_steps):
     expected = unbroken(source)
     policy = CheckpointPolicy(directory=tmp_path / "run", every_steps=every_steps)
@@ -151,6 +151,7 @@ class Curriculum(Indexed):
         return x * self.scale, y
 
 
+@pytest.mark.by_default("1")
 @pytest.mark.parametrize("lag", [0, 1])
 def test_what_a_callback_has_set_on_the_data_goes_on(tmp_path, lag):
     def fit(epochs, resume):

@@ -139,6 +139,7 @@ def shown(stages, watches, listed, board):
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("last", [1, 3])
 @pytest.mark.by_default("3-1")

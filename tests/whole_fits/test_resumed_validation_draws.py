@@ -164,7 +164,7 @@ KILLS = [{"epoch": 1}, {"epoch": 2}, {"step": STEPS + 4}, {"step": 2 * STEPS + 6
 @pytest.mark.parametrize("lag", [1, 2])
 @pytest.mark.parametrize("kills", KILLS, ids=str)
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("a_captured_shuffle-{'epoch': 1}-1")
 def test_a_resumed_fit_validates_on_what_the_unbroken_one_does(source, kills, lag, tmp_path):
     policy = CheckpointPolicy(tmp_path, every_steps=3 if "step" in kills else None)
     with pytest.raises(Killed):
@@ -174,6 +174,7 @@ def test_a_resumed_fit_validates_on_what_the_unbroken_one_does(source, kills, la
     assert_same_outcome(trainer.model, unbroken(source))
 
 
+@pytest.mark.by_default("by_a_count")
 @pytest.mark.parametrize("source", ["some_of_a_shuffle", "a_cache_of_noise", "by_a_count"])
 def test_a_fit_that_is_resumed_twice_validates_so_too(source, tmp_path):
     for epoch in (0, 2):
@@ -199,6 +200,7 @@ def test_it_is_told_that_a_generator_begins_anew(tmp_path):
     assert any("begins the generator that it validates on anew" in message for message in trainer.messages)
 
 
+@pytest.mark.by_default("{'step': 20}")
 @pytest.mark.parametrize("kills", [{"epoch": 1}, {"step": STEPS + 7}], ids=str)
 def test_validations_inside_epochs_draw_on_too(kills, tmp_path):
     policy = CheckpointPolicy(tmp_path, every_steps=3 if "step" in kills else None)

@@ -150,7 +150,7 @@ def assert_equal(one: Outcome, other: Outcome):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.by_default(*BY_DEFAULT)
+@pytest.mark.by_default("some of arrays")
 @pytest.mark.parametrize("name", CASES)
 def test_a_killed_run_ends_as_the_unbroken_one(name, tmp_path):
     killed(name, tmp_path / "first", step=STEPS)
@@ -163,12 +163,14 @@ def test_a_killed_run_ends_as_the_unbroken_one(name, tmp_path):
     assert not any("other numbers" in text for text in said)
 
 
+@pytest.mark.nightly
 def test_two_runs_without_a_seed_differ(tmp_path):
     """Or the other tests would say nothing."""
     one, other = (fit("PyDataset", tmp_path / name)[0] for name in ("one", "other"))
     assert one.history["loss"] != other.history["loss"]
 
 
+@pytest.mark.by_default("a shuffle that keeps its order")
 @pytest.mark.parametrize(
     ("x", "draws"),
     [
@@ -185,6 +187,7 @@ def test_what_cannot_be_had_again_is_said(x, draws, tmp_path, monkeypatch):
     assert "keras.utils.set_random_seed" in said
 
 
+@pytest.mark.nightly
 def test_other_seeds_of_shuffles_are_said(tmp_path, monkeypatch):
     for seed in (1, 2):
         options = {"x": rows().shuffle(60, seed=seed).batch(16), "epochs": seed}
@@ -193,6 +196,7 @@ def test_other_seeds_of_shuffles_are_said(tmp_path, monkeypatch):
     assert any("training data.seeds of shuffles is [" in text for text in said)
 
 
+@pytest.mark.nightly
 def test_two_fits_of_one_program(tmp_path, monkeypatch):
     """The first is done when the second is killed; it gives the model what the second begins with."""
 

@@ -51,6 +51,7 @@ def shuffling(request, monkeypatch):
         cached.cache_clear()
 
 
+@pytest.mark.by_default("counted-5-batch", "fixed-5-batch")
 @pytest.mark.parametrize("shuffle", [True, "batch"])
 @pytest.mark.parametrize("seed", [None, 5])
 def test_rows_come_in_the_order_of_keras(shuffling, shuffle, seed):

@@ -85,7 +85,7 @@ def fitted_by_keras(source):
     [list, lambda: [keras.callbacks.EarlyStopping("val_loss", patience=9)], lambda: [Watches()]],
     ids=["none", "early-stopping", "declared"],
 )
-@pytest.mark.by_default("none-Batches", "early-stopping-generator", "declared-generator")
+@pytest.mark.by_default("early-stopping-generator")
 def test_it_runs_ahead_with_the_numbers_of_keras(source, callbacks):
     trainer, explained = fit(source, callbacks())
     expected = fitted_by_keras(source)

@@ -28,6 +28,7 @@ def fitted(fit, validation, **options):
     return fit(X, Y, epochs=2, verbose=0, shuffle=False, validation_data=validation, **options).history
 
 
+@pytest.mark.by_default("<lambda>")
 @pytest.mark.parametrize("made", [build, lambda: build(keras.Sequential, run_eagerly=True)])
 def test_each_of_several_sets_is_evaluated(made):
     found = fitted(Trainer(made()).fit, {"near": NEAR, "far": FAR})

@@ -126,7 +126,7 @@ def unbroken(data):
 @pytest.mark.parametrize("data", SOURCES)
 @pytest.mark.parametrize("step", [3, STEPS + 2])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("3-from_augmented_pipeline")
 def test_killed_inside_an_epoch_the_same_call_goes_on_from_there(tmp_path, data, step):
     expected = unbroken(data)
     policy = CheckpointPolicy(directory=tmp_path / "run", every_steps=2)
@@ -144,6 +144,7 @@ def seeded_arrays(seed):
     return from_arrays()
 
 
+@pytest.mark.by_default("one-inside the second")
 @pytest.mark.parametrize("step", [3, STEPS + 2], ids=["inside the first epoch", "inside the second"])
 @pytest.mark.parametrize("seeds", [(0, 9), (0, None), (None, 9)], ids=["another", "none", "one"])
 def test_another_global_seed_changes_no_order_of_rows(tmp_path, monkeypatch, seeds, step):

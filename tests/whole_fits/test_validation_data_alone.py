@@ -70,6 +70,7 @@ DATA = {
 }
 
 
+@pytest.mark.by_default("inputs by name")
 @pytest.mark.parametrize("name", DATA)
 def test_validation_data_may_be_x_alone(name):
     expected = _POOLED()

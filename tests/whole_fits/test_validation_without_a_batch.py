@@ -126,7 +126,7 @@ def assert_as_keras(data, policies=POLICIES, build=network, callbacks=list, **ar
 
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
 # `none taken` is tried by the two tests below.
-@pytest.mark.by_default("no match", "later none")
+@pytest.mark.by_default("later none")
 def test_the_training_goes_on_as_under_keras(data):
     assert_as_keras(data, callbacks=lambda: [Tells(), keras.callbacks.EarlyStopping(patience=9)])
 
@@ -138,11 +138,13 @@ def test_so_it_does_where_a_number_of_batches_is_asked_for(name, steps):
     assert_as_keras(DATA[name], POLICIES[1:], validation_steps=steps)
 
 
+@pytest.mark.by_default("doubling")
 @pytest.mark.parametrize("build", [eager, doubling])
 def test_so_it_does_where_batches_are_taken_one_by_one(build):
     assert_as_keras(DATA["later none"], POLICIES[1:2], build)
 
 
+@pytest.mark.by_default("none taken")
 @pytest.mark.parametrize("name", ["none taken", "no match"])
 def test_a_hook_is_told_of_the_batch_that_did_not_come(name):
     assert_as_keras(DATA[name], POLICIES[1:], callbacks=lambda: [TellsOfBatches()])
@@ -150,7 +152,7 @@ def test_a_hook_is_told_of_the_batch_that_did_not_come(name):
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("too small-True")
 def test_an_evaluation_gives_no_value(data, named):
     found = []
     for ours in (False, True):

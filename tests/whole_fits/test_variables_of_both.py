@@ -174,7 +174,7 @@ def unbroken(source, **more):
     "kills", [{"epoch": 1}, {"epoch": 2}, {"step": STEPS + 3}, {"step": 2 * STEPS + 4}], ids=str
 )
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("reset_by_a_callback-{'epoch': 2}")
 def test_what_was_written_in_turn_is_so_after_a_resume(source, kills, tmp_path):
     policy = CheckpointPolicy(tmp_path, every_steps=2 if "step" in kills else None)
     with pytest.raises(Killed):

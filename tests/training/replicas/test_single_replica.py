@@ -139,13 +139,14 @@ def by_keras_and_by_trainer(strategy, make, **lengths):
 @pytest.mark.parametrize("lengths", [{}, {"steps_per_epoch": 2, "validation_steps": 2}], ids=["all", "steps"])
 @pytest.mark.parametrize("make", PIPELINES.values(), ids=PIPELINES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("OneDeviceStrategy-shuffled-all", "MirroredStrategy-shuffled-all")
 def test_orders_are_drawn_behind_the_batches_at_which_keras_looks(strategy, make, lengths):
     ours, theirs = by_keras_and_by_trainer(STRATEGIES[strategy], make, **lengths)
     for mine, expected in zip(ours[0] + ours[1], theirs[0] + theirs[1], strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.nightly
 def test_a_pydataset_is_looked_at_and_told_so_as_under_keras():
     ours, theirs = by_keras_and_by_trainer(STRATEGIES["OneDeviceStrategy"], InParts)
     for mine, expected in zip(ours[0] + ours[1], theirs[0] + theirs[1], strict=True):
@@ -153,6 +154,7 @@ def test_a_pydataset_is_looked_at_and_told_so_as_under_keras():
     assert ours[2] == theirs[2]
 
 
+@pytest.mark.nightly
 def test_a_resumed_training_looks_as_often_as_an_unbroken_one(tmp_path):
     strategy, results = STRATEGIES["OneDeviceStrategy"], []
     for places in (["whole"], ["parts", "parts"]):
@@ -195,6 +197,7 @@ def test_a_step_has_the_operations_of_one_without_a_strategy(strategy):
     assert operations(STRATEGIES[strategy]) == operations(None)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("little_to_search")
 def test_a_dropped_model_leaves_no_graph_behind():
     counts = []

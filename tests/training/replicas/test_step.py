@@ -25,10 +25,7 @@ def run_cases(name: str, *options: str) -> None:
     ],
 )
 # Random runs are nightly: what they combine is in the other files.
-@pytest.mark.by_default(
-    *("cases_numbers.py", "cases_models.py", "cases_whole_fit.py", "cases_refusals.py"),
-    "cases_own_test_step.py",
-)
+@pytest.mark.by_default("cases_refusals.py", "cases_whole_fit.py")
 def test_two_logical_cpus(name):
     run_cases(name, "-m", "not nightly")
 
