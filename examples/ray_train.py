@@ -35,7 +35,7 @@ def train(config: dict[str, Any]) -> None:
     import overlap_train
     from overlap_train.models.mnist_cnn import mnist_cnn
     from overlap_train.models.mnist_data import load_mnist
-    from overlap_train.parallel import join_cluster
+    from overlap_train.parallel import RayReport, join_cluster
 
     strategy = join_cluster()
     keras.utils.set_random_seed(0)  # the same order of the images on all workers
@@ -44,18 +44,17 @@ def train(config: dict[str, Any]) -> None:
         model = mnist_cnn(from_uint8=True)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("adam", loss, metrics=["accuracy"])
-    rows = config["rows"]
+    rows, resume = config["rows"], Path(config["output_dir"]) / "checkpoints"
     history = overlap_train.Trainer(model).fit(
         digits.x_train[:rows],
         digits.y_train[:rows],
         batch_size=config["batch_size"],
         epochs=config["epochs"],
         validation_data=(digits.x_test[:rows], digits.y_test[:rows]),
-        callbacks=[keras.callbacks.EarlyStopping("val_loss", patience=3)],
-        resume=Path(config["output_dir"]) / "checkpoints",
+        callbacks=[keras.callbacks.EarlyStopping("val_loss", patience=3), RayReport(resume)],
+        resume=resume,
         verbose=2,
     )
-    ray.train.report({name: values[-1] for name, values in history.history.items()})
     if ray.train.get_context().get_world_rank() == 0:
         (Path(config["output_dir"]) / "history.json").write_text(json.dumps(history.history))
 

@@ -8,7 +8,7 @@ have their methods. Everything belongs to the training threads, which meet in ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
@@ -59,15 +59,23 @@ def deliver_together(
     on_change = request.settings.validation.on_change
     if suite.reasons:
         raise ValueError(f"{suite.reasons[0]}; that is for one host: train on one, or leave that out")
+    listed = list(callbacks.callbacks)
     if not hosts.is_chief:
         kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
-        own = [callback for callback in callbacks.callbacks if type(callback) in kinds]
+        listed = [callback for callback in listed if type(callback) in kinds or _is_everywhere(callback)]
+    own = [callback for callback in listed if not _is_everywhere(callback)]
+    everywhere = [callback for callback in listed if _is_everywhere(callback)]
+    if everywhere or not hosts.is_chief:
         callbacks = keras.callbacks.CallbackList(own, model=model, **callbacks.params)
     inner = Delivery(model, state, callbacks, on_change=on_change, suite=_NoValidations())
     return (
-        SharedCallbacks(hosts, model, state, callbacks),
-        SharedDelivery(hosts, model, state, callbacks, inner),
+        SharedCallbacks(hosts, model, state, callbacks, listed),
+        SharedDelivery(hosts, model, state, callbacks, inner, everywhere),
     )
+
+
+def _is_everywhere(callback: keras.callbacks.Callback) -> bool:
+    return getattr(callback, "on_all_hosts", False) is True
 
 
 class _NoValidations:
@@ -119,36 +127,51 @@ class _Changes:
 
 
 class SharedCallbacks:
-    """A `CallbackList` whose effects on the chief reach the other hosts."""
+    """A `CallbackList` whose effects on the chief reach the other hosts.
+
+    Of all that are `listed`, those with `on_all_hosts` are called on each host, behind the others and with
+    what came of these; they change nothing.
+    """
 
     def __init__(
-        self, hosts: Hosts, model: keras.Model, state: ModelState, callbacks: keras.callbacks.CallbackList
+        self,
+        hosts: Hosts,
+        model: keras.Model,
+        state: ModelState,
+        callbacks: keras.callbacks.CallbackList,
+        listed: Sequence[keras.callbacks.Callback] | None = None,
     ) -> None:
         self._hosts = hosts
         self._model = model
         self._state = state
         self._changes = _Changes(hosts, model, state)
         self._list = callbacks
+        self._listed = list(callbacks.callbacks if listed is None else listed)
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        return list(self._list.callbacks)
+        return list(self._listed)
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        self._call(lambda: self._list.on_train_begin(logs))
+        self._call("on_train_begin", logs)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        self._call(lambda: self._list.on_train_end(logs))
+        self._call("on_train_end", logs)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        self._call(lambda: self._list.on_epoch_begin(epoch, logs))
+        self._call("on_epoch_begin", epoch, logs)
 
-    def _call(self, hook: Callable[[], None]) -> None:
+    def _call(self, hook: str, *arguments: Any) -> None:
+        def call() -> None:
+            getattr(self._list, hook)(*arguments)
+
         before = self._state.read()
-        self._hosts.chief_first(hook)
+        self._hosts.chief_first(call)
         if not self._hosts.is_chief:
-            hook()
+            call()
         self._changes.share(before, self._state.read(), stop=bool(self._model.stop_training))
+        for callback in filter(_is_everywhere, self._listed):
+            getattr(callback, hook)(*arguments)
 
 
 class SharedDelivery:
@@ -161,7 +184,9 @@ class SharedDelivery:
         state: ModelState,
         callbacks: keras.callbacks.CallbackList,
         inner: Delivery,
+        everywhere: Sequence[keras.callbacks.Callback] = (),
     ) -> None:
+        self._everywhere = everywhere
         self._hosts = hosts
         self._model = model
         self._state = state
@@ -188,7 +213,25 @@ class SharedDelivery:
         ended: Ended = lambda outcome: None,
         begin_next: BeginNext | None = None,
     ) -> Outcome:
+        """Delivers on the chief, does what follows elsewhere, and then calls those `everywhere`."""
         assert begin_next is None  # on several hosts no hook is called late
+        outcome = self._delivered(
+            snapshot, train_logs, results, stops=stops, trained_on=trained_on, ended=ended
+        )
+        for callback in self._everywhere:
+            callback.on_epoch_end(snapshot.epoch, dict(outcome.logs))
+        return outcome
+
+    def _delivered(
+        self,
+        snapshot: Snapshot,
+        train_logs: Mapping[str, float],
+        results: Any,
+        *,
+        stops: bool,
+        trained_on: bool,
+        ended: Ended,
+    ) -> Outcome:
         kept = {name: len(values) for name, values in self._model.history.history.items()}
         outcome: Outcome | None = self._hosts.chief_first(
             lambda: self._inner.deliver(

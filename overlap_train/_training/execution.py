@@ -16,8 +16,7 @@ from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
-from overlap_train._training.loops import Loop, Pace, make_loop
-from overlap_train._training.own_rows import HostsLoop
+from overlap_train._training.loops import HostsLoop, Loop, Pace, make_loop
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import SplitStep, find_obstacle, unknown_layer
 from overlap_train._training.step import Step, StepFunction

@@ -26,11 +26,13 @@ from overlap_train._inspection.graph import iterator_over_nothing
 from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
 from overlap_train._training.step import Batch, Logs, Step, require_logs
+from overlap_train._training.strategy import Replicas
 
 __all__ = [
     "ArrayLoop",
     "CompiledArrayLoop",
     "EagerLoop",
+    "HostsLoop",
     "IteratorLoop",
     "Loop",
     "Pace",
@@ -315,6 +317,33 @@ class IteratorLoop(Loop):
             parallel_iterations=1,
         )
         return done
+
+
+class HostsLoop(IteratorLoop):
+    """Batches of each host's own iterator, until all of them have ended."""
+
+    def __init__(self, step: Step, replicas: Replicas, element_spec: Any) -> None:
+        super().__init__(step)
+        self._replicas = replicas
+        self._spec = element_spec
+
+    def _draw(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], Batch]]:
+        batch = iterator.get_next_as_optional()
+        has_rows, strategy = batch.has_value(), self._replicas.strategy
+
+        def count() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(has_rows, tf.int32))
+
+        counted = strategy.run(tf.autograph.experimental.do_not_convert(count))
+        more = strategy.experimental_local_results(counted)[0] > 0
+        return more, lambda: tf.cond(has_rows, batch.get_value, self._no_rows)
+
+    def _no_rows(self) -> Batch:
+        def none(spec: tf.TensorSpec) -> tf.Tensor:
+            return tf.zeros([0, *(n or 1 for n in spec.shape[1:])], spec.dtype)
+
+        return tf.nest.map_structure(none, self._spec)
 
 
 class EagerLoop(Loop):

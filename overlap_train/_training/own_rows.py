@@ -7,19 +7,17 @@ whose data has ended brings none while others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
-from overlap_train._training.loops import IteratorLoop
 from overlap_train._training.parts import Share, leaves_of, row_count
-from overlap_train._training.step import Batch, Step
+from overlap_train._training.step import Batch
 from overlap_train._training.strategy import Replicas, shares_of
 
-__all__ = ["HostsLoop", "OwnShare", "read_by_all"]
+__all__ = ["OwnShare", "read_by_all"]
 
 
 class OwnShare(Share):
@@ -50,30 +48,3 @@ def read_by_all(model: keras.Model, batch: Batch) -> tuple[Any, Any, Any]:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     stock = keras_models.is_stock_method(model.compute_loss)
     return None if stock and keras_models.is_stock_method(model.compute_metrics) else x, y, sample_weight
-
-
-class HostsLoop(IteratorLoop):
-    """Batches of each host's own iterator, until all of them have ended."""
-
-    def __init__(self, step: Step, replicas: Replicas, element_spec: Any) -> None:
-        super().__init__(step)
-        self._replicas = replicas
-        self._spec = element_spec
-
-    def _draw(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], Batch]]:
-        batch = iterator.get_next_as_optional()
-        has_rows, strategy = batch.has_value(), self._replicas.strategy
-
-        def count() -> tf.Tensor:
-            context = tf.distribute.get_replica_context()
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(has_rows, tf.int32))
-
-        counted = strategy.run(tf.autograph.experimental.do_not_convert(count))
-        more = strategy.experimental_local_results(counted)[0] > 0
-        return more, lambda: tf.cond(has_rows, batch.get_value, self._no_rows)
-
-    def _no_rows(self) -> Batch:
-        def none(spec: tf.TensorSpec) -> tf.Tensor:
-            return tf.zeros([0, *(n or 1 for n in spec.shape[1:])], spec.dtype)
-
-        return tf.nest.map_structure(none, self._spec)

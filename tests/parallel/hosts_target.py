@@ -98,6 +98,23 @@ def build_callbacks(case: dict, directory: Path) -> list:
     return callbacks
 
 
+def everywhere(directory: Path, index: int):
+    """Returns a callback that notes on each host what it is called with."""
+    import keras
+
+    class Everywhere(keras.callbacks.Callback):
+        on_all_hosts = True
+
+        def on_train_begin(self, logs=None):
+            (directory / f"everywhere{index}.txt").write_text("begin\n")
+
+        def on_epoch_end(self, epoch, logs=None):
+            with (directory / f"everywhere{index}.txt").open("a") as file:
+                file.write(f"{epoch} {sorted(logs)} {logs['val_loss']:.6g}\n")
+
+    return Everywhere()
+
+
 def tell(case: dict):
     """Returns a callback that says on standard output that an epoch has ended."""
     import keras
@@ -213,7 +230,7 @@ def main(case: dict, directory: Path) -> None:
         epochs=case.get("epochs", 8),
         validation_data=arrays(91, case.get("validation_seeds", [1] * 5)[index]),
         validation_batch_size=10,
-        callbacks=[*build_callbacks(case, directory), tell(case)],
+        callbacks=[*build_callbacks(case, directory), everywhere(directory, index), tell(case)],
         verbose=0,
         resume=resume if case.get("resume") else None,
     )

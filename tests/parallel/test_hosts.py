@@ -155,6 +155,10 @@ def test_two_hosts_give_the_result_of_one(name, tmp_path):
     assert_same_result(run(tmp_path / "two", **case), one)
     for host in (0, 1):
         assert "in step" not in (tmp_path / "two" / f"messages{host}.json").read_text()
+    calls = [(tmp_path / "two" / f"everywhere{host}.txt").read_text() for host in (0, 1)]
+    assert calls[0] == calls[1]
+    epochs = json.loads((one / "history0.json").read_text())["epoch"]
+    assert [line.split()[0] for line in calls[0].splitlines()] == ["begin", *map(str, epochs)]
 
 
 @pytest.mark.nightly

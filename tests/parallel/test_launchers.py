@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from absl import flags
 
+from overlap_train import Trainer
 from tests import interpreters
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, sequential
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -98,6 +100,21 @@ def test_ray_trains_on_two_workers(tmp_path):
     )
     assert result.returncode == 0, result.stderr[-3000:]
     assert re.search(r"^val_accuracy 0\.\d+", result.stdout, re.MULTILINE)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_workers_that_ray_starts_again_go_on_without_a_directory_that_they_share(tmp_path):
+    pytest.importorskip("ray.train", reason="needs the extra [ray]")
+    command = [sys.executable, "-m", "tests.parallel.ray_restart", str(tmp_path)]
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    found = json.loads(result.stdout.splitlines()[-1])
+    model = sequential("adam")
+    validation = arrays(VALIDATION_ROWS, 1)
+    expected = Trainer(model).fit(*arrays(), 32, epochs=6, validation_data=validation, verbose=0).history
+    assert found["runs"] == 2
+    assert_same_history(found["history"], expected, 1e-5)
 
 
 @pytest.mark.timeout(300)
