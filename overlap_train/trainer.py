@@ -91,7 +91,7 @@ class Trainer:
         arguments.require_instance("recorder", recorder, SpanRecorder)
         if preprocess is not None and not callable(preprocess):
             raise TypeError(
-                f"preprocess must be a function of a batch or None; got {arguments.shown(preprocess)}"
+                f"preprocess must be a function of a batch or None; got {arguments.short_repr(preprocess)}"
             )
         self.model = model
         self._preprocess = preprocess
