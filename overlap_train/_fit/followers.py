@@ -208,16 +208,12 @@ class SharedDelivery:
         train_logs: Mapping[str, float],
         results: Any,
         *,
-        stops: bool,
-        trained_on: bool,
-        ended: Ended = lambda outcome: None,
         begin_next: BeginNext | None = None,
+        **circumstances: Any,
     ) -> Outcome:
         """Delivers on the chief, does what follows elsewhere, and then calls those `everywhere`."""
         assert begin_next is None  # on several hosts no hook is called late
-        outcome = self._delivered(
-            snapshot, train_logs, results, stops=stops, trained_on=trained_on, ended=ended
-        )
+        outcome = self._delivered(snapshot, train_logs, results, **circumstances)
         for callback in self._everywhere:
             callback.on_epoch_end(snapshot.epoch, dict(outcome.logs))
         return outcome
@@ -230,7 +226,7 @@ class SharedDelivery:
         *,
         stops: bool,
         trained_on: bool,
-        ended: Ended,
+        ended: Ended = lambda outcome: None,
     ) -> Outcome:
         kept = {name: len(values) for name, values in self._model.history.history.items()}
         outcome: Outcome | None = self._hosts.chief_first(

@@ -146,25 +146,31 @@ class Traces:
 
 def _relaxed(spec: Any, other: Any) -> Any:
     """Returns the spec of both kinds of batches where they have one, or the first as it is."""
-    try:
-        tf.nest.assert_same_structure(spec, other)
-    except (TypeError, ValueError):
-        return spec
-    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(other), strict=True)
-    both = [a if a == b else a.most_specific_common_supertype([b]) for a, b in pairs]
+    both = [a if a == b else _supertype(a, b) for a, b in _pairs(spec, other)]
     # For tensors of any rank Keras traces, too, and fails.
     related = all(each is not None and getattr(each, "shape", _SCALAR).rank is not None for each in both)
-    return tf.nest.pack_sequence_as(spec, both) if related else spec
+    return tf.nest.pack_sequence_as(spec, both) if both and related else spec
+
+
+def _supertype(spec: Any, other: Any) -> Any:
+    return spec.most_specific_common_supertype([other]) if isinstance(spec, tf.TypeSpec) else None
 
 
 def _is_subtype(spec: Any, other: Any) -> bool:
     """Whether every batch of one kind is one of another."""
+    pairs = _pairs(spec, other)
+    return bool(pairs) and all(
+        a == b or (hasattr(a, "is_subtype_of") and a.is_subtype_of(b)) for a, b in pairs
+    )
+
+
+def _pairs(spec: Any, other: Any) -> list[tuple[Any, Any]]:
+    """Returns the specs of the tensors of two kinds of batches; none where their structures differ."""
     try:
         tf.nest.assert_same_structure(spec, other)
     except (TypeError, ValueError):
-        return False
-    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(other), strict=True)
-    return all(a == b or (hasattr(a, "is_subtype_of") and a.is_subtype_of(b)) for a, b in pairs)
+        return []
+    return list(zip(tf.nest.flatten(spec), tf.nest.flatten(other), strict=True))
 
 
 def function_key(function: Any) -> Hashable:

@@ -33,6 +33,15 @@ def error_message(error: BaseException) -> str:
         return "it cannot be printed"
 
 
+def is_number(value: Any) -> bool:
+    """Return whether `float` takes a value."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def error_text(error: BaseException) -> str:
     """Return the class of an error and what it says."""
     return f"{type(error).__name__}: {error_message(error)}"

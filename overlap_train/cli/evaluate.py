@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from overlap_train._support.printing import error_text
+from overlap_train._support.printing import error_text, is_number
 from overlap_train.cli.report import Finding, Report, UsageError, one_line
 from overlap_train.cli.script import FirstFit, first_fit
 
@@ -88,22 +88,14 @@ def _evaluated(directory: Path, reached: FirstFit, wait_s: float) -> dict[int, d
 
 
 def _shown(logs: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value:.6g}" for name, value in logs.items() if _is_number(value)) or "-"
+    return ", ".join(f"{name} {value:.6g}" for name, value in logs.items() if is_number(value)) or "-"
 
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it."""
-    if _is_number(value):
+    if is_number(value):
         return float(value) if math.isfinite(float(value)) else str(float(value))
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _seconds(text: str) -> float:

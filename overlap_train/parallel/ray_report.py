@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from overlap_train._support.arguments import require_path
+from overlap_train._support.printing import is_number
 
 __all__ = ["RayReport"]
 
@@ -52,7 +53,7 @@ class RayReport(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unt
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Report; Keras, or the delivery of the epoch on each host, calls it."""
-        metrics = {name: float(value) for name, value in (logs or {}).items() if _is_number(value)}
+        metrics = {name: float(value) for name, value in (logs or {}).items() if is_number(value)}
         with contextlib.ExitStack() as resources:
             self._ray.report({"epoch": epoch, **metrics}, checkpoint=self._newest(resources))
 
@@ -81,11 +82,3 @@ class RayReport(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unt
                     partial = directory / f".{source.name}.partial"
                     shutil.copy2(source, partial)
                     partial.replace(directory / source.name)
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
