@@ -8,16 +8,15 @@ import time
 from typing import Any
 
 import keras
-import numpy as np
 
 from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.batches import size_bytes
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder, FitParts
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras import training as keras_training
-from overlap_train._snapshot import ModelState
 from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.records import Explanation
@@ -54,35 +53,19 @@ def _unheard(callbacks: Any) -> keras.callbacks.CallbackList:
 
 
 def _explanation(request: FitRequest, parts: FitParts, steps: int | None, seconds: float) -> Explanation:
-    said = parts.training.progress.messages
-    lag = parts.deliveries.backlog.max_lag
-    plan = next((text.removeprefix("plan: ") for text in said if text.startswith("plan: ")), "")
+    messages, lag = parts.training.progress.messages, parts.deliveries.backlog.max_lag
+    validates = bool(parts.deliveries.suite)
+    arrays = keras.tree.flatten(request.feed.tensors) if isinstance(request.feed, ArrayFeed) else []
+    plan = next((text.removeprefix("plan: ") for text in messages if text.startswith("plan: ")), "")
     return Explanation(
-        validates=bool(parts.deliveries.suite),
+        validates=validates,
         max_lag=lag,
-        reasons=_reasons(parts),
+        reasons=parts.reasons or (Reason.of("lag-zero"),) if validates and not lag else (),
         plan=plan,
         steps_per_epoch=steps,
         workers=request.settings.validation.resolved_workers,
-        snapshot_bytes=_bytes_of_state(parts.state),
-        data_bytes=_bytes_of_data(request),
+        snapshot_bytes=sum(map(size_bytes, parts.state.read().flat())),
+        data_bytes=sum(map(size_bytes, arrays)),
         tracing_s=seconds,
-        messages=tuple(said),
+        messages=tuple(messages),
     )
-
-
-def _reasons(parts: FitParts) -> tuple[Reason, ...]:
-    """Returns why no training runs beside the validation."""
-    if not parts.deliveries.suite or parts.deliveries.backlog.max_lag:
-        return ()
-    return parts.reasons or (Reason.of("lag-zero"),)
-
-
-def _bytes_of_state(state: ModelState) -> int:
-    return sum(int(np.prod(v.shape)) * v.dtype.size for v in state.read().flat())
-
-
-def _bytes_of_data(request: FitRequest) -> int:
-    if not isinstance(request.feed, ArrayFeed):
-        return 0
-    return sum(int(np.prod(t.shape)) * t.dtype.size for t in keras.tree.flatten(request.feed.tensors))

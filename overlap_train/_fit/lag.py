@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import keras
 
 from overlap_train._callbacks.hooks import acts_on_model_only, may_change_training
 from overlap_train._data.feed import Feed
 from overlap_train._fit.draws import follow_others
+from overlap_train._fit.request import FitRequest
 from overlap_train._snapshot import StateVariable
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import Step
@@ -19,54 +19,48 @@ from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import OverlapError
 from overlap_train.monitoring.recorder import overlap_s
-from overlap_train.options.validation import ValidationPolicy
 from overlap_train.records import Span
 
-__all__ = ["IdleCores", "LagControl", "OverlapGain", "OverlapJudge", "reasons_to_wait"]
+__all__ = ["IdleCores", "LagControl", "OverlapJudge", "reasons_to_wait"]
 
-# So many rollbacks among so many deliveries, and running ahead has stopped to pay.
+# With this number of rollbacks in this number of deliveries, running ahead does not pay any more.
 _ROLLBACKS, _DELIVERIES = 3, 5
 
 # What a validation takes of a core that is idle anyway is gained, and the rest is taken from the training,
-# with some 4% on top for the caches that they share. With 0.13 to 0.29 of a core an epoch took 0.98 to 1.07
-# of the time in step, with 0.6 at most 1.01. Parts of a batch in memory that run side by side bear it: an
-# operation of the validation holds up one of them only.
+# with some 4% on top for the caches that they share. With 0.13 to 0.29 of a core idle an epoch took 0.98 to
+# 1.07 of the time in step, with 0.6 at most 1.01. Batches in memory whose parts run side by side are hardly
+# slowed down: an operation of the validation holds up only one of the parts.
 _LEAST_CORES = 0.5
 
 _IN_STEP = "validating in step with the training"
 
 
 def reasons_to_wait(
-    policy: ValidationPolicy,
-    feed: Feed,
+    request: FitRequest,
     step: Step,
     suite: ValidationSuite,
     callbacks: Sequence[keras.callbacks.Callback],
-    *,
-    waiting_hook: Callable[[keras.callbacks.Callback], str | None] = lambda callback: None,
-    model: keras.Model | None = None,
+    waiting_hook: Callable[[keras.callbacks.Callback], str | None],
 ) -> Iterator[Reason]:
     """Yields why the training has to wait for each validation where the policy would let it run ahead.
 
-    The first ones are the cheapest to find, and whoever takes the first only pays for no other. Without a
-    model its data is known not to look at it.
+    The cheapest to find come first, so that taking the first one only pays for no other.
     """
     yield from suite.reasons
-    if policy.on_change != "rollback":
+    if request.settings.validation.on_change != "rollback":
         return
-    yield from _kept_nowhere(feed, step)
-    yield from _drawn_by_both(feed, step, model)
+    written = step.traced.written if step.traced is not None else ()
+    yield from _irreversible(request.feed, step)
+    yield from _drawn_by_both(request, step)
     for callback in callbacks:
         hook = waiting_hook(callback)
         if hook is not None:
             yield Reason.of("callback-acts", f"{type(callback).__name__}.{hook}")
-    yield from _lost(policy, feed, suite, callbacks)
-    if model is not None:
-        written = step.traced.written if step.traced is not None else ()
-        yield from follow_others(feed, model, callbacks, written)
+    yield from _lost_data(request, suite, callbacks)
+    yield from follow_others(request.feed, request.model, callbacks, written)
 
 
-def _kept_nowhere(feed: Feed, step: Step) -> Iterator[Reason]:
+def _irreversible(feed: Feed, step: Step) -> Iterator[Reason]:
     """Yields what a training step does that no rollback undoes."""
     if step.traced is None:
         yield Reason.of("model-eager")
@@ -75,26 +69,26 @@ def _kept_nowhere(feed: Feed, step: Step) -> Iterator[Reason]:
             yield Reason.of("step-stateful", f"{name} {effect.done}", effect.remedy)
 
 
-def _drawn_by_both(feed: Feed, step: Step, model: keras.Model | None) -> Iterator[Reason]:
+def _drawn_by_both(request: FitRequest, step: Step) -> Iterator[Reason]:
     """Yields to which variables of the model the pipeline writes, which fetches ahead."""
-    drawn = feed.drawn_variables
-    own = [StateVariable.of_keras(each) for each in (model.variables if model is not None and drawn else ())]
-    handles = {id(handle) for each in own for handle in each.handles}
-    used = step.traced.variables if step.traced is not None else ()
-    handles |= {id(variable.handle) for variable in used}
+    drawn = request.feed.drawn_variables
+    if not drawn:
+        return
+    own = [StateVariable.of_keras(variable) for variable in request.model.variables]
+    handles = {id(handle) for variable in own for handle in variable.handles}
+    if step.traced is not None:
+        handles |= {id(variable.handle) for variable in step.traced.variables}
     names = [variable.name for variable in drawn if id(variable.handle) in handles]
     if names:
         cause = "the pipeline of the training data writes to variables of the model"
         yield Reason.of("data-follows", f"{cause} ({', '.join(names[:3])})")
 
 
-def _lost(
-    policy: ValidationPolicy,
-    feed: Feed,
-    suite: ValidationSuite,
-    callbacks: Sequence[keras.callbacks.Callback],
+def _lost_data(
+    request: FitRequest, suite: ValidationSuite, callbacks: Sequence[keras.callbacks.Callback]
 ) -> Iterator[Reason]:
     """Yields who may change the training, where its data or the validation's could not be read again."""
+    feed, settings = request.feed, request.settings
     changing = [callback for callback in callbacks if may_change_training(callback)]
     if not changing:
         return
@@ -104,10 +98,12 @@ def _lost(
     if feed.rewindable:
         return
     foreign = [callback for callback in changing if not acts_on_model_only(callback)]
+    # Several hosts would have to keep the same number of batches.
+    keep_bytes = 0 if settings.hosts.count > 1 else settings.validation.keep_bytes
     if feed.runs_python and foreign:
         acting = type(foreign[0]).__name__
         yield Reason.of("data-once", f"{acting} may change what Python makes the training data from")
-    elif not feed.keep(policy.keep_bytes):
+    elif not feed.keep(keep_bytes):
         yield Reason.of("data-once", f"{cause}, whose batches are not kept")
 
 
@@ -134,8 +130,8 @@ class LagControl:
         self._streamed = streamed
         self._say = say
         self._judge = OverlapJudge() if judges_overlap else None
-        self._said_full = False
-        self._untold: Reason | None = None
+        self._has_warned = False
+        self._pending_reason: Reason | None = None
         self._calls: list[tuple[Span, int]] = []
         self._rolled_back: list[bool] = []
 
@@ -148,13 +144,13 @@ class LagControl:
         if self._judge is None or not self._backlog.max_lag:
             return False
         left = None if self._idle is None else self._idle.left
-        bears_it = splits > 1 and not self._streamed
-        if left is None or left >= _LEAST_CORES or bears_it:
+        parallel_parts = splits > 1 and not self._streamed
+        if left is None or left >= _LEAST_CORES or parallel_parts:
             return self._judge.wants_alone
-        if not self._said_full:
-            self._said_full = True
-            few = Reason.of("overlap-slow", f"the training leaves {left:.2f} of a core idle")
-            self._say(f"{_IN_STEP} from epoch {epoch + 1} on while that is below {_LEAST_CORES:g}: {few}")
+        if not self._has_warned:
+            self._has_warned = True
+            reason = Reason.of("overlap-slow", f"the training leaves {left:.2f} of a core idle")
+            self._say(f"{_IN_STEP} from epoch {epoch + 1} on while that is below {_LEAST_CORES:g}: {reason}")
         return True
 
     def trained(self, span: Span, steps: int) -> None:
@@ -195,12 +191,12 @@ class LagControl:
             self._backlog.max_lag = max_lag
 
     def waits_for(self, epoch: int) -> None:
-        """Takes in that an epoch will follow, and waits for the validation of this one; tells why, once.
+        """Takes in that an epoch will follow, and waits for the validation of this one; says why, once.
 
-        It is told no sooner, because the epoch that was to follow may not come: the last one has been
+        It says so no sooner, because the epoch that was to follow may not come: the last one has been
         trained, or a callback stops the training.
         """
-        reason, self._untold = self._untold, None
+        reason, self._pending_reason = self._pending_reason, None
         if reason is not None:
             self._say(f"{_IN_STEP} from epoch {epoch + 1} on: {reason}")
 
@@ -208,7 +204,7 @@ class LagControl:
         if self._required:
             raise OverlapError([reason])
         self._backlog.max_lag = 0
-        self._untold = reason
+        self._pending_reason = reason
 
 
 _LEAST_S = 0.01  # shorter calls are added up: the clock of CPU seconds is coarse
@@ -252,24 +248,7 @@ class IdleCores:
 
 # Seconds by which a training is slower for each processor second taken from it: the threads of an operation
 # wait for the slowest of them, and share the caches.
-_MOST_PAID = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class OverlapGain:
-    """What overlapping is worth, per validation.
-
-    In seconds: what a validation takes while the training waits for it, and by how much the training is
-    slower for one beside it.
-    """
-
-    alone_s: float
-    paid_s: float
-
-    @property
-    def saved_s(self) -> float:
-        """Seconds gained for each validation; negative if overlapping costs."""
-        return self.alone_s - self.paid_s
+_MOST_SLOWER = 1.5
 
 
 class OverlapJudge:
@@ -288,20 +267,20 @@ class OverlapJudge:
 
     @property
     def wants_alone(self) -> bool:
-        """Whether enough was seen beside the training, and one validation alone would allow to judge."""
+        """Whether one validation while the training waits is all that is missing to judge."""
         return len(self._disturbed) >= self._epochs and not self._alone and len(self._undisturbed) > 1
 
-    def observe_beside(self, trained: Sequence[tuple[Span, int]], validated: Sequence[Span]) -> None:
+    def observe_beside(self, calls: Sequence[tuple[Span, int]], validation: Sequence[Span]) -> None:
         """Takes in an epoch that was validated while the next one trained.
 
-        `trained` holds the calls from the beginning of that validation to the end of the next epoch, with
-        their numbers of steps; calls that traced something are left out.
+        `calls` are those from the beginning of that validation to the end of the next epoch, with their
+        numbers of steps, except calls that traced something.
         """
         disturbed = []
-        for span, steps in trained:
+        for span, steps in calls:
             if steps == 0 or span.duration_s <= 0:
                 continue
-            if overlap_s([span], validated) > 0:
+            if overlap_s([span], validation) > 0:
                 disturbed.append((span.duration_s, steps))
             else:
                 self._undisturbed.append(span.duration_s / steps)
@@ -317,21 +296,14 @@ class OverlapJudge:
         if cpu_s is not None:
             self._cpu.append(cpu_s)
 
-    def gain(self) -> OverlapGain | None:
-        """Returns what overlapping is worth, or None while there is nothing to compare."""
-        if not self._alone or not self._disturbed or len(self._undisturbed) < 2:
+    def pays(self) -> bool | None:
+        """Whether to go on overlapping; None as long as too little has been measured to say."""
+        if not self._alone or len(self._disturbed) < self._epochs or len(self._undisturbed) < 2:
             return None
         step_s = statistics.median(self._undisturbed)
-        paid = [sum(duration_s - steps * step_s for duration_s, steps in calls) for calls in self._disturbed]
-        paid_s = statistics.median(paid)
+        costs_s = [sum(duration - steps * step_s for duration, steps in calls) for calls in self._disturbed]
+        cost_s, alone_s = statistics.median(costs_s), statistics.median(self._alone)
         if self._cpu:
             # What hardly computes cannot slow the training: then somebody else did.
-            paid_s = min(paid_s, _MOST_PAID * statistics.median(self._cpu))
-        return OverlapGain(statistics.median(self._alone), paid_s)
-
-    def pays(self) -> bool | None:
-        """Whether to go on overlapping; None as long as too little has been seen to say."""
-        gain = self.gain()
-        if gain is None or len(self._disturbed) < self._epochs:
-            return None
-        return gain.saved_s >= self._least_share * gain.alone_s
+            cost_s = min(cost_s, _MOST_SLOWER * statistics.median(self._cpu))
+        return alone_s - cost_s >= self._least_share * alone_s

@@ -45,7 +45,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
     with contextlib.ExitStack() as resources:
         resources.callback(request.feed.close)
         if request.checkpoints is not None and request.feed.runs_python:
-            request.feed.remember(beside(model))  # as it stands before it is told of an epoch
+            request.feed.remember(beside(model))  # as it stands before its first epoch begins
         cursor = Cursor(request.feed, request.steps_per_epoch, group)
         resources.callback(cursor.close)
         steps = cursor.steps_per_epoch
@@ -75,10 +75,10 @@ def run_evaluate(
     """Evaluates the model as it is; returns its metrics by name. On the thread that called `evaluate`."""
     threads.require_runtime()
     model, sets = settings.model, {"": data}
-    given = make_sources(settings, sets)
+    sources = make_sources(settings, sets)
     by_keras = keras_training.has_own_test_function(model)  # batch by batch, its bar included
     line = ResultLine(callbacks, 0 if by_keras else verbose)
-    steps = data.steps if by_keras else given.asked("")
+    steps = data.steps if by_keras else sources.asked("")
     callback_list = make_callback_list(
         model,
         callbacks,
@@ -89,17 +89,17 @@ def run_evaluate(
         bar=by_keras and verbose != 0,
     )
     with contextlib.ExitStack() as resources:
-        resources.callback(given.close)
-        first = not Traces.of(model).holds("test", keras_training.test_function(model))
-        timing = TraceTiming(is_first=first)
-        builder = SuiteBuilder(settings, sets, callback_list, resources, given, once=True, timing=timing)
+        resources.callback(sources.close)
+        is_traced = Traces.of(model).holds("test", keras_training.test_function(model))
+        timing = TraceTiming(is_first=not is_traced)
+        builder = SuiteBuilder(settings, sets, callback_list, resources, sources, once=True, timing=timing)
         state, suite = builder.build(within_evaluate=True)
         logs = evaluate_now(model, state, suite, callback_list)
         if not model.stop_evaluating:  # or batches were left out on purpose
             suite.warn()
     if not by_keras:
         group = keras_training.steps_per_execution(model)
-        line.show(logs, steps, -(-given.seen("") // group) * group)
+        line.show(logs, steps, -(-sources.seen("") // group) * group)
     return logs
 
 
@@ -120,15 +120,16 @@ def _open(
     request: FitRequest, builder: FitBuilder, callbacks: keras.callbacks.CallbackList
 ) -> FitSession | None:
     """Builds a fit and calls its first hooks; returns None where there is no epoch to be trained."""
-    model, hosts = request.model, request.settings.hosts
-    # Where nothing else asks for it, the steps are traced when Keras traces them: behind the first hooks.
-    parts = builder.build() if request.checkpoints is not None or hosts.count > 1 else None
+    model = request.model
+    # Otherwise the steps are traced when Keras traces them: behind the first hooks.
+    traces_first = request.checkpoints is not None or request.settings.hosts.count > 1
+    parts = builder.build() if traces_first else None
     if parts is None and request.settings.validation.overlap == "require":
         builder.require_overlap()
     builder.accept_callbacks()
     opening = open_fit(
         model,
-        callbacks if parts is None else parts.callbacks,
+        callbacks if parts is None else parts.deliveries.callbacks,
         initial_epoch=request.initial_epoch,
         epochs=request.epochs,
         traced=parts is not None,

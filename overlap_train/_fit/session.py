@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.listeners import listeners, remembering
+from overlap_train._checkpoint.resume import StartPoint
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.epoch_training import EpochTraining
@@ -37,8 +38,8 @@ class FitSession:
     """Runs the epochs of one `fit` whose first hooks have been called.
 
     `renew` builds the parts anew after a callback has compiled the model or its train function, or around
-    what trains, which goes on, when the validation data has been read. `ended` is "completed", "stopped" by a
-    callback or "interrupted by" a signal.
+    the training, which goes on, when the validation data has been read. `ended` is "completed", "stopped" by
+    a callback or "interrupted by" a signal.
     """
 
     def __init__(
@@ -52,8 +53,8 @@ class FitSession:
         self._model = settings.model
         self._take(parts)
         self._renew = renew
-        self._begun = self._epoch_begun = opening.begun
-        self._cut = opening.cut
+        self._opening: Opening | None = opening  # until the first call of steps
+        self._epoch_begun = opening.begun
         self._train_function = opening.train_function
         self._last_logs: Mapping[str, Any] = {}
         self._ledger: Ledger = parts.training.ledger
@@ -74,7 +75,7 @@ class FitSession:
             self._run_epochs()
         except Interrupted:
             self._deliver_in_grace()
-            self._parts.interrupts.pass_on()
+            self._training.interrupts.pass_on()
         finally:
             self._training.cursor.settle()
         self._deliveries.release_step_validations()
@@ -82,13 +83,13 @@ class FitSession:
             with self._settings.scope():
                 model.optimizer.finalize_variable_values(model.trainable_weights)
         last = max(course.logs, default=None)
-        self._parts.callbacks.on_train_end(logs=None if last is None else dict(course.logs[last]))
+        self._deliveries.callbacks.on_train_end(logs=None if last is None else dict(course.logs[last]))
 
     def _run_epochs(self) -> None:
         course = self._course
         while True:
             deliveries = self._deliveries
-            # An epoch that was told to stop is delivered first: what it tells may yet be undone.
+            # An epoch in which a callback has stopped is delivered first: that may yet undo the stop.
             if course.next_epoch < course.epochs and not deliveries.stops:
                 self._train_ahead(course.next_epoch)
                 self._deliveries.deliver_before(course.next_epoch, self._training.loop.splits)
@@ -104,11 +105,11 @@ class FitSession:
 
     def _resume(self) -> None:
         """Goes on from the newest checkpoint, if there is one."""
-        parts, course = self._parts, self._course
+        parts, deliveries, course = self._parts, self._deliveries, self._course
         if parts.resumption is None:
             return
-        callbacks, cursor, hooks = parts.callbacks, parts.training.cursor, parts.training.hooks
-        point = parts.resumption.start(parts.state, cursor, remembering(callbacks), hooks.begin_again)
+        hooks, callbacks = deliveries.hooks, remembering(deliveries.callbacks)
+        point = parts.resumption.start(parts.state, deliveries.cursor, callbacks, hooks.begin_again)
         if point is None:
             return
         course.next_epoch, course.step, course.stopped = point.epoch, point.step, point.stopped
@@ -116,32 +117,34 @@ class FitSession:
             course.logs[point.epoch - len(point.undelivered) - 1] = point.logs
         self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
-        parts.deliveries.lag.resumed(point.max_lag)
-        if point.plan not in ("", parts.training.loop.plan):
-            parts.training.progress.message(
-                f"the steps may round otherwise than before the checkpoint, where the plan was: {point.plan}"
-            )
-        where = f"after epoch {point.epoch}"
-        if point.position.within:
-            where = f"inside epoch {point.epoch + 1}, after {point.position.steps} of its steps"
-        parts.training.progress.message(f"resumed {where}")
-        if not point.position.within and (point.stopped or point.epoch >= course.epochs):
-            why = "a callback had stopped it" if point.stopped else "all its epochs are done"
-            parts.training.progress.message(
-                f"nothing is left to train: {why}; another directory starts afresh"
-            )
-        if point.inside is not None and parts.deliveries.stepwise is not None:
-            parts.deliveries.stepwise.go_on(point.inside)
+        deliveries.lag.resumed(point.max_lag)
+        self._describe(point)
+        if point.inside is not None and deliveries.stepwise is not None:
+            deliveries.stepwise.go_on(point.inside)
         for waiting in point.undelivered:
-            parts.deliveries.begin_again(waiting)
+            deliveries.begin_again(waiting)
         if point.undelivered:
-            first, metrics = point.undelivered[0].snapshot.epoch, point.undelivered[0].snapshot.values.metrics
-            hooks.resumed(range(first + 1, point.epoch + point.position.within), metrics)
+            snapshot = point.undelivered[0].snapshot
+            begun = range(snapshot.epoch + 1, point.epoch + point.position.within)
+            hooks.resumed(begun, snapshot.values.metrics)
         if not point.position.within:
-            parts.deliveries.deliver_before(course.next_epoch, parts.training.loop.splits)
+            deliveries.deliver_before(course.next_epoch, self._training.loop.splits)
+
+    def _describe(self, point: StartPoint) -> None:
+        """Says from where the fit goes on."""
+        say = self._training.progress.message
+        if point.plan not in ("", self._training.loop.plan):
+            say(f"the steps may round otherwise than before the checkpoint, where the plan was: {point.plan}")
+        if point.position.within:
+            say(f"resumed inside epoch {point.epoch + 1}, after {point.position.steps} of its steps")
+            return
+        say(f"resumed after epoch {point.epoch}")
+        if point.stopped or point.epoch >= self._course.epochs:
+            why = "a callback had stopped it" if point.stopped else "all its epochs are done"
+            say(f"nothing is left to train: {why}; another directory starts afresh")
 
     def _train_ahead(self, epoch: int) -> None:
-        """Trains an epoch; what goes wrong in it counts only if no earlier epoch takes it back."""
+        """Trains an epoch; what it raises counts only if no delivery of an earlier epoch undoes it."""
         try:
             self._train_epoch(epoch)
         except Exception as error:
@@ -150,16 +153,15 @@ class FitSession:
 
     def _train_epoch(self, epoch: int) -> None:
         """Trains an epoch to its end, or until a delivery rolls it back."""
-        training = self._training
-        training.begin_epoch(epoch, begun=self._epoch_begun)
+        cursor = self._training.cursor
+        self._training.begin_epoch(epoch, begun=self._epoch_begun)
         self._epoch_begun = False
         if self._renew_if_unsettled():
             return
-        training = self._training
-        while training.cursor.remaining() != 0:
+        while cursor.remaining() != 0:
             if self._deliveries.make_room():
                 return
-            # A training that was told to stop before an epoch's first step makes one call all the same.
+            # A training that is stopped before an epoch's first step makes one call all the same.
             done = self._train_call(epoch)
             if done.steps:  # the call that finds the end of the data may make none
                 self._last_logs = done.logs or {}
@@ -167,8 +169,8 @@ class FitSession:
                 return
             if done.exhausted or self._model.stop_training:
                 break
-            if self._deliveries.checkpoint_due() and training.cursor.remaining() != 0:
-                self._deliveries.checkpoint(training.take_snapshot(epoch))
+            if self._deliveries.checkpoint_due() and cursor.remaining() != 0:
+                self._deliveries.checkpoint(self._training.take_snapshot(epoch))
         if self._ends_behind_all(epoch) and self._deliveries.deliver_all():
             return
         self._end_epoch(epoch)
@@ -188,11 +190,9 @@ class FitSession:
     def _train_call(self, epoch: int) -> StepsDone:
         """Makes one compiled call of training steps."""
         steps = self._training.agree_on_steps()
-        if self._cut:
-            self._training.cut()
-        goes_on = self._training.begin_call(epoch, begun=self._begun) and not self._cut
-        self._begun = self._cut = False
-        if not goes_on:
+        opening, self._opening = self._opening, None
+        begun, cut = (opening.begun, opening.cut) if opening is not None else (False, False)
+        if not self._training.begin_call(epoch, begun=begun, cut=cut):
             return StepsDone(0, exhausted=True)
         self._renew_if_compiled()
         done = self._training.run_call(epoch, steps)
@@ -210,9 +210,9 @@ class FitSession:
         if self._deliveries.deliver_all():
             return True
         if self._training.calls_batches:
-            return False  # it has been told in its turn
+            return False  # it has got the step in its turn
         logs = keras_metrics.python_logs(done.logs)
-        for callback in self._parts.callbacks.callbacks:
+        for callback in self._deliveries.callbacks.callbacks:
             if isinstance(callback, keras.callbacks.TerminateOnNaN):
                 callback.on_train_batch_end(self._training.cursor.steps - 1, logs)
         return False
@@ -273,7 +273,7 @@ class FitSession:
         changed = self._parts.grounds.changed()
         if changed is None:
             return
-        check_without_batches(listeners(self._parts.callbacks))
+        check_without_batches(listeners(self._deliveries.callbacks))
         if self._deliveries.backlog.max_lag:
             raise ValueError(
                 f"{changed}, while the training on several hosts runs ahead of its validations; set them "
@@ -285,10 +285,10 @@ class FitSession:
 
         It is built anew if it waited for that, if Keras traces it now, or if a metric has been set.
         """
-        suite, given, reason = self._deliveries.suite, self._parts.given, None
+        suite, reason = self._deliveries.suite, None
         waited = suite.waits_for(epoch)
-        as_known = given.read(epoch, suite.waiting)
-        if as_known and not waited:
+        is_as_expected = self._parts.sources.read(epoch, suite.waiting)
+        if is_as_expected and not waited:
             if not suite.due(epoch):
                 return
             if self._parts.is_provisional:
@@ -297,34 +297,30 @@ class FitSession:
                 reason = f"built again, because {setting} was set"
             else:
                 return
-        self._build_anew(reason, kept=self._training)
+        self._build_anew(reason, self._training)
 
-    def _build_anew(self, reason: str | None, kept: EpochTraining | None = None) -> None:
-        """Has the parts built anew, once all that is under way has been delivered.
-
-        `kept` trains and is not built anew.
-        """
+    def _build_anew(self, reason: str | None, training: EpochTraining | None = None) -> None:
+        """Has the parts built anew, once all that is under way has been delivered; a `training` goes on."""
         deliveries = self._deliveries
         while len(deliveries):
             deliveries.deliver_oldest()
         deliveries.finish_step_validations()
-        self._take(self._renew(kept))
+        self._take(self._renew(training))
         if reason is not None:
             self._training.progress.message(reason)
 
     def _deliver_in_grace(self) -> None:
         """Delivers the epochs whose validations end soon, and gives the others up."""
-        parts = self._parts
-        parts.interrupts.heed()
-        names = self._settings.hosts.gather(parts.interrupts.received)
+        deliveries, interrupts = self._deliveries, self._training.interrupts
+        interrupts.heed()
+        names = self._settings.hosts.gather(interrupts.received)
         self.ended = f"interrupted by {next(name for name in names if name)}"
         deadline_s = time.monotonic() + _GRACE_S
         within = f"delivering what is finished within {_GRACE_S:g} s; a second signal ends it at once"
-        parts.training.progress.message(f"{self.ended}: {within}")
-        deliveries = parts.deliveries
+        self._training.progress.message(f"{self.ended}: {within}")
         deliveries.deliver_until(deadline_s)
         if deliveries.may_checkpoint():
-            deliveries.checkpoint(parts.training.take_snapshot(self._course.next_epoch))
+            deliveries.checkpoint(self._training.take_snapshot(self._course.next_epoch))
         deliveries.backlog.drop()
         if deliveries.resumer is not None:
             deliveries.resumer.wait()

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._data.feed import Feed
+from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.graph import sends_any_shape
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
@@ -22,9 +23,7 @@ from overlap_train._training.kernels import FastKernels, find_kernels, steps_tha
 from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.parts import leaves_of
 from overlap_train._training.replicas import make_step
-from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.step import MetricsReader, Step, StepFunction
-from overlap_train.options.checkpoint import CheckpointPolicy
 
 __all__ = ["StepBuilder"]
 
@@ -36,24 +35,21 @@ _LONG_RUN = 100
 class StepBuilder:
     """Builds the step and the loop of one `fit`. On the training thread.
 
-    Checkpoints hold every variable that a step uses. `total_steps` are those of the whole run, if known.
+    `total_steps` are those of the whole run, or None if that ends with the data.
     """
 
     def __init__(
         self,
-        settings: TrainerSettings,
-        feed: Feed,
+        request: FitRequest,
         callbacks: Sequence[keras.callbacks.Callback],
-        checkpoints: CheckpointPolicy | None = None,
         total_steps: int | None = None,
     ) -> None:
-        self._settings = settings
-        self._model = settings.model
-        self._feed = feed
+        settings = request.settings
+        self._settings, self._model, self._feed = settings, request.model, request.feed
+        self._is_stored = request.checkpoints is not None
         self._callbacks = callbacks
-        self._checkpoints = checkpoints
         self._total_steps = total_steps
-        self._kernels = self._known_kernels()
+        self._kernels = self._cached_kernels()
         # of each host, of which a batch of all has more
         self._own_rows = settings.replicas is not None and settings.replicas.own_rows
 
@@ -62,18 +58,18 @@ class StepBuilder:
         settings, model, feed = self._settings, self._model, self._feed
         step = self._make_step()
         if keras_models.runs_eagerly(model):
-            if self._checkpoints is not None:
+            if self._is_stored:  # with every variable that the step uses
                 _inspect(step, model, feed)
             return step
         traces, token = Traces.of(model), keras_training.begin_training(model)
         key = ("step", *self._step_key(), step.jit_compile)
         by_rows = settings.replicas is None and keras_training.traces_first_batch(model)
         rows = feed.first_rows if by_rows else None
-        traced = traces.get_step("train", token, key, feed.element_spec, rows, step.trace)
+        trace = traces.get_step("train", token, key, feed.element_spec, rows, step.trace)
         reader = None
         if settings.replicas is None:
             reader = traces.get("train", token, ("metrics", *map(Same, model.metrics)), self._make_reader)
-        step.adopt(traced, reader)
+        step.adopt(trace, reader)
         return step
 
     def build_loop(self, step: Step, say: Callable[[str], None]) -> tuple[Loop, Pace]:
@@ -123,8 +119,8 @@ class StepBuilder:
         model = self._model
         by_python = keras_metrics.computed_by_user(model)
         # Keras asks anew for each epoch which metrics there are, and how they are set.
-        listed = keras_models.overriding_class(model, "metrics") is not None
-        eager = by_python or listed or keras_metrics.reads_settings(model)
+        has_own_list = keras_models.overriding_class(model, "metrics") is not None
+        eager = by_python or has_own_list or keras_metrics.reads_settings(model)
         return MetricsReader(model.get_metrics_result, eager=eager, by_python=by_python)
 
     def _step_function(self) -> StepFunction:
@@ -147,13 +143,13 @@ class StepBuilder:
         kernels = self._kernels
         return self._settings.train_identity, shared, kernels and (kernels.names, kernels.times)
 
-    def _known_kernels(self) -> FastKernels | None:
-        """Returns what was chosen for the model's traces: a model that they have built has more layers."""
-        settings, model, steps = self._settings, self._model, self._total_steps
+    def _cached_kernels(self) -> FastKernels | None:
+        """Returns the choice for the model's earlier traces: a model that they have built has more layers."""
+        settings, model, steps = self._settings, self._model, self._total_steps or 0
         if keras_models.runs_eagerly(model):
             return None
-        long = steps is not None and steps >= _LONG_RUN
-        times = long and steps is not None and steps >= steps_that_pay_timing(model)
+        long = steps >= _LONG_RUN
+        times = long and steps >= steps_that_pay_timing(model)
         key = ("kernels", settings.execution, settings.stock, settings.shared, long, times)
         find = functools.partial(self._find_kernels, long=long, times=times)
         return Traces.of(model).get("train", keras_training.begin_training(model), key, find)

@@ -18,11 +18,11 @@ from overlap_train._callbacks.hooks import (
     runs_own_code,
 )
 from overlap_train._callbacks.listeners import listeners
-from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.draws import is_drawn_in_order
+from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Traces
@@ -32,12 +32,13 @@ from overlap_train._snapshot import ModelState
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.step import Step
+from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.sets import PreparedSet, SetRequest, build_suite, prepare_sets, rows_together
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["AT_ONCE", "FirstTrace", "SuiteBuilder", "TraceTiming", "make_sources"]
+__all__ = ["FitValidation", "SuiteBuilder", "TraceTiming", "make_sources"]
 
 
 def make_sources(
@@ -86,50 +87,69 @@ AT_ONCE = TraceTiming()
 _BEFORE_TRACE = ("on_test_begin", "on_test_batch_begin")
 
 
-class FirstTrace:
-    """Decides when the validation of a `fit` is traced, so that its trace holds what Keras's would.
+class FitValidation:
+    """The validation of one `fit`, however often it is built: its data, and when it is traced.
 
     Keras traces a validation when it first makes one, and sees what callbacks and data have set until then.
-    Where only Keras's own code runs before that, it may be traced at once. On the training thread.
+    Where only Keras's own code runs before that, it may be traced at once. `sources` is the data of all sets;
+    `evaluator` validates instead of this process, if the policy names one. On the training thread.
     """
 
     def __init__(
         self,
         request: FitRequest,
-        given: ValidationSources,
         callbacks: keras.callbacks.CallbackList,
+        resources: contextlib.ExitStack,
+        say: Callable[[str], None],
         *,
         looks_only: bool = False,
     ) -> None:
+        settings, policy = request.settings, request.settings.evaluator
         self._request = request
-        self._given = given
         self._callbacks = callbacks
-        self._looks_only = looks_only
+        self._say = say
+        self._waits = request.reads_when_due and not looks_only
+        self.sources = make_sources(
+            settings,
+            request.sets,
+            now=False,
+            python_now=not self._waits,
+            written=request.feed.files,
+            timeout_s=settings.validation.timeout_s,
+        )
+        resources.callback(self.sources.close)
+        self.evaluator: Evaluator | None = None
+        if request.elsewhere and policy is not None:
+            self.evaluator = Evaluator(
+                policy,
+                request.model,
+                settings.recorder.add,
+                batch_by_batch=listened_to(callbacks),
+                idle=looks_only or not settings.hosts.is_chief,
+            )
+            resources.enter_context(self.evaluator)
         self._test_function: Any = None
         self._may_differ = False
-        self._first_made = False
+        self._is_first_made = False
 
     def timing(self) -> TraceTiming:
-        """Returns when to trace what is built now; the sets that have been due are `given.begun`."""
-        request, begun = self._request, self._given.begun
+        """Returns when to trace what is built now; the sets that have been due are `sources.begun`."""
+        request, begun = self._request, self.sources.begun
         if not request.sets:
             return AT_ONCE
         function = keras_training.test_function(request.model)
         if function is not self._test_function:  # with another one Keras traces anew
-            self._test_function, self._first_made = function, False
+            self._test_function, self._is_first_made = function, False
             begun.clear()
         if not begun:
             self._may_differ = self._may_be_set_before()
         if not self._may_differ:
             return AT_ONCE
-        if begun and not self._first_made and self._runs_own_code(_BEFORE_TRACE):
-            self._first_made = True
-            return TraceTiming(self._waiting(), is_first=True, is_provisional=True)
-        return TraceTiming(self._waiting(), is_provisional=not (begun or request.reads_when_due))
-
-    def _waiting(self) -> frozenset[str]:
-        waits = self._request.reads_when_due and not self._looks_only
-        return frozenset(self._request.sets).difference(self._given.begun) if waits else frozenset()
+        waits = frozenset(request.sets).difference(begun) if self._waits else frozenset()
+        if begun and not self._is_first_made and self._runs_own_code(_BEFORE_TRACE):
+            self._is_first_made = True
+            return TraceTiming(waits, is_first=True, is_provisional=True)
+        return TraceTiming(waits, is_provisional=not (begun or request.reads_when_due))
 
     def _may_be_set_before(self) -> bool:
         """Whether code of the user's runs before the first validation."""
@@ -138,8 +158,8 @@ class FirstTrace:
             return False
         if Traces.of(model).holds("test", keras_training.test_function(model)):
             return False
-        epoch, hooks = request.initial_epoch, [*TRAIN_BATCH_HOOKS, *_BEFORE_TRACE]
-        at_first = all(epoch_selector(chosen.freq)(epoch) for chosen in request.sets.values())
+        hooks = [*TRAIN_BATCH_HOOKS, *_BEFORE_TRACE]
+        at_first = all(epoch_selector(each.freq)(request.initial_epoch) for each in request.sets.values())
         if not at_first or request.checkpoints is not None:
             hooks += ["on_train_begin", "on_epoch_begin", "on_epoch_end"]
         return request.feed.runs_python or self._runs_own_code(hooks)
@@ -147,12 +167,49 @@ class FirstTrace:
     def _runs_own_code(self, hooks: Sequence[str]) -> bool:
         return any(runs_own_code(callback, hooks) for callback in listeners(self._callbacks))
 
+    def build(
+        self, step: Step, resources: contextlib.ExitStack, timing: TraceTiming = AT_ONCE
+    ) -> tuple[ModelState, ValidationSuite]:
+        """Returns the variables of the training and what validates them; `resources` will end its workers."""
+        request, settings, feed = self._request, self._request.settings, self._request.feed
+        once = request.epochs - request.initial_epoch <= 1 and not settings.validation.every_steps
+        written = step.traced.written if step.traced is not None else ()
+
+        def is_in_order(validation_set: ValidationSet) -> bool:
+            ahead = settings.validation.max_lag > 0 and not once and not validation_set.concurrent
+            return ahead and is_drawn_in_order(feed, validation_set.data, settings.model, written)
+
+        builder = SuiteBuilder(
+            settings, request.sets, self._callbacks, resources, self.sources, once=once, timing=timing
+        )
+        captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
+        state, suite = builder.build(captured, drawn=feed.drawn_variables, is_in_order=is_in_order)
+        if self.evaluator is not None:
+            selectors = [epoch_selector(freq) for freq in request.elsewhere]
+            return state, ElsewhereSuite(
+                self.evaluator,
+                lambda epoch: any(selects(epoch) for selects in selectors),
+                on_error=settings.validation.on_error,
+                hosts=settings.hosts,
+            )
+        freq, report = request.validation_freq, settings.recorder.add
+        # The suite is built anew before functions are called that are not due before the sets that wait.
+        waits = [request.sets[name].freq for name in suite.waiting]
+        functions = {
+            name: each
+            for name, each in request.functions.items()
+            if 1 not in waits and (freq if each.freq is None else each.freq) not in waits
+        }
+        needs = FunctionRequest(request.model, state, feed.element_spec, freq, report, self._say)
+        add_functions(suite, functions, needs, resources)
+        return state, suite
+
 
 class SuiteBuilder:
     """Builds the validation of one `fit` or `evaluate`. On the training thread.
 
-    Without `given` the data is read now. With `once` there is one validation, beside which nothing is
-    trained. For a training elsewhere `apart` says whether its callbacks listen to the batches. `batch_spec`
+    Without `sources` the data is read now. With `once` there is one validation, and no training goes on
+    meanwhile. For a training elsewhere `apart` says whether its callbacks listen to the batches. `batch_spec`
     is of a batch of the first set, once that has been traced; None if it is not looked at.
     """
 
@@ -164,14 +221,14 @@ class SuiteBuilder:
         sets: Mapping[str, ValidationSet],
         callbacks: keras.callbacks.CallbackList,
         resources: contextlib.ExitStack,
-        given: ValidationSources | None = None,
+        sources: ValidationSources | None = None,
         *,
         once: bool = False,
         apart: bool | None = None,
         timing: TraceTiming = AT_ONCE,
     ) -> None:
         self._settings = settings
-        self._given = given if given is not None else make_sources(settings, sets)
+        self._sources = sources if sources is not None else make_sources(settings, sets)
         self._sets = sets
         self._callbacks = callbacks
         self._resources = resources
@@ -180,26 +237,13 @@ class SuiteBuilder:
         self._timing = timing
         self._listened = listened_to(callbacks) if apart is None else apart
 
-    def build_beside(self, feed: Feed, step: Step) -> tuple[ModelState, ValidationSuite]:
-        """Returns the variables of a training and its suite."""
-        settings = self._settings
-        captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
-        written = step.traced.written if step.traced is not None else ()
-        beside = settings.validation.max_lag > 0 and not self._once
-
-        def is_in_order(chosen: ValidationSet) -> bool:
-            waits = beside and not chosen.concurrent
-            return waits and is_drawn_in_order(feed, chosen.data, settings.model, written)
-
-        return self.build(captured, drawn=feed.drawn_variables, is_in_order=is_in_order)
-
     def build(
         self,
         captured: Iterable[CapturedVariable] = (),
         *,
         drawn: Iterable[CapturedVariable] = (),
         within_evaluate: bool = False,
-        is_in_order: Callable[[ValidationSet], bool] = lambda chosen: False,
+        is_in_order: Callable[[ValidationSet], bool] = lambda validation_set: False,
     ) -> tuple[ModelState, ValidationSuite]:
         """Traces the validation, lists all variables, and starts the workers.
 
@@ -212,48 +256,45 @@ class SuiteBuilder:
             if isinstance(each.batches, StreamedBatches):
                 each.batches.in_order = is_in_order(each.chosen)
         self.batch_spec = next((p.batches.element_spec for p in prepared if p.batches is not None), None)
-        used = [variable for each in prepared if each.step is not None for variable in each.step.variables]
-        model, trains = self._settings.model, not within_evaluate
-        written = [variable for each in prepared for variable in _written(each)]
-        read = [variable for each in prepared for variable in _captured(each)]  # which callbacks may set
-        listed = [*captured, *used, *written, *read]
-        state = ModelState(model, listed, drawn=[*drawn, *written], trains=trains)
+        steps = [each.step for each in prepared if each.step is not None]
+        of_steps = [variable for step in steps for variable in step.variables]
+        moving = [variable for each in prepared for variable in _drawn_variables(each)]
+        settable = [variable for each in prepared for variable in _captured(each)]  # by callbacks
+        state = ModelState(
+            self._settings.model,
+            [*captured, *of_steps, *moving, *settable],
+            drawn=[*drawn, *moving],
+            trains=not within_evaluate,
+        )
         suite = build_suite(request, prepared, state, self._settings.recorder.add, self._resources)
         return state, suite
 
     def _request(self, *, within_evaluate: bool) -> SetRequest:
-        settings = self._settings
+        settings, is_first = self._settings, self._timing.is_first
         listening = [] if self._apart is not None else listeners(self._callbacks)
         acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
-        if self._timing.is_first:
-            sets = [c for c in listening if runs_own_code(c, _BEFORE_TRACE)]
-        else:
-            sets = [c for c in listening if may_set_before_tests(c)]
-        setting = type(sets[0]).__name__ if sets else None
+        may_set = functools.partial(runs_own_code, hooks=_BEFORE_TRACE) if is_first else may_set_before_tests
+        setting = next((type(c).__name__ for c in listening if may_set(c)), None)
         looks = self._listened or any(
             overrides(c, "on_test_begin") and not keras_models.is_stock_method(type(c)) for c in listening
         )
-        alone = acting is None and setting is None and self._validates_alone()
+        # Whether this process alone validates, and only between two epochs.
+        alone = settings.replicas is None and self._apart is None and settings.validation.every_steps is None
+        alone = alone and acting is None and setting is None
         return SetRequest(
             settings,
-            self._given,
+            self._sources,
             listened=self._listened,
             within_evaluate=within_evaluate,
             once=self._once,
             acts=acting,
-            sets_before=setting if self._timing.is_first or not within_evaluate else None,
-            first=self._timing.is_first,
+            sets_before=setting if is_first or not within_evaluate else None,
+            first=is_first,
             waits=self._timing.waits,
             most_rows=self._rows_together(),
             counts_ahead=alone and not (within_evaluate or looks or settings.devices),
             runs_metrics=alone or (self._apart is not None and settings.replicas is None),
         )
-
-    def _validates_alone(self) -> bool:
-        """Whether this process alone validates, and only between two epochs."""
-        settings, policy = self._settings, self._settings.validation
-        inside = policy.every_steps is not None
-        return settings.replicas is None and settings.hosts.count == 1 and self._apart is None and not inside
 
     def _rows_together(self) -> Callable[[Any], int] | None:
         """Returns what says how many rows of arrays may be one batch; None leaves batches alone."""
@@ -263,7 +304,7 @@ class SuiteBuilder:
         return None if as_they_are else functools.partial(rows_together, settings.model)
 
 
-def _written(prepared: PreparedSet) -> Sequence[CapturedVariable]:
+def _drawn_variables(prepared: PreparedSet) -> Sequence[CapturedVariable]:
     """Returns the variables to which the pipeline of a validation set writes."""
     if isinstance(prepared.batches, StreamedBatches):
         return prepared.batches.written

@@ -58,16 +58,16 @@ def fit():
 
 def test_without_checkpoints_there_is_nothing_to_resume(fit, tmp_path):
     parts = fit().builder.build()
-    assert (parts.resumption, parts.deliveries.resumer, parts.training.resumer) == (None, None, None)
+    assert (parts.resumption, parts.deliveries.resumer) == (None, None)
     parts = fit(resume=tmp_path).builder.build()
-    assert parts.resumption is parts.deliveries.resumer is parts.training.resumer is not None
+    assert parts.resumption is parts.deliveries.resumer is not None
 
 
 def test_what_a_fit_keeps_all_along_is_not_built_again(fit, tmp_path):
     one = fit(resume=tmp_path)
     first, second = one.builder.build(), one.builder.build()
     assert second.training is not first.training
-    assert second.interrupts is first.interrupts
+    assert second.training.interrupts is first.training.interrupts
     assert second.resumption is first.resumption
     assert second.training.ledger is first.training.ledger is one.builder.ledger
 
@@ -120,7 +120,7 @@ def test_behind_hooks_of_the_user_it_is_built_when_it_is_due(fit):
     one = fit(model=networks.sequential(), callbacks=[Unknown()])
     parts = one.builder.build()
     assert parts.deliveries.suite.waits_for(0)
-    parts.given.read(0)
+    parts.sources.read(0)
     parts = one.builder.build(parts.training)
     assert parts.deliveries.suite.waiting == []
     one.trainer.model.make_test_function(force=True)  # after which Keras traces again
@@ -131,7 +131,7 @@ def test_what_checkpoints_hold_is_built_at_once_and_again(fit, tmp_path):
     one = fit(model=networks.sequential(), callbacks=[Unknown()], resume=tmp_path)
     parts = one.builder.build()
     assert parts.is_provisional
-    parts.given.read(0)
+    parts.sources.read(0)
     assert not one.builder.build(parts.training).is_provisional
 
 
@@ -155,15 +155,13 @@ def test_epochs_are_validated_inside_where_it_was_asked_for_and_there_is_somethi
     data = {} if validation else {"validation_data": None}
     parts = fit(**policy, **data).builder.build()
     assert (parts.deliveries.stepwise is not None) is inside
-    assert parts.training.stepwise is parts.deliveries.stepwise
 
 
 def test_a_signal_ends_the_waits_of_one_host_alone(fit, monkeypatch):
     one = fit()
     parts = one.builder.build()
     parts.deliveries.check_interrupted()
-    parts.interrupts.received = "SIGTERM"
-    assert parts.training.interrupts is parts.interrupts
+    parts.training.interrupts.received = "SIGTERM"
     with pytest.raises(Interrupted):
         parts.deliveries.check_interrupted()
     settings = type(one.request.settings)

@@ -67,32 +67,34 @@ def model():
     return made
 
 
-def training(model, callback=None, *, steps=50, hosts=None, group=1, metrics=None, **parts_of_fit):
-    """Returns what trains epochs, and the suite that it admits workers of."""
+def training(model, callback=None, *, steps=50, group=1, idle=None, name=None, **deliveries):
+    """Returns what trains epochs; a signal of this `name` has come."""
     callback = callback or Told()
     callbacks = keras.callbacks.CallbackList([callback], model=model)
     model.steps_per_execution = group
     model.stop_training = False
-    given = dict(
-        model=model,
+    defaults = dict(
         callbacks=callbacks,
         hooks=parts.hooks_of(callbacks, model),
-        step=SimpleNamespace(metrics=lambda: metrics or {"loss": 1.0}, own_logs=False),
-        loop=parts.Counts(),
-        pace=SimpleNamespace(steps=lambda: steps, step_s=None, observe=lambda *_: None),
         cursor=parts.cursor(),
         suite=SimpleNamespace(idle=True, admit_beside=lambda most: None),
         stepwise=None,
         resumer=None,
         lag=Notes(),
-        idle=SimpleNamespace(count=1, observe=lambda *_: None),
         ledger=parts.ledger(),
         progress=ProgressReporter(9, verbose=0),
-        hosts=hosts or SingleHost(),
-        interrupts=parts.asked(),
+        hosts=SingleHost(),
+    )
+    return EpochTraining(
+        model=model,
+        step=SimpleNamespace(metrics=lambda: {"loss": 1.0}, own_logs=False),
+        loop=parts.Counts(),
+        pace=SimpleNamespace(steps=lambda: steps, step_s=None, observe=lambda *_: None),
+        deliveries=SimpleNamespace(**{**defaults, **deliveries}),
+        idle=idle or SimpleNamespace(count=1, observe=lambda *_: None),
+        interrupts=parts.asked(name),
         take_snapshot=lambda epoch: f"snapshot of {epoch}",
     )
-    return EpochTraining(**{**given, **parts_of_fit})
 
 
 def begun(*arguments, epoch=0, **options):
@@ -126,7 +128,7 @@ def test_where_each_group_counts_a_call_is_one_group(model, callback, stopped):
 
 def test_an_interrupted_training_makes_no_further_call(model):
     with pytest.raises(Interrupted):
-        training(model, interrupts=parts.asked("SIGINT")).agree_on_steps()
+        training(model, name="SIGINT").agree_on_steps()
 
 
 def test_several_hosts_make_as_many_steps_as_the_chief_wants(model):
@@ -138,8 +140,7 @@ def test_several_hosts_make_as_many_steps_as_the_chief_wants(model):
 
 def test_several_hosts_stop_together(model):
     def agreed(host):
-        asked = parts.asked("SIGINT" if host.index else None)
-        return training(model, hosts=host, interrupts=asked).agree_on_steps()
+        return training(model, hosts=host, name="SIGINT" if host.index else None).agree_on_steps()
 
     assert [type(error) for error in on_hosts(agreed)] == [Interrupted, Interrupted]
 
@@ -204,10 +205,10 @@ def test_the_first_call_which_traces_teaches_nothing(model):
     idle = SimpleNamespace(count=1, observe=lambda *seconds: seen.append(seconds))
     call = begun(model, idle=idle)
     call.run_call(0, 1)
-    assert (seen, call.lag.told, call.warm) == ([], [], True)
+    assert (seen, call.deliveries.lag.told, call.warm) == ([], [], True)
     call.run_call(0, 1)
     assert len(seen) == 1
-    call.suite.idle = False
+    call.deliveries.suite.idle = False
     call.run_call(0, 1)
     assert len(seen) == 1  # what workers take is not what the training leaves
 
@@ -216,10 +217,10 @@ def test_the_lag_learns_from_calls_after_the_first_epoch(model):
     call = begun(model)
     call.warm = True
     call.run_call(0, 1)
-    assert call.lag.told == []
+    assert call.deliveries.lag.told == []
     call.begin_epoch(1, begun=False)
     call.run_call(1, 2)
-    ((name, span, steps),) = call.lag.told
+    ((name, span, steps),) = call.deliveries.lag.told
     assert (name, span.epoch, span.details, steps) == ("trained", 1, {"steps": 2}, 2)
 
 

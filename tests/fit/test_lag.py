@@ -1,4 +1,4 @@
-"""Running ahead waits where the training leaves hardly any core idle."""
+"""Running ahead waits where cores are busy, where it does not pay, and where it is rolled back too often."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.lag import IdleCores, LagControl, OverlapJudge
 from overlap_train._support.reasons import Reason
+from overlap_train.records import Span
 from tests.networks import arrays
 from tests.pools import sequential
 
@@ -169,3 +170,90 @@ def test_a_training_that_was_stopped_inside_its_last_epoch_waits_for_no_core(mon
     trainer = Trainer(sequential(), validation=policy, execution=ExecutionPlan(batch_splits=1))
     trainer.fit(*arrays(), epochs=9, validation_data=arrays(40, 1), verbose=0, callbacks=[StopsAtBatch(0)])
     assert not [message for message in trainer.messages if "of a core idle" in message]
+
+
+def span(name, start_s, end_s):
+    return Span(name, "thread", start_s, end_s)
+
+
+def epoch(beside_s):
+    """Returns five calls of 100 steps, two of them beside a validation, the others of one second."""
+    calls, now = [], 0.0
+    for duration_s in (beside_s, beside_s, 1.0, 1.0, 1.0):
+        calls.append((span("train", now, now + duration_s), 100))
+        now += duration_s
+    return calls, [span("validate", 0.0, 2 * beside_s)]
+
+
+def judge(*beside_s, alone_s=1.0, cpu_s=None):
+    """Returns a judge of epochs whose calls beside a validation took so long, and of one alone."""
+    result = OverlapJudge()
+    for seconds in beside_s:
+        result.observe_beside(*epoch(seconds))
+    if alone_s is not None:
+        result.observe_alone(alone_s, cpu_s)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("beside_s", "cpu_s", "pays"),
+    [
+        pytest.param([1.0, 1.0], None, True, id="on idle cores"),
+        # Two seconds beside it at two thirds of the speed: as much is lost as it would take alone.
+        pytest.param([1.5, 1.5], None, False, id="on busy cores"),
+        pytest.param([1.48, 1.48], None, True, id="4 % hidden"),
+        pytest.param([1.49, 1.49], None, False, id="2 % hidden: below the least share"),
+        pytest.param([1.1, 1.1, 1.1, 1.1, 50.0], None, True, id="one stalled epoch does not decide"),
+        pytest.param([9.0], None, None, id="too few epochs"),
+        # Where others use the machine, calls beside a validation that hardly computes are slower by chance.
+        pytest.param([3.0, 3.0], 0.5, True, id="half a second of processor time"),
+        pytest.param([3.0, 3.0], 0.95, False, id="all of it"),
+        pytest.param([3.0, 3.0], None, False, id="processor time unknown"),
+    ],
+)
+def test_overlap_is_judged_by_what_a_validation_costs_alone_and_beside_the_training(beside_s, cpu_s, pays):
+    assert judge(*beside_s, cpu_s=cpu_s).pays() is pays
+
+
+def test_asks_for_one_validation_alone_and_judges_then():
+    result = judge(9.0, 9.0, alone_s=None)
+    assert (result.wants_alone, result.pays()) == (True, None)
+    result.observe_alone(1.0)
+    assert (result.wants_alone, result.pays()) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param([(span("train", 0.0, 1.0), 10)], id="no call without a validation"),
+        pytest.param([(span("train", 0.0, 1.0), 0), (span("train", 1.0, 1.0), 5)], id="empty calls"),
+    ],
+)
+def test_nothing_is_judged_without_calls_to_compare(calls):
+    result = OverlapJudge(epochs=1)
+    result.observe_beside(calls, [span("validate", 0.0, 2.0)])
+    result.observe_alone(1.0)
+    assert (result.wants_alone, result.pays()) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("cores", "busy", "idle"),
+    [(2, 1.0, 1), (2, 1.9, 1), (2, 0.4, 2), (16, 1.2, 15), (16, 15.7, 1), (16, 40.0, 1), (1, 1.0, 1)],
+)
+def test_idle_cores_are_what_training_calls_leave_and_never_none(cores, busy, idle):
+    result = IdleCores(cores)
+    train(result, busy)
+    assert result.count == idle
+
+
+def test_half_of_the_cores_count_as_idle_as_long_as_nothing_is_known():
+    assert [IdleCores(cores).count for cores in (1, 2, 8, 9)] == [1, 1, 4, 4]
+
+
+def test_short_calls_are_added_up_and_old_ones_forgotten():
+    cores, counts = IdleCores(8), []
+    for calls, wall_s, busy in ((9, 0.001, 6), (1, 0.0011, 5.5), (5, 0.2, 8), (3, 0.2, 2)):
+        for _ in range(calls):
+            cores.observe(wall_s, busy * wall_s)
+        counts.append(cores.count)
+    assert counts == [4, 2, 1, 6]

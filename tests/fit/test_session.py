@@ -83,7 +83,8 @@ class Fit:
         self.runner = self.scene.runner if runner is None else runner
         self.scene.deliveries.suite._sets[""] = suite_of(self.runner)._sets[""]
         self.loop, self.changed, self.renewed, self.interrupts = Loop(), None, 0, parts.asked()
-        self.scene.deliveries.callbacks = kc.CallbackList([self.told], model=self.model)
+        callbacks = kc.CallbackList([self.told], model=self.model)
+        self.scene.deliveries.callbacks, self.scene.deliveries.hooks = callbacks, parts.hooks_of(callbacks)
         self.resumption = resumption
         settings = SimpleNamespace(
             model=self.model, hosts=self.scene.deliveries.hosts, scope=contextlib.nullcontext
@@ -96,20 +97,11 @@ class Fit:
         scene = self.scene
         training = EpochTraining(
             model=self.model,
-            callbacks=scene.deliveries.callbacks,
-            hooks=parts.hooks_of(scene.deliveries.callbacks),
             step=SimpleNamespace(metrics=MetricsReader(lambda: {"loss": 1.0}, eager=True), own_logs=False),
             loop=self.loop,
             pace=SimpleNamespace(steps=lambda: 2, step_s=None, observe=lambda *_: None),
-            cursor=scene.cursor,
-            suite=scene.deliveries.suite,
-            stepwise=None,
-            resumer=None,
-            lag=scene.deliveries.lag,
+            deliveries=scene.deliveries,
             idle=SimpleNamespace(count=1, observe=lambda *_: None),
-            ledger=scene.ledger,
-            progress=scene.progress,
-            hosts=scene.deliveries.hosts,
             interrupts=self.interrupts,
             take_snapshot=lambda epoch: Snapshot(
                 epoch, scene.course.step, parts.VALUES, scene.cursor.state()
@@ -119,14 +111,12 @@ class Fit:
             state=None,
             training=training,
             deliveries=scene.deliveries,
-            callbacks=scene.deliveries.callbacks,
-            interrupts=self.interrupts,
             grounds=SimpleNamespace(changed=lambda: self.changed),
-            given=SimpleNamespace(read=lambda epoch, waiting: True),
+            sources=SimpleNamespace(read=lambda epoch, waiting: True),
             resumption=self.resumption,
         )
 
-    def renew(self, kept=None):
+    def renew(self, training=None):
         self.renewed += 1
         self.changed = None
         return self.parts()
@@ -189,7 +179,7 @@ def test_a_loss_that_is_not_finite_is_shown_to_its_guard_alone(guarded):
     guard.on_train_batch_end = lambda batch, logs=None: seen.append((batch, logs))
     fit.scene.deliveries.callbacks.callbacks.append(guard)
     fit.loop.halts_at = 3
-    fit.session._parts.training._batch_hooks = False
+    fit.session._parts.training.calls_batches = False
     assert fit.run() == "completed"
     assert [batch for batch, _ in seen] == [1] * guarded
     assert guarded is bool(seen and seen[0][1].keys() == {"loss"})

@@ -40,9 +40,8 @@ class Listens(kc.Callback):
 
 def builder(model, callbacks=(), *, kind=Trainer, strategy=None, data=None, total_steps=None, **options):
     trainer = kind(model, strategy=strategy, **options)
-    given = {} if data is None else {"x": data, "y": None}
-    feed = request_of(trainer, **given).feed
-    return StepBuilder(trainer._settings(), feed, callbacks, total_steps=total_steps)
+    arguments = {} if data is None else {"x": data, "y": None}
+    return StepBuilder(request_of(trainer, **arguments), callbacks, total_steps)
 
 
 @pytest.fixture
