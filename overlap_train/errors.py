@@ -78,10 +78,10 @@ class OverlapTrainError(Exception):
     def __deepcopy__(self: _Error, memo: dict[int, Any]) -> _Error:
         # Causes are shared: many exceptions of others cannot be copied, and nobody changes one. So is what
         # else cannot be copied, such as a lock.
-        memo[id(self)] = self  # for what leads back here
-        args = tuple(_copied(value, memo) for value in self.args)
-        link = _Link(type(self), args, {name: _copied(value, memo) for name, value in vars(self).items()})
-        return _rebuilt([link, *_causes(self)[:1]], self.__suppress_context__)
+        error = memo[id(self)] = self.__copy__()
+        error.args = tuple(_copied(value, memo) for value in self.args)
+        vars(error).update({name: _copied(value, memo) for name, value in vars(self).items()})
+        return error
 
 
 class OverlapError(OverlapTrainError):
@@ -232,7 +232,7 @@ class _Link(NamedTuple):
 def _causes(error: BaseException) -> list[BaseException]:
     """Return the chain of causes, nearest first."""
     chain = [error]
-    while (cause := chain[-1].__cause__) is not None and not any(cause is known for known in chain):
+    while (cause := chain[-1].__cause__) is not None and not any(cause is link for link in chain):
         chain.append(cause)
     return chain[1:_LONGEST_CHAIN]
 
@@ -245,24 +245,24 @@ def _portable_link(error: BaseException) -> Any:
     other = vars(type(error)).get("_other")
     if other is None:
         return _Link(type(error), args, attributes)
-    # The class of both is made anew, unless the other one is known to this process alone.
+    # The class of both is made anew there, unless the cause's class exists in this process only.
     return _Link(ValidationWorkerError, args, attributes, other if _portable(other) is other else None)
 
 
 def _portable(value: Any) -> Any:
-    """Return a value that can be pickled: itself, or what it says where it cannot be."""
+    """Return a value that can be pickled: itself, or else its text."""
     try:
         pickle.loads(pickle.dumps(value))
     except Exception:  # the classes of others raise anything here
         if isinstance(value, BaseException):
-            return RuntimeError(f"{type(value).__module__}.{type(value).__qualname__}: {_said(value, str)}")
-        return _said(value, repr)
+            return RuntimeError(f"{type(value).__module__}.{type(value).__qualname__}: {_text(value, str)}")
+        return _text(value, repr)
     return value
 
 
-def _said(value: Any, say: Callable[[Any], str]) -> str:
+def _text(value: Any, to_text: Callable[[Any], str]) -> str:
     try:
-        return say(value)
+        return to_text(value)
     except Exception:
         return f"a {type(value).__name__} that cannot be printed"
 

@@ -173,22 +173,21 @@ def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
         TypeError: `results` is no mapping of names to results.
         ValueError: a value of an evaluation function has the name of another value, or a dict holds itself.
     """
-    if not (
-        isinstance(results, Mapping) and all(isinstance(each, ValidationResult) for each in results.values())
-    ):
+    is_mapping = isinstance(results, Mapping)
+    if not is_mapping or not all(isinstance(result, ValidationResult) for result in results.values()):
         raise TypeError(
             f"results must be a mapping of names to ValidationResult; got {type(results).__name__}"
         )
     logs: dict[str, Any] = {}
     for name, result in results.items():
         for metric, value in (flat(result.metrics) if name else result.metrics).items():
-            joined = "_".join(part for part in ("val", name, metric) if part)
-            if result.of_function and joined in logs:
+            key = "_".join(part for part in ("val", name, metric) if part)
+            if result.of_function and key in logs:
                 raise ValueError(
-                    f"the evaluation function {name!r} gives a value {joined!r}, which another validation "
+                    f"the evaluation function {name!r} gives a value {key!r}, which another validation "
                     "gives too; give the function, or the value, another name"
                 )
-            logs[joined] = value
+            logs[key] = value
     return logs
 
 
@@ -201,17 +200,13 @@ def flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(metrics, Mapping):
         raise TypeError(f"metrics must be a mapping of names to values; got {type(metrics).__name__}")
+    leaves: dict[str, Any] = {}
     try:
-        return _flat(metrics)
+        for name, value in metrics.items():
+            leaves |= flat(value) if isinstance(value, dict) else {name: value}
     except RecursionError as error:
         raise ValueError("metrics must not hold themselves, nor be nested that deep") from error
-
-
-def _flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in metrics.items():
-        found |= _flat(value) if isinstance(value, dict) else {name: value}
-    return found
+    return leaves
 
 
 @dataclass(frozen=True)
@@ -257,21 +252,21 @@ class Explanation:
     def __str__(self) -> str:
         first = f"in step: {self.in_step}".replace("\n", "\nin step: ")
         if self.overlaps:
-            ahead, workers = _counted(self.max_lag, "epoch"), _counted(self.workers, "worker")
+            ahead, workers = _plural(self.max_lag, "epoch"), _plural(self.workers, "worker")
             first = f"overlaps: trains up to {ahead} ahead of the validation, with at most {workers}"
         steps = "an epoch ends with the data"
         if self.steps_per_epoch is not None:
-            steps = f"{_counted(self.steps_per_epoch, 'step')} an epoch"
-        held = self.max_lag + 1 if self.overlaps else 1
+            steps = f"{_plural(self.steps_per_epoch, 'step')} an epoch"
+        snapshots = self.max_lag + 1 if self.overlaps else 1
         return "\n".join(
             [
                 first,
                 f"plan: {self.plan}; {steps}",
-                f"memory: {self.snapshot_bytes / 2**20:.3g} MiB a snapshot, at most {held} of them; "
+                f"memory: {self.snapshot_bytes / 2**20:.3g} MiB a snapshot, at most {snapshots} of them; "
                 f"{self.data_bytes / 2**20:.3g} MiB of training data held as tensors",
             ]
         )
 
 
-def _counted(number: int, noun: str) -> str:
+def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -89,24 +89,27 @@ class Routing:
         return original(model, *args, **kwargs)
 
     def require_fit(self) -> None:
-        """Make sure, at a block's end, that nothing that was asked of it has been ignored.
+        """Make sure, at a block's end, that none of its options has been ignored.
 
         Raises:
             ValueError: no call of `fit` came here, and something was asked for that Keras cannot do.
         """
-        asked = self._beyond_keras()
-        if asked and not self._begun:
+        extras = self._beyond_keras()
+        if extras and not self._begun:
             raise ValueError(
-                f"no call of keras.Model.fit came through routed(...), so that {' and '.join(asked)} had no "
+                f"no call of keras.Model.fit came through routed(...), so that {' and '.join(extras)} had no "
                 "effect; a model whose own fit trains by itself has to call super().fit(...)"
             )
 
     def _beyond_keras(self) -> list[str]:
         """Return what a call of `fit` gives here that Keras cannot give."""
         policy = self.validation if self.validation is not None else ValidationPolicy()
-        inside = policy.every_steps is not None
-        asked = {"resume": self._resume is not None, "functions": bool(policy.functions)}
-        return [name for name, given in {**asked, "validations inside epochs": inside}.items() if given]
+        extras = {
+            "resume": self._resume,
+            "functions": policy.functions,
+            "validations inside epochs": policy.every_steps,
+        }
+        return [name for name, value in extras.items() if value]
 
     def _take_resume(self) -> CheckpointPolicy | None:
         """Return where checkpoints go, once.

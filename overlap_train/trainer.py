@@ -21,7 +21,7 @@ from overlap_train._training.strategy import find_strategy
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
-from overlap_train.options.validation import ValidationPolicy, ValidationSet
+from overlap_train.options.validation import ValidationPolicy
 from overlap_train.records import EpochAccount, Explanation, StepValidation
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ class Trainer:
         self.recorder = recorder if recorder is not None else SpanRecorder()
         self._outcome = FitOutcome(ended=None)
         self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
-        given = {"strategy": strategy, "recorder": recorder, "preprocess": preprocess}
-        self._arguments = [name for name, value in given.items() if value is not None]
+        options = {"strategy": strategy, "recorder": recorder, "preprocess": preprocess}
+        self._arguments = [name for name, value in options.items() if value is not None]
         if self._in_memory_bytes != _IN_MEMORY_BYTES:
             self._arguments.append("in_memory_bytes")
 
@@ -272,13 +272,13 @@ class Trainer:
         except TypeError as error:
             raise TypeError(f"explain takes the arguments of fit: {error}") from None
         bound.apply_defaults()
-        given = {name: value for name, value in bound.arguments.items() if name != "self"}
-        return _fit.explain_fit(_fit.make_request(self._settings(), **given))
+        del bound.arguments["self"]
+        return _fit.explain_fit(_fit.make_request(self._settings(), **bound.arguments))
 
     def _evaluate_by_model(self, *args: Any, **kwargs: Any) -> Any:
         """Call an `evaluate` of the model's own; what it passes on to that of Keras comes back here."""
-        asked = _fit.asked_of_evaluate(self._settings(), self._arguments)
-        return _fit.OwnMethod(self.model, "evaluate", asked).call(self.evaluate, *args, **kwargs)
+        extras = _fit.extras_of_evaluate(self._settings(), self._arguments)
+        return _fit.OwnMethod(self.model, "evaluate", extras).call(self.evaluate, *args, **kwargs)
 
     def _fit_by_model(self, *args: Any, resume: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Call a `fit` of the model's own, or one that a library has put in place of Keras's.
@@ -294,16 +294,16 @@ class Trainer:
             ValueError: it trains by itself, and something was asked for that only a trainer can do.
         """
         checkpoint_policy(resume)  # which refuses what is no directory
-        asked = _fit.asked_of_fit(self._settings(), self._arguments, resume, args, kwargs)
-        own = _fit.OwnMethod(self.model, "fit", asked)
-        history = own.call(functools.partial(self.fit, resume=resume), *args, **kwargs)
-        if not own.used:
+        extras = _fit.extras_of_fit(self._settings(), self._arguments, resume, args, kwargs)
+        method = _fit.OwnMethod(self.model, "fit", extras)
+        history = method.call(functools.partial(self.fit, resume=resume), *args, **kwargs)
+        if not method.used:
             self._outcome = FitOutcome(ended="completed")
             self.messages.append(
-                f"{own.name} has trained by itself: it did not call keras.Model.fit, so nothing overlapped"
+                f"{method.name} has trained by itself: it did not call keras.Model.fit, so nothing overlapped"
             )
-        elif own.by_library:
-            self.messages.append(f"{own.name} was called around this training")
+        elif method.by_library:
+            self.messages.append(f"{method.name} was called around this training")
         return history
 
     @tracebacks.filtered
@@ -334,14 +334,14 @@ class Trainer:
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
         with fit_arguments.Refusing(self):
-            counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
-            keras_models.require_compiled(self.model)
-            _fit.require_heeded(self._settings(), within_evaluate=True)
-            _fit.require_callbacks(callbacks)
-            data = ValidationSet(
-                data=(x, y, sample_weight), steps=counts["steps"], batch_size=counts["batch_size"]
+            data = _fit.make_evaluation_set(
+                self._settings(),
+                (x, y, sample_weight),
+                batch_size=batch_size,
+                steps=steps,
+                verbose=verbose,
+                callbacks=callbacks,
             )
-            _fit.require_data(self.model, [data])
         logs = _fit.run_evaluate(self._settings(), data, callbacks, verbose)
         return logs if return_dict else keras_metrics.flatten_logs(self.model, logs)
 

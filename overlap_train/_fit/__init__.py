@@ -10,38 +10,29 @@ from typing import TYPE_CHECKING
 from overlap_train._support.imports import lazy_names
 
 if TYPE_CHECKING:
-    from overlap_train._fit.callback_list import require_callbacks
     from overlap_train._fit.explain import explain_fit
-    from overlap_train._fit.own_methods import OwnMethod, asked_of_evaluate, asked_of_fit
-    from overlap_train._fit.request import (
-        make_request,
-        require_data,
-        require_heeded,
-    )
+    from overlap_train._fit.own_methods import OwnMethod, extras_of_evaluate, extras_of_fit
+    from overlap_train._fit.request import make_evaluation_set, make_request
     from overlap_train._fit.run import run_evaluate, run_fit
 
 __all__ = [
     "OwnMethod",
-    "asked_of_evaluate",
-    "asked_of_fit",
     "explain_fit",
+    "extras_of_evaluate",
+    "extras_of_fit",
+    "make_evaluation_set",
     "make_request",
-    "require_callbacks",
-    "require_data",
-    "require_heeded",
     "run_evaluate",
     "run_fit",
 ]
 
 _HOMES = {
     "OwnMethod": "own_methods",
-    "asked_of_evaluate": "own_methods",
-    "asked_of_fit": "own_methods",
     "explain_fit": "explain",
+    "extras_of_evaluate": "own_methods",
+    "extras_of_fit": "own_methods",
+    "make_evaluation_set": "request",
     "make_request": "request",
-    "require_callbacks": "callback_list",
-    "require_data": "request",
-    "require_heeded": "request",
     "run_evaluate": "run",
     "run_fit": "run",
 }

@@ -56,7 +56,7 @@ class Deliveries:
 
     def __post_init__(self) -> None:
         self._course = self.ledger.course
-        self._said_full = False
+        self._has_warned = False
         self._failure: BaseException | None = None
         self._failed_ahead = False
 
@@ -73,7 +73,7 @@ class Deliveries:
         return pending
 
     def draws_in_order(self, epoch: int) -> bool:
-        """Whether the batches of an epoch's validation are drawn behind all that came before."""
+        """Whether the batches of an epoch's validation are drawn only after all that precedes it."""
         return self.backlog.blocks and self.suite.draws_in_order and self.suite.due(epoch)
 
     def ready(self) -> bool:
@@ -97,10 +97,9 @@ class Deliveries:
     def take_back(self, error: Exception) -> bool:
         """Delivers the epochs that wait when the training has failed ahead of them.
 
-        Under Keras they have been delivered by then, and whoever ended the training has prevented the error.
-
-        Returns whether one of them ended the training or rolled it back, so that the error never was. What
-        their validation or a callback raises comes before the error.
+        Under Keras they have been delivered by then, and a callback that ended the training has prevented the
+        error. Returns whether one of them ended the training or rolled it back, so that the error does not
+        count. What their validation or a callback raises comes before the error.
         """
         raised_by_delivery = error is self._failure or isinstance(error, Interrupted)
         if raised_by_delivery or self.hosts.count > 1 or not len(self.backlog):
@@ -113,13 +112,13 @@ class Deliveries:
             self._failed_ahead = False
 
     def make_room(self) -> bool:
-        """Lets go of batches that nobody will replay, and waits if too many are kept.
+        """Forgets batches that will not be replayed, and waits if too many are kept.
 
         Returns whether a delivery rolled the training back.
         """
         while self.cursor.feed.full and len(self.backlog):
-            if not self._said_full:
-                self._said_full = True
+            if not self._has_warned:
+                self._has_warned = True
                 self.progress.message(
                     "waiting for validations, because the batches that a rollback would replay take all of "
                     "ValidationPolicy.keep_bytes"
@@ -132,7 +131,7 @@ class Deliveries:
 
     @property
     def stops(self) -> bool:
-        """Whether the training has been told to stop; a delivery may yet undo what an epoch was told."""
+        """Whether a callback has stopped the training; a delivery may yet undo a stop within an epoch."""
         return self._course.stopped or any(pending.stops for pending in self.backlog)
 
     def deliver_before(self, next_epoch: int, splits: int) -> None:
@@ -147,7 +146,7 @@ class Deliveries:
     def deliver_oldest(self, timeout_s: float | None = None) -> bool:
         """Waits for the oldest epoch and delivers it; returns whether that rolled the training back.
 
-        With a time-out it does not look for signals.
+        With a time-out, signals do not end the wait.
         """
         try:
             return self._deliver_next(timeout_s)
@@ -206,7 +205,7 @@ class Deliveries:
         return outcome
 
     def _ended(self, pending: PendingEpoch, outcome: Outcome, *, trained_on: bool) -> None:
-        """Takes in what `on_epoch_end` did, before the next epoch begins: what a checkpoint holds."""
+        """Takes in what `on_epoch_end` did, before the next epoch begins, and writes a checkpoint of it."""
         course, position = self._course, pending.snapshot.position
         course.stopped = course.stopped or outcome.stop
         if not trained_on:
@@ -223,21 +222,21 @@ class Deliveries:
             )
 
     def _begin_next(self, aside: Values) -> Begun:
-        """Calls the `on_epoch_begin` of the epoch behind the one that is being delivered.
+        """Calls the `on_epoch_begin` of the epoch after the one that is being delivered.
 
         `aside` is the variables of the training, which may be an epoch further.
         """
         return self.hooks.begin_late(self.backlog.oldest.snapshot.values if len(self.backlog) else aside)
 
     def _trained_on(self, snapshot: Snapshot) -> bool:
-        """Whether training has gone on behind a snapshot, be it by resetting its metrics."""
+        """Whether training has gone on from a snapshot, be it by resetting its metrics."""
         return self._failed_ahead or self.cursor.within or self._course.step != snapshot.step
 
     def _rewind(self, snapshot: Snapshot) -> None:
-        """Has the data stand where it did at a snapshot."""
+        """Puts the data back to its position at a snapshot."""
         trained_on = self._trained_on(snapshot)
         self.cursor.restore(snapshot.position)
-        if trained_on:  # or else what the validation and the callbacks have drawn and set stays
+        if trained_on:  # otherwise what the validation and the callbacks have drawn and set stays
             self.delivery.go_back_to_draws(snapshot)
 
     def begin_again(self, waiting: Undelivered) -> None:
@@ -262,15 +261,13 @@ class Deliveries:
         if self.resumer is None or self.stops or self.hooks.keep_batches:
             return False  # nothing holds the hooks of batches that are still to be called
         feed = self.cursor.feed
-        everywhere = (
-            self.hosts.count == 1 and self.backlog.blocks and feed.rewindable and not feed.drawn_variables
-        )
-        return not len(self.backlog) or everywhere
+        can_go_back = self.hosts.count == 1 and feed.rewindable and not feed.drawn_variables
+        return not len(self.backlog) or (can_go_back and self.backlog.blocks)
 
     def checkpoint_due(self) -> bool:
         """Whether a checkpoint inside the present epoch is to be written now."""
-        due = self.resumer is not None and self.resumer.due_inside(self._course.step)
-        return due and self.may_checkpoint()
+        is_due = self.resumer is not None and self.resumer.due_inside(self._course.step)
+        return is_due and self.may_checkpoint()
 
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Writes a checkpoint of where the training stands; see `may_checkpoint`."""
@@ -294,13 +291,13 @@ class Deliveries:
 
     def show(self) -> None:
         """Shows which validations are under way."""
-        shown = [(p.epoch, sum(f.done() for f in p.shards), len(p.shards)) for p in self.backlog if p.shards]
-        self.progress.validation_pending(shown)
+        shards = [(p.epoch, sum(f.done() for f in p.shards), len(p.shards)) for p in self.backlog if p.shards]
+        self.progress.validation_pending(shards)
 
     def _follows(self, next_epoch: int) -> bool:
         """Whether an epoch will be trained, as far as is known, after those that are being validated."""
-        due = next_epoch < self._course.epochs and not self.stops
-        return due and any(pending.is_validated for pending in self.backlog)
+        goes_on = next_epoch < self._course.epochs and not self.stops
+        return goes_on and any(pending.is_validated for pending in self.backlog)
 
     def _wait_until_drawn(self) -> None:
         """Waits for validation batches that are drawn in the order of Keras."""

@@ -1,8 +1,8 @@
 """A `fit` or an `evaluate` that is not Keras's: the model's own, or what a library has put in its place.
 
-It may come to Keras's method, and so back to the trainer, or train by itself; only doing it shows which. What
-was asked of the trainer, and Keras cannot do, is never dropped: the first update of the model's weights that
-comes from elsewhere is taken back, and the call refused. All on the thread that called.
+It may call Keras's method, and so come back to the trainer, or train by itself; only calling it shows which.
+Extras, which Keras cannot do, are never dropped: the first update of the model's weights that comes from
+elsewhere is undone, and the call refused. All on the thread that called.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.functions import EvaluationFunction
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
 
-__all__ = ["OwnMethod", "asked_of_evaluate", "asked_of_fit"]
+__all__ = ["OwnMethod", "extras_of_evaluate", "extras_of_fit"]
 
 _OF_EVALUATE = frozenset({"keep_bytes", "workers"})
 
 
-def asked_of_fit(
+def extras_of_fit(
     settings: TrainerSettings,
     arguments: Iterable[str],
     resume: Any,
@@ -41,22 +41,24 @@ def asked_of_fit(
     `arguments` are those that the trainer was given besides the model and the policies. `args` and `kwargs`
     are of the model's own `fit`, which may have other parameters than Keras's.
     """
-    found = [] if resume is None else ["resume"]
+    extras = [] if resume is None else ["resume"]
     if _has_sets(settings.model, args, kwargs):
-        found.append("several validation sets")
-    found += [*_set_in(settings.validation), *_set_in(settings.execution), *arguments]
+        extras.append("several validation sets")
+    extras += [*_changed_fields(settings.validation), *_changed_fields(settings.execution), *arguments]
     if not settings.stock:
-        found.append("train_step of the trainer")
-    return found if settings.stock_validation else [*found, "validation_step of the trainer"]
+        extras.append("train_step of the trainer")
+    return extras if settings.stock_validation else [*extras, "validation_step of the trainer"]
 
 
-def asked_of_evaluate(settings: TrainerSettings, arguments: Iterable[str]) -> list[str]:
-    """Returns what a call of `evaluate` asks for that Keras cannot do, as `asked_of_fit`."""
-    found = [*_set_in(settings.validation, _OF_EVALUATE), *arguments]
-    return found if settings.stock_validation else [*found, "validation_step of the trainer"]
+def extras_of_evaluate(settings: TrainerSettings, arguments: Iterable[str]) -> list[str]:
+    """Returns what a call of `evaluate` asks for that Keras cannot do, in the words of the user's code."""
+    extras = [*_changed_fields(settings.validation, _OF_EVALUATE), *arguments]
+    return extras if settings.stock_validation else [*extras, "validation_step of the trainer"]
 
 
-def _set_in(options: ValidationPolicy | ExecutionPlan, names: Collection[str] | None = None) -> list[str]:
+def _changed_fields(
+    options: ValidationPolicy | ExecutionPlan, names: Collection[str] | None = None
+) -> list[str]:
     """Returns which fields of a policy, or which of `names`, have another value than their default."""
     kind, default = type(options), type(options)()
     fields = kind.__dataclass_fields__ if names is None else sorted(names)
@@ -68,10 +70,10 @@ def _set_in(options: ValidationPolicy | ExecutionPlan, names: Collection[str] | 
 def _has_sets(model: keras.Model, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call names several validation sets, or one as only a `Trainer` takes it."""
     try:
-        named = inspect.signature(model.fit).bind_partial(*args, **kwargs).arguments
+        arguments = inspect.signature(model.fit).bind_partial(*args, **kwargs).arguments
     except (TypeError, ValueError):
-        named = {}
-    data = {**named, **kwargs}.get("validation_data")
+        arguments = {}
+    data = {**arguments, **kwargs}.get("validation_data")
     several = isinstance(data, dict) and bool(data) and all(map(is_set, data.values()))
     return several or any(map(_is_ours, (*args, *kwargs.values())))
 
@@ -87,32 +89,32 @@ class OwnMethod:
     Args:
         model: whose method it is.
         method: "fit" or "evaluate".
-        asked: what is asked for that Keras cannot do.
+        extras: what the call asks for that Keras cannot do.
 
     Attributes:
         name: what users call the method.
         used: whether it has come to Keras's.
     """
 
-    def __init__(self, model: keras.Model, method: str, asked: Sequence[str]) -> None:
+    def __init__(self, model: keras.Model, method: str, extras: Sequence[str]) -> None:
         owner = keras_models.overriding_class(model, method)
         self.by_library = owner is None
-        by_library = f"keras.Model.{method} of {keras_models.patched_by(model, method)}"
-        self.name = by_library if owner is None else f"{owner.__name__}.{method}"
+        patch = f"keras.Model.{method} of {keras_models.patched_by(model, method)}"
+        self.name = patch if owner is None else f"{owner.__name__}.{method}"
         self.used = False
         self._model = model
         self._method = method
-        self._asked = asked
+        self._extras = extras
         self._refusal: ValueError | None = None
         self._updates: Updates | None = None
         self._before: dict[int, tuple[StateVariable, tf.Tensor]] = {}
-        self._known: dict[int, tf.Tensor] = {}
+        self._values: dict[int, tf.Tensor] = {}
 
     def call(self, ours: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls the method; what it passes on to Keras's goes to `ours`."""
 
-        def reached(*args: Any, **kwargs: Any) -> Any:
-            if self.used and "resume" in self._asked:
+        def from_keras(*args: Any, **kwargs: Any) -> Any:
+            if self.used and "resume" in self._extras:
                 self._refuse(
                     f"{self.name} calls keras.Model.fit more than once, and resume is for one training"
                 )
@@ -123,9 +125,9 @@ class OwnMethod:
 
         self._listen()
         try:
-            with routes.Through(self._model, reached, name=self._method):
+            with routes.Through(self._model, from_keras, name=self._method):
                 result = getattr(self._model, self._method)(*args, **kwargs)
-            if self._asked and not self.used:
+            if self._extras and not self.used:
                 self._refuse_own_work()
             if self._refusal is not None:  # which the method has caught
                 raise self._refusal
@@ -141,49 +143,49 @@ class OwnMethod:
         """See `updates.Listener`."""
         if tf.executing_eagerly():
             self._refuse_own_work()
-        with tf.init_scope():  # a trace is not left half made: what it changes is taken back when it has run
+        with tf.init_scope():  # a trace is not broken off: what it changes is undone when it has run
             self._remember(optimizer.variables)
 
     def was_set(self, variables: Sequence[keras.Variable]) -> None:
         """See `updates.Listener`."""
-        self._known |= {id(variable): StateVariable.of_keras(variable).read() for variable in variables}
+        self._values |= {id(variable): StateVariable.of_keras(variable).read() for variable in variables}
 
     def was_used(self, variables: Sequence[keras.Variable]) -> None:
         """See `updates.Listener`."""
         for variable in variables:
-            known = self._known.get(id(variable))
-            if known is not None and not same_bits(known, StateVariable.of_keras(variable).read()):
+            value = self._values.get(id(variable))
+            if value is not None and not same_bits(value, StateVariable.of_keras(variable).read()):
                 self._refuse_own_work()
 
     def _listen(self) -> None:
-        if self._asked and self._method == "fit":
+        if self._extras and self._method == "fit":
             model = self._model
             optimizer = getattr(model, "optimizer", None)
-            own = () if optimizer is None else optimizer.variables
-            self._remember([*model.variables, *own, *model.metrics_variables])
+            momenta = () if optimizer is None else optimizer.variables
+            self._remember([*model.variables, *momenta, *model.metrics_variables])
             self._updates = Updates(model, self)
             self._updates.listen()
 
     def _stop_listening(self) -> None:
         if self._updates is not None:
             self._updates.close()
-        self._updates, self._before, self._known = None, {}, {}
+        self._updates, self._before, self._values = None, {}, {}
 
     def _remember(self, variables: Iterable[keras.Variable]) -> None:
         for variable in variables:
             if id(variable) not in self._before:
                 state = StateVariable.of_keras(variable)
-                self._before[id(variable)] = state, self._known.setdefault(id(variable), state.read())
+                self._before[id(variable)] = state, self._values.setdefault(id(variable), state.read())
 
     def _refuse_own_work(self) -> NoReturn:
         """Puts the model back to where it stood before the call, and raises."""
         for state, value in self._before.values():
             state.assign(value)
-        does, asked = "trains" if self._method == "fit" else "evaluates", " and ".join(self._asked)
-        mend = "put Keras's method back" if self.by_library else f"call super().{self._method}(...) in it"
+        does, extras = "trains" if self._method == "fit" else "evaluates", " and ".join(self._extras)
+        remedy = "put Keras's method back" if self.by_library else f"call super().{self._method}(...) in it"
         self._refuse(
-            f"{self.name} {does} by itself, without keras.Model.{self._method}, so that {asked} would be "
-            f"ignored; {mend}, or leave that out"
+            f"{self.name} {does} by itself, without keras.Model.{self._method}, so that {extras} would be "
+            f"ignored; {remedy}, or leave that out"
         )
 
     def _refuse(self, message: str) -> NoReturn:

@@ -26,7 +26,7 @@ from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.functions import EvaluationFunction, split_functions
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["FitRequest", "make_request", "require_data", "require_heeded"]
+__all__ = ["FitRequest", "make_evaluation_set", "make_request", "require_data", "require_heeded"]
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,10 @@ class FitRequest:
     def reads_when_due(self) -> bool:
         """Whether validation data that Python makes is read when its first validation is due, as by Keras.
 
-        What all that depends on it has to be known before where it is part of checkpoints, where several
-        hosts agree on it, and where validations are made inside epochs.
+        It is read at once where checkpoints describe it, where several hosts agree on it, and where
+        validations are made inside epochs.
         """
-        policy = self.settings.validation
-        inside = policy.every_steps is not None
+        inside = self.settings.validation.every_steps is not None
         return self.checkpoints is None and self.settings.replicas is None and not inside
 
     @property
@@ -107,7 +106,7 @@ def make_request(
         RuntimeError: in a fork in which TensorFlow cannot run.
     """
     threads.require_runtime()
-    model, policy = settings.model, settings.validation
+    model = settings.model
     fit_arguments.check_class_weight(class_weight)
     require_callbacks(callbacks)
     numbers = fit_arguments.check_fit(
@@ -121,12 +120,12 @@ def make_request(
         verbose=verbose,
         shuffle=shuffle,
     )
-    if policy.functions or validation_data is not None or numbers.validation_split:
+    if settings.validation.functions or validation_data is not None or numbers.validation_split:
         fit_arguments.check_frequency(validation_freq)
     checkpoints = checkpoint_policy(resume)
     keras_models.require_compiled(model)
     keras_training.require_stock_function(model)
-    validation_data, functions = split_functions(validation_data, policy.functions, is_set)
+    validation_data, functions = split_functions(validation_data, settings.validation.functions, is_set)
     if numbers.validation_split and validation_data is None:
         (x, y, sample_weight), validation_data = keras_data.split_validation(
             (x, y, sample_weight), numbers.validation_split
@@ -137,13 +136,12 @@ def make_request(
         steps=numbers.validation_steps,
         batch_size=numbers.validation_batch_size or numbers.batch_size,
     )
-    sets = {} if validation_data is None else named_sets(validation_data, default)
+    sets = named_sets(validation_data, default)
     _require_possible(settings, sets, functions)
     elsewhere: list[int | Sequence[int]] = []
     if settings.evaluator is not None and not settings.serves:
-        elsewhere = [each.freq for each in sets.values()]
-        elsewhere += [each.freq or validation_freq for each in functions.values()]
-        elsewhere = elsewhere or [validation_freq]
+        frequencies = [*(s.freq for s in sets.values()), *(f.freq for f in functions.values())] or [None]
+        elsewhere = [validation_freq if freq is None else freq for freq in frequencies]
         sets, functions = {}, {}
     return FitRequest(
         settings=settings,
@@ -182,15 +180,30 @@ def _feed(
     )
     own_rows = settings.replicas is not None and settings.replicas.own_rows
     if own_rows and isinstance(recognized, keras_data.Arrays) and recognized.dense:
-        # The batches of all hosts are drawn in one way.
-        recognized = keras_data.recognize(_rows_of(recognized), looked_at=looks_beforehand(settings.model))
+        # A dataset, so that the batches of all hosts are drawn in one way.
+        rows = tf.data.Dataset.from_tensor_slices(recognized.inputs)
+        rows = rows.shuffle(recognized.num_samples) if recognized.shuffle else rows
+        batches = rows.batch(recognized.batch_size)
+        recognized = keras_data.recognize(batches, looked_at=looks_beforehand(settings.model))
     return make_feed(recognized, settings.holds_in_memory, settings.preprocess)
 
 
-def _rows_of(arrays: keras_data.Arrays) -> tf.data.Dataset:
-    rows = tf.data.Dataset.from_tensor_slices(arrays.inputs)
-    shuffled = rows.shuffle(arrays.num_samples) if arrays.shuffle else rows
-    return shuffled.batch(arrays.batch_size)
+def make_evaluation_set(
+    settings: TrainerSettings, data: Any, *, batch_size: Any, steps: Any, verbose: Any, callbacks: Any
+) -> ValidationSet:
+    """Checks the arguments of a call of `Trainer.evaluate` and returns its data. On the calling thread.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for an argument out of range, or empty or mismatched data.
+    """
+    counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
+    keras_models.require_compiled(settings.model)
+    require_heeded(settings, within_evaluate=True)
+    require_callbacks(callbacks)
+    validation_set = ValidationSet(data=data, steps=counts["steps"], batch_size=counts["batch_size"])
+    require_data(settings.model, [validation_set])
+    return validation_set
 
 
 def _require_possible(
@@ -212,25 +225,25 @@ def _require_possible(
 
 
 def require_heeded(settings: TrainerSettings, *, within_evaluate: bool = False) -> None:
-    """Refuses what code of the model's own, or of a library's, that validates would not heed.
+    """Refuses options that are ignored by a validation that the model, or a library, makes by its own code.
 
-    Within an `evaluate` the model's own has passed the call on.
+    `within_evaluate` says that an `evaluate` of the model's own has passed the call on.
     """
-    own = keras_training.validates_itself(settings.model)
+    code = keras_training.validates_itself(settings.model)
     if within_evaluate and not keras_training.has_own_test_function(settings.model):
-        own = None
-    asked = [] if settings.preprocess is None else ["preprocess"]
+        code = None
+    options = [] if settings.preprocess is None else ["preprocess"]
     if not settings.stock_validation:
-        asked.append("validation_step of the trainer")
-    if own is not None and asked:
+        options.append("validation_step of the trainer")
+    if code is not None and options:
         raise ValueError(
-            f"{own}, so that {' and '.join(asked)} would be ignored in each validation; override "
+            f"{code}, so that {' and '.join(options)} would be ignored in each validation; override "
             "test_step of the model instead, or leave that out"
         )
 
 
 def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
-    """Refuses validation data of which it can be told before anything begins that it is of no use.
+    """Refuses validation data that no validation can use, as far as that shows before anything begins.
 
     A model that evaluates by code of its own takes any data.
     """
