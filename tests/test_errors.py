@@ -102,7 +102,7 @@ def test_a_copy_shares_what_cannot_be_copied():
     copied = copy.deepcopy(error)
     assert copied.args[1] is error.args[1]
     assert copied.guard is error.guard
-    assert copied.itself is error
+    assert copied.itself is copied
     assert copied.seen == [1]
     assert copied.seen is not error.seen
 

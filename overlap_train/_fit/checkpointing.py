@@ -39,12 +39,11 @@ from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, StateVariable
 from overlap_train._training.step import Step
 from overlap_train._validation.passes import ValidationPasses
-from overlap_train.options.checkpoint import CheckpointPolicy
 
 __all__ = ["build_resumer", "not_to_be_found", "share_start"]
 
-# What of a `ValidationPolicy` a history may depend on.
-_SAID = ("backlog", "on_change", "on_error", "every_steps")
+# The fields of a `ValidationPolicy` on which a history may depend.
+_REPORTED_FIELDS = ("backlog", "on_change", "on_error", "every_steps")
 
 
 def build_resumer(
@@ -59,8 +58,7 @@ def build_resumer(
 
     They belong to the chief: on other hosts there is none.
     """
-    policy, feed, settings = request.checkpoints, request.feed, request.settings
-    assert policy is not None
+    feed, settings = request.feed, request.settings
     _require_findable(request, drawing)
     require_storable([*state.variables, *feed.drawn_variables])
     _say_not_stored(step, feed, say)
@@ -70,13 +68,11 @@ def build_resumer(
             f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.left_out)}; "
             "what they hold cannot be stored (get_state and set_state would say what can)"
         )
-
-    sources = _python_of_sets(request, say)
-
-    resumer: Resumer | None = settings.hosts.chief_first(lambda: _made(policy, request, state, say))
+    states = _python_of_sets(request, say)
+    resumer: Resumer | None = settings.hosts.chief_first(lambda: _make_resumer(request, state, say))
     if resumer is not None:
         resources.enter_context(resumer)
-        resumer.watch_passes(ValidationPasses(drawing, say, sources))
+        resumer.watch_passes(ValidationPasses(drawing, say, states))
     return resumer
 
 
@@ -86,8 +82,7 @@ def _python_of_sets(request: FitRequest, say: Callable[[str], None]) -> dict[str
     Says what of the validation data is in no checkpoint.
     """
     note, states = beside(request.model, of_all=False), dict[str, SourceState]()
-    for name, chosen in request.sets.items():
-        data = _first_part(chosen.data)
+    for name, data in _inputs_of_sets(request).items():
         of = f" of set {name!r}" if name else ""
         if hasattr(data, "__next__"):
             say(f"a resumed fit begins the generator{of} that it validates on anew, wherever that stood")
@@ -105,11 +100,10 @@ def _python_of_sets(request: FitRequest, say: Callable[[str], None]) -> dict[str
 def _say_not_stored(step: Step, feed: Feed, say: Callable[[str], None]) -> None:
     """Says what training steps do that no variable holds and a later step may depend on."""
     for function, name in ((step.traced, "the training step"), (feed.preparation, "preprocess")):
-        lost = [
-            effect for effect in (function.effects if function is not None else ()) if not effect.only_tells
-        ]
-        if lost:
-            say(f"a resumed fit has other numbers than an unbroken one, because {name} {lost[0]}")
+        effects = function.effects if function is not None else ()
+        effect = next((each for each in effects if not each.only_tells), None)
+        if effect is not None:
+            say(f"a resumed fit has other numbers than an unbroken one, because {name} {effect}")
 
 
 def _say_unseeded(
@@ -117,10 +111,10 @@ def _say_unseeded(
 ) -> None:
     """Says which data draws at random without a seed, where the trainer cannot give it one."""
     unseeded = {"the training data": request.feed.unseeded}
-    for name, chosen in request.sets.items():
+    for name, inputs in _inputs_of_sets(request).items():
         if name not in drawing or not drawing[name].seed_passes():
             of = f" of set {name!r}" if name else ""
-            unseeded[f"the validation data{of}"] = unseeded_draws(_first_part(chosen.data))
+            unseeded[f"the validation data{of}"] = unseeded_draws(inputs)
     for data, draws in unseeded.items():
         if draws:
             say(
@@ -130,9 +124,9 @@ def _say_unseeded(
             )
 
 
-def _first_part(data: Any) -> Any:
-    """Returns what a dataset, or whatever else has no `y` beside it, would be passed as."""
-    return keras.utils.unpack_x_y_sample_weight(data)[0]
+def _inputs_of_sets(request: FitRequest) -> dict[str, Any]:
+    """Returns the `x` of each validation set by name: a dataset or generator, or arrays."""
+    return {name: keras.utils.unpack_x_y_sample_weight(each.data)[0] for name, each in request.sets.items()}
 
 
 def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> None:
@@ -150,11 +144,10 @@ def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches
         )
 
 
-def _made(
-    policy: CheckpointPolicy, request: FitRequest, state: ModelState, say: Callable[[str], None]
-) -> Resumer:
+def _make_resumer(request: FitRequest, state: ModelState, say: Callable[[str], None]) -> Resumer:
     feed, settings, reported = request.feed, request.settings, _reported_settings(request)
-    group = keras_training.steps_per_execution(request.model)
+    policy, group = request.checkpoints, keras_training.steps_per_execution(request.model)
+    assert policy is not None
     return Resumer(
         policy,
         {**fingerprint(request.model, feed), **_describe_validation(request)},
@@ -176,12 +169,14 @@ def share_start(request: FitRequest, resumer: Resumer | None) -> AnyStart | None
 
 
 def _reported_settings(request: FitRequest) -> ReportedSettings:
-    """Returns what may differ when a training goes on, but is to be told."""
+    """Returns what may differ when a training goes on, but is reported."""
     settings, model = request.settings, request.model
-    policy = {f"ValidationPolicy.{name}": repr(getattr(settings.validation, name)) for name in _SAID}
-    drawn = {"training data": request.feed.made_of}
-    drawn |= {f"validation data {name!r}": _first_part(each.data) for name, each in request.sets.items()}
-    seeds = {f"{name}.seeds of shuffles": seeds_of(data) for name, data in drawn.items()}
+    policy = {
+        f"ValidationPolicy.{name}": repr(getattr(settings.validation, name)) for name in _REPORTED_FIELDS
+    }
+    data = {"training data": request.feed.made_of}
+    data |= {f"validation data {name!r}": inputs for name, inputs in _inputs_of_sets(request).items()}
+    seeds = {f"{name}.seeds of shuffles": seeds_of(source) for name, source in data.items()}
     configuration = {
         **describe_configuration(model),
         **{name: str(each) for name, each in seeds.items() if each},
@@ -200,26 +195,26 @@ def _describe_validation(request: FitRequest) -> dict[str, str]:
     """Describes what a history's `val_` values come from."""
     settings = request.settings
     step = "stock" if settings.stock_validation else _name(settings.validation_step)
-    prepared = {"validation_step.preprocess": "a function"} if settings.preprocess is not None else {}
+    preprocess = {"validation_step.preprocess": "a function"} if settings.preprocess is not None else {}
     functions = {
         f"evaluation function {name!r}": f"{_name(each.function)}, freq {each.freq}"
         for name, each in request.functions.items()
     }
-    return {**describe_sets(request.sets), "validation_step": step, **prepared, **functions}
+    return {**describe_sets(request.sets), "validation_step": step, **preprocess, **functions}
 
 
 _ALIKE = "shuffle(…, reshuffle_each_iteration=False) and arrays are the same in each validation"
 
 
 def not_to_be_found(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> str | None:
-    """Returns what the data draws that a resumed fit would draw otherwise, and what would not be; or None."""
+    """Returns what the data draws that a resumed fit would draw otherwise, and the remedy; or None."""
     feed = request.feed
     if feed.made_of is not None and caches_draws(feed.made_of):
         return (
             "the training data caches what it draws at random or from a variable; draw behind the cache, as "
             "in dataset.cache().map(…), or leave the cache out"
         )
-    data = {name: keras.utils.unpack_x_y_sample_weight(each.data)[0] for name, each in request.sets.items()}
+    data = _inputs_of_sets(request)
     if _share_shuffles(request):
         return (
             "the training and the validation data come from one shuffle, and draw from its seeds in turn; "
@@ -235,7 +230,7 @@ def not_to_be_found(request: FitRequest, drawing: Mapping[str, StreamedBatches])
 def _share_shuffles(request: FitRequest) -> bool:
     try:
         return shared_shuffles(request.feed, [each.data for each in request.sets.values()])
-    except Unclear:  # Python of the data that reaches too much, whose state is stored as far as it can be
+    except Unclear:  # Python that can reach too many objects; its state is stored as far as it can be
         return False
 
 
@@ -265,16 +260,16 @@ def _in_turn(
     feed = request.feed
     of_training = _Sources.of(feed.captured, feed.shuffles)
     goes_on = request.steps_per_epoch not in (None, feed.num_batches) or _validates_inside(request)
-    known = [StateVariable.of_keras(each) for each in request.model.variables]
-    of_model = {id(handle) for variable in known for handle in variable.handles}
+    variables = [StateVariable.of_keras(variable) for variable in request.model.variables]
+    of_model = _Sources({id(handle): True for v in variables for handle in v.handles}, {}, frozenset())
     hidden = [name for name, each in data.items() if keeps_more_than_variables(each)]
     if len(hidden) > 1:
         return (
             f"the sets {hidden[0]!r} and {hidden[1]!r} may share a table, an iterator, a queue or a dataset"
         )
     sources = {name: _Sources.of(captured_by(each), shuffles_of(each)) for name, each in data.items()}
-    for name, own in sources.items():
-        shared = own.in_turn_with(of_training)
+    for name, source in sources.items():
+        shared = source.in_turn_with(of_training)
         if shared and goes_on:
             return (
                 f"the training and the validation data share {shared}, in the middle of a pass over the "
@@ -282,9 +277,8 @@ def _in_turn(
             )
         if name not in drawing or not drawing[name].redraws:
             continue
-        others = [other for each, other in sources.items() if each != name]
-        others += [of_training, _Sources(dict.fromkeys(of_model, True), {}, frozenset())]
-        shared = next(filter(None, map(own.in_turn_with, others)), None)
+        others = [*(other for each, other in sources.items() if each != name), of_training, of_model]
+        shared = next(filter(None, map(source.in_turn_with, others)), None)
         if shared:
             return (
                 f"the validation data shares {shared}, and caches what it draws or draws it within a pass; "

@@ -68,16 +68,16 @@ def follow_others(
 
     Such as adversarial examples, which the model makes, or a curriculum that follows the validation.
     """
-    own = [callback for callback in callbacks if not acts_on_model_only(callback)]
+    acting = [callback for callback in callbacks if not acts_on_model_only(callback)]
     try:
-        names = _settable(feed, own) if own else []
+        names = _settable(feed, acting) if acting else []
         if names:
             cause = "the pipeline of the training data uses what a callback may set"
             yield Reason.of("data-follows", f"{cause} ({', '.join(names[:3])})")
         if feed.runs_python:
-            found = _reached_of(feed.python_sources, model, callbacks, written)
-            if found is not None:
-                kind = type(found).__name__
+            target = _reached_of(feed.python_sources, model, callbacks, written)
+            if target is not None:
+                kind = type(target).__name__
                 yield Reason.of("data-follows", f"the Python of the training data can get hold of the {kind}")
         shuffles = feed.shuffles | _shuffles_of_python(feed.python_sources)
         for callback in callbacks if shuffles else ():
@@ -95,8 +95,8 @@ def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
 
     Raises `Unclear` if there is too much to look through.
     """
-    drawn = feed.shuffles | _shuffles_of_python(feed.python_sources)
-    return any(drawn & _shuffles_in(data) - {UNKNOWN} for data in sets)
+    shuffles = feed.shuffles | _shuffles_of_python(feed.python_sources)
+    return any(shuffles & _shuffles_in(data) - {UNKNOWN} for data in sets)
 
 
 def _settable(feed: Feed, callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
@@ -105,8 +105,8 @@ def _settable(feed: Feed, callbacks: Sequence[keras.callbacks.Callback]) -> list
     if not feed.drawn_variables:
         return tables
     # From the global generators any function of a library may draw that a callback calls.
-    held = [*reached(callbacks, *_HOLDERS), *keras_randomness.global_variables()]
-    handles = {id(handle) for holder in held for handle in _handles_of(holder)}
+    holders = [*reached(callbacks, *_HOLDERS), *keras_randomness.global_variables()]
+    handles = {id(handle) for holder in holders for handle in _handles_of(holder)}
     return [*(each.name for each in feed.drawn_variables if id(each.handle) in handles), *tables]
 
 
@@ -133,12 +133,12 @@ def _reached_of(
     if not sources:
         return None
     layers = [layer for layer in model._flatten_layers() if layer.variables]
-    changed = [*layers, *model.variables, model, model.optimizer, getattr(model, "history", None), *callbacks]
+    targets = [*layers, *model.variables, model, model.optimizer, getattr(model, "history", None), *callbacks]
     if model.optimizer is not None:
-        changed += model.optimizer.variables
-    found = reaches(sources, [each for each in changed if each is not None])
-    if found is not None:
-        return found
+        targets += model.optimizer.variables
+    target = reaches(sources, [each for each in targets if each is not None])
+    if target is not None:
+        return target
     handles = {id(variable.handle) for variable in written}
     for variable in reached(sources, tf.Variable, keras.Variable) if handles else ():
         plain = variable.value if isinstance(variable, keras.Variable) else variable

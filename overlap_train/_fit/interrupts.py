@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM during a `fit`: the first asks, the second does not.
 
-The handlers are installed only in the main thread, where Python runs them, and put back afterwards. One of
-the user's is called too; what it raises, such as SystemExit, is raised when the fit has ended in order. One
-that a callback installs during the fit stays, as under Keras. It may hold ours as the one before it, which
-then does what the one before ours does.
+The handlers are installed only in the main thread, where Python runs them, and put back afterwards. A
+handler of the user's is called too; what it raises, such as SystemExit, is raised when the fit has ended in
+order. A handler that a callback installs during the fit stays, as under Keras. It may call ours as the one
+before it, which then does what the one before ours does.
 
 Under `routed()` a signal does what it does to a fit of Keras's, once the epochs that are done are delivered:
 it raises KeyboardInterrupt, or ends the process, and a handler of the user's that returns lets the fit go on.
@@ -11,14 +11,14 @@ it raises KeyboardInterrupt, or ends the process, and a handler of the user's th
 `timeout` sends SIGTERM to its child and then to the child's process group, so the child gets two of them.
 Those that come together are one.
 
-A process that the user's data or functions fork during the fit has the handlers from before it, or a pool
-that ends its workers by SIGTERM would wait for them for ever. Only the first Ctrl-C, which a terminal sends
-to them too, is left to the fit: it may still need a batch from them to end in order.
+A process that the user's data or functions fork during the fit has the handlers from before it; otherwise a
+pool that ends its workers by SIGTERM would wait for them for ever. Only the first Ctrl-C, which a terminal
+sends to them too, is left to the fit: it may still need a batch from them to end in order.
 
-A thread insists on a signal: where the fit has not begun to end after two seconds, since its data, a callback
+A thread insists on a signal. If the fit has not begun to end after two seconds, because its data, a callback
 or a function of the user's waits, SIGTERM does what it does without a fit, whatever the main thread does.
-Ctrl-C, and a signal for which a handler of the user's raises, is sent once more, if nothing is computed.
-A second signal that Python is not told of in this time, because native code waits, ends the process.
+Ctrl-C, and a signal for which a handler of the user's raises, is sent once more, if nothing is computed. A
+second signal that does not reach Python in this time, because native code waits, ends the process.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """Notes the first signal; a second one raises KeyboardInterrupt where the main thread stands.
+    """Notes the first signal; a second one raises KeyboardInterrupt wherever the main thread is.
 
-    With `passes_on` the first one does to the fit in the end what it would do to one of Keras's. With
-    `insists` it must act in time, which is not for hosts, whose processes decide together.
+    With `passes_on` the first one does in the end what it would do to a fit of Keras's. With `insists` it
+    must act in time; several hosts do without, because their processes decide together.
     """
 
     def __init__(self, *, passes_on: bool = False, insists: bool = True) -> None:
@@ -59,14 +59,14 @@ class Interrupts:
         self._received_s = 0.0  # of `time.monotonic`
         self._passes_on = passes_on
         self._previous: dict[int, Any] = {}
-        self._raised: BaseException | None = None
-        self._over = self._ends_now = False
-        self._heeded = not insists
+        self._error: BaseException | None = None
+        self._over = self._is_killed = False
+        self._is_ending = not insists
         self._listener: SignalListener | None = None
         self._inner: Interrupts | None = None  # of a fit within a callback
-        self._heard, self._heard_s, self._act_s, self._busy_until_s = 0, 0.0, math.inf, 0.0
-        self._heard_again = self._sends = False
-        self._used = 0.0, 0.0
+        self._signal, self._signal_s, self._act_s, self._busy_until_s = 0, 0.0, math.inf, 0.0
+        self._is_repeated = self._sends = False
+        self._usage = 0.0, 0.0
         self._left_to_user: set[int] = set()
         self._over_in_children = mmap.mmap(-1, 1)  # memory that forked processes share: 1 behind the fit
 
@@ -75,7 +75,7 @@ class Interrupts:
             signals_module.register(self)
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
-                # None: installed by C code, which we could not put back. Ignored: somebody wants it so.
+                # None: installed by C code, which we could not put back. Ignored: that is on purpose.
                 if handler is not None and handler != signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._handle)
             self._tell_outer(self)
@@ -93,35 +93,35 @@ class Interrupts:
                 signal.signal(number, handler)
         signals_module.unregister(self)
         self._over_in_children[0] = 1
-        raised, self._raised = self._raised, None
-        if raised is not None and kind is None:
-            raise raised
+        error, self._error = self._error, None
+        if error is not None and kind is None:
+            raise error
         if self._passes_on and self.received is not None:
             number = signal.Signals[self.received]
             if signal.getsignal(number) == signal.SIG_DFL:
                 os.kill(os.getpid(), number)
 
     def heed(self) -> None:
-        """Says that the fit begins to end, as the first signal asked."""
-        self._heeded = True
+        """Notes that the fit begins to end, because of the first signal."""
+        self._is_ending = True
 
     def expect(self, seconds: float) -> None:
-        """Says that a compiled call begins that may take so long, in which nothing can be heeded."""
+        """Notes that a compiled call begins that may take this long, during which no signal can act."""
         self._busy_until_s = time.monotonic() + seconds
 
     def pass_on(self) -> None:
-        """Raises what the first signal would have raised in a fit of Keras's, if that is wanted.
+        """Raises what the first signal would have raised in a fit of Keras's, with `passes_on`.
 
-        Raises KeyboardInterrupt if no handler of the user's has raised anything else.
+        That is KeyboardInterrupt unless a handler of the user's has raised something else.
         """
         if not self._passes_on or self.received is None:
             return
-        raised, self._raised = self._raised, None
-        raise raised if raised is not None else KeyboardInterrupt(self.received)
+        error, self._error = self._error, None
+        raise error if error is not None else KeyboardInterrupt(self.received)
 
     def in_child(self) -> None:
         """Puts the handlers back in a process that was forked during the fit."""
-        self._over = True  # for whoever has kept our handler
+        self._over = True  # for code that still has our handler
         if self._listener is not None:
             self._listener.leave()
         for number, handler in self._previous.items():
@@ -143,24 +143,24 @@ class Interrupts:
         if self.received is not None:
             if name == self.received == "SIGTERM" and time.monotonic() < self._received_s + _TOGETHER_S:
                 return
-            self._ends_now = True
-            raised, self._raised = self._raised, None
-            raise raised if raised is not None else KeyboardInterrupt(f"{self.received}, then {name}")
-        handler = self._previous.get(number)
-        own = handler if callable(handler) and handler is not signal.default_int_handler else None
-        if own is None or not self._passes_on:
+            self._is_killed = True
+            error, self._error = self._error, None
+            raise error if error is not None else KeyboardInterrupt(f"{self.received}, then {name}")
+        handler: Any = self._previous.get(number)
+        is_user_s = callable(handler) and handler is not signal.default_int_handler
+        if not is_user_s or not self._passes_on:
             self._receive(name)
-        if own is not None:
+        if is_user_s:
             try:
-                own(number, frame)
+                handler(number, frame)
             except BaseException as error:
                 self._receive(name)
-                self._raised = error
+                self._error = error
             else:
                 self._left_to_user.add(number)
 
     def _hand_on(self, number: int, frame: FrameType | None) -> None:
-        """Does behind the fit what the handler before this one would do."""
+        """Does after the fit what the handler before this one would do."""
         handler = self._previous[signal.Signals(number)]
         if callable(handler):
             handler(number, frame)
@@ -175,43 +175,45 @@ class Interrupts:
                 owner._inner = inner
 
     def _listen(self, signals: bytes) -> float | None:
-        """Hears signals, and insists on them when it is time; on the listener's thread.
+        """Takes in signals, and insists on them when it is time; on the listener's thread.
 
-        Returns in how many seconds it is, or None.
+        Returns in how many seconds that is, or None.
         """
         now_s = time.monotonic()
         for number in signals:
             if self._sends:  # what comes is this thread's own
                 self._sends = False
-            elif not self._heard_again and self._is_for_fit(number, now_s):  # a third one would put it off
-                self._heard_again = self._heard != 0 and self._inner is None
-                self._heard, self._heard_s, self._act_s = number, now_s, now_s + _PATIENCE_S
-                self._used = now_s, time.process_time()
-        if self._over or self._ends_now or (self._heeded and not self._heard_again):
+            elif not self._is_repeated and self._is_for_fit(number, now_s):  # a third one would put it off
+                self._is_repeated = self._signal != 0 and self._inner is None
+                self._signal, self._signal_s, self._act_s = number, now_s, now_s + _PATIENCE_S
+                self._usage = now_s, time.process_time()
+        if self._over or self._is_killed or (self._is_ending and not self._is_repeated):
             self._act_s = math.inf
         elif max(self._act_s, self._busy_until_s) <= now_s:
-            self._act_s = math.inf if self._insist(self._heard) else now_s + 1.0
+            self._act_s = math.inf if self._insist(self._signal) else now_s + 1.0
         return None if math.isinf(self._act_s) else max(self._act_s, self._busy_until_s) - now_s
 
     def _is_for_fit(self, number: int, now_s: float) -> bool:
-        """Whether a signal is to end the fit: no callback has taken it over, nor is it the same SIGTERM."""
+        """Whether a signal is to end the fit: no callback handles it, and it is no repeated SIGTERM."""
         if number not in self._previous:
             return False
         ours = getattr(signal.getsignal(number), "__func__", None) is Interrupts._handle
-        return ours and not (number == self._heard == signal.SIGTERM and now_s < self._heard_s + _TOGETHER_S)
+        return ours and not (
+            number == self._signal == signal.SIGTERM and now_s < self._signal_s + _TOGETHER_S
+        )
 
     def _insist(self, number: int) -> bool:
-        """Has a signal act that was not heeded; returns whether it did."""
+        """Makes a signal act that the fit has not obeyed; returns whether it did."""
         if number in self._left_to_user:
             return True
         if self._inner is not None:
             return False
-        if self._heard_again or self._goes_to_system(number):
+        if self._is_repeated or self._goes_to_system(number):
             end_by(number)
         if self.received is None or time.monotonic() < self._received_s + _PATIENCE_S:
             return False  # Python has not run a handler yet, or just now
-        (since_s, before_s), self._used = self._used, (time.monotonic(), time.process_time())
-        waits = self._used[1] - before_s < _IDLE * (self._used[0] - since_s)
+        (since_s, before_s), self._usage = self._usage, (time.monotonic(), time.process_time())
+        waits = self._usage[1] - before_s < _IDLE * (self._usage[0] - since_s)
         if waits:
             self._sends = True
             os.kill(os.getpid(), number)
