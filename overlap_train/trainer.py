@@ -102,8 +102,7 @@ class Trainer:
         self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
         options = {"strategy": strategy, "recorder": recorder, "preprocess": preprocess}
         self._arguments = [name for name, value in options.items() if value is not None]
-        if self._in_memory_bytes != _IN_MEMORY_BYTES:
-            self._arguments.append("in_memory_bytes")
+        self._arguments += ["in_memory_bytes"] * (self._in_memory_bytes != _IN_MEMORY_BYTES)
 
     @property
     def accounts(self) -> list[EpochAccount]:

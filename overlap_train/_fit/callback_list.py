@@ -44,9 +44,9 @@ def make_callback_list(
     history: bool = True,
     bar: bool = False,
 ) -> keras.callbacks.CallbackList:
-    """Returns the user's callbacks as Keras would call them; a list of the user's own as it is.
+    """Returns the user's callbacks as Keras would call them; a `CallbackList` as it is.
 
-    A ProgbarLogger (`bar`) would listen to batches.
+    With `bar` there is a ProgbarLogger, which listens to batches.
     """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
@@ -69,16 +69,18 @@ def listened_to(callbacks: keras.callbacks.CallbackList) -> bool:
 class ResultLine:
     """What `keras.Model.evaluate` has printed when it ends, without a call for each batch.
 
-    One of the callbacks that shows a bar itself, or a `CallbackList`, leaves no line.
+    There is no line if a callback shows a bar itself, or with a `CallbackList`.
     """
 
     def __init__(self, callbacks: Any, verbose: int | str) -> None:
-        listed = isinstance(callbacks, keras.callbacks.CallbackList)
-        own = listed or any(map(_is_bar, keras.tree.flatten(callbacks)))
-        self._bar = None if own or verbose == 0 else keras.callbacks.ProgbarLogger()
+        is_list = isinstance(callbacks, keras.callbacks.CallbackList)
+        has_bar = is_list or any(
+            isinstance(callback, keras.callbacks.ProgbarLogger) for callback in keras.tree.flatten(callbacks)
+        )
+        self._bar = None if has_bar or verbose == 0 else keras.callbacks.ProgbarLogger()
         if self._bar is not None:
             self._bar.set_params({"verbose": verbose, "epochs": 1, "steps": None})
-            self._bar.on_test_begin()  # from when on it counts the time
+            self._bar.on_test_begin()  # which starts its clock
 
     def show(self, logs: Mapping[str, Any], steps: int | None, seen: int) -> None:
         """Prints the result."""
@@ -87,7 +89,3 @@ class ResultLine:
         self._bar.target, self._bar.seen = steps, seen
         self._bar.progbar.target = steps
         self._bar.on_test_end(logs)
-
-
-def _is_bar(callback: Any) -> bool:
-    return isinstance(callback, keras.callbacks.ProgbarLogger)

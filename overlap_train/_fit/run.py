@@ -127,14 +127,8 @@ def _open(
     if parts is None and request.settings.validation.overlap == "require":
         builder.require_overlap()
     builder.accept_callbacks()
-    opening = open_fit(
-        model,
-        callbacks if parts is None else parts.deliveries.callbacks,
-        initial_epoch=request.initial_epoch,
-        epochs=request.epochs,
-        traced=parts is not None,
-        begin_pass=request.feed.prepare,
-    )
+    listed = callbacks if parts is None else parts.deliveries.callbacks
+    opening = open_fit(request, listed, traced=parts is not None)
     if parts is None and opening.epoch >= request.epochs:
         if request.epochs > 0 and isinstance(model.optimizer, keras.optimizers.Optimizer):
             model.optimizer.finalize_variable_values(model.trainable_weights)

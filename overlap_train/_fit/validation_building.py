@@ -41,39 +41,22 @@ from overlap_train.options.validation import ValidationSet
 __all__ = ["FitValidation", "SuiteBuilder", "TraceTiming", "make_sources"]
 
 
-def make_sources(
-    settings: TrainerSettings,
-    sets: Mapping[str, ValidationSet],
-    *,
-    now: bool = True,
-    python_now: bool = True,
-    written: frozenset[str] = frozenset(),
-    timeout_s: float | None = None,
-) -> ValidationSources:
-    """Returns the data of validation sets.
+def make_sources(settings: TrainerSettings, sets: Mapping[str, ValidationSet]) -> ValidationSources:
+    """Returns the data of validation sets, all of which is read when it is first asked for."""
+    return ValidationSources(settings.model, sets, device=_device(settings))
 
-    `now` reads all of it when it is first asked for, and `python_now` what Python makes; else it is read when
-    a validation is due. `written` are the files in which the training data is cached. `timeout_s` bounds the
-    reading.
-    """
-    device = "CPU:0" if settings.devices else None  # each of them gets its own copy
-    return ValidationSources(
-        settings.model,
-        sets,
-        now=now,
-        python_now=python_now,
-        device=device,
-        written=written,
-        timeout_s=timeout_s,
-    )
+
+def _device(settings: TrainerSettings) -> str | None:
+    """Returns where prepared batches are held; each of the workers' devices gets its own copy."""
+    return "CPU:0" if settings.devices else None
 
 
 @dataclass(frozen=True)
 class TraceTiming:
     """When the validation is traced.
 
-    The sets in `waits` are left until they are due. `is_first` says that Keras traces the next validation
-    behind hooks of the user's, so that Keras makes it. What `is_provisional` is built anew when next due.
+    The sets in `waits` are left until they are due. With `is_first` Keras traces the next validation after
+    hooks of the user's, so Keras makes it. A validation that `is_provisional` is built anew when next due.
     """
 
     waits: frozenset[str] = frozenset()
@@ -83,7 +66,7 @@ class TraceTiming:
 
 AT_ONCE = TraceTiming()
 
-# Keras traces the first validation behind these.
+# The hooks after which Keras traces the first validation.
 _BEFORE_TRACE = ("on_test_begin", "on_test_batch_begin")
 
 
@@ -109,11 +92,12 @@ class FitValidation:
         self._callbacks = callbacks
         self._say = say
         self._waits = request.reads_when_due and not looks_only
-        self.sources = make_sources(
-            settings,
+        self.sources = ValidationSources(
+            request.model,
             request.sets,
             now=False,
             python_now=not self._waits,
+            device=_device(settings),
             written=request.feed.files,
             timeout_s=settings.validation.timeout_s,
         )

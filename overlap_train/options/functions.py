@@ -72,7 +72,7 @@ def require_functions(name: str, value: Any) -> Mapping[str, EvaluationFunction]
     if value is None:
         return {}
     expected = 'a mapping of names to functions, such as {"bleu": function}, or None'
-    found = {}
+    functions = {}
     for key, function in require_mapping(name, value, expected=expected).items():
         if not isinstance(key, str):
             raise TypeError(f"{name} must be {expected}; got {short_repr(key)} for a name")
@@ -84,8 +84,8 @@ def require_functions(name: str, value: Any) -> Mapping[str, EvaluationFunction]
                     f"{name}[{short_repr(key)}] must be a function of a model; got {short_repr(function)}"
                 )
             function = EvaluationFunction(function)
-        found[str(key)] = function
-    return found
+        functions[str(key)] = function
+    return functions
 
 
 def split_functions(
@@ -99,7 +99,7 @@ def split_functions(
         is_set: whether a value could be a validation set of its own.
 
     Returns:
-        The data that is left, None if there is none; and all functions by name, those of the policy first.
+        The other data, None if there is none; and all functions by name, those of the policy first.
 
     Raises:
         TypeError: a function has no name, or stands among values that are no validation sets.
@@ -111,12 +111,13 @@ def split_functions(
             '{"bleu": EvaluationFunction(...)}'
         )
     functions = require_functions("functions", functions)
-    named = {}
+    others, data = {}, validation_data
     if isinstance(validation_data, dict):
         _refuse_bare(validation_data)
-        named = {n: v for n, v in validation_data.items() if isinstance(v, EvaluationFunction)}
-    data = {n: v for n, v in validation_data.items() if n not in named} if named else validation_data
-    for name, value in data.items() if named else ():
+        others = {n: v for n, v in validation_data.items() if isinstance(v, EvaluationFunction)}
+    if others:
+        data = {n: v for n, v in validation_data.items() if n not in others}
+    for name, value in data.items() if others else ():
         if not is_set(value):
             raise TypeError(
                 f"validation_data[{short_repr(name)}] stands with an EvaluationFunction and must be a "
@@ -124,10 +125,11 @@ def split_functions(
             )
     sets = set(data) if isinstance(data, dict) and data and all(map(is_set, data.values())) else set()
     for name in functions:
-        if name in named or name in sets:
+        if name in others or name in sets:
             raise ValueError(f"validation_data and functions both name {name!r}; give one another name")
-    left = None if named and not data else data  # of data without a name nobody knows what `bool` says
-    return left, {**functions, **require_functions("validation_data", named)}
+    if others and not data:  # without functions, arrays or a dataset may be there, which have no `bool`
+        data = None
+    return data, {**functions, **require_functions("validation_data", others)}
 
 
 def _refuse_bare(sets: Mapping[Any, Any]) -> None:

@@ -187,35 +187,28 @@ class FollowsLoss(keras.callbacks.Callback):
         self.last = logs["val_loss"]
 
 
-def adversarial(model, follows):
+def adversarial(model, follows=None):
     return lambda rows: rows + 0.5 * np.sign(np.asarray(model(rows)))[:, :1]
 
 
-def weights(model, follows):
-    return lambda rows: rows + float(np.mean(model.trainable_variables[0]))
+def of_weights(read):
+    return lambda model, follows: lambda rows: rows + float(np.mean(read(model)))
 
 
-def one_variable(model, follows):
-    kernel = model.layers[0].kernel
-    return lambda rows: rows + float(np.mean(kernel))
-
-
-def one_layer(model, follows):
-    layer = model.layers[0]
-    return lambda rows: rows + float(np.mean(layer.get_weights()[0]))
-
-
-def epochs_so_far(model, follows):
-    return lambda rows: rows + 0.1 * len(model.history.epoch if model.history else ())
-
-
-def rate(model, follows):
-    optimizer = model.optimizer
-    return lambda rows: rows + 5 * float(optimizer.learning_rate)
-
-
-def last_loss(model, follows):
-    return lambda rows: rows + follows.last
+# What the rows of Python's data are made from, by its name.
+SOURCES = {
+    "outputs": adversarial,
+    "weights": of_weights(lambda model: model.trainable_variables[0]),
+    "one layer": lambda model, follows: of_weights(lambda layer: layer.get_weights()[0])(
+        model.layers[0], None
+    ),
+    "one variable": lambda model, follows: of_weights(lambda kernel: kernel)(model.layers[0].kernel, None),
+    "epochs": lambda model, follows: (
+        lambda rows: rows + 0.1 * len(model.history.epoch if model.history else ())
+    ),
+    "rate": lambda model, follows: of_weights(lambda o: 5 * o.learning_rate)(model.optimizer, None),
+    "last loss": lambda model, follows: lambda rows: rows + follows.last,
+}
 
 
 def from_generator(data):
@@ -227,25 +220,19 @@ def from_generator(data):
     return tf.data.Dataset.from_generator(rows, output_signature=kinds)
 
 
-def nightly(*values):
-    return pytest.param(*values, marks=pytest.mark.nightly)
-
-
 @pytest.mark.parametrize(
-    ("ask", "role"),
+    ("source", "role"),
+    # Of what each step changes Keras's own prefetch sees something else each time.
     [
-        *((ask, "validation") for ask in (adversarial, one_variable, last_loss)),
-        *(nightly(ask, "validation") for ask in (weights, one_layer, epochs_so_far, rate)),
-        # Of what each step changes Keras's own prefetch sees something else each time.
-        *((ask, "training") for ask in (epochs_so_far, rate)),
-        nightly(last_loss, "training"),
+        *((source, "validation") for source in SOURCES),
+        *((s, "training") for s in ("epochs", "rate", "last loss")),
     ],
 )
-@pytest.mark.by_default("adversarial-validation", "rate-training")
-def test_python_that_makes_batches_from_what_the_training_changes(ask, role):
+@pytest.mark.by_default("outputs-validation", "rate-training")
+def test_python_that_makes_batches_from_what_the_training_changes(source, role):
     def arguments(model):
         follows = FollowsLoss()
-        asking = Batches(3, ask(model, follows))
+        asking = Batches(3, SOURCES[source](model, follows))
         slows = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
         data = (
             {"x": X[:48], "y": Y[:48], "validation_data": asking}
@@ -261,7 +248,7 @@ def test_python_that_makes_batches_from_what_the_training_changes(ask, role):
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_a_pipeline_that_python_makes_from_the_model():
     def arguments(model):
-        return {"x": X, "y": Y, "validation_data": from_generator(Batches(3, adversarial(model, None)))}
+        return {"x": X, "y": Y, "validation_data": from_generator(Batches(3, adversarial(model)))}
 
     fit_both(arguments, rtol=1e-4)
 
@@ -269,8 +256,8 @@ def test_a_pipeline_that_python_makes_from_the_model():
 def test_python_that_asks_another_model_is_drawn_beside_the_training():
     model, teacher = sequential("sgd"), sequential("sgd")
     feed = ArrayFeed(recognize(X, Y))
-    assert is_drawn_in_order(feed, Batches(3, adversarial(model, None)), model)
-    assert not is_drawn_in_order(feed, Batches(3, adversarial(teacher, None)), model)
+    assert is_drawn_in_order(feed, Batches(3, adversarial(model)), model)
+    assert not is_drawn_in_order(feed, Batches(3, adversarial(teacher)), model)
     assert not is_drawn_in_order(feed, (X, Y), model)
 
 
