@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import overlap_train
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy, install, routed, uninstall
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
@@ -350,10 +349,6 @@ def test_resume_is_for_one_fit(tmp_path):
 def test_bad_arguments_are_refused_by_name(argument, value):
     with pytest.raises((TypeError, ValueError), match=argument), routed(**{argument: value}):
         pass
-
-
-def test_the_names_are_public():
-    assert {"routed", "install", "uninstall"} <= set(overlap_train.__all__)
 
 
 def dataset(count):

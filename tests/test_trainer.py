@@ -183,8 +183,3 @@ def test_an_argument_of_a_policy_is_answered_with_the_policy():
         Trainer(sequential(), jit=True)
     with pytest.raises(TypeError, match=r"Trainer takes validation, .* by name; got 1 without one"):
         Trainer(sequential(), ValidationPolicy())
-
-
-def test_explain_refuses_what_fit_does_not_take():
-    with pytest.raises(TypeError, match=r"explain takes the arguments of fit: .*'epoch'"):
-        Trainer(sequential()).explain(X, Y, epoch=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -14,11 +15,13 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
+from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.lag import LagControl
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._training.loops import Loop, StepsDone
+from overlap_train._training.step import MetricsReader
 from overlap_train._validation.backlog import Backlog
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import Accounts, SpanRecorder
@@ -110,6 +113,21 @@ class Checkpoints:
 
     def delivered(self, point, values, callbacks, *, last):
         self.written.append((point, last))
+
+
+def training_of(model, deliveries, **parts) -> EpochTraining:
+    """Returns what trains epochs, in calls that make no real steps."""
+    defaults = dict(
+        step=SimpleNamespace(metrics=MetricsReader(lambda: {"loss": 1.0}, eager=True), own_logs=False),
+        loop=Counts(),
+        pace=SimpleNamespace(steps=lambda: 2, step_s=None, observe=lambda *_: None),
+        idle=SimpleNamespace(count=1, observe=lambda *_: None),
+        interrupts=asked(),
+        take_snapshot=lambda epoch: Snapshot(
+            epoch, deliveries.ledger.course.step, VALUES, deliveries.cursor.state()
+        ),
+    )
+    return EpochTraining(model=model, deliveries=deliveries, **{**defaults, **parts})
 
 
 class Scene:

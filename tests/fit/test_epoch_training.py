@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import keras
 import pytest
 
-from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.parallel.hosts import SingleHost, SlowHost
@@ -85,16 +84,15 @@ def training(model, callback=None, *, steps=50, group=1, idle=None, name=None, *
         progress=ProgressReporter(9, verbose=0),
         hosts=SingleHost(),
     )
-    return EpochTraining(
-        model=model,
-        step=SimpleNamespace(metrics=lambda: {"loss": 1.0}, own_logs=False),
-        loop=parts.Counts(),
+    deliveries = SimpleNamespace(**{**defaults, **deliveries})
+    parts_of_fit = dict(
         pace=SimpleNamespace(steps=lambda: steps, step_s=None, observe=lambda *_: None),
-        deliveries=SimpleNamespace(**{**defaults, **deliveries}),
-        idle=idle or SimpleNamespace(count=1, observe=lambda *_: None),
         interrupts=parts.asked(name),
         take_snapshot=lambda epoch: f"snapshot of {epoch}",
     )
+    if idle is not None:
+        parts_of_fit["idle"] = idle
+    return parts.training_of(model, deliveries, **parts_of_fit)
 
 
 def begun(*arguments, epoch=0, **options):
@@ -115,15 +113,18 @@ def test_an_epoch_that_has_begun_elsewhere_is_not_begun_again(model, has_begun):
     model.reset_metrics()
 
 
-def test_a_call_has_as_many_steps_as_the_pace_says(model):
-    assert training(model, steps=7).agree_on_steps() == 7
-
-
-@pytest.mark.parametrize(("callback", "stopped"), [(ToldOfBatches(), False), (None, True)])
-def test_where_each_group_counts_a_call_is_one_group(model, callback, stopped):
+@pytest.mark.parametrize(
+    ("callback", "stopped", "steps"),
+    [
+        pytest.param(None, False, 7, id="as the pace says"),
+        pytest.param(ToldOfBatches(), False, 3, id="a group for hooks of batches"),
+        pytest.param(None, True, 3, id="a group where the training is stopped"),
+    ],
+)
+def test_how_many_steps_a_call_has(model, callback, stopped, steps):
     made = training(model, callback, group=3, steps=7)
     model.stop_training = stopped
-    assert made.agree_on_steps() == 3
+    assert made.agree_on_steps() == steps
 
 
 def test_an_interrupted_training_makes_no_further_call(model):
@@ -131,18 +132,13 @@ def test_an_interrupted_training_makes_no_further_call(model):
         training(model, name="SIGINT").agree_on_steps()
 
 
-def test_several_hosts_make_as_many_steps_as_the_chief_wants(model):
-    def agreed(host):
-        return training(model, hosts=host, steps=3 - host.index).agree_on_steps()
+def test_several_hosts_make_as_many_steps_as_the_chief_wants_and_stop_together(model):
+    def agreed(host, name=None):
+        return training(model, hosts=host, steps=3 - host.index, name=name).agree_on_steps()
 
     assert on_hosts(agreed) == [3, 3]
-
-
-def test_several_hosts_stop_together(model):
-    def agreed(host):
-        return training(model, hosts=host, name="SIGINT" if host.index else None).agree_on_steps()
-
-    assert [type(error) for error in on_hosts(agreed)] == [Interrupted, Interrupted]
+    errors = on_hosts(lambda host: agreed(host, "SIGINT" if host.index else None))
+    assert [type(error) for error in errors] == [Interrupted, Interrupted]
 
 
 @pytest.mark.parametrize(

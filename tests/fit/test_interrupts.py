@@ -41,13 +41,17 @@ def handlers():
         signal.signal(number, handler)
 
 
+def fit(model, *callbacks, epochs=50, **arguments):
+    """Fits a model, or with a trainer, and calls callbacks."""
+    data = dict(validation_data=VALIDATION, callbacks=list(callbacks), verbose=0)
+    return model.fit(*arrays(), epochs=epochs, **data, **arguments)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_first_signal_returns_the_partial_history(number, handlers):
     before = signal.getsignal(number)
     trainer = Trainer(sequential())
-    history = trainer.fit(
-        *arrays(), epochs=50, validation_data=VALIDATION, callbacks=[Signal(1, number)], verbose=0
-    )
+    history = fit(trainer, Signal(1, number))
     assert trainer.ended == history.ended == f"interrupted by {number.name}"
     assert history.epoch[:2] == [0, 1]
     assert 2 <= len(history.epoch) < 50
@@ -55,28 +59,21 @@ def test_a_first_signal_returns_the_partial_history(number, handlers):
     assert signal.getsignal(number) is before
 
 
-def test_a_second_signal_ends_at_once(handlers):
-    trainer = Trainer(sequential())
-    with pytest.raises(KeyboardInterrupt, match="SIGINT, then SIGINT"):
-        trainer.fit(
-            *arrays(),
-            epochs=50,
-            validation_data=VALIDATION,
-            callbacks=[Signal(0, signal.SIGINT, signal.SIGINT)],
-            verbose=0,
-        )
-    assert trainer.ended == "failed"
-
-
-@pytest.mark.parametrize("together_s", [60.0, 0.0], ids=["at once", "later"])
-def test_two_sigterms_that_come_together_are_one(together_s, handlers, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "together_s", "ended"),
+    [
+        pytest.param(signal.SIGINT, 60.0, "failed", id="two Ctrl-C"),
+        pytest.param(signal.SIGTERM, 60.0, "interrupted by SIGTERM", id="two SIGTERM at once are one"),
+        pytest.param(signal.SIGTERM, 0.0, "failed", id="one SIGTERM later"),
+    ],
+)
+def test_a_second_signal_ends_at_once(number, together_s, ended, handlers, monkeypatch):
     monkeypatch.setattr(interrupts, "_TOGETHER_S", together_s)
     trainer = Trainer(sequential())
-    twice = Signal(0, signal.SIGTERM, signal.SIGTERM)
-    later = pytest.raises(KeyboardInterrupt, match="SIGTERM, then SIGTERM")
-    with contextlib.nullcontext() if together_s else later:
-        trainer.fit(*arrays(), epochs=50, validation_data=VALIDATION, callbacks=[twice], verbose=0)
-    assert trainer.ended == ("interrupted by SIGTERM" if together_s else "failed")
+    at_once = pytest.raises(KeyboardInterrupt, match=f"{number.name}, then {number.name}")
+    with at_once if ended == "failed" else contextlib.nullcontext():
+        fit(trainer, Signal(0, number, number))
+    assert trainer.ended == ended
 
 
 class Notes(keras.callbacks.Callback):
@@ -93,12 +90,9 @@ class Notes(keras.callbacks.Callback):
         self.seen.append("end")
 
 
-def interrupted(model, *callbacks, epochs=50, **arguments):
+def interrupted(model, *callbacks, **arguments):
     """Fits a model whose callback sends SIGINT in its second epoch."""
-    callbacks = [*callbacks, Signal(1, signal.SIGINT)]
-    model.fit(
-        *arrays(), epochs=epochs, validation_data=VALIDATION, callbacks=callbacks, verbose=0, **arguments
-    )
+    fit(model, *callbacks, Signal(1, signal.SIGINT), **arguments)
 
 
 @pytest.mark.parametrize("by", ["routed", "install"])
@@ -122,37 +116,28 @@ def test_a_routed_fit_that_was_interrupted_is_resumed(handlers, tmp_path):
     with pytest.raises(KeyboardInterrupt), routed(resume=tmp_path):
         interrupted(sequential(), Notes())
     notes = Notes()
-    callbacks = [notes, Signal(-1)]
     with routed(resume=tmp_path) as routing:
-        sequential().fit(*arrays(), epochs=5, validation_data=VALIDATION, callbacks=callbacks, verbose=0)
+        fit(sequential(), notes, Signal(-1), epochs=5)
     assert any("resumed" in message for message in routing.trainer.messages)
     assert notes.seen == [0, 1, 2, 3, 4, "end"]
 
 
-class Given(Exception):
-    pass
-
-
-@pytest.mark.parametrize("raised", [None, Given, SystemExit])
-def test_a_handler_of_the_user_decides_in_a_routed_fit(raised, handlers):
+@pytest.mark.parametrize("error", [None, LookupError, SystemExit])
+def test_a_handler_of_the_user_decides_in_a_routed_fit(error, handlers):
     calls = []
 
     def handle(number, frame):
         calls.append(number)
-        if raised is not None:
-            raise raised
+        if error is not None:
+            raise error
 
     signal.signal(signal.SIGINT, handle)
     notes = Notes()
-    with routed() as routing:
-        if raised is None:
-            interrupted(sequential(), notes, epochs=4)
-        else:
-            with pytest.raises(raised):
-                interrupted(sequential(), notes, epochs=4)
+    with routed() as routing, contextlib.nullcontext() if error is None else pytest.raises(error):
+        interrupted(sequential(), notes, epochs=4)
     assert calls == [signal.SIGINT]
-    assert (notes.seen == [0, 1, 2, 3, "end"]) == (raised is None)
-    assert routing.trainer.ended == ("completed" if raised is None else "interrupted by SIGINT")
+    assert (notes.seen == [0, 1, 2, 3, "end"]) == (error is None)
+    assert routing.trainer.ended == ("completed" if error is None else "interrupted by SIGINT")
 
 
 @pytest.mark.parametrize("passes_on", [False, True])

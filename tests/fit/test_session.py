@@ -13,12 +13,10 @@ from overlap_train._checkpoint.content import Undelivered
 from overlap_train._checkpoint.resume import StartPoint
 from overlap_train._data.cursor import CursorState
 from overlap_train._fit.build import FitParts
-from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.first_hooks import Opening
 from overlap_train._fit.session import FitSession
 from overlap_train._snapshot import Snapshot
 from overlap_train._training.loops import StepsDone
-from overlap_train._training.step import MetricsReader
 from overlap_train.errors import HostMismatchError
 from tests.fit import parts
 from tests.parallel.together import on_hosts
@@ -95,18 +93,7 @@ class Fit:
 
     def parts(self):
         scene = self.scene
-        training = EpochTraining(
-            model=self.model,
-            step=SimpleNamespace(metrics=MetricsReader(lambda: {"loss": 1.0}, eager=True), own_logs=False),
-            loop=self.loop,
-            pace=SimpleNamespace(steps=lambda: 2, step_s=None, observe=lambda *_: None),
-            deliveries=scene.deliveries,
-            idle=SimpleNamespace(count=1, observe=lambda *_: None),
-            interrupts=self.interrupts,
-            take_snapshot=lambda epoch: Snapshot(
-                epoch, scene.course.step, parts.VALUES, scene.cursor.state()
-            ),
-        )
+        training = parts.training_of(self.model, scene.deliveries, loop=self.loop, interrupts=self.interrupts)
         return FitParts(
             state=None,
             training=training,
