@@ -62,27 +62,21 @@ class Routing:
     ) -> Any:
         """Do by `Trainer` what a call of a model's method asks for; see `routes.Handler`."""
         if not _takes(name, args, kwargs):
-            return original(model, *args, **kwargs)  # which says so
-        before = self.trainer
+            return original(model, *args, **kwargs)  # which raises Keras's error
+        before, trainer = (self.trainer, self._begun), None
         try:
             trainer = Trainer(model, validation=self.validation, execution=self.execution)
-        except (TypeError, ValueError) as error:
-            refusal: Exception = error
-        else:
-            # A score behind a training does not take away what is to be known of the training.
-            if name == "fit" or before is None or before.ended is None:
+            # After a training, a mere score does not replace its trainer.
+            if name == "fit" or self.trainer is None or self.trainer.ended is None:
                 self.trainer = trainer
-            try:
-                if name == "evaluate":
-                    return trainer.evaluate(*args, **kwargs)
-                return trainer.fit(*args, **kwargs, resume=self._take_resume())
-            except (TypeError, ValueError) as error:
-                if not is_refusal_of(trainer, error):
-                    raise
-                refusal = error
-            self.trainer = before
-            if name == "fit":
-                self._begun = False  # it has begun nothing
+            if name == "evaluate":
+                return trainer.evaluate(*args, **kwargs)
+            return trainer.fit(*args, **kwargs, resume=self._take_resume())
+        except (TypeError, ValueError) as error:
+            if trainer is not None and not is_refusal_of(trainer, error):
+                raise
+            refusal = error
+        self.trainer, self._begun = before
         if name == "fit" and self._beyond_keras():
             raise refusal
         warnings.warn(f"keras.Model.{name} is not routed: {refusal}", RuntimeWarning, stacklevel=4)

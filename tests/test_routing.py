@@ -511,8 +511,12 @@ def test_what_keras_cannot_do_is_not_left_to_keras(name):
     model = OwnTrainFunction()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     policy = ValidationPolicy(**BEYOND_KERAS[name])
-    with pytest.raises(ValueError, match="makes its train function itself"), routed(validation=policy):
-        model.fit(X, Y, epochs=1, verbose=0)
+    with routed(validation=policy) as routing:
+        sequential().fit(X, Y, **ARGUMENTS)
+        trainer = routing.trainer
+        with pytest.raises(ValueError, match="makes its train function itself"):
+            model.fit(X, Y, epochs=1, verbose=0)
+        assert routing.trainer is trainer, "at the end of the block, a fit has come through"
     assert not model.built
 
 
