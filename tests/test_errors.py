@@ -203,16 +203,6 @@ def test_an_error_whose_class_another_process_does_not_know():
     assert (str(moved), moved.epoch) == ("it failed", 3)
 
 
-def test_the_cause_that_tensorflow_raised_is_kept():
-    import tensorflow as tf
-
-    error = errors.ValidationWorkerError("it failed", epoch=0, shard=0)
-    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
-        tf.ensure_shape(tf.zeros(2), [3])
-    error.__cause__ = raised.value
-    assert "not compatible" in str(pickle.loads(pickle.dumps(error)).__cause__)
-
-
 def test_causes_in_a_circle_end():
     first, second = errors.ClusterError("first"), errors.ClusterError("second")
     first.__cause__, second.__cause__ = second, first

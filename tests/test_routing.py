@@ -215,27 +215,6 @@ def test_a_model_with_a_fit_of_its_own_is_routed_where_it_calls_keras(fits):
     assert_same_history(model.history.history, expected.history.history)
 
 
-class Wrapper:
-    """Builds, fits and scores a model by itself, as tuners and scikit-learn wrappers do."""
-
-    def __init__(self, build):
-        self.build = build
-
-    def fit(self, x, y, **arguments):
-        self.model = self.build()
-        accepted = set(inspect.signature(self.model.fit).parameters)
-        self.history = self.model.fit(x, y, **{k: v for k, v in arguments.items() if k in accepted})
-        return self
-
-
-def test_a_wrapper_with_a_plain_build_function_is_routed_in_one_line(fits):
-    stock = Wrapper(sequential).fit(X, Y, unknown=1, **ARGUMENTS)
-    with routed():
-        ours = Wrapper(sequential).fit(X, Y, unknown=1, **ARGUMENTS)
-    assert [name for name, _ in fits] == ["fit"]
-    assert_same_history(ours.history.history, stock.history.history)
-
-
 def test_the_wrappers_of_keras_are_routed(fits):
     def build(X, y):
         model = networks.sequential()

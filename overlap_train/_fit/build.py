@@ -17,7 +17,7 @@ from overlap_train._callbacks.late import EpochHooks
 from overlap_train._callbacks.listeners import Grounds, listeners, own_hooks, remembering
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
-from overlap_train._fit.checkpointing import build_resumer, share_start
+from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
@@ -167,8 +167,9 @@ class FitBuilder:
         request, validation = self._request, self._validation
         if request.checkpoints is not None:
             drawing, say = validation.sources.drawing(), self._progress.message
-            self._resumer = build_resumer(request, state, step, drawing, say, self._resources)
-            self._resumption = share_start(request, self._resumer)
+            self._resumer, self._resumption = build_resumer(
+                request, state, step, drawing, say, self._resources
+            )
         if validation.evaluator is not None:
             self._settings.hosts.chief_first(validation.evaluator.open)
 

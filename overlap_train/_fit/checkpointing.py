@@ -40,7 +40,7 @@ from overlap_train._snapshot import ModelState, StateVariable
 from overlap_train._training.step import Step
 from overlap_train._validation.passes import ValidationPasses
 
-__all__ = ["build_resumer", "not_to_be_found", "share_start"]
+__all__ = ["build_resumer"]
 
 # The fields of a `ValidationPolicy` on which a history may depend.
 _REPORTED_FIELDS = ("backlog", "on_change", "on_error", "every_steps")
@@ -53,10 +53,10 @@ def build_resumer(
     drawing: Mapping[str, StreamedBatches],
     say: Callable[[str], None],
     resources: contextlib.ExitStack,
-) -> Resumer | None:
-    """Returns what writes the checkpoints of a `fit` that has some, and reads the newest.
+) -> tuple[Resumer | None, AnyStart | None]:
+    """Returns what writes the checkpoints of a `fit`, and what starts all of its hosts from the newest.
 
-    They belong to the chief: on other hosts there is none.
+    Checkpoints belong to the chief: on other hosts there is no resumer.
     """
     feed, settings = request.feed, request.settings
     _require_findable(request, drawing)
@@ -73,7 +73,8 @@ def build_resumer(
     if resumer is not None:
         resources.enter_context(resumer)
         resumer.watch_passes(ValidationPasses(drawing, say, states))
-    return resumer
+    hosts = settings.hosts
+    return resumer, resumer if hosts.count == 1 else SharedStart(hosts, request.model, resumer)
 
 
 def _python_of_sets(request: FitRequest, say: Callable[[str], None]) -> dict[str, SourceState]:
@@ -132,7 +133,7 @@ def _inputs_of_sets(request: FitRequest) -> dict[str, Any]:
 def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> None:
     """Refuses data that would go on otherwise than in the unbroken fit; see `build_resumer`."""
     feed, settings = request.feed, request.settings
-    reason = not_to_be_found(request, drawing)
+    reason = _undrawable(request, drawing)
     if reason is not None:
         raise ValueError(f"resume cannot draw again what this data draws: {reason}")
     on_all = feed.rewindable and not feed.drawn_variables  # of which a checkpoint has the chief's
@@ -160,12 +161,6 @@ def _make_resumer(request: FitRequest, state: ModelState, say: Callable[[str], N
         say=say,
         record=settings.recorder.add,
     )
-
-
-def share_start(request: FitRequest, resumer: Resumer | None) -> AnyStart | None:
-    """Returns what starts a `fit` from the newest checkpoint, on all of its hosts."""
-    hosts = request.settings.hosts
-    return resumer if hosts.count == 1 else SharedStart(hosts, request.model, resumer)
 
 
 def _reported_settings(request: FitRequest) -> ReportedSettings:
@@ -206,7 +201,7 @@ def _describe_validation(request: FitRequest) -> dict[str, str]:
 _ALIKE = "shuffle(…, reshuffle_each_iteration=False) and arrays are the same in each validation"
 
 
-def not_to_be_found(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> str | None:
+def _undrawable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> str | None:
     """Returns what the data draws that a resumed fit would draw otherwise, and the remedy; or None."""
     feed = request.feed
     if feed.made_of is not None and caches_draws(feed.made_of):
@@ -248,7 +243,7 @@ def _of_set(request: FitRequest, data: Any, batches: StreamedBatches | None) -> 
         return f"the validation data is drawn anew each time, on several hosts; {_ALIKE}"
     if batches is None and moves:
         return f"an evaluate of the model's own draws the validation data; {_ALIKE}"
-    if shuffles and _validates_inside(request):
+    if shuffles and request.validates_inside:
         return f"the validation data is shuffled anew, also for validations inside epochs; {_ALIKE}"
     return None
 
@@ -259,7 +254,7 @@ def _in_turn(
     """Returns which variables or shuffles several draw from, where that cannot be had again; or None."""
     feed = request.feed
     of_training = _Sources.of(feed.captured, feed.shuffles)
-    goes_on = request.steps_per_epoch not in (None, feed.num_batches) or _validates_inside(request)
+    goes_on = request.steps_per_epoch not in (None, feed.num_batches) or request.validates_inside
     variables = [StateVariable.of_keras(variable) for variable in request.model.variables]
     of_model = _Sources({id(handle): True for v in variables for handle in v.handles}, {}, frozenset())
     hidden = [name for name, each in data.items() if keeps_more_than_variables(each)]
@@ -285,11 +280,6 @@ def _in_turn(
                 "one of its own would do"
             )
     return None
-
-
-def _validates_inside(request: FitRequest) -> bool:
-    """Whether validations are made inside epochs."""
-    return request.settings.validation.every_steps is not None
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Who draws and reads first: the training, its validation or a callback; under Keras they come in turn.
 
 A shuffle of `tf.data` draws a new order whenever an iterator is made, a random generator of Python's whenever
-it is asked, and what Python makes batches from may change with each of them. Under Keras the training of an
-epoch, its validation, its callbacks and the next epoch come in this order. So where it could be noticed a
-validation's batches are drawn before the training goes on, and evaluated beside it.
+it is called, and what Python makes batches from may change with each of them. Under Keras the training of an
+epoch, its validation, its callbacks and the next epoch come in this order. So where it could be noticed, a
+validation's batches are drawn before the training goes on, and evaluated while it does.
 """
 
 from __future__ import annotations
@@ -31,16 +31,12 @@ from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._keras import randomness as keras_randomness
 from overlap_train._support.reasons import Reason
 
-__all__ = ["TOO_MUCH", "follow_others", "is_drawn_in_order", "shared_shuffles"]
+__all__ = ["follow_others", "is_drawn_in_order", "shared_shuffles"]
 
 # In which code finds the variables that a pipeline writes to, if it can get hold of them at all.
 _HOLDERS = (
     *(tf.Variable, keras.Variable, keras.layers.Layer, keras.random.SeedGenerator, tf.random.Generator),
     tf.data.Dataset,
-)
-TOO_MUCH = Reason.of(
-    "data-shared",
-    "the Python of the data, or a callback, can get hold of more objects than are looked through",
 )
 
 
@@ -64,9 +60,9 @@ def follow_others(
     callbacks: Sequence[keras.callbacks.Callback],
     written: Iterable[CapturedVariable] = (),
 ) -> Iterator[Reason]:
-    """Yields what the training data is made from and others change or draw from, which has to be waited for.
+    """Yields what the training data is made from and others change or draw from, so that it has to wait.
 
-    Such as adversarial examples, which the model makes, or a curriculum that follows the validation.
+    Examples are adversarial rows, which the model makes, and a curriculum that follows the validation.
     """
     acting = [callback for callback in callbacks if not acts_on_model_only(callback)]
     try:
@@ -87,7 +83,8 @@ def follow_others(
                 cause = f"{type(callback).__name__} may look at data that the training shuffles, too"
                 yield Reason.of("data-shared", cause)
     except Unclear:
-        yield TOO_MUCH
+        cause = "the Python of the data, or a callback, can get hold of more objects than are looked through"
+        yield Reason.of("data-shared", cause)
 
 
 def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
@@ -100,7 +97,7 @@ def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
 
 
 def _settable(feed: Feed, callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
-    """Returns what callbacks may set and nobody compares: variables that the pipeline writes to, tables."""
+    """Returns what callbacks may set without a comparison: variables that the pipeline writes to, tables."""
     tables = list(feed.reads[len(feed.captured) :])
     if not feed.drawn_variables:
         return tables
@@ -129,7 +126,7 @@ def _reached_of(
     callbacks: Sequence[keras.callbacks.Callback],
     written: Iterable[CapturedVariable],
 ) -> Any | None:
-    """Returns the first of what a training changes that code can get hold of, or None."""
+    """Returns the first object that a training changes and `sources` can get hold of, or None."""
     if not sources:
         return None
     layers = [layer for layer in model._flatten_layers() if layer.variables]

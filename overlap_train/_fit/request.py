@@ -68,8 +68,12 @@ class FitRequest:
         It is read at once where checkpoints describe it, where several hosts agree on it, and where
         validations are made inside epochs.
         """
-        inside = self.settings.validation.every_steps is not None
-        return self.checkpoints is None and self.settings.replicas is None and not inside
+        return self.checkpoints is None and self.settings.replicas is None and not self.validates_inside
+
+    @property
+    def validates_inside(self) -> bool:
+        """Whether validations are made inside epochs."""
+        return self.settings.validation.every_steps is not None
 
     @property
     def streamed(self) -> bool:

@@ -138,7 +138,7 @@ class FitValidation:
     def _may_be_set_before(self) -> bool:
         """Whether code of the user's runs before the first validation."""
         settings, request, model = self._request.settings, self._request, self._request.model
-        if settings.hosts.count > 1 or settings.validation.every_steps is not None:
+        if settings.hosts.count > 1 or request.validates_inside:
             return False
         if Traces.of(model).holds("test", keras_training.test_function(model)):
             return False
@@ -156,7 +156,7 @@ class FitValidation:
     ) -> tuple[ModelState, ValidationSuite]:
         """Returns the variables of the training and what validates them; `resources` will end its workers."""
         request, settings, feed = self._request, self._request.settings, self._request.feed
-        once = request.epochs - request.initial_epoch <= 1 and not settings.validation.every_steps
+        once = request.epochs - request.initial_epoch <= 1 and not request.validates_inside
         written = step.traced.written if step.traced is not None else ()
 
         def is_in_order(validation_set: ValidationSet) -> bool:

@@ -96,8 +96,8 @@ def test_a_shuffle_draws_what_it_would_have_drawn(validates):
         tf.random.set_seed(1)
         rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), seed=3).batch(16)
         if explained:
-            given, held_out = ((X, Y), rows) if validates else ((rows,), (X, Y))
-            explanation = Trainer(plain_model()).explain(*given, validation_data=held_out)
+            data, held_out = ((X, Y), rows) if validates else ((rows,), (X, Y))
+            explanation = Trainer(plain_model()).explain(*data, validation_data=held_out)
             assert explanation.overlaps
         firsts.append(next(iter(rows))[0].numpy())
     np.testing.assert_array_equal(*firsts)

@@ -188,11 +188,20 @@ def test_a_first_signal_delivers_what_is_finished_and_gives_up_the_rest():
     assert fit.told.hooks[-1] == ("end", {"loss": 1.0, "val_loss": 0.5})
 
 
-def test_a_train_function_made_anew_builds_all_anew_once(fit):
-    fit.told.does[1] = lambda: fit.model.make_train_function(force=True)
+@pytest.mark.parametrize(
+    ("does", "message"),
+    [
+        (
+            lambda fit: fit.model.make_train_function(force=True),
+            "a callback rebuilt the train function; the step is traced again",
+        ),
+        (lambda fit: setattr(fit, "changed", "it listens now"), "built again, because it listens now"),
+    ],
+)
+def test_what_a_callback_changes_has_all_built_anew_once(fit, does, message):
+    fit.told.does[1] = lambda: does(fit)
     fit.run()
-    assert fit.renewed == 1
-    assert fit.messages == ["a callback rebuilt the train function; the step is traced again"]
+    assert (fit.renewed, fit.messages) == (1, [message])
     assert fit.scene.delivery.epochs == [0, 1, 2]
 
 
@@ -200,13 +209,6 @@ def test_a_train_function_taken_away_is_the_error_of_keras(fit):
     fit.told.does[1] = lambda: fit.model.compile("sgd", "mse")
     with pytest.raises(TypeError, match="'NoneType' object is not callable: a callback has compiled"):
         fit.run()
-
-
-def test_callbacks_that_are_to_be_called_otherwise_have_all_built_anew(fit):
-    fit.told.does[1] = lambda: setattr(fit, "changed", "it listens now")
-    fit.run()
-    assert (fit.renewed, fit.messages) == (1, ["built again, because it listens now"])
-    assert fit.scene.delivery.epochs == [0, 1, 2]
 
 
 def test_before_that_the_epochs_that_wait_are_delivered_and_may_roll_back():
