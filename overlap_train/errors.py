@@ -76,8 +76,8 @@ class OverlapTrainError(Exception):
         )
 
     def __deepcopy__(self: _Error, memo: dict[int, Any]) -> _Error:
-        # Causes are shared: many exceptions of others cannot be copied, and nobody changes one. So is what
-        # else cannot be copied, such as a lock.
+        # Causes are shared: many exceptions of others cannot be copied, and hardly any code changes one.
+        # Values that cannot be copied, such as a lock, are shared too.
         error = memo[id(self)] = self.__copy__()
         error.args = tuple(_copied(value, memo) for value in self.args)
         vars(error).update({name: _copied(value, memo) for name, value in vars(self).items()})

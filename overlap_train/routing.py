@@ -86,7 +86,7 @@ class Routing:
         """Make sure, at a block's end, that none of its options has been ignored.
 
         Raises:
-            ValueError: no call of `fit` came here, and something was asked for that Keras cannot do.
+            ValueError: no call of `fit` came here, and an option is beyond Keras.
         """
         extras = self._beyond_keras()
         if extras and not self._begun:
@@ -96,7 +96,7 @@ class Routing:
             )
 
     def _beyond_keras(self) -> list[str]:
-        """Return what a call of `fit` gives here that Keras cannot give."""
+        """Return which options of this routing Keras does not have."""
         policy = self.validation if self.validation is not None else ValidationPolicy()
         extras = {
             "resume": self._resume,
@@ -109,7 +109,7 @@ class Routing:
         """Return where checkpoints go, once.
 
         Raises:
-            ValueError: a training has been given them before; it would be taken for that one's continuation.
+            ValueError: a training has taken it already; this one would be taken for its continuation.
         """
         with self._lock:
             if self._resume is not None and self._begun:

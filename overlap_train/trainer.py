@@ -118,7 +118,7 @@ class Trainer:
     def messages(self) -> list[str]:
         """The messages of the last `fit`, whatever its `verbose`.
 
-        They tell the plan, rollbacks, and why it validates in step.
+        They name the plan, rollbacks, and why it validates in step.
         """
         return self._outcome.messages
 
@@ -130,13 +130,13 @@ class Trainer:
         """
         return self._outcome.ended
 
-    if not TYPE_CHECKING:  # which has to find names that there are not
+    if not TYPE_CHECKING:  # a type checker has to report names that do not exist
 
         def __getattr__(self, name: str) -> Any:
             of_model = not name.startswith("_") and name in dir(vars(self).get("model"))
             if of_model and not hasattr(type(self), name):
                 raise AttributeError(f"a Trainer has no {name!r}; ask the model: trainer.model.{name}")
-            return object.__getattribute__(self, name)  # says that there is none, or what a property raised
+            return object.__getattribute__(self, name)  # raises for a missing name, or what a property raises
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         """Make one training step: update the model's variables.
@@ -275,14 +275,14 @@ class Trainer:
         return _fit.explain_fit(_fit.make_request(self._settings(), **bound.arguments))
 
     def _evaluate_by_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Call an `evaluate` of the model's own; what it passes on to that of Keras comes back here."""
+        """Call an `evaluate` of the model's own; its call of Keras's comes back here."""
         extras = _fit.extras_of_evaluate(self._settings(), self._arguments)
         return _fit.OwnMethod(self.model, "evaluate", extras).call(self.evaluate, *args, **kwargs)
 
     def _fit_by_model(self, *args: Any, resume: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Call a `fit` of the model's own, or one that a library has put in place of Keras's.
 
-        What it passes on to `keras.Model.fit` comes back here.
+        Its call of `keras.Model.fit` comes back here.
 
         Args:
             args: for it, which may have other arguments than Keras's.
@@ -290,7 +290,7 @@ class Trainer:
             kwargs: for it.
 
         Raises:
-            ValueError: it trains by itself, and something was asked for that only a trainer can do.
+            ValueError: it trains by itself, and an option needs a trainer.
         """
         checkpoint_policy(resume)  # which refuses what is no directory
         extras = _fit.extras_of_fit(self._settings(), self._arguments, resume, args, kwargs)

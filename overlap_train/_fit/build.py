@@ -25,10 +25,8 @@ from overlap_train._fit.followers import AnyDelivery, AnyStart, agree_to_start, 
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import IdleCores, LagControl, reasons_to_wait
 from overlap_train._fit.request import FitRequest
-from overlap_train._fit.step_building import StepBuilder
+from overlap_train._fit.step_building import StepBuilder, look_only
 from overlap_train._fit.validation_building import FitValidation
-from overlap_train._inspection.traces import Traces
-from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop, Pace
@@ -251,10 +249,8 @@ class FitBuilder:
 
         Raises an OverlapError if it has to wait, as far as is known before Python's validation data is read.
         """
-        model = self._request.model
-        with contextlib.ExitStack() as resources, self._request.feed.looked_at():
-            resources.enter_context(Traces.set_aside(model))
-            resources.enter_context(keras_optimizers.UnbuiltAgain(model))
+        with contextlib.ExitStack() as resources:
+            look_only(self._request, resources)
             resources.callback(self._validation.sources.reopen)
             step = self._step_builder().build_step()
             self._reasons(step, self._validation.build(step, resources)[1])

@@ -1,4 +1,4 @@
-"""The checkpoints of a `fit`: whom they belong to, and whether its data allows them."""
+"""The checkpoints of a `fit`: whether its data allows them, and what a resumed fit would do otherwise."""
 
 from __future__ import annotations
 

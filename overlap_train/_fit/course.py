@@ -32,7 +32,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Writes down what the training thread did when, and to which epoch it counts."""
+    """Records what the training thread did when, and to which epoch it counts."""
 
     recorder: Recorder
     accounts: Accounts
@@ -52,14 +52,14 @@ class Ledger:
 
 @dataclass
 class FitOutcome:
-    """What one `fit` has to tell; its lists are filled while it runs.
+    """What came of one `fit`; its lists are filled while it runs.
 
     Attributes:
         ended: "completed", "stopped" by a callback, "interrupted by" a signal, or "failed"; None before.
         accounts: where the time of each epoch went.
         epoch_logs: of each delivered epoch.
         step_validations: the results of validations inside epochs.
-        messages: what was said beside the progress.
+        messages: what was printed apart from the progress.
     """
 
     ended: str | None = "failed"

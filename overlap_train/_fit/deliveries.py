@@ -35,8 +35,8 @@ __all__ = ["Deliveries"]
 class Deliveries:
     """Delivers epochs in their order. On the training thread.
 
-    `timeout_s` is for one validation. `check_interrupted` raises `Interrupted` where this host alone has been
-    asked to stop.
+    `timeout_s` is for one validation. `check_interrupted` raises `Interrupted` after a signal, where there is
+    one host only.
     """
 
     callbacks: Any
@@ -229,7 +229,7 @@ class Deliveries:
         return self.hooks.begin_late(self.backlog.oldest.snapshot.values if len(self.backlog) else aside)
 
     def _trained_on(self, snapshot: Snapshot) -> bool:
-        """Whether training has gone on from a snapshot, be it by resetting its metrics."""
+        """Whether training has gone on from a snapshot, even if only to reset its metrics."""
         return self._failed_ahead or self.cursor.within or self._course.step != snapshot.step
 
     def _rewind(self, snapshot: Snapshot) -> None:

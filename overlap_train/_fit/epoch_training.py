@@ -63,7 +63,7 @@ class EpochTraining:
     def agree_on_steps(self) -> int:
         """Returns how many steps the next call is to have: on several hosts, as many as the chief wants.
 
-        Raises `Interrupted` if any of them has been asked to stop.
+        Raises `Interrupted` if any of them has got a signal.
         """
         grouped = self.calls_batches or self.model.stop_training
         steps = self._group if grouped else self.pace.steps()
@@ -76,7 +76,7 @@ class EpochTraining:
         return steps
 
     def begin_call(self, epoch: int, *, begun: bool, cut: bool = False) -> bool:
-        """Calls the hook of a batch's beginning, where somebody listens and it has not been called.
+        """Calls the hook of a batch's beginning, if a callback listens and it has not been called yet.
 
         With `cut` it has been called, and said that there is no data. Returns whether the epoch goes on.
         """
@@ -101,7 +101,7 @@ class EpochTraining:
             self.idle.observe(span.duration_s, time.process_time() - start_cpu_s)
         if not warm:
             self.warm = True
-            self._hosts.begin_waits()  # in the first call hosts wait for whoever compiles longest
+            self._hosts.begin_waits()  # in the first call hosts wait for the one that compiles longest
         elif epoch > self._course.first_epoch:  # in which the rest is traced
             self._lag.trained(span, done.steps)
         self.ledger.accounts.trained(span, done.steps)

@@ -14,8 +14,7 @@ from overlap_train._data.batches import size_bytes
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder, FitParts
 from overlap_train._fit.request import FitRequest
-from overlap_train._inspection.traces import Traces
-from overlap_train._keras import optimizers as keras_optimizers
+from overlap_train._fit.step_building import look_only
 from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.progress import ProgressReporter
@@ -31,13 +30,9 @@ def explain_fit(request: FitRequest) -> Explanation:
     with contextlib.ExitStack() as resources:
         group = keras_training.steps_per_execution(request.model)
         resources.callback(request.feed.close)
-        resources.enter_context(request.feed.looked_at())
+        look_only(request, resources)
         cursor = Cursor(request.feed, request.steps_per_epoch, group, tells=False)
         steps = cursor.steps_per_epoch
-        # What is traced here may not be what the fit would trace, behind the first hooks.
-        resources.enter_context(Traces.set_aside(request.model))
-        # A fit builds it from what its own first step has built, not from less.
-        resources.enter_context(keras_optimizers.UnbuiltAgain(request.model))
         progress = resources.enter_context(ProgressReporter(request.epochs, steps, verbose=0))
         callbacks = _unheard(request.callbacks)
         builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
@@ -46,7 +41,7 @@ def explain_fit(request: FitRequest) -> Explanation:
 
 
 def _unheard(callbacks: Any) -> keras.callbacks.CallbackList:
-    """Returns callbacks that can be asked what they listen to, and are not told of a model."""
+    """Returns callbacks for a look at what they listen to, without setting their model."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
     return keras.callbacks.CallbackList(callbacks, add_history=True, add_progbar=False)

@@ -68,7 +68,7 @@ class Interrupts:
         self._is_repeated = self._sends = False
         self._usage = 0.0, 0.0
         self._left_to_user: set[int] = set()
-        self._over_in_children = mmap.mmap(-1, 1)  # memory that forked processes share: 1 behind the fit
+        self._over_in_children = mmap.mmap(-1, 1)  # memory that forked processes share: 1 after the fit
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():

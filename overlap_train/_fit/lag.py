@@ -1,4 +1,4 @@
-"""How far the training may run ahead of the validation so that nobody can tell (contracts C3 and C4)."""
+"""How far the training may run ahead of the validation without a visible difference (contracts C3, C4)."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def _lost_data(
 class LagControl:
     """Ends running ahead during a fit where it does not pay. On the training thread.
 
-    `idle` is None if the validation has devices of its own. `judges_overlap` says that a validation beside
-    the training has to cost less than one alone; rollbacks that have become the rule always count.
+    `idle` is None if the validation has devices of its own. With `judges_overlap` a validation during the
+    training has to cost less than one alone; rollbacks that have become the rule always count.
     """
 
     def __init__(
@@ -212,10 +212,10 @@ _RECENT = 5
 
 
 class IdleCores:
-    """Learns from training calls beside which nothing else ran. On the training thread.
+    """Measures how many cores training calls leave idle while nothing else runs. On the training thread.
 
-    More workers at once than there are idle cores would take turns with the training, and each other, on the
-    others: the training slows down and the validation is no sooner done.
+    More workers than that would take turns with the training, and with each other, on the other cores: the
+    training slows down and the validation is done no sooner.
 
     Args:
         cores: that this process may use.
@@ -252,7 +252,7 @@ _MOST_SLOWER = 1.5
 
 
 class OverlapJudge:
-    """Compares epochs validated beside the training with epochs validated alone. On the training thread.
+    """Compares epochs validated during the training with epochs validated alone. On the training thread.
 
     `least_share` is the smallest part of a validation alone that has to be saved, as a lag has its price.
     """
@@ -304,6 +304,6 @@ class OverlapJudge:
         costs_s = [sum(duration - steps * step_s for duration, steps in calls) for calls in self._disturbed]
         cost_s, alone_s = statistics.median(costs_s), statistics.median(self._alone)
         if self._cpu:
-            # What hardly computes cannot slow the training: then somebody else did.
+            # A validation that hardly computes cannot slow the training: then something else did.
             cost_s = min(cost_s, _MOST_SLOWER * statistics.median(self._cpu))
         return alone_s - cost_s >= self._least_share * alone_s

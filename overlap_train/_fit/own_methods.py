@@ -38,8 +38,8 @@ def extras_of_fit(
 ) -> list[str]:
     """Returns what a call of `fit` asks for that Keras cannot do, in the words of the user's code.
 
-    `arguments` are those that the trainer was given besides the model and the policies. `args` and `kwargs`
-    are of the model's own `fit`, which may have other parameters than Keras's.
+    `arguments` are those of the trainer besides the model and the policies. `args` and `kwargs` are of the
+    model's own `fit`, which may have other parameters than Keras's.
     """
     extras = [] if resume is None else ["resume"]
     if _has_sets(settings.model, args, kwargs):

@@ -121,7 +121,7 @@ def _open(
 ) -> FitSession | None:
     """Builds a fit and calls its first hooks; returns None where there is no epoch to be trained."""
     model = request.model
-    # Otherwise the steps are traced when Keras traces them: behind the first hooks.
+    # Otherwise the steps are traced when Keras traces them: after the first hooks.
     traces_first = request.checkpoints is not None or request.settings.hosts.count > 1
     parts = builder.build() if traces_first else None
     if parts is None and request.settings.validation.overlap == "require":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Sequence
@@ -16,6 +17,7 @@ from overlap_train._inspection.graph import sends_any_shape
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras import training as keras_training
 from overlap_train._support.printing import error_text
 from overlap_train._training.execution import Task, make_execution
@@ -25,7 +27,7 @@ from overlap_train._training.parts import leaves_of
 from overlap_train._training.replicas import make_step
 from overlap_train._training.step import MetricsReader, Step, StepFunction
 
-__all__ = ["StepBuilder"]
+__all__ = ["StepBuilder", "look_only"]
 
 
 # A run of fewer steps is over before faster operations gain anything that one would notice.
@@ -186,3 +188,12 @@ def _inspect(step: Step, model: keras.Model, feed: Feed) -> None:
             f"runs eagerly and cannot be traced ({error_text(error):.160}); compile it without "
             "run_eagerly=True, or leave resume out"
         ) from error
+
+
+def look_only(request: FitRequest, resources: contextlib.ExitStack) -> None:
+    """Has everything that is traced and drawn from now on forgotten when `resources` are closed."""
+    resources.enter_context(request.feed.looked_at())
+    # What is traced before the first hooks may not be what the fit has to trace after them.
+    resources.enter_context(Traces.set_aside(request.model))
+    # A fit builds the optimizer from what its own first step has built, not from less.
+    resources.enter_context(keras_optimizers.UnbuiltAgain(request.model))
