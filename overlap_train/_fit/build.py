@@ -168,6 +168,8 @@ class FitBuilder:
             self._resumer, self._resumption = build_resumer(
                 request, state, step, drawing, say, self._resources
             )
+        if self._resumption is not None:  # and the newest checkpoint, if any, is of these callbacks
+            self._resumption.accept(remembering(self._callbacks))
         if validation.evaluator is not None:
             self._settings.hosts.chief_first(validation.evaluator.open)
 
@@ -236,11 +238,6 @@ class FitBuilder:
         if self._resumer is not None and self._settings.hosts.count == 1:
             self._resumer.watch(stepwise.under_way)
         return stepwise
-
-    def accept_callbacks(self) -> None:
-        """Makes sure that the checkpoint from which the fit goes on is of these callbacks."""
-        if self._resumption is not None:
-            self._resumption.accept(remembering(self._callbacks))
 
     def require_overlap(self) -> None:
         """Makes sure that the training may run ahead, before anything is called or drawn.

@@ -126,7 +126,6 @@ def _open(
     parts = builder.build() if traces_first else None
     if parts is None and request.settings.validation.overlap == "require":
         builder.require_overlap()
-    builder.accept_callbacks()
     listed = callbacks if parts is None else parts.deliveries.callbacks
     opening = open_fit(request, listed, traced=parts is not None)
     if parts is None and opening.epoch >= request.epochs:
