@@ -113,7 +113,7 @@ def test_a_checked_attribute_is_kept_and_what_hides_a_method_is_named(tmp_path):
     callback.level, callback.step, callback.rates = 5, 3, "some"
     (state,) = through_disk([capture(callback)], tmp_path / "f")
     assert state.lost == ("step",)
-    restore_all([other], [state])
+    restore_all([(other, state)])
     assert (other.level, other.rates) == (5, "some")
     assert callable(other.step)
 
@@ -198,7 +198,8 @@ class Holder(keras.callbacks.Callback):
 
 
 def resumed(callbacks, others, path):
-    assert restore_all(others, through_disk(capture_all(callbacks), path)) == ()
+    states = through_disk(capture_all(callbacks), path)
+    assert restore_all([*zip(others, states, strict=True)]) == ()
     return others
 
 
@@ -237,7 +238,7 @@ def test_a_list_of_callbacks_with_attributes_of_its_own_is_kept(model):
     listed.seen.append(1)
     states = capture_all([*listed.callbacks, listed])
     assert set(states[1].attributes) == {"calls", "seen"}
-    restore_all([*other.callbacks, other], states)
+    restore_all([*zip([*other.callbacks, other], states, strict=True)])
     assert (other.calls, other.seen) == (2, [1])
 
 
@@ -319,7 +320,7 @@ def test_a_value_that_no_callback_of_the_class_remembers_is_refused(model, make,
     bad = ObjectValue(type(callback).__name__, values)
     before = dict(vars(callback))
     with pytest.raises(CheckpointCorruptError, match=next(iter(values))):
-        restore_all([early, callback], [good, bad])
+        check_all([(early, good), (callback, bad)])
     assert early.wait == 1
     assert vars(callback) == before
 
@@ -452,7 +453,7 @@ def test_stock_callback_resumes_as_if_unbroken(tmp_path, model, name, killed_aft
 
     resumed = STOCK[name](folder)
     (state,) = through_disk([saved], tmp_path / "state")
-    check_all([resumed], [state])
+    check_all([(resumed, state)])
     append_to_files([resumed])
     begin(resumed, model)
     model.set_weights(weights)
