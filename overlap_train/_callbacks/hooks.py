@@ -1,4 +1,4 @@
-"""Who listens to what, and what that allows the training to do.
+"""Which callbacks listen to which hooks, and what that allows the training to do.
 
 The loop may group steps only while no callback listens to batches, and the training may run ahead of its
 validation only while no hook has to be called between two of its steps. Keras's own callbacks and those of
@@ -144,18 +144,18 @@ def _package(member: Any) -> str:
 
 
 def _is_of(kind: type, package: str, hook: str) -> bool:
-    known = (package, kind.__name__) in _AROUND_BATCHES
-    return kind.__module__.split(".")[0] == package and (hook in vars(kind) or known)
+    is_listed = (package, kind.__name__) in _AROUND_BATCHES
+    return kind.__module__.split(".")[0] == package and (hook in vars(kind) or is_listed)
 
 
 def _is_as_written(callback: Any, owner: type, member: Any) -> bool:
     """Whether the methods that a function names are those that its library has given the callback."""
     code = getattr(getattr(member, "__func__", member), "__code__", None)
     names = code.co_names if code is not None else ()
-    own = variables_of(callback)
+    attributes = variables_of(callback)
     return all(
         inspect.getattr_static(type(callback), name, None) is inspect.getattr_static(owner, name, None)
-        and (not inspect.isroutine(own.get(name)) or _package(own[name]) == _package(member))
+        and (not inspect.isroutine(attributes.get(name)) or _package(attributes[name]) == _package(member))
         for name in names
     )
 
@@ -173,6 +173,10 @@ _IDLE = frozenset({"NOP", "RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"
 _NEVER_CALLING: tuple[Any, ...] = (
     *(keras.callbacks.Callback, keras.callbacks.CSVLogger, keras.callbacks.History),
     *(keras.callbacks.ProgbarLogger, keras.callbacks.RemoteMonitor, keras.callbacks.TerminateOnNaN),
+)
+# Of Keras's own, those whose `on_epoch_begin` may be called twice.
+_BEGINNING_AGAIN: tuple[Any, ...] = (
+    *(keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint, keras.callbacks.TensorBoard),
 )
 # What callbacks call of a model to look at it, to keep it and to put it back.
 _MODEL_METHODS = frozenset(
@@ -214,7 +218,7 @@ def wants_test_batches(callback: keras.callbacks.Callback) -> bool:
 
 
 def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback may do something around a validation step that has to have its effect in time."""
+    """Whether a callback may do something around a validation step that has to take effect in time."""
     return not is_declared_safe(callback) and not _only_notes(callback, _acting(callback, _TEST_BATCH))
 
 
@@ -225,17 +229,17 @@ def may_set_before_tests(callback: keras.callbacks.Callback) -> bool:
 
 def runs_own_code(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
     """Whether code of the user's runs in one of some hooks, if only to note something."""
-    acting, chosen = _within(callback, hooks)
-    return not is_declared_safe(callback) and not _is_a_library_s(acting, _acting(acting, chosen))
+    inner, hooks = _within(callback, hooks)
+    return not is_declared_safe(callback) and not _is_a_library_s(inner, _acting(inner, hooks))
 
 
 def hook_that_waits(
     callback: keras.callbacks.Callback, *, watched: bool = False, late: bool = True
 ) -> str | None:
-    """Return which hook has to be called between steps, so that no epoch may begin ahead of it; or None.
+    """Return the hook that has to be called between steps, so that no epoch may begin ahead of it; or None.
 
-    `watched` says that the user's code makes data or validates: it may look at what the user's other code
-    keeps. If hooks cannot be called `late`, those of Keras's own can still be called twice.
+    `watched` says that the user's code makes data or validates: it may look at the state of the user's other
+    code. If hooks cannot be called `late`, those of Keras's own callbacks can still be called twice.
     """
     if is_declared_safe(callback):
         return None
@@ -289,11 +293,11 @@ def is_declared_safe(callback: keras.callbacks.Callback) -> bool:
 
 
 def _within(callback: Any, hooks: Iterable[str]) -> tuple[Any, list[str]]:
-    """Return the callback that acts and those of the hooks that are called: `EpochOnly` has another act."""
-    chosen = list(hooks)
+    """Return the callback and the hooks that are called: those of the callback in an `EpochOnly`."""
+    hooks = list(hooks)
     while isinstance(callback, EpochOnly):
-        callback, chosen = callback.callback, [hook for hook in chosen if "batch" not in hook]
-    return callback, chosen
+        callback, hooks = callback.callback, [hook for hook in hooks if "batch" not in hook]
+    return callback, hooks
 
 
 def _acting(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> list[str]:
@@ -305,10 +309,10 @@ def _is_idle(callback: keras.callbacks.Callback, hook: str) -> bool:
     """Whether a hook returns and does nothing else, by its code or by what is known of a library."""
     if _answers_itself(callback):
         return False
-    found = variables_of(callback).get(hook, getattr(type(callback), hook, None))
-    code = getattr(getattr(found, "__func__", found), "__code__", None)
-    empty = isinstance(code, types.CodeType) and _returns_only(code)
-    return empty or knowledge_of(callback, hook) is LibraryHook.IDLE
+    member = variables_of(callback).get(hook, getattr(type(callback), hook, None))
+    code = getattr(getattr(member, "__func__", member), "__code__", None)
+    is_empty = isinstance(code, types.CodeType) and _returns_only(code)
+    return is_empty or knowledge_of(callback, hook) is LibraryHook.IDLE
 
 
 @functools.lru_cache(maxsize=1024)
@@ -330,16 +334,11 @@ def _is_a_library_s(callback: keras.callbacks.Callback, hooks: Iterable[str]) ->
 
 def _may_begin_again(callback: keras.callbacks.Callback) -> bool:
     """Whether `on_epoch_begin` may be called before its turn, and again for an epoch that is taken back."""
-    kinds: tuple[Any, ...] = (
-        keras.callbacks.ModelCheckpoint,
-        keras.callbacks.TensorBoard,
-        keras.callbacks.BackupAndRestore,
-    )
     if not _is_stock(callback, ("on_epoch_begin",)):
         return False
     if isinstance(callback, keras.callbacks.SwapEMAWeights):
         return not callback.swap_on_epoch
-    return isinstance(callback, kinds) or asks_schedule(callback)
+    return isinstance(callback, _BEGINNING_AGAIN) or asks_schedule(callback)
 
 
 def _is_stock(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
@@ -360,12 +359,12 @@ def _calls_own_methods(callback: keras.callbacks.Callback) -> bool:
 
 
 def _has_own_functions(callback: keras.callbacks.Callback) -> bool:
-    """Whether the user has given a callback itself functions, as by `callback.monitor_op = better`."""
+    """Whether the user has set functions on a callback, as by `callback.monitor_op = better`."""
     values = [value for value in variables_of(callback).values() if callable(value)]
     functions = [getattr(value, "__func__", getattr(value, "func", value)) for value in values]
     return any(isinstance(f, types.FunctionType) and origin_of(f) is Origin.USER for f in functions)
 
 
 def _answers_itself(callback: keras.callbacks.Callback) -> bool:
-    """Whether the class of a callback says itself what its attributes are, its hooks among them."""
+    """Whether the class of a callback computes its attributes, its hooks among them."""
     return getattr(type(callback), "__getattribute__", None) is not object.__getattribute__
