@@ -38,7 +38,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._support.arguments import is_count, plain_text, require_count
+from overlap_train._support.arguments import is_count, plain_text
 from overlap_train._support.files import open_regular, what_is_no_file
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
@@ -169,7 +169,7 @@ Bytes = bytes | memoryview
 def encode(state: CheckpointState) -> list[Bytes]:
     """Return the pieces of the file, in order; those of arrays share the arrays' memory where they can.
 
-    A part of a type that cannot be stored is a TypeError that names it, a number out of range a ValueError.
+    A part of a type that cannot be stored is a TypeError that names it, too large a manifest a ValueError.
     """
     data, entries = [], []
     for name, array in state.arrays.items():
@@ -186,8 +186,8 @@ def encode(state: CheckpointState) -> list[Bytes]:
     _require_json(meta, "meta")
     manifest = json.dumps(
         {
-            "epoch": require_count("epoch", state.epoch, minimum=0),
-            "step": require_count("step", state.step, minimum=0),
+            "epoch": state.epoch,
+            "step": state.step,
             "meta": meta,
             "fingerprint": dict(state.fingerprint),
             "arrays": entries,

@@ -22,7 +22,6 @@ from typing import Any
 
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState, explain, sync, sync_directory
-from overlap_train._support.arguments import require_count, require_path
 from overlap_train._support.closing import Closing
 from overlap_train._support.files import IrregularFileError, Replacement, open_lock, open_regular, try_lock
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
@@ -156,8 +155,8 @@ class CheckpointStore(Closing):
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
         """Neither read nor make anything before the first use; `keep` is how many checkpoints stay."""
-        self._directory = require_path("directory", directory)
-        self._keep = require_count("keep", keep, minimum=1)
+        self._directory = Path(directory)
+        self._keep = keep
         self._lock = DirectoryLock(self._directory)
         self._damaged: set[Path] = set()
 

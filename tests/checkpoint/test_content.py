@@ -32,6 +32,7 @@ from overlap_train._inspection.traced import TracedFunction
 from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot, StateVariable
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.records import StepValidation
+from tests.killing import Killed, Kills
 from tests.networks import CLASSES, arrays, assert_same_history
 from tests.pools import pooled, sequential
 from tests.seeds import set_random_seed
@@ -210,28 +211,10 @@ def model(rate=0.05, weights=None, momentum=0.9) -> keras.Model:
     return made
 
 
-class Killed(Exception):
-    pass
-
-
-class Kills(keras.callbacks.Callback):
-    """Ends a fit at an epoch's end, before it has a checkpoint."""
-
-    overlap_safe = True
-
-    def __init__(self, last=None):
-        super().__init__()
-        self.get_state, self.set_state, self._last = dict, (lambda state: None), last
-
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch == self._last:
-            raise Killed
-
-
 def fit(resume, callback, *, epochs=6, last=None, made=None, policy=None, **options):
     set_random_seed(1)
     trainer = Trainer(made or model(), validation=policy or ValidationPolicy())
-    callbacks = [callback, Kills(last)]
+    callbacks = [callback, Kills(epoch=last)]
     call = dict(batch_size=8, verbose=0, validation_data=(X, Y), callbacks=callbacks, resume=resume)
     trainer.fit(X, Y, epochs=epochs, **{**call, **options})
     return trainer

@@ -11,10 +11,10 @@ import pytest
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train.errors import CheckpointMismatchError
+from tests.killing import Killed, Kills
 from tests.networks import Outcome, assert_same_outcome
 from tests.pools import sequential
 from tests.whole_fits.test_replay import SOURCES, VALIDATION, Indexed, callbacks, generator
-from tests.whole_fits.test_step_checkpoints import Killed, Kills, kill
 
 
 class Speaks(Indexed):
@@ -106,18 +106,8 @@ def fit(source, resume, *, step=10**9, lag=1):
     random.seed(1)
     np.random.seed(2)
     trainer = Trainer(model, validation=ValidationPolicy(max_lag=lag, overlap="always"))
-    kills = Kills(step, kill)
-    kills.overlap_safe = True
-    trainer.fit(
-        make(),
-        epochs=5,
-        steps_per_epoch=steps,
-        shuffle=shuffle,
-        validation_data=VALIDATION,
-        callbacks=[kills, *callbacks()],
-        verbose=0,
-        resume=resume,
-    )
+    options = {"epochs": 5, "steps_per_epoch": steps, "shuffle": shuffle, "validation_data": VALIDATION}
+    trainer.fit(make(), callbacks=[Kills(step), *callbacks()], verbose=0, resume=resume, **options)
     return trainer
 
 
