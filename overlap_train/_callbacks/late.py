@@ -56,7 +56,7 @@ class EpochHooks:
         self._resets_late = resets_late
         self._begins: deque[int] = deque()
         self._batches: deque[tuple[int, str, int, dict[str, Any]]] = deque()
-        self._begun: int | None = None
+        self._begun_epoch: int | None = None
         self._reset_metrics: Sequence[tf.Tensor] | None = None
 
     @property
@@ -70,7 +70,7 @@ class EpochHooks:
 
     def epoch_begin(self, epoch: int) -> None:
         """Reset the metrics and call `on_epoch_begin`, or have it wait for the delivery before."""
-        begun, self._begun = self._begun == epoch, None
+        begun, self._begun_epoch = self._begun_epoch == epoch, None
         ahead = not begun and self._waits()
         if not begun and not (ahead and self._resets_late):
             self._model.reset_metrics()
@@ -89,7 +89,7 @@ class EpochHooks:
 
         `trained` are the variables in that epoch, or at its end.
         """
-        self._begun = self._begins.popleft()
+        self._begun_epoch = self._begins.popleft()
         expected, reason = self._reset_metrics, None
         if expected is None or self._resets_late:
             self._model.reset_metrics()
@@ -98,7 +98,7 @@ class EpochHooks:
         if expected is not None and (name := self._other_metric(expected)) is not None:
             reason = f"the metrics' reset set {name} otherwise than for the validation before"
         before = self._state.read_metrics()
-        self._call_each(self._late, "on_epoch_begin", self._begun, {})
+        self._call_each(self._late, "on_epoch_begin", self._begun_epoch, {})
         if (name := self._other_metric(before)) is not None:
             reason = f"a callback set {name}"
         rates = {place: trained.flat()[place] for place in self._places_of_rates()}
@@ -119,7 +119,7 @@ class EpochHooks:
 
     def release(self, epoch: int) -> None:
         """Call the hooks that wait of the epochs up to one, whose predecessor has been delivered."""
-        self._begun = None
+        self._begun_epoch = None
         while self._begins and self._begins[0] <= epoch:  # where a stop is not obeyed at once
             self._call_each(self._late, "on_epoch_begin", self._begins.popleft(), {})
         while self._batches and self._batches[0][0] <= epoch:

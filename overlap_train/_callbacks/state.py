@@ -26,17 +26,17 @@ import tensorflow as tf
 
 from overlap_train._copies.restoring import Restorer
 from overlap_train._copies.values import (
-    SPOKEN,
+    GET_STATE,
     Copier,
     Foreign,
     NotPlainError,
     ObjectValue,
+    has_get_state,
     is_code,
     keeps,
     model_variables,
     parts_of,
     places,
-    speaks,
 )
 from overlap_train._inspection.code import variables_of
 from overlap_train.errors import CheckpointCorruptError
@@ -231,7 +231,7 @@ def check_all(pairs: Iterable[tuple[keras.callbacks.Callback, ObjectValue]]) -> 
             reason = None
             if name in names and is_keras(kind):  # a custom class may keep something else there
                 reason = unfit(name, value, callback.model)
-            if name not in {*names, SPOKEN} and (name in others or not keeps(kind, name)):
+            if name not in {*names, GET_STATE} and (name in others or not keeps(kind, name)):
                 reason = "is no state of it"
             if reason is not None:
                 raise CheckpointCorruptError(
@@ -287,10 +287,10 @@ def _parts(value: Any) -> Mapping[str, Any] | None:
 def _remembered(callback: keras.callbacks.Callback) -> dict[str, Any]:
     """Return the attributes that are state, by the table or because Keras does not know them."""
     state, settings = of_keras(type(callback))  # type: ignore[arg-type]
-    is_custom = speaks(callback)
+    is_custom = has_get_state(callback)
     parts = {
         name: part
         for name, part in variables_of(callback).items()
         if name in state or not (is_custom or name in settings)
     }
-    return parts | {SPOKEN: None} if is_custom else parts
+    return parts | {GET_STATE: None} if is_custom else parts

@@ -36,7 +36,7 @@ from overlap_train._copies.values import (
     keeps,
     model_variables,
     parts_of,
-    spoken_by,
+    reported_state,
 )
 from overlap_train._inspection.code import Origin, Unclear, origin_of, variables_of
 from overlap_train._inspection.reach import names_in, reached
@@ -143,7 +143,7 @@ class DataState:
     def _reported_state(self, method: str) -> Any:
         """Return a copy of what the source's own method returns."""
         try:
-            return spoken_by(self._source, method)
+            return reported_state(self._source, method)
         except NotPlainError as error:
             raise TypeError(
                 f"{type(self._source).__name__}.{method} must return numbers, text, arrays and "

@@ -31,6 +31,7 @@ from overlap_train._data.pipeline import stages_of
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
 from overlap_train._support.arguments import array_of
+from overlap_train._support.printing import is_number
 
 __all__ = [
     "describe_configuration",
@@ -67,7 +68,7 @@ def describe_configuration(model: keras.Model) -> dict[str, str]:
             texts |= _flat(label, {"": type(layer).__name__, **_own_settings(layer, config)})
             for part in config.get("layers", ()) if isinstance(layer, keras.Model) else ():
                 if isinstance(part, Mapping) and part.get("inbound_nodes"):
-                    inputs = _shown(_plain(_called(part["inbound_nodes"], names)))
+                    inputs = _as_text(_plain(_inputs(part["inbound_nodes"], names)))
                     name = str(part.get("name"))
                     texts[f"{names.get(name, _without_numbers(name))}.inputs"] = inputs
         if isinstance(getattr(model, "optimizer", None), keras.optimizers.Optimizer):
@@ -77,7 +78,7 @@ def describe_configuration(model: keras.Model) -> dict[str, str]:
     return texts
 
 
-def _described(label: str, part: Any) -> dict[str, str]:
+def _describe(label: str, part: Any) -> dict[str, str]:
     """Return what a loss or a metric is, or several: a class and its settings, or the name of a function."""
     if isinstance(part, (keras.losses.Loss, keras.metrics.Metric)):
         with warnings.catch_warnings():
@@ -88,9 +89,9 @@ def _described(label: str, part: Any) -> dict[str, str]:
     if isinstance(part, Mapping):
         texts: dict[str, str] = {}
         for name, each in part.items():
-            texts |= _described(f"{label} of {name}", each)
+            texts |= _describe(f"{label} of {name}", each)
         return texts
-    return {label: _shown(_plain(part))}
+    return {label: _as_text(_plain(part))}
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str], rate: str | None = None) -> list[str]:
@@ -107,7 +108,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str], rate: str | N
             continue
         if old is None or new is None:
             texts.append(f"{name} is {'new' if old is None else 'missing'} ({_visible(new or old or '')})")
-        elif rate is not None and name.endswith(_RATE) and _is_number(old) and _is_number(new):
+        elif rate is not None and name.endswith(_RATE) and is_number(old) and is_number(new):
             if new != rate:
                 texts.insert(0, f"{name} stays {rate}, as in the checkpoint (given: {new})")
         elif _visible(old) == _visible(new):
@@ -131,7 +132,7 @@ def _visible(text: str) -> str:
 def rate_text(model: keras.Model) -> str | None:
     """Return the learning rate of a model's optimizer as configurations show it; None for a schedule."""
     rate = _config_of(model.optimizer).get(_RATE) if model.optimizer is not None else None
-    return _shown(rate) if isinstance(rate, (int, float)) else None
+    return _as_text(rate) if isinstance(rate, (int, float)) else None
 
 
 def _numbered(names: Iterable[str]) -> list[str]:
@@ -177,14 +178,14 @@ def _is_layer(part: Any) -> bool:
     return isinstance(config, Mapping) and {"name", "trainable"} <= config.keys()
 
 
-def _called(part: Any, names: Mapping[str, str]) -> Any:
+def _inputs(part: Any, names: Mapping[str, str]) -> Any:
     """Return how a layer is called in a functional model, with the layers' labels as `names`."""
     if isinstance(part, Mapping) and part.get("class_name") == "__keras_tensor__":
         name, *place = part["config"]["keras_history"]
         return [names.get(name, _without_numbers(str(name))), *place]
     if isinstance(part, Mapping):
-        return {key: _called(value, names) for key, value in part.items()}
-    return [_called(each, names) for each in part] if isinstance(part, (list, tuple)) else part
+        return {key: _inputs(value, names) for key, value in part.items()}
+    return [_inputs(each, names) for each in part] if isinstance(part, (list, tuple)) else part
 
 
 def _flat(label: str, config: Mapping[str, Any]) -> dict[str, str]:
@@ -198,7 +199,7 @@ def _walk(label: str, part: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(part, Mapping) and "class_name" in part and "config" in part:
         config = part["config"]
         is_function = isinstance(config, str) and part["class_name"] == "function"
-        yield label, _shown(config if is_function else part["class_name"])
+        yield label, _as_text(config if is_function else part["class_name"])
         if isinstance(config, Mapping):
             yield from _walk(label, dict(config))
     elif isinstance(part, Mapping) and all(isinstance(key, str) for key in part):
@@ -206,7 +207,7 @@ def _walk(label: str, part: Any) -> Iterator[tuple[str, str]]:
             if name not in _LEFT_OUT:
                 yield from _walk(f"{label}.{name}" if name else label, inner)
     else:
-        yield label, _shown(_plain(part))
+        yield label, _as_text(_plain(part))
 
 
 def _plain(value: Any) -> Any:
@@ -223,7 +224,7 @@ def _plain(value: Any) -> Any:
     return str(getattr(kind, "__name__", kind))
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """Return a setting as a message shows it, of bounded length; a digest tells long ones apart."""
     if isinstance(value, float):
         return f"{value:.7g}"
@@ -234,14 +235,6 @@ def _shown(value: Any) -> str:
     return f"{text[: _LONGEST // 2]}…{_DIGEST}{digest[:8]}"
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
     """Describe what a checkpoint belongs to: the model, what it is compiled with, and the data."""
     arguments = keras_copies.compile_arguments(model) or {}
@@ -250,11 +243,11 @@ def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
     return {
         **_describe_variables(model.variables),
         "optimizer": type(model.optimizer).__name__,
-        **_described("loss", model.loss),
+        **_describe("loss", model.loss),
         **_flat("compile", {"loss_weights": arguments.get("loss_weights")}),
-        **_described_metrics("metric", metrics),
-        **_described_metrics("weighted metric", weighted),  # which a history calls as if they were not
-        **_described_feed(feed),
+        **_describe_metrics("metric", metrics),
+        **_describe_metrics("weighted metric", weighted),  # which a history calls as if they were not
+        **_describe_feed(feed),
     }
 
 
@@ -302,7 +295,7 @@ def _digest_of(arrays: Iterable[npt.NDArray[Any]]) -> str:
     return f" digest {digest.hexdigest()[:16]}"
 
 
-def _described_feed(feed: Feed) -> dict[str, str]:
+def _describe_feed(feed: Feed) -> dict[str, str]:
     """Return what tells training data from other data.
 
     Text in a pipeline does not: it may be the names of its files, which may lie elsewhere in the next run.
@@ -320,10 +313,10 @@ def _described_feed(feed: Feed) -> dict[str, str]:
     return texts
 
 
-def _described_metrics(label: str, metrics: Sequence[Any]) -> dict[str, str]:
+def _describe_metrics(label: str, metrics: Sequence[Any]) -> dict[str, str]:
     names = _numbered(f"{label} {getattr(metric, 'name', metric)}" for metric in metrics)
     pairs = zip(names, metrics, strict=True)
-    return {k: v for name, metric in pairs for k, v in _described(name, metric).items()}
+    return {k: v for name, metric in pairs for k, v in _describe(name, metric).items()}
 
 
 def _leaf(leaf: Any) -> tuple[str, str, list[npt.NDArray[Any]]]:

@@ -149,19 +149,19 @@ class RunDirectory:
 class Sign(Closing):
     """Says each second, on a thread of its own, that this process lives, and sees whether the other does."""
 
-    def __init__(self, directory: RunDirectory, own: str, other: str) -> None:
-        self._own, self._other = directory.path / f"{own}.sign", directory.path / f"{other}.sign"
+    def __init__(self, directory: RunDirectory, name: str, other: str) -> None:
+        self._path, self._other = directory.path / f"{name}.sign", directory.path / f"{other}.sign"
         self._last = self._read()  # which may be of a process that is gone
-        self._seen_s = 0.0
+        self._changed_s = 0.0
         self._over = threading.Event()
-        self._thread = start(threading.Thread(target=self._beat, name=f"overlap-{own}-sign", daemon=True))
+        self._thread = start(threading.Thread(target=self._beat, name=f"overlap-{name}-sign", daemon=True))
 
     def seen_s(self) -> float:
         """Return when the other's sign was last seen to change, by `time.monotonic()`; 0 if never."""
         text = self._read()
         if text not in (self._last, b""):
-            self._last, self._seen_s = text, time.monotonic()
-        return self._seen_s
+            self._last, self._changed_s = text, time.monotonic()
+        return self._changed_s
 
     def close(self) -> None:
         """End the thread. Idempotent."""
@@ -178,7 +178,7 @@ class Sign(Closing):
         name, beats = secrets.token_hex(8), 0
         while not (beats and self._over.wait(_BEAT_S)):
             with contextlib.suppress(OSError):  # the disk may be full now and not later
-                replace_content(self._own, f"{name} {beats}\n")
+                replace_content(self._path, f"{name} {beats}\n")
             beats += 1
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from overlap_train._copies.generators import GeneratorValue, make_generator, set_generator, takes_state
 from overlap_train._copies.values import (
+    GET_STATE,
     SIMPLE,
-    SPOKEN,
     Copier,
     Foreign,
     NotPlainError,
@@ -27,10 +27,10 @@ from overlap_train._copies.values import (
     VariableValue,
     base_of,
     content_of,
+    has_get_state,
     is_variable,
     keeps,
     parts_of,
-    speaks,
     tf_variable,
 )
 
@@ -63,8 +63,8 @@ class Restorer:
         """Put the parts of an object back."""
         parts = self._parts(live) or {}
         for name, value in values.items():
-            if name == SPOKEN:
-                if speaks(live):
+            if name == GET_STATE:
+                if has_get_state(live):
                     live.set_state(self.put(None, value))
                 continue
             present, where = parts.get(name), f"{label}.{name}" if label else name

@@ -32,9 +32,9 @@ from overlap_train._copies.generators import copy_generator, is_generator
 from overlap_train._inspection.code import Origin, origin_of, variables_of
 
 __all__ = [
-    *("DEEPEST", "SIMPLE", "SPOKEN", "Copier", "NotPlainError", "ObjectValue", "Parts"),
+    *("DEEPEST", "SIMPLE", "GET_STATE", "Copier", "NotPlainError", "ObjectValue", "Parts"),
     *("VariableValue", "base_of", "content_of", "is_code", "is_variable", "keeps", "parts_of"),
-    *("Foreign", "model_variables", "places", "speaks", "spoken_by", "tf_variable"),
+    *("Foreign", "model_variables", "places", "has_get_state", "reported_state", "tf_variable"),
 ]
 
 SIMPLE = frozenset(
@@ -42,8 +42,8 @@ SIMPLE = frozenset(
 )
 """The types of immutable values, which need no copy."""
 
-SPOKEN = "get_state()"
-"""The name under which a copy has what an object's own `get_state` returned."""
+GET_STATE = "get_state()"
+"""The name, among the attributes of a copy, of what an object's own `get_state` returned."""
 
 DEEPEST = 60
 """The most containers in each other: to copy, pack and put back more could exhaust the stack."""
@@ -135,8 +135,8 @@ class Copier:
         attributes: dict[str, Any] = {}
         lost: list[str] = []
         for name, part in parts.items():
-            if name == SPOKEN:
-                attributes[name] = spoken_by(value)
+            if name == GET_STATE:
+                attributes[name] = reported_state(value)
                 continue
             try:
                 attributes[name] = self._attribute(type(value), name, part)
@@ -258,8 +258,8 @@ def parts_of(value: Any) -> Mapping[str, Any] | None:
     An object is more if its class is written in C and has memory of its own, or is a library's, whose objects
     may hold what belongs to the process.
     """
-    if speaks(value):
-        return {SPOKEN: None}
+    if has_get_state(value):
+        return {GET_STATE: None}
     if isinstance(value, (keras.random.SeedGenerator, tf.random.Generator)):
         return {"0": value.state}
     if isinstance(value, _STATEFUL):
@@ -270,12 +270,12 @@ def parts_of(value: Any) -> Mapping[str, Any] | None:
     return {name: part for name, part in variables_of(value).items() if name != "__orig_class__"}
 
 
-def speaks(value: Any) -> bool:
+def has_get_state(value: Any) -> bool:
     """Whether an object has `get_state` and `set_state`."""
     return all(callable(getattr(value, name, None)) for name in ("get_state", "set_state"))
 
 
-def spoken_by(value: Any, method: str = "get_state") -> Any:
+def reported_state(value: Any, method: str = "get_state") -> Any:
     """Return a copy of what a method of an object returns, from which that can be made anew."""
     return Copier(alone=True).copy(getattr(value, method)())
 

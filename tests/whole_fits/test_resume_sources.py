@@ -201,23 +201,6 @@ def test_a_state_of_another_kind_is_refused(tmp_path):
         Trainer(sequential()).fit(Wrong(), verbose=0, resume=tmp_path / "run")
 
 
-def test_seeds_of_the_source_are_its_own_objects_after_a_resume(tmp_path):
-    made = []
-
-    class Shares(Indexed):
-        def __init__(self):
-            super().__init__()
-            self.random = np.random.default_rng(1)
-            made.append((self, self.random))
-
-        def on_epoch_end(self):
-            self.random.shuffle(self.order)
-
-    for epochs in (1, 2):
-        Trainer(sequential()).fit(Shares(), epochs=epochs, verbose=0, resume=tmp_path / "run")
-    assert all(source.random is rng for source, rng in made)
-
-
 def test_attributes_that_are_others_than_before_are_named(tmp_path):
     class Unseeded(Indexed):
         def __init__(self):
