@@ -1,10 +1,11 @@
 """Which callbacks listen to which hooks, and what that allows the training to do.
 
 The loop may group steps only while no callback listens to batches, and the training may run ahead of its
-validation only while no hook has to be called between two of its steps. Keras's own callbacks and those of
-some libraries are known, one by one; hooks of others are taken to do anything unless they merely note what
-they are given (`notes`), or the callback declares `overlap_safe = True`: then its hooks inside an epoch may
-be called for an epoch that is taken back, and it changes nothing of the training but to end it.
+validation only while no hook has to be called between two of its steps. A table says what Keras's own
+callbacks and those of some libraries do. Hooks of other callbacks are assumed to do anything, unless they
+merely note their arguments (`notes`) or the callback declares `overlap_safe = True`. Such a callback may end
+the training, but changes nothing else of it; its hooks inside an epoch may be called for an epoch that is
+taken back.
 
 A hook counts as a library's if the function that runs is the library's own, and so are the methods that it
 calls by name: a user's subclass of a known callback may override any of them.
@@ -116,7 +117,7 @@ _AROUND_BATCHES: Mapping[tuple[str, str], Callable[[Any], LibraryHook | None]] =
 
 
 def knowledge_of(callback: Any, hook: str) -> LibraryHook | None:
-    """Return what a hook of a callback does, if it is a library's and known; else None."""
+    """Return what a hook of a callback does, if it is that of a library in the table; else None."""
     member = variables_of(callback).get(hook, getattr(type(callback), hook, None))
     package = _package(member)
     if package != "keras" and package not in _PACKAGES:
@@ -228,7 +229,7 @@ def may_set_before_tests(callback: keras.callbacks.Callback) -> bool:
 
 
 def runs_own_code(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
-    """Whether code of the user's runs in one of some hooks, if only to note something."""
+    """Whether the user's code runs in one of some hooks, if only to note something."""
     inner, hooks = _within(callback, hooks)
     return not is_declared_safe(callback) and not _is_a_library_s(inner, _acting(inner, hooks))
 
@@ -257,8 +258,8 @@ def hook_that_waits(
 def may_change_training(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback may have the training go on from an epoch's end otherwise than it went on.
 
-    Ending the training is no such change: nothing is trained after that. Code of the user's may also change
-    what a generator of the user's gives, so only that of libraries is believed.
+    Ending the training is no such change: nothing is trained after that. The user's code may also change
+    what a generator yields, so only callbacks of libraries are trusted.
     """
     if is_declared_safe(callback):
         return False
@@ -269,9 +270,9 @@ def may_change_training(callback: keras.callbacks.Callback) -> bool:
 
 
 def acts_on_model_only(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback is Keras's own and runs no function of the user's that may do more than compute.
+    """Whether a callback is Keras's own and runs no function of the user that may do more than compute.
 
-    Any other may also change what Python makes the data from.
+    Any other callback may also change what Python makes the data from.
     """
     callback, hooks = _within(callback, _EVERY_HOOK)
     if not keras_models.is_stock_method(type(callback)) or not _is_stock(callback, hooks):
@@ -326,7 +327,7 @@ def _only_notes(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> boo
 
 
 def _is_a_library_s(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
-    """Whether hooks are Keras's own or a known library's, and run no function of the user's."""
+    """Whether hooks are Keras's own or those of a library in the table, and run no function of the user."""
     if isinstance(callback, keras.callbacks.LearningRateScheduler) and not asks_schedule(callback):
         return not any(hooks)
     return all(_is_stock(callback, [hook]) or knowledge_of(callback, hook) is not None for hook in hooks)
