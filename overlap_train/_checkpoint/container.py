@@ -126,9 +126,9 @@ def explain(error: OSError, path: str | os.PathLike[str], *, directory: bool = F
     advice = _obstacle(error, path, directory) or _ADVICE.get(error.errno)
     if advice is None and error.errno in (errno.EACCES, errno.EPERM):
         advice = f"Let user {os.geteuid()} read and write there, or give another directory"
-    if advice is None and directory:
-        advice = "Give another directory"
-    return reason if advice is None else f"{reason}. {advice}"
+    if advice is not None:
+        return f"{reason}. {advice}"
+    return f"{reason}. Give another directory" if directory else reason
 
 
 def _obstacle(error: OSError, path: str | os.PathLike[str], directory: bool) -> str | None:
