@@ -8,7 +8,7 @@ looks at the model, all of that is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -50,12 +50,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Begun:
-    """What is known behind an `on_epoch_begin` that was called in a delivery."""
+    """What an `on_epoch_begin` that was called in a delivery has done."""
 
-    # With which the epoch was trained if schedules set them, by their places in `Values.flat`.
-    rates: Mapping[int, Any]
-    # What set a metric's variable, in words: the epoch has to go on from that.
-    reason: str | None = None
+    rates: Mapping[int, Any]  # that schedules set and the epoch was trained with, by places in `Values.flat`
+    reason: str | None = None  # what set a metric's variable, in words: the epoch has to go on from that
 
 
 Ended = Callable[[Outcome], None]
@@ -64,14 +62,17 @@ BeginNext = Callable[[Values], Begun]
 
 @dataclass(frozen=True)
 class Checks:
-    """What a delivery asks while it goes on."""
+    """Functions that a delivery calls.
 
-    # The metrics whose result is a variable itself.
+    Attributes:
+        live_metrics: returns the names of metrics whose result is a variable itself.
+        unsettled: returns why callbacks have to be called otherwise than has been decided, or None.
+        as_before: called before the callbacks. It returns a function that is called after them and returns
+            the attribute of the model that they have set and an evaluation function may look at, or None.
+    """
+
     live_metrics: Callable[[], frozenset[str]] = frozenset
-    # Why callbacks are to be called otherwise than has been decided, or None.
     unsettled: Callable[[], str | None] = lambda: None
-    # Called before the callbacks; returns what says, behind them, which attribute of the model they have set
-    # that an evaluation function may look at, or None.
     as_before: Callable[[], Callable[[], str | None]] = lambda: lambda: None
 
 
@@ -79,7 +80,7 @@ _NONE = Checks()
 
 
 class Validations(Protocol):
-    """What the delivery needs of a `ValidationSuite`."""
+    """The methods of a `ValidationSuite` that the delivery calls."""
 
     def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
         """Evaluate values on one set now, on all its batches or the first ones."""
@@ -235,20 +236,25 @@ class Delivery:
         for name, result in results.items():
             if name not in functions:
                 tested[name] = self._test(snapshot, name, result, is_first=not tested)
-        spans = self._test_live(snapshot, live, tested)
-        tested |= self._functions(snapshot, functions, may_differ=bool(live) or self._wants_test)
-        return tested, spans
+        spans = []
+        for name in live:
+            outcome = self._suite.validate_live(name, snapshot, self._callbacks)
+            if outcome is not None:
+                tested[name] = outcome.result
+                spans.append(outcome.span)
+        # A hook around the validation may have set other weights; functions see those of `on_epoch_end`.
+        if functions and (live or self._wants_test) and self._state.changed(snapshot.values):
+            values = self._state.read()
+            functions = {name: self._suite.evaluate(name, values) for name in functions}
+        return tested | functions, tuple(spans)
 
     def _logs(self, train_logs: Mapping[str, Any], results: Mapping[str, ValidationResult]) -> dict[str, Any]:
         """Return an epoch's logs, those of the training as Keras sees them after the validation."""
-        own = dict(train_logs)
+        logs, live = dict(train_logs), self._checks.live_metrics()
         for result in results.values():
-            if result.of_function:
-                continue
-            own |= {
-                name: result.metrics[name] for name in self._checks.live_metrics() if name in result.metrics
-            }
-        return {**own, **prefixed(results)}
+            if not result.of_function:
+                logs |= {name: value for name, value in result.metrics.items() if name in live}
+        return {**logs, **prefixed(results)}
 
     def _show_metrics(self, results: Mapping[str, ValidationResult]) -> None:
         """Leave the last validation's state in the model's metrics, as Keras does."""
@@ -281,7 +287,7 @@ class Delivery:
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
             result = self._suite.evaluate(name, self._state.read(), most)
         if self._wants_test:
-            result = _replayed(self._model, self._state, result, self._callbacks)
+            result = _replay_batches(self._model, self._state, result, self._callbacks)
         self._show_metrics({name: result})
         result = read_by_python(self._model, self._state, result)
         if not self._wants_test:
@@ -289,27 +295,6 @@ class Delivery:
         logs = dict(result.metrics)
         self._callbacks.on_test_end(logs)
         return replace(result, metrics=logs)  # to which a list's own hook may have added
-
-    def _functions(
-        self, snapshot: Snapshot, results: Mapping[str, ValidationResult], *, may_differ: bool
-    ) -> Mapping[str, ValidationResult]:
-        """Return the values of evaluation functions, of the weights with which `on_epoch_end` begins."""
-        if not (results and may_differ and self._state.changed(snapshot.values)):
-            return results
-        values = self._state.read()  # a hook around the validation has set others
-        return {name: self._suite.evaluate(name, values) for name in results}
-
-    def _test_live(
-        self, snapshot: Snapshot, names: Iterable[str], tested: dict[str, ValidationResult]
-    ) -> tuple[Span, ...]:
-        """Make the live validations of an epoch; add their results to `tested`."""
-        spans = []
-        for name in names:
-            outcome = self._suite.validate_live(name, snapshot, self._callbacks)
-            if outcome is not None:
-                tested[name] = outcome.result
-                spans.append(outcome.span)
-        return tuple(spans)
 
 
 def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> int | None:
@@ -319,7 +304,7 @@ def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> 
     return keras_training.steps_per_execution(model) if model.stop_evaluating else None
 
 
-def _replayed(
+def _replay_batches(
     model: keras.Model,
     state: ModelState,
     result: ValidationResult,
@@ -344,8 +329,8 @@ def _replayed(
         keras_data.warn_out_of_data()
         if not logs:
             model.reset_metrics()
-        ended = replace(result, metrics=logs, metric_state=state.read_metrics(), unread=True)
-        return read_by_python(model, state, ended)
+        so_far = replace(result, metrics=logs, metric_state=state.read_metrics(), unread=True)
+        return read_by_python(model, state, so_far)
     return result
 
 
@@ -370,7 +355,7 @@ def evaluate_now(
     most = _begin_test(callbacks, model)
     if suite.reads_by_python():
         model.reset_metrics()
-    result = _replayed(model, state, suite.evaluate("", state.read(), most), callbacks)
+    result = _replay_batches(model, state, suite.evaluate("", state.read(), most), callbacks)
     state.set_metrics(result.metric_state)
     logs = dict(read_by_python(model, state, result).metrics)
     callbacks.on_test_end(logs)

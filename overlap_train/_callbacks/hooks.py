@@ -1,10 +1,11 @@
-"""Who listens to what, and what that allows the training to do.
+"""Which callbacks listen to which hooks, and what that allows the training to do.
 
 The loop may group steps only while no callback listens to batches, and the training may run ahead of its
-validation only while no hook has to be called between two of its steps. Keras's own callbacks and those of
-some libraries are known, one by one; hooks of others are taken to do anything unless they merely note what
-they are given (`notes`), or the callback declares `overlap_safe = True`: then its hooks inside an epoch may
-be called for an epoch that is taken back, and it changes nothing of the training but to end it.
+validation only while no hook has to be called between two of its steps. A table says what Keras's own
+callbacks and those of some libraries do. Hooks of other callbacks are assumed to do anything, unless they
+merely note their arguments (`notes`) or the callback declares `overlap_safe = True`. Such a callback may end
+the training, but changes nothing else of it; its hooks inside an epoch may be called for an epoch that is
+taken back.
 
 A hook counts as a library's if the function that runs is the library's own, and so are the methods that it
 calls by name: a user's subclass of a known callback may override any of them.
@@ -116,7 +117,7 @@ _AROUND_BATCHES: Mapping[tuple[str, str], Callable[[Any], LibraryHook | None]] =
 
 
 def knowledge_of(callback: Any, hook: str) -> LibraryHook | None:
-    """Return what a hook of a callback does, if it is a library's and known; else None."""
+    """Return what a hook of a callback does, if it is that of a library in the table; else None."""
     member = variables_of(callback).get(hook, getattr(type(callback), hook, None))
     package = _package(member)
     if package != "keras" and package not in _PACKAGES:
@@ -144,18 +145,18 @@ def _package(member: Any) -> str:
 
 
 def _is_of(kind: type, package: str, hook: str) -> bool:
-    known = (package, kind.__name__) in _AROUND_BATCHES
-    return kind.__module__.split(".")[0] == package and (hook in vars(kind) or known)
+    is_listed = (package, kind.__name__) in _AROUND_BATCHES
+    return kind.__module__.split(".")[0] == package and (hook in vars(kind) or is_listed)
 
 
 def _is_as_written(callback: Any, owner: type, member: Any) -> bool:
     """Whether the methods that a function names are those that its library has given the callback."""
     code = getattr(getattr(member, "__func__", member), "__code__", None)
     names = code.co_names if code is not None else ()
-    own = variables_of(callback)
+    attributes = variables_of(callback)
     return all(
         inspect.getattr_static(type(callback), name, None) is inspect.getattr_static(owner, name, None)
-        and (not inspect.isroutine(own.get(name)) or _package(own[name]) == _package(member))
+        and (not inspect.isroutine(attributes.get(name)) or _package(attributes[name]) == _package(member))
         for name in names
     )
 
@@ -173,6 +174,10 @@ _IDLE = frozenset({"NOP", "RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"
 _NEVER_CALLING: tuple[Any, ...] = (
     *(keras.callbacks.Callback, keras.callbacks.CSVLogger, keras.callbacks.History),
     *(keras.callbacks.ProgbarLogger, keras.callbacks.RemoteMonitor, keras.callbacks.TerminateOnNaN),
+)
+# Of Keras's own, those whose `on_epoch_begin` may be called twice.
+_BEGINNING_AGAIN: tuple[Any, ...] = (
+    *(keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint, keras.callbacks.TensorBoard),
 )
 # What callbacks call of a model to look at it, to keep it and to put it back.
 _MODEL_METHODS = frozenset(
@@ -214,7 +219,7 @@ def wants_test_batches(callback: keras.callbacks.Callback) -> bool:
 
 
 def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback may do something around a validation step that has to have its effect in time."""
+    """Whether a callback may do something around a validation step that has to take effect in time."""
     return not is_declared_safe(callback) and not _only_notes(callback, _acting(callback, _TEST_BATCH))
 
 
@@ -224,18 +229,18 @@ def may_set_before_tests(callback: keras.callbacks.Callback) -> bool:
 
 
 def runs_own_code(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
-    """Whether code of the user's runs in one of some hooks, if only to note something."""
-    acting, chosen = _within(callback, hooks)
-    return not is_declared_safe(callback) and not _is_a_library_s(acting, _acting(acting, chosen))
+    """Whether the user's code runs in one of some hooks, if only to note something."""
+    inner, hooks = _within(callback, hooks)
+    return not is_declared_safe(callback) and not _is_a_library_s(inner, _acting(inner, hooks))
 
 
 def hook_that_waits(
     callback: keras.callbacks.Callback, *, watched: bool = False, late: bool = True
 ) -> str | None:
-    """Return which hook has to be called between steps, so that no epoch may begin ahead of it; or None.
+    """Return the hook that has to be called between steps, so that no epoch may begin ahead of it; or None.
 
-    `watched` says that the user's code makes data or validates: it may look at what the user's other code
-    keeps. If hooks cannot be called `late`, those of Keras's own can still be called twice.
+    `watched` says that the user's code makes data or validates: it may look at the state of the user's other
+    code. If hooks cannot be called `late`, those of Keras's own callbacks can still be called twice.
     """
     if is_declared_safe(callback):
         return None
@@ -253,8 +258,8 @@ def hook_that_waits(
 def may_change_training(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback may have the training go on from an epoch's end otherwise than it went on.
 
-    Ending the training is no such change: nothing is trained after that. Code of the user's may also change
-    what a generator of the user's gives, so only that of libraries is believed.
+    Ending the training is no such change: nothing is trained after that. The user's code may also change
+    what a generator yields, so only callbacks of libraries are trusted.
     """
     if is_declared_safe(callback):
         return False
@@ -265,9 +270,9 @@ def may_change_training(callback: keras.callbacks.Callback) -> bool:
 
 
 def acts_on_model_only(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback is Keras's own and runs no function of the user's that may do more than compute.
+    """Whether a callback is Keras's own and runs no function of the user that may do more than compute.
 
-    Any other may also change what Python makes the data from.
+    Any other callback may also change what Python makes the data from.
     """
     callback, hooks = _within(callback, _EVERY_HOOK)
     if not keras_models.is_stock_method(type(callback)) or not _is_stock(callback, hooks):
@@ -289,11 +294,11 @@ def is_declared_safe(callback: keras.callbacks.Callback) -> bool:
 
 
 def _within(callback: Any, hooks: Iterable[str]) -> tuple[Any, list[str]]:
-    """Return the callback that acts and those of the hooks that are called: `EpochOnly` has another act."""
-    chosen = list(hooks)
+    """Return the callback and the hooks that are called: those of the callback in an `EpochOnly`."""
+    hooks = list(hooks)
     while isinstance(callback, EpochOnly):
-        callback, chosen = callback.callback, [hook for hook in chosen if "batch" not in hook]
-    return callback, chosen
+        callback, hooks = callback.callback, [hook for hook in hooks if "batch" not in hook]
+    return callback, hooks
 
 
 def _acting(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> list[str]:
@@ -305,10 +310,10 @@ def _is_idle(callback: keras.callbacks.Callback, hook: str) -> bool:
     """Whether a hook returns and does nothing else, by its code or by what is known of a library."""
     if _answers_itself(callback):
         return False
-    found = variables_of(callback).get(hook, getattr(type(callback), hook, None))
-    code = getattr(getattr(found, "__func__", found), "__code__", None)
-    empty = isinstance(code, types.CodeType) and _returns_only(code)
-    return empty or knowledge_of(callback, hook) is LibraryHook.IDLE
+    member = variables_of(callback).get(hook, getattr(type(callback), hook, None))
+    code = getattr(getattr(member, "__func__", member), "__code__", None)
+    is_empty = isinstance(code, types.CodeType) and _returns_only(code)
+    return is_empty or knowledge_of(callback, hook) is LibraryHook.IDLE
 
 
 @functools.lru_cache(maxsize=1024)
@@ -322,7 +327,7 @@ def _only_notes(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> boo
 
 
 def _is_a_library_s(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
-    """Whether hooks are Keras's own or a known library's, and run no function of the user's."""
+    """Whether hooks are Keras's own or those of a library in the table, and run no function of the user."""
     if isinstance(callback, keras.callbacks.LearningRateScheduler) and not asks_schedule(callback):
         return not any(hooks)
     return all(_is_stock(callback, [hook]) or knowledge_of(callback, hook) is not None for hook in hooks)
@@ -330,16 +335,11 @@ def _is_a_library_s(callback: keras.callbacks.Callback, hooks: Iterable[str]) ->
 
 def _may_begin_again(callback: keras.callbacks.Callback) -> bool:
     """Whether `on_epoch_begin` may be called before its turn, and again for an epoch that is taken back."""
-    kinds: tuple[Any, ...] = (
-        keras.callbacks.ModelCheckpoint,
-        keras.callbacks.TensorBoard,
-        keras.callbacks.BackupAndRestore,
-    )
     if not _is_stock(callback, ("on_epoch_begin",)):
         return False
     if isinstance(callback, keras.callbacks.SwapEMAWeights):
         return not callback.swap_on_epoch
-    return isinstance(callback, kinds) or asks_schedule(callback)
+    return isinstance(callback, _BEGINNING_AGAIN) or asks_schedule(callback)
 
 
 def _is_stock(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
@@ -360,12 +360,12 @@ def _calls_own_methods(callback: keras.callbacks.Callback) -> bool:
 
 
 def _has_own_functions(callback: keras.callbacks.Callback) -> bool:
-    """Whether the user has given a callback itself functions, as by `callback.monitor_op = better`."""
+    """Whether the user has set functions on a callback, as by `callback.monitor_op = better`."""
     values = [value for value in variables_of(callback).values() if callable(value)]
     functions = [getattr(value, "__func__", getattr(value, "func", value)) for value in values]
     return any(isinstance(f, types.FunctionType) and origin_of(f) is Origin.USER for f in functions)
 
 
 def _answers_itself(callback: keras.callbacks.Callback) -> bool:
-    """Whether the class of a callback says itself what its attributes are, its hooks among them."""
+    """Whether the class of a callback computes its attributes, its hooks among them."""
     return getattr(type(callback), "__getattribute__", None) is not object.__getattribute__

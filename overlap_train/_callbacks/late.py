@@ -28,9 +28,9 @@ __all__ = ["EpochHooks"]
 class EpochHooks:
     """Calls the hooks inside epochs.
 
-    While an earlier epoch has not been delivered, as `waits` says, late hooks wait for that, except those of
-    callbacks that declare that they only watch. With `resets_late` so does the metrics' reset, which Python
-    makes; until then the metrics are taken to be set back as for the validation before.
+    While an earlier epoch has not been delivered, which `waits` tells, late hooks wait for its delivery,
+    except those of callbacks that declare that they only watch. With `resets_late` the reset of the metrics,
+    which runs Python, waits too; until then they are assumed to be reset as for the validation before.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class EpochHooks:
         self._resets_late = resets_late
         self._begins: deque[int] = deque()
         self._batches: deque[tuple[int, str, int, dict[str, Any]]] = deque()
-        self._begun: int | None = None
+        self._begun_epoch: int | None = None
         self._reset_metrics: Sequence[tf.Tensor] | None = None
 
     @property
@@ -70,13 +70,13 @@ class EpochHooks:
 
     def epoch_begin(self, epoch: int) -> None:
         """Reset the metrics and call `on_epoch_begin`, or have it wait for the delivery before."""
-        begun, self._begun = self._begun == epoch, None
+        begun, self._begun_epoch = self._begun_epoch == epoch, None
         ahead = not begun and self._waits()
         if not begun and not (ahead and self._resets_late):
             self._model.reset_metrics()
         # One that is `begun` has been begun by the delivery that took this epoch back.
         if (ahead or begun) and (self._late or self._at_once):
-            self._tell(self._at_once, "on_epoch_begin", epoch, {})
+            self._call_each(self._at_once, "on_epoch_begin", epoch, {})
         else:
             self._callbacks.on_epoch_begin(epoch)
         if ahead and (self._any_begins or self._resets_late):
@@ -89,7 +89,7 @@ class EpochHooks:
 
         `trained` are the variables in that epoch, or at its end.
         """
-        self._begun = self._begins.popleft()
+        self._begun_epoch = self._begins.popleft()
         expected, reason = self._reset_metrics, None
         if expected is None or self._resets_late:
             self._model.reset_metrics()
@@ -98,7 +98,7 @@ class EpochHooks:
         if expected is not None and (name := self._other_metric(expected)) is not None:
             reason = f"the metrics' reset set {name} otherwise than for the validation before"
         before = self._state.read_metrics()
-        self._tell(self._late, "on_epoch_begin", self._begun, {})
+        self._call_each(self._late, "on_epoch_begin", self._begun_epoch, {})
         if (name := self._other_metric(before)) is not None:
             reason = f"a callback set {name}"
         rates = {place: trained.flat()[place] for place in self._places_of_rates()}
@@ -106,8 +106,8 @@ class EpochHooks:
 
     def _other_metric(self, values: Sequence[tf.Tensor]) -> str | None:
         """Return the name of the first variable of a metric that holds another value."""
-        pairs = zip(self._state.metrics, values, self._state.read_metrics(), strict=True)
-        return next((variable.name for variable, was, now in pairs if not same_bits(was, now)), None)
+        triples = zip(self._state.metrics, values, self._state.read_metrics(), strict=True)
+        return next((variable.name for variable, old, new in triples if not same_bits(old, new)), None)
 
     def batch_begin(self, epoch: int, batch: int) -> None:
         """Call `on_train_batch_begin`."""
@@ -118,15 +118,15 @@ class EpochHooks:
         self._call(epoch, "on_train_batch_end", batch, logs)
 
     def release(self, epoch: int) -> None:
-        """Call what has been kept of the epochs up to one, whose predecessor has been delivered."""
-        self._begun = None
+        """Call the hooks that wait of the epochs up to one, whose predecessor has been delivered."""
+        self._begun_epoch = None
         while self._begins and self._begins[0] <= epoch:  # where a stop is not obeyed at once
-            self._tell(self._late, "on_epoch_begin", self._begins.popleft(), {})
+            self._call_each(self._late, "on_epoch_begin", self._begins.popleft(), {})
         while self._batches and self._batches[0][0] <= epoch:
-            self._tell(self._late, *self._batches.popleft()[1:])
+            self._call_each(self._late, *self._batches.popleft()[1:])
 
     def drop(self) -> None:
-        """Forget what has been kept: the epochs are trained again, or never delivered."""
+        """Forget the hooks that wait: the epochs are trained again, or never delivered."""
         self._begins.clear()
         self._batches.clear()
 
@@ -136,7 +136,7 @@ class EpochHooks:
         `ahead` says that an earlier one is still to be delivered.
         """
         if self._late and ahead:
-            self._tell(self._at_once, "on_epoch_begin", epoch, {})
+            self._call_each(self._at_once, "on_epoch_begin", epoch, {})
         else:
             self._callbacks.on_epoch_begin(epoch)
 
@@ -173,11 +173,11 @@ class EpochHooks:
             getattr(self._callbacks, hook)(number, logs)
             return
         values = keras_metrics.python_logs(logs)
-        self._tell(self._at_once, hook, number, dict(values))
+        self._call_each(self._at_once, hook, number, dict(values))
         if self._any_batches:
             self._batches.append((epoch, hook, number, values))
 
-    def _tell(
+    def _call_each(
         self, callbacks: Sequence[keras.callbacks.Callback], hook: str, number: int, logs: dict[str, Any]
     ) -> None:
         """Call a hook as a `CallbackList` does: with one dict for all."""

@@ -1,11 +1,11 @@
 """Who listens to a fit, and whether the same would be decided about them again.
 
-Keras calls the hooks of a `CallbackList`, which pass on what they are given. A list of the user's own class,
-one with a hook set on itself, and a hook that has been replaced in Keras's class may do anything besides.
-Such hooks count as those of one more callback, whose code cannot be read.
+Keras calls the hooks of a `CallbackList`, which pass their arguments on to its callbacks. A list of a custom
+class, one with a hook set on itself, and a hook that has been replaced in Keras's class may do anything else
+as well. Such hooks count as those of one more callback, whose code cannot be read.
 
-A callback may be given other methods, hold other functions or be set otherwise while a training runs, by
-itself or by other code. So it is asked again after each hook that may do so.
+The methods, functions and settings of a callback may be changed while a training runs, by itself or by other
+code. So the decisions about it are checked after each hook that may do so.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _HOOKS = (
     *("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"),
     *("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end", "on_train_end"),
 )
-# What hooks of Keras's list call and read besides; whoever replaces one may act in all of them.
+# What all hooks of Keras's list call and read; who replaces one of these may act in each hook.
 _WITHIN = ("callbacks", "_async_dispatch", "_flush_futures", "_on_begin", "_on_end", "__getattribute__")
 _UNREADABLE = object()
 
 
 def listeners(callbacks: Any) -> list[Any]:
-    """Return what stands for a list, if it has hooks of its own, and then its callbacks."""
+    """Return the callbacks of a list, behind a stand-in for the list if that has hooks of its own."""
     members, hooks = list(callbacks.callbacks), own_hooks(callbacks)
     return [_stand_in(type(callbacks).__name__)(callbacks, hooks), *members] if hooks else members
 
@@ -52,20 +52,20 @@ def own_hooks(callbacks: Any) -> tuple[str, ...]:
         return ()
     if any(_is_replaced(callbacks, name) for name in _WITHIN):
         return _HOOKS
-    found = {hook for hook in _HOOKS if any(_is_replaced(callbacks, name) for name in (hook, f"_{hook}"))}
-    if "on_test_begin" in found:
-        found.add("on_test_batch_begin")  # it may end the validation, which is obeyed between batches
-    return tuple(hook for hook in _HOOKS if hook in found)
+    hooks = {hook for hook in _HOOKS if any(_is_replaced(callbacks, name) for name in (hook, f"_{hook}"))}
+    if "on_test_begin" in hooks:
+        hooks.add("on_test_batch_begin")  # it may end the validation, which is obeyed between batches
+    return tuple(hook for hook in _HOOKS if hook in hooks)
 
 
 def remembering(callbacks: Any) -> list[keras.callbacks.Callback]:
-    """Return who may remember something: the callbacks of a list, and a list of the user's class itself."""
-    listed = isinstance(callbacks, keras.callbacks.CallbackList) and not is_keras(type(callbacks))
-    return [*callbacks.callbacks, callbacks] if listed else list(callbacks.callbacks)
+    """Return what may remember something: the callbacks of a list, and the list if its class is custom."""
+    is_custom = isinstance(callbacks, keras.callbacks.CallbackList) and not is_keras(type(callbacks))
+    return [*callbacks.callbacks, callbacks] if is_custom else list(callbacks.callbacks)
 
 
 class _OwnHooks(keras.callbacks.Callback):  # type: ignore[misc]
-    """Stands for a list with hooks of its own where it is asked who listens; it is not called."""
+    """Stands for a list with hooks of its own among the listeners; its hooks are not called."""
 
     def __init__(self, listed: keras.callbacks.CallbackList, hooks: tuple[str, ...]) -> None:
         super().__init__()
@@ -77,26 +77,26 @@ class _OwnHooks(keras.callbacks.Callback):  # type: ignore[misc]
 
 @functools.lru_cache(maxsize=64)
 def _stand_in(name: str) -> type[_OwnHooks]:
-    """Return the class of what stands for a list, by whose name messages call it."""
+    """Return the class of the stand-in for a list; messages show its name, which is that of the list's."""
     return type(name, (_OwnHooks,), {})
 
 
 def _is_replaced(listed: keras.callbacks.CallbackList, name: str) -> bool:
-    """Whether something else than what Keras made is found under a name of a list, without running it."""
+    """Whether a list has anything but Keras's own under a name, found without running any code."""
     if name == "callbacks":  # which Keras sets on the list itself
         return hasattr(type(listed), name)
     if name == "__getattribute__":
         return getattr(type(listed), name) is not object.__getattribute__
     if name in variables_of(listed):
         return True
-    found = getattr(type(listed), name, None)
-    return found is not None and not keras_models.is_stock_method(found)
+    member = getattr(type(listed), name, None)
+    return member is not None and not keras_models.is_stock_method(member)
 
 
 class Grounds:
-    """What has been decided about callbacks. On the training thread.
+    """The decisions about callbacks. On the training thread.
 
-    `changed_metric` returns the setting of a metric that is another than when that was traced, or None.
+    `changed_metric` returns a setting of a metric that has changed since the metric was traced, or None.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class Grounds:
         self._callbacks = callbacks
         self._waiting_hook = waiting_hook
         self._changed_metric = changed_metric
-        self._decided = self._decide()
+        self._decisions = self._decide()
 
     def changed(self) -> str | None:
-        """Return what is otherwise now, in words; None if the same would be decided again."""
+        """Return what has changed, in words; None if the same would be decided again."""
         setting = self._changed_metric()
         if setting is not None:
             return f"{setting} was set, with which the validation computes its metrics"
-        if self._decide() != self._decided:
+        if self._decide() != self._decisions:
             return "callbacks have other methods, functions or settings than before"
         return None
 

@@ -1,10 +1,9 @@
-"""The one whitelist of syntax: hooks that merely note what they are given, and functions that only compute.
+"""The one whitelist of syntax: hooks that merely note their arguments, and functions that only compute.
 
-A hook that keeps, counts or prints what it is given cannot tell when it is called, and a training cannot tell
-that it was. Such a hook may use its arguments, what its callback holds if that is plain data, some of
-Python's functions and modules, and functions of its kind. Plain are data, and objects of libraries that lead
-neither to the user's code nor to the training. Anything else is taken to do anything, and so is code whose
-source is not at hand.
+A hook that keeps, counts or prints its arguments cannot tell when it is called, and a training cannot tell
+that it was. Such a hook may use its arguments, plain attributes of its callback, some of Python's functions
+and modules, and functions of its kind. Plain are data, and objects of libraries that lead neither to the
+user's code nor to the training. Any other code is assumed to do anything, and so is code without a source.
 """
 
 from __future__ import annotations
@@ -51,18 +50,16 @@ _SHOWING = frozenset({"IPython", "_pytest", "ipykernel", "ipywidgets", "comm", "
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is data, or an object that can only keep and write what it is given."""
-    if is_simple(value):
-        return True
-    waiting, seen = [value], dict[int, Any]()
+    """Whether a value is data, or an object that can only keep and write values."""
+    waiting, objects = [value], dict[int, Any]()  # by `id`, which a reference keeps
     while waiting:
         each = waiting.pop()
-        if id(each) in seen or is_simple(each):
+        if id(each) in objects or is_simple(each):
             continue
-        seen[id(each)] = each  # held, so that its `id` stays its own
-        if len(seen) > _MOST_OBJECTS or not _is_allowed(each, outermost=each is value):
+        objects[id(each)] = each
+        if len(objects) > _MOST_OBJECTS or not _is_allowed(each, outermost=each is value):
             return False
-        waiting.extend(_held_by(each))
+        waiting.extend(_references_of(each))
     return True
 
 
@@ -96,7 +93,7 @@ def _is_apart(kind: Any) -> bool:
     return not {Origin.USER, Origin.TRAINING} & {origin_of(base) for base in inspect.getmro(kind)}
 
 
-def _held_by(thing: Any) -> Iterable[Any]:
+def _references_of(thing: Any) -> Iterable[Any]:
     kind = type(thing)
     if module_of(kind).split(".")[0] in _SHOWING or isinstance(thing, type):
         return ()
@@ -146,7 +143,7 @@ _ALLOWED = {"os": ("linesep", "path", "sep"), "sys": ("stderr", "stdout")}  # of
 
 
 def only_notes(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
-    """Whether hooks of a callback keep, count or print what they are given, and do nothing else."""
+    """Whether hooks of a callback keep, count or print their arguments, and do nothing else."""
     kind: Any = type(callback)
     if hasattr(kind, "__getattr__") or kind.__setattr__ is not object.__setattr__:
         return False
@@ -168,14 +165,14 @@ class _RefusedError(Exception):
 
 
 class _Needs(ast.NodeVisitor):
-    """What a function of allowed syntax takes from outside of itself."""
+    """Collects what a function of allowed syntax takes from outside of itself."""
 
     def __init__(self, outside: Set[str], me: str | None) -> None:
         self._outside, self._me = outside, me
         self.paths = set[tuple[str, ...]]()  # dotted names that begin with a name from outside
-        self.inherited = set[tuple[str, str]]()  # what it asks `super` for: a class and a method
+        self.inherited = set[tuple[str, str]]()  # methods called through `super`: a class and a name
         self.reads, self.writes = set[str](), set[str]()  # attributes of the callback
-        self.computes = True  # it sets no attribute and no item, and asks no value for attributes
+        self.computes = True  # it sets no attribute and no item, and reads no attribute of a value
 
     def generic_visit(self, node: ast.AST) -> None:
         if not isinstance(node, _SYNTAX):
@@ -192,7 +189,7 @@ class _Needs(ast.NodeVisitor):
         self._take((node.id,), stores=not isinstance(node.ctx, ast.Load))
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        stores, path, owner = not isinstance(node.ctx, ast.Load), _dotted(node), self._asked_by_super(node)
+        stores, path, owner = not isinstance(node.ctx, ast.Load), _dotted(node), self._class_of_super(node)
         self.computes = self.computes and not stores and path is not None
         if path is not None:
             self._take(path, stores=stores)
@@ -205,12 +202,12 @@ class _Needs(ast.NodeVisitor):
 
     def _take(self, path: tuple[str, ...], *, stores: bool) -> None:
         first, *rest = path
-        own = first == self._me
-        if any(name.startswith("__") for name in rest) or _REFUSED & {*rest[own:]}:
+        is_own = first == self._me
+        if any(name.startswith("__") for name in rest) or _REFUSED & {*rest[is_own:]}:
             raise _RefusedError
-        if own and not rest:
-            raise _RefusedError  # the callback is handed on, or given another value
-        if own:
+        if is_own and not rest:
+            raise _RefusedError  # the callback is handed on, or its name is assigned to
+        if is_own:
             self.reads.add(rest[0])
             self.writes |= {rest[0]} if stores and len(rest) == 1 else set()
         elif first in self._outside:
@@ -218,7 +215,7 @@ class _Needs(ast.NodeVisitor):
         else:
             self.computes = self.computes and not rest
 
-    def _asked_by_super(self, node: ast.Attribute) -> str | None:
+    def _class_of_super(self, node: ast.Attribute) -> str | None:
         """Return the name of the class in `super().hook` or `super(Class, self).hook`."""
         match node.value:
             case ast.Call(func=ast.Name("super"), args=[], keywords=[]) if self._me:
@@ -229,12 +226,12 @@ class _Needs(ast.NodeVisitor):
 
 
 class _Whitelist:
-    """Says what may be used by a callback's hooks, or, without a callback, by functions that only compute."""
+    """Decides what a callback's hooks may use, or, without a callback, functions that only compute."""
 
     def __init__(self, callback: keras.callbacks.Callback | None) -> None:
         self._callback = callback
         self._modules = _COMPUTING if callback is None else _NOTING
-        self._seen: set[tuple[types.FunctionType, bool]] = set()
+        self._functions: set[tuple[types.FunctionType, bool]] = set()  # allowed, or being looked at
 
     def allows_own(self, name: str) -> bool:
         """Whether what the callback has under a name may be used: a method, a property or a value."""
@@ -243,12 +240,12 @@ class _Whitelist:
             return self._allows_method(inherited.fget)
         if name == "_model" or hasattr(type(inherited), "__set__"):
             return False
-        found = variables_of(self._callback).get(name, inherited)
-        if found is inherited and isinstance(found, types.FunctionType):
-            return self._allows_method(found)
-        if isinstance(found, types.MethodType) and found.__self__ is self._callback:
-            return self._allows_method(found.__func__)
-        return self._allows_value(found.__func__ if isinstance(found, staticmethod) else found, [])
+        value = variables_of(self._callback).get(name, inherited)
+        if value is inherited and isinstance(value, types.FunctionType):
+            return self._allows_method(value)
+        if isinstance(value, types.MethodType) and value.__self__ is self._callback:
+            return self._allows_method(value.__func__)
+        return self._allows_value(value.__func__ if isinstance(value, staticmethod) else value, [])
 
     def _allows_method(self, function: Any) -> bool:
         return isinstance(function, types.FunctionType) and self.allows(function, bound=True)
@@ -263,9 +260,9 @@ class _Whitelist:
 
     def allows(self, function: types.FunctionType, *, bound: bool = False) -> bool:
         """Whether a function may be called, with plain data and, if it is `bound`, the callback."""
-        if (function, bound) in self._seen:
+        if (function, bound) in self._functions:
             return True
-        self._seen.add((function, bound))
+        self._functions.add((function, bound))
         needs = _needs(function.__code__, bound)
         if needs is None or not (needs.computes or self._callback is not None):
             return False
@@ -321,7 +318,7 @@ class _Whitelist:
 
 @functools.lru_cache(maxsize=1024)
 def _needs(code: types.CodeType, bound: bool) -> _Needs | None:
-    """Return what a function needs; None if its syntax is not allowed or its source not at hand."""
+    """Return what a function needs; None if its syntax is not allowed or it has no source."""
     node = definition_of(code)
     if node is None or (bound and not code.co_argcount):  # its first argument is in `*args`
         return None

@@ -13,10 +13,10 @@ import hashlib
 import io
 import os
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO
 
 import keras
 
@@ -34,7 +34,7 @@ __all__ = [
     "sync_files",
 ]
 
-# So many bytes before the mark tell a log from another one; files are read in pieces of this size.
+# Bytes before the mark by which a log is recognised.
 _TAIL_BYTES = 1 << 16
 _LARGEST_INTEGER = 2**64 - 1
 
@@ -65,7 +65,7 @@ def mark_files(paths: dict[int, str]) -> tuple[FileMark, ...]:
     """Mark the present ends of files; those that cannot be read as regular files are left out."""
     marks = []
     for number, path in paths.items():
-        with suppress(OSError, _Other), _opened(path, os.O_RDONLY) as file:
+        with suppress(OSError), _open(path) as file:
             status = os.fstat(file.fileno())
             tail = _tail_sha256(file, status.st_size)
             marks.append(FileMark(number, path, status.st_dev, status.st_ino, status.st_size, tail))
@@ -75,7 +75,7 @@ def mark_files(paths: dict[int, str]) -> tuple[FileMark, ...]:
 def sync_files(marks: Iterable[FileMark]) -> None:
     """Make marked files durable, so that no checkpoint says more of them than a power cut leaves."""
     for mark in marks:
-        with suppress(OSError, _Other), _opened(mark.path, os.O_RDONLY) as file:
+        with suppress(OSError), _open(mark.path) as file:
             os.fsync(file.fileno())
 
 
@@ -100,8 +100,8 @@ def append_to_files(
 ) -> list[keras.callbacks.CSVLogger]:
     """Have callbacks go on with their files; call it before `on_train_begin`.
 
-    A CSVLogger would otherwise empty its file there. Returns the loggers that would not have appended;
-    `restore` puts `append` back to what the user chose.
+    A CSVLogger would otherwise empty its file there. Returns the loggers whose `append` was False; the state
+    that is restored later has the user's choice.
     """
     changed = [logger for logger in _loggers(callbacks) if not logger.append]
     for logger in changed:
@@ -117,34 +117,25 @@ def rewind_files(
     Call it when nothing can be refused any more. That is behind `on_train_begin`: what a CSVLogger has opened
     to append to may be cut. An OSError says that a file of this training cannot be.
     """
-    loggers = _loggers(callbacks)
-    paths, marks = files_of(loggers), list(marks)
-    at, numbered = {mark.path: mark for mark in marks}, {mark.number: mark for mark in marks}
-    for number, path in paths.items():
-        mark = at.get(path, numbered.get(number))
+    loggers, marks = _loggers(callbacks), list(marks)
+    by_path, by_number = {mark.path: mark for mark in marks}, {mark.number: mark for mark in marks}
+    for number, path in files_of(loggers).items():
+        mark = by_path.get(path, by_number.get(number))
         if mark is not None:
-            with suppress(_Other):
-                _cut(path, mark, epoch, loggers[number].sep)
+            _cut(path, mark, epoch, loggers[number].sep)
 
 
 def _loggers(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.CSVLogger]:
     return [callback for callback in callbacks if isinstance(callback, keras.callbacks.CSVLogger)]
 
 
-class _Other(Exception):
-    """What lies at a path is no regular file that can be used, or not the one that was marked."""
+def _open(path: str, *, write: bool = False) -> BinaryIO:
+    """Open a regular file, without waiting as for the other end of a pipe."""
+    descriptor = open_regular(path, os.O_RDWR if write else os.O_RDONLY, follow_links=True)
+    return open(descriptor, "r+b" if write else "rb")
 
 
-def _opened(path: str, flags: int) -> io.FileIO:
-    """Open a regular file and wait for nobody: a pipe would wait for its other end."""
-    try:
-        descriptor = open_regular(path, flags, follow_links=True)
-    except OSError as error:  # the callback opens it too, and says what is wrong with it
-        raise _Other from error
-    return io.FileIO(descriptor, "r+" if flags & os.O_RDWR else "r")
-
-
-def _tail_sha256(file: io.FileIO, size_bytes: int) -> str:
+def _tail_sha256(file: BinaryIO, size_bytes: int) -> str:
     """Return the digest of the last bytes before a place in a file."""
     start = max(0, size_bytes - _TAIL_BYTES)
     return hashlib.sha256(os.pread(file.fileno(), size_bytes - start, start)).hexdigest()
@@ -155,92 +146,63 @@ def _cut(path: str, mark: FileMark, epoch: int, separator: str) -> None:
 
     The names of the columns, which come with the first row, stay: the CSVLogger has seen them.
     """
-    with _opened(path, os.O_RDWR) as file:
-        _require_marked(file, path, mark)
-        kept = mark.size_bytes or _header_bytes(file, separator)
-        end = kept + _own_bytes(file, kept, epoch, separator)
-        while end > kept and (foreign := os.pread(file.fileno(), _TAIL_BYTES, end)):
-            os.pwrite(file.fileno(), foreign, kept)
-            kept, end = kept + len(foreign), end + len(foreign)
-        if end > kept:
-            os.ftruncate(file.fileno(), kept)
+    try:
+        file = _open(path, write=True)
+    except OSError:  # the callback opens it too, and says what is wrong with it
+        return
+    with file:
+        if not _is_marked(file, path, mark):
+            return
+        file.seek(mark.size_bytes)
+        since = file.read().decode("utf-8", "surrogateescape")
+        start = 0 if mark.size_bytes else _header_length(since, separator)
+        end = start + _rows_length(since[start:], epoch, separator)
+        if end > start:
+            file.seek(mark.size_bytes)
+            file.write((since[:start] + since[end:]).encode("utf-8", "surrogateescape"))
+            file.truncate()
 
 
-def _require_marked(file: io.FileIO, path: str, mark: FileMark) -> None:
-    """Raise `_Other` unless the file is the marked one, by its place and by what is in it."""
+def _is_marked(file: BinaryIO, path: str, mark: FileMark) -> bool:
+    """Whether a file is the marked one, by its place and by its content."""
     status = os.fstat(file.fileno())
     same_file = (status.st_dev, status.st_ino) == (mark.device, mark.inode)
-    # Of a log that was empty nothing but its place in the file system can tell.
+    # A log that was empty can be recognised only by its place in the file system.
     if not (same_file or (mark.size_bytes > 0 and _same_path(path, mark.path))):
-        raise _Other
-    if status.st_size < mark.size_bytes or _tail_sha256(file, mark.size_bytes) != mark.tail_sha256:
-        raise _Other
+        return False
+    return status.st_size >= mark.size_bytes and _tail_sha256(file, mark.size_bytes) == mark.tail_sha256
 
 
-def _same_path(path: str, marked: str) -> bool:
-    """Tell whether two paths lead to one file; what this system cannot name is no file of it."""
+def _same_path(path: str, other: str) -> bool:
+    """Whether two paths lead to one file; a path that this system cannot have leads to none."""
     try:
-        return os.path.realpath(path) == os.path.realpath(marked)
+        return os.path.realpath(path) == os.path.realpath(other)
     except ValueError:  # a null character, or one that the encoding of file names does not have
         return False
 
 
-def _header_bytes(file: io.FileIO, separator: str) -> int:
-    """Return the bytes of the line with the names of the columns, if a file begins with one."""
+def _header_length(text: str, separator: str) -> int:
+    """Return the length of the line with the names of the columns, if a text begins with one."""
+    rows = csv.reader(lines := io.StringIO(text, newline=""), delimiter=separator)
     with suppress(csv.Error):
-        for row in _rows(_text(file, 0), separator):
-            return row.end if row.first == "epoch" and row.finished else 0
+        if next(rows, [""])[:1] == ["epoch"] and _ends_line(text, lines.tell()):
+            return lines.tell()
     return 0
 
 
-def _own_bytes(file: io.FileIO, start: int, epoch: int, separator: str) -> int:
-    """Return the bytes from `start` on that hold the rows of `epoch` and the epochs right after it."""
-    own = 0
-    with suppress(csv.Error):  # no text of ours
-        for row in _rows(_text(file, start), separator):
-            begun = not row.finished and str(epoch).startswith(row.first)
-            if row.first != str(epoch) and not begun:
+def _rows_length(text: str, epoch: int, separator: str) -> int:
+    """Return the length of the rows of `epoch` and the epochs right after it, at the beginning of a text."""
+    rows = csv.reader(lines := io.StringIO(text, newline=""), delimiter=separator)
+    length = 0
+    with suppress(csv.Error):  # no text of a CSVLogger
+        for row in rows:
+            first = row[0] if row else ""
+            half_written = not _ends_line(text, lines.tell()) and str(epoch).startswith(first)
+            if first != str(epoch) and not half_written:
                 break
-            own, epoch = row.end, epoch + 1
-    return own
+            length, epoch = lines.tell(), epoch + 1
+    return length
 
 
-def _text(file: io.FileIO, start: int) -> io.TextIOWrapper:
-    file.seek(start)
-    return io.TextIOWrapper(_Shared(file), encoding="utf-8", errors="surrogateescape", newline="")
-
-
-class _Shared(io.BufferedReader):
-    """Reads a file that stays open when the reader goes."""
-
-    def __init__(self, file: io.FileIO) -> None:
-        super().__init__(io.FileIO(file.fileno(), closefd=False))
-
-
-class _Row(NamedTuple):
-    """Where a row ends, in bytes, its first field, and whether it was written to its end."""
-
-    end: int
-    first: str
-    finished: bool
-
-
-def _rows(file: Iterable[str], separator: str) -> Iterator[_Row]:
-    lines = _CountedLines(file)
-    for row in csv.reader(lines, delimiter=separator):
-        finished = lines.last.endswith(("\n", "\r"))
-        yield _Row(lines.size_bytes, row[0] if row else "", finished)
-
-
-class _CountedLines(Iterator[str]):
-    """Counts the bytes of the lines that the reader has taken; a row may span several."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._lines = iter(lines)
-        self.size_bytes = 0
-        self.last = ""
-
-    def __next__(self) -> str:
-        self.last = next(self._lines)
-        self.size_bytes += len(self.last.encode("utf-8", "surrogateescape"))
-        return self.last
+def _ends_line(text: str, length: int) -> bool:
+    return text[length - 1 : length] in ("\n", "\r")

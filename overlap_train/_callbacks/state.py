@@ -1,13 +1,13 @@
 """What callbacks remember from epoch to epoch, taken for a checkpoint and put back for a resume.
 
-Of Keras's own callbacks that is what a table names: their patience, best values and counters. Their settings
-are left alone, so that a resumed run obeys the new ones, and because Keras changes one of them (`min_delta`
-turns negative on first use). Of the attributes that a user's class adds, each that is plain is (see
+For Keras's own callbacks a table names it: their patience, best values and counters. Their settings are left
+alone, so that a resumed run obeys the new ones, and because Keras changes one of them (`min_delta` turns
+negative on first use). Of the attributes that a user's class adds, the plain ones are taken (see
 `_copies.values`).
 
-A user's callback may say itself what it remembers: `get_state()` returns it and `set_state(state)` takes it
-back. The names follow Keras's `get_weights` and `set_weights`, Keras Tuner, and the iterators of Grain. They
-then stand for all attributes that Keras's classes did not add.
+A user's callback may define what it remembers: `get_state()` returns it and `set_state(state)` takes it back,
+in place of all attributes that Keras's classes did not add. The names follow Keras's `get_weights` and
+`set_weights`, Keras Tuner, and the iterators of Grain.
 
 Use all of it on the training thread, and restore after `on_train_begin`, which resets much.
 """
@@ -26,17 +26,17 @@ import tensorflow as tf
 
 from overlap_train._copies.restoring import Restorer
 from overlap_train._copies.values import (
-    SPOKEN,
+    GET_STATE,
     Copier,
     Foreign,
     NotPlainError,
     ObjectValue,
+    has_get_state,
     is_code,
     keeps,
     model_variables,
     parts_of,
     places,
-    speaks,
 )
 from overlap_train._inspection.code import variables_of
 from overlap_train.errors import CheckpointCorruptError
@@ -72,7 +72,7 @@ _STATE: Mapping[str, tuple[str, ...]] = {
     "TensorBoard": ("_global_train_batch", "_global_test_batch", "_should_write_train_graph"),
 }
 
-# And those that are neither state nor an argument of the constructor: derived settings, clocks, resources.
+# Attributes that are neither state nor an argument of the constructor: derived settings, clocks, resources.
 _MACHINERY: Mapping[str, tuple[str, ...]] = {
     "BackupAndRestore": (
         *("_weights_path", "_training_metadata_path", "_prev_weights_path", "_prev_training_metadata_path"),
@@ -96,25 +96,19 @@ _MACHINERY: Mapping[str, tuple[str, ...]] = {
 
 @cache
 def of_keras(kind: type) -> tuple[frozenset[str], frozenset[str]]:
-    """Return what Keras's classes among the bases of `kind` keep: state, and all else."""
-    state: set[str] = set()
-    settings: set[str] = set()
-    for base in filter(is_keras, kind.__mro__):
-        state.update(_STATE.get(base.__name__, ()))
-        settings.update(_MACHINERY.get(base.__name__, ()))
-        if "__init__" in vars(base):
-            settings.update(inspect.getfullargspec(base.__init__).args)  # type: ignore[misc]
-    return frozenset(state), frozenset(settings - state)
+    """Return the attributes that Keras's classes among the bases of `kind` add: state, and all others."""
+    names = [base.__name__ for base in filter(is_keras, kind.__mro__)]
+    state = frozenset(attribute for name in names for attribute in _STATE.get(name, ()))
+    machinery = frozenset(attribute for name in names for attribute in _MACHINERY.get(name, ()))
+    return state, (machinery | settings_of(kind)) - state
 
 
 @cache
 def settings_of(kind: type) -> frozenset[str]:
     """Return the arguments of the constructors of Keras's classes among the bases of `kind`."""
-    found: set[str] = set()
-    for base in filter(is_keras, kind.__mro__):
-        if "__init__" in vars(base):
-            found.update(inspect.getfullargspec(base.__init__).args)  # type: ignore[misc]
-    return frozenset(found - {"self"})
+    constructors = [vars(base).get("__init__") for base in filter(is_keras, kind.__mro__)]
+    names = {name for each in constructors if each is not None for name in inspect.getfullargspec(each).args}
+    return frozenset(names - {"self"})
 
 
 def is_keras(kind: type) -> bool:
@@ -137,10 +131,6 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _is_batch(value: Any) -> bool:
-    return value is None or _is_count(value)
-
-
 def _is_flag(value: Any) -> bool:
     return isinstance(value, (bool, np.bool_))
 
@@ -161,18 +151,6 @@ def is_number(value: Any) -> bool:
     return True
 
 
-def _is_cooldown(value: Any) -> bool:
-    return value is not None and is_number(value)  # it begins as the user's `cooldown`
-
-
-def _are_names(value: Any) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value))
-
-
-def _is_history(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(column, list) for column in value.values())
-
-
 def _are_weights(value: Any, model: keras.Model | None) -> bool:
     # TensorFlow returns a weight without axes, as a Normalization has one, as a scalar of NumPy's.
     if not isinstance(value, list) or not all(isinstance(each, (np.ndarray, np.generic)) for each in value):
@@ -185,14 +163,21 @@ def _are_weights(value: Any, model: keras.Model | None) -> bool:
 # The attributes that are not listed are counters.
 _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "_ema_weights_in_model": ("True or False", _is_flag),
-    "_last_batch_seen": ("a whole number or None", _is_batch),
+    "_last_batch_seen": ("a whole number or None", lambda value: value is None or _is_count(value)),
     "_should_write_train_graph": ("True or False", _is_flag),
     "append": ("True or False", _is_flag),
     "best": ("a number", is_number),
-    "cooldown_counter": ("a number", _is_cooldown),
+    # It begins as the user's `cooldown`, which may be any number.
+    "cooldown_counter": ("a number", lambda value: value is not None and is_number(value)),
     "epoch": ("a list of epochs", lambda value: isinstance(value, list) and all(map(_is_count, value))),
-    "history": ("a dict of lists", _is_history),
-    "keys": ("a list of names", _are_names),
+    "history": (
+        "a dict of lists",
+        lambda value: isinstance(value, dict) and all(isinstance(each, list) for each in value.values()),
+    ),
+    "keys": (
+        "a list of names",
+        lambda value: value is None or (isinstance(value, list) and all(isinstance(n, str) for n in value)),
+    ),
 }
 
 
@@ -202,20 +187,19 @@ def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[ObjectVa
     Shared are what is immutable, the buffers of variables, and the arrays of Keras's own callbacks, which
     replace and never change them. A `get_state` that returned what is not plain is a TypeError.
     """
-    listed = without_bars(callbacks)
-    copier = Copier(_foreign(listed), parts=_parts, apart=listed)
-    return tuple(_captured(callback, copier) for callback in listed)
-
-
-def _captured(callback: keras.callbacks.Callback, copier: Copier) -> ObjectValue:
-    copier.copy_arrays = not is_keras(type(callback))
-    try:
-        return copier.object(callback, _remembered(callback))
-    except NotPlainError as error:
-        raise TypeError(
-            f"{type(callback).__name__}.get_state() returned a {error}, which cannot be stored. Return "
-            "numbers, text, arrays, and lists and dicts of these."
-        ) from error
+    callbacks = without_bars(callbacks)
+    copier = Copier(_foreign(callbacks), parts=_parts, apart=callbacks)
+    states = []
+    for callback in callbacks:
+        copier.copy_arrays = not is_keras(type(callback))
+        try:
+            states.append(copier.object(callback, _remembered(callback)))
+        except NotPlainError as error:
+            raise TypeError(
+                f"{type(callback).__name__}.get_state() returned a {error}, which cannot be stored. Return "
+                "numbers, text, arrays, and lists and dicts of these."
+            ) from error
+    return tuple(states)
 
 
 def _foreign(callbacks: Iterable[keras.callbacks.Callback]) -> Foreign:
@@ -223,40 +207,36 @@ def _foreign(callbacks: Iterable[keras.callbacks.Callback]) -> Foreign:
     return functools.partial(model_variables, model)
 
 
-def restore_all(
-    callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]
-) -> tuple[str, ...]:
-    """Restore each callback from the state at its position, or none if one does not fit.
+def restore_all(pairs: Sequence[tuple[keras.callbacks.Callback, ObjectValue]]) -> tuple[str, ...]:
+    """Restore each callback from its state, which `check_all` has checked.
 
     Returns the attributes that could not be put back, each with the reason; they stay as they are.
     """
-    listed = list(callbacks)
-    check_all(listed, states)
-    restorer = Restorer(_foreign(listed), parts=_parts, apart=listed)
-    for callback, state in zip(listed, states, strict=True):
+    callbacks = [callback for callback, _ in pairs]
+    restorer = Restorer(_foreign(callbacks), parts=_parts, apart=callbacks)
+    for callback, state in pairs:
         restorer.attributes(callback, state.attributes, state.kind)
     return tuple(restorer.stay)
 
 
-def check_all(callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]) -> None:
-    """Raise CheckpointCorruptError unless each callback can be restored from the state at its position."""
-    for callback, state in zip(callbacks, states, strict=True):
-        _check(callback, state)
+def check_all(pairs: Iterable[tuple[keras.callbacks.Callback, ObjectValue]]) -> None:
+    """Raise CheckpointCorruptError unless each callback can be restored from its state.
 
-
-def _check(callback: keras.callbacks.Callback, state: ObjectValue) -> None:
-    """Refuse attributes that are taken from no callback of this class, and values of another type."""
-    known, settings = of_keras(type(callback))  # type: ignore[arg-type]
-    for name, value in state.attributes.items():
-        reason = None
-        if name in known and is_keras(type(callback)):  # a custom class may keep something else there
-            reason = unfit(name, value, callback.model)
-        if name not in {*known, SPOKEN} and (name in settings or not keeps(type(callback), name)):
-            reason = "is no state of it"
-        if reason is not None:
-            raise CheckpointCorruptError(
-                f"its {state.kind}.{name} {reason}. Take an older checkpoint or start afresh."
-            )
+    Refuses attributes that no callback of the class has, and values of another type.
+    """
+    for callback, state in pairs:
+        kind = type(callback)
+        names, others = of_keras(kind)  # type: ignore[arg-type]
+        for name, value in state.attributes.items():
+            reason = None
+            if name in names and is_keras(kind):  # a custom class may keep something else there
+                reason = unfit(name, value, callback.model)
+            if name not in {*names, GET_STATE} and (name in others or not keeps(kind, name)):
+                reason = "is no state of it"
+            if reason is not None:
+                raise CheckpointCorruptError(
+                    f"its {state.kind}.{name} {reason}. Take an older checkpoint or start afresh."
+                )
 
 
 class Unstored:
@@ -268,12 +248,12 @@ class Unstored:
     """
 
     def __init__(self) -> None:
-        self._named: set[str] = set()
-        self._began: list[tuple[Mapping[str, int], Mapping[str, Any]]] = []
+        self._reported: set[str] = set()
+        self._initial: list[tuple[Mapping[str, int], Mapping[str, Any]]] = []
 
     def begin(self, callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]) -> None:
         """Note how the callbacks stand behind `on_train_begin`."""
-        self._began = [
+        self._initial = [
             (places(state, state.kind), {n: v for n, v in variables_of(callback).items() if is_code(v)})
             for callback, state in zip(without_bars(callbacks), states, strict=True)
         ]
@@ -282,13 +262,16 @@ class Unstored:
         self, states: Sequence[ObjectValue], callbacks: Iterable[keras.callbacks.Callback] = ()
     ) -> list[str]:
         """Return the names that have not been returned yet, of states and of the callbacks they are of."""
-        found = [f"{state.kind}.{name}" for state in states for name in state.lost]
-        for callback, state, (there, code) in zip(without_bars(callbacks), states, self._began, strict=False):
-            now, here = variables_of(callback), places(state, state.kind)
-            found += [label for label, count in here.items() if count > there.get(label, 0)]
-            found += [f"{state.kind}.{n}" for n, v in code.items() if is_code(now.get(n)) and now[n] != v]
-        new = [name for name in dict.fromkeys(found) if name not in self._named]
-        self._named.update(new)
+        names = [f"{state.kind}.{name}" for state in states for name in state.lost]
+        triples = zip(without_bars(callbacks), states, self._initial, strict=False)
+        for callback, state, (counts, code) in triples:
+            attributes = variables_of(callback)
+            names += [p for p, n in places(state, state.kind).items() if n > counts.get(p, 0)]
+            for name, function in code.items():
+                if is_code(attributes.get(name)) and attributes[name] != function:
+                    names.append(f"{state.kind}.{name}")
+        new = [name for name in dict.fromkeys(names) if name not in self._reported]
+        self._reported.update(new)
         return new
 
 
@@ -304,6 +287,10 @@ def _parts(value: Any) -> Mapping[str, Any] | None:
 def _remembered(callback: keras.callbacks.Callback) -> dict[str, Any]:
     """Return the attributes that are state, by the table or because Keras does not know them."""
     state, settings = of_keras(type(callback))  # type: ignore[arg-type]
-    live, custom = variables_of(callback), speaks(callback)
-    found = {name: part for name, part in live.items() if name in state or not (custom or name in settings)}
-    return found | {SPOKEN: None} if custom else found
+    is_custom = has_get_state(callback)
+    parts = {
+        name: part
+        for name, part in variables_of(callback).items()
+        if name in state or not (is_custom or name in settings)
+    }
+    return parts | {GET_STATE: None} if is_custom else parts

@@ -1,14 +1,14 @@
-"""What the data and the model of a training hold in Python, taken for a checkpoint and put back.
+"""The state that the data and the model of a training hold in Python: taken for a checkpoint, and put back.
 
-Of data that Python makes it is what another process needs to make the same batches again: the state of
+For data that Python makes it is what another process needs to make the same batches again: the state of
 Python's and NumPy's global generators, and of a `PyDataset` the attributes that have changed since the
 training began, or what its own `get_state` or `state_dict` returns. It is taken while nothing draws.
 
-Of the model it is plain attributes that a training sets on it, such as a callback's `self.model.best_epoch =
-3`: numbers, texts and None that are others than as `fit` began. They are put back before the step is traced.
-So one that the model's own code reads stays as it is: the trace of the unbroken run holds the value of the
-beginning, and another would train otherwise. Where the model runs eagerly there is no trace. Belongs to the
-training thread.
+For the model it is the plain attributes that a training sets on it, such as a callback's
+`self.model.best_epoch = 3`: numbers, texts and None that differ from those at the beginning of `fit`. They
+are put back before the step is traced. An attribute that the model's own code reads stays as it is: the trace
+of the unbroken run holds its value at the beginning, and another value would train otherwise. Where the model
+runs eagerly there is no trace. Belongs to the training thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from overlap_train._copies.values import (
     keeps,
     model_variables,
     parts_of,
-    spoken_by,
+    reported_state,
 )
 from overlap_train._inspection.code import Origin, Unclear, origin_of, variables_of
 from overlap_train._inspection.reach import names_in, reached
@@ -50,7 +50,7 @@ from overlap_train._keras.randomness import (
 )
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = ["DataState", "ModelAttributes", "beside", "rows_that_tell"]
+__all__ = ["DataState", "ModelAttributes", "beside", "sampled_rows"]
 
 
 _DIGEST_BYTES = 1 << 26
@@ -60,19 +60,22 @@ _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
 class DataState:
     """Takes the state of a source of batches, and puts it back.
 
-    The source is an object of the user's, or None for what has no state but that of global generators; how it
-    stands as the training begins is noted. `foreign` returns the `id` of each variable that is restored
-    elsewhere, `of_all` says whether global generators belong to it.
+    The source is the user's object, or None for data that has no state but that of global generators; its
+    state as the training begins is noted. `foreign` returns the `id` of each variable that is restored
+    elsewhere, `of_all` says whether the global generators belong to the state.
+
+    Attributes:
+        left_out: the names of attributes that cannot be taken and may change.
     """
 
     def __init__(self, source: Any, foreign: Foreign = frozenset, *, of_all: bool = True) -> None:
         self._source = source
         self._of_all = of_all
         self._foreign = foreign
-        self._methods = _speaking_methods(source)
-        # `left_out` names what cannot be taken and may change.
+        pairs = (pair for pair in _METHODS if all(callable(getattr(source, name, None)) for name in pair))
+        self._methods = next(pairs, None)
         values, self.left_out = self._attributes()
-        self._began = _digests(values)
+        self._initial = _digests(values)
 
     def take(self) -> dict[str, Any]:
         """Return the present state, in values that a checkpoint can hold; nothing of it is shared.
@@ -83,32 +86,32 @@ class DataState:
         if self._of_all:
             state.update(python=random.getstate(), numpy=numpy_state())
         if self._methods:
-            state["spoken"] = self._spoken(self._methods[0])
+            state["spoken"] = self._reported_state(self._methods[0])
         elif self._source is not None:
             values, _ = self._attributes()
             digests = _digests(values)
-            # A generator that has not been drawn from stands elsewhere in a process that has given no seed.
+            # Without a seed, a generator that has not been drawn from has another state in each process.
             changed = [
                 name
                 for name, digest in digests.items()
-                if digest != self._began.get(name) or isinstance(values[name], GeneratorValue)
+                if digest != self._initial.get(name) or isinstance(values[name], GeneratorValue)
             ]
             state["attributes"] = self._attributes(changed, copy_arrays=True)[0]
             state["unchanged"] = {name: digest for name, digest in digests.items() if name not in changed}
         return state
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise ValueError unless a state of a file is one, whether or not this source takes it."""
+        """Raise ValueError unless a state of a file is valid, whether or not this source takes it."""
         for part in (state, state.get("position")):
             if not isinstance(part, (dict, NoneType)):
                 raise ValueError(f"a position of type {type(part).__name__}")
             _require_states(part or {})
 
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
-        """Put a state of another process back, or raise ValueError if it is of no such source.
+        """Put a state of another process back, or raise ValueError if it is invalid.
 
-        Returns the names of attributes that had not changed there and are others here, or could not be put
-        back; they stay as they are.
+        Returns the names of attributes that had not changed there and differ here, or could not be put back;
+        they stay as they are.
         """
         _require_states(state)
         if self._of_all:
@@ -118,14 +121,11 @@ class DataState:
         restorer.attributes(self._source, state.get("attributes", {}), "")
         if "spoken" in state and self._methods:
             getattr(self._source, self._methods[1])(self.told(state))
-        unchanged = state.get("unchanged", {})
-        return [
-            *restorer.stay,
-            *(name for name, digest in unchanged.items() if digest != self._began.get(name)),
-        ]
+        unchanged = state.get("unchanged", {}).items()
+        return [*restorer.stay, *(name for name, digest in unchanged if digest != self._initial.get(name))]
 
     def told(self, state: Mapping[str, Any]) -> Any:
-        """Return what the source itself told as a state was taken, made again."""
+        """Return what the source's own method returned when a state was taken, made again."""
         return Restorer().put(None, state["spoken"])
 
     def _parts(self, value: Any) -> Mapping[str, Any] | None:
@@ -135,15 +135,15 @@ class DataState:
         self, names: Collection[str] | None = None, *, copy_arrays: bool = False
     ) -> tuple[dict[str, Any], list[str]]:
         """Copy attributes of the source, all by default; return also the names of what is not plain."""
-        found = {} if self._methods or self._source is None else variables_of(self._source)
-        parts = {name: part for name, part in found.items() if names is None or name in names}
+        attributes = {} if self._methods or self._source is None else variables_of(self._source)
+        parts = {name: part for name, part in attributes.items() if names is None or name in names}
         copy = Copier(self._foreign, copy_arrays=copy_arrays).object(self._source, parts)
         return dict(copy.attributes), list(copy.lost)
 
-    def _spoken(self, method: str) -> Any:
+    def _reported_state(self, method: str) -> Any:
         """Return a copy of what the source's own method returns."""
         try:
-            return spoken_by(self._source, method)
+            return reported_state(self._source, method)
         except NotPlainError as error:
             raise TypeError(
                 f"{type(self._source).__name__}.{method} must return numbers, text, arrays and "
@@ -152,12 +152,12 @@ class DataState:
 
 
 def beside(model: keras.Model, *, of_all: bool = True) -> Callable[[Any], DataState]:
-    """Return what notes the state of sources that may hold the model, which is restored otherwise."""
+    """Return `DataState` for sources that may hold the model, whose variables are restored elsewhere."""
     return functools.partial(DataState, foreign=functools.partial(model_variables, model), of_all=of_all)
 
 
-def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the rows of an array by which it is told from others: all, or of a large one 64 MiB of them.
+def sampled_rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the rows of an array that its digest is made of: all, or of a large array 64 MiB of them.
 
     These lie evenly over the whole, the first and the last among them.
     """
@@ -168,7 +168,7 @@ def rows_that_tell(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _require_states(state: Mapping[str, Any]) -> None:
-    """Raise ValueError unless the parts of a state are of their kinds."""
+    """Raise ValueError unless the parts of a state have their types."""
     try:
         if "python" in state:
             require_python_state(state["python"])
@@ -176,34 +176,25 @@ def _require_states(state: Mapping[str, Any]) -> None:
             require_numpy_state(state["numpy"], legacy=True)
     except TypeError as error:
         raise ValueError(str(error)) from error
-    kinds = (("begun", bool), ("attributes", dict), ("unchanged", dict))
-    for name, kind in kinds:
+    for name, kind in (("begun", bool), ("attributes", dict), ("unchanged", dict)):
         if name in state and type(state[name]) is not kind:
             raise ValueError(f"{name!r} is of type {type(state[name]).__name__}")
-    named = [*state.get("attributes", {}), *state.get("unchanged", {})]
-    if not all(isinstance(name, str) for name in named):
+    names = [*state.get("attributes", {}), *state.get("unchanged", {})]
+    if not all(isinstance(name, str) for name in names):
         raise ValueError("an attribute without a name")
 
 
-def _speaking_methods(source: Any) -> tuple[str, str] | None:
-    """Return the names of the methods by which a source tells and takes its state, if it has both."""
-    for pair in _METHODS:
-        if all(callable(getattr(source, name, None)) for name in pair):
-            return pair
-    return None
-
-
 def _digests(values: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return what tells each value from others, in this process and the next."""
+    """Return a digest of each value, which is the same in every process."""
     return {name: _digest(value) for name, value in values.items()}
 
 
 def _digest(value: Any) -> bytes:
-    arrays, described = pack(value, "")
-    digest = hashlib.blake2b(json.dumps(described).encode(), digest_size=16)
+    arrays, packed = pack(value, "")
+    digest = hashlib.blake2b(json.dumps(packed).encode(), digest_size=16)
     for array in arrays.values():
         digest.update(f"{array.shape} {array.dtype}".encode())
-        digest.update(np.ascontiguousarray(rows_that_tell(array)).tobytes())
+        digest.update(np.ascontiguousarray(sampled_rows(array)).tobytes())
     return digest.digest()
 
 
@@ -212,54 +203,55 @@ _PLAIN = (bool, int, float, str, type(None))
 _OF_A_RUN = frozenset(("built", "history", "stop_evaluating", "stop_training", "trainable"))
 
 
+def keras_attributes() -> frozenset[str]:
+    """Return the names of attributes that Keras and the trainer set on a model or a layer."""
+    return base_attributes() | _OF_A_RUN
+
+
 class ModelAttributes:
     """The plain attributes of a model that a training has changed. Belongs to the training thread.
 
-    They are noted as `fit` begins. `code` is what computes a step besides the model: functions of the user's.
+    They are noted as `fit` begins. `code` is the user's functions that compute a step besides the model.
     """
 
     def __init__(self, model: keras.Model, code: Iterable[Any] = ()) -> None:
         self._model = model
         self._code = tuple(code)
-        self._began = self._plain()
+        self._initial = self._plain()
 
     def changed(self) -> dict[str, Any]:
-        """Return those that are others than at the beginning."""
-        unknown = object()
-        return {
-            name: value
-            for name, value in self._plain().items()
-            if type(value) is not type(before := self._began.get(name, unknown)) or value != before
-        }
+        """Return those that differ from the beginning, also in type."""
+        initial = {(name, type(value), value) for name, value in self._initial.items()}
+        return {n: value for n, value in self._plain().items() if (n, type(value), value) not in initial}
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Raise CheckpointCorruptError unless values can be those of the model's attributes."""
-        there = variables_of(self._model)
+        attributes = variables_of(self._model)
         for name, value in values.items():
-            plain = type(value) in _PLAIN and type(there.get(name)) in _PLAIN  # and no layer, say
-            if not plain or not self._is_own(name):
+            is_plain = type(value) in _PLAIN and type(attributes.get(name)) in _PLAIN  # and no layer, say
+            if not is_plain or not self._is_own(name):
                 raise CheckpointCorruptError(f"its attribute {name!r:.80} of the model is invalid")
 
     def put_back(self, values: Mapping[str, Any]) -> list[str]:
         """Put attributes back, but for those that compiled code reads, whose names are returned."""
-        there = self._plain()
-        others = [name for name, value in values.items() if name not in there or there[name] != value]
-        read = self._read() if others and not self._model.run_eagerly else frozenset()
-        for name in others:
-            if read is not None and name not in read:
+        present = self._plain()
+        names = [name for name, value in values.items() if name not in present or present[name] != value]
+        in_code = self._names_in_code() if names and not self._model.run_eagerly else frozenset()
+        stay = [name for name in names if in_code is None or name in in_code]
+        for name in names:
+            if name not in stay:
                 setattr(self._model, name, values[name])
-        return [name for name in others if read is None or name in read]
+        return stay
 
     def _plain(self) -> dict[str, Any]:
-        found = variables_of(self._model)
-        return {name: value for name, value in found.items() if self._is_own(name) and type(value) in _PLAIN}
+        attributes = variables_of(self._model).items()
+        return {name: value for name, value in attributes if self._is_own(name) and type(value) in _PLAIN}
 
     def _is_own(self, name: str) -> bool:
-        """Whether an attribute is neither Keras's nor something else than an attribute."""
-        known = base_attributes() | _OF_A_RUN
-        return not name.startswith("_") and name not in known and keeps(type(self._model), name)
+        """Whether an attribute is one that Keras does not set, and no method or property."""
+        return not name.startswith("_") and name not in keras_attributes() and keeps(type(self._model), name)
 
-    def _read(self) -> frozenset[str] | None:
+    def _names_in_code(self) -> frozenset[str] | None:
         """Return the names in the code of the model and of its step; None if that is unknown."""
         model, layers = self._model, flat_layers(self._model)
         if any(origin_of(base) is Origin.LIBRARY for layer in layers for base in type(layer).__mro__):

@@ -29,7 +29,7 @@ import re
 import reprlib
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -38,7 +38,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._support.arguments import is_count, plain_text, require_count
+from overlap_train._support.arguments import is_count, plain_text
 from overlap_train._support.files import open_regular, what_is_no_file
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
@@ -64,25 +64,27 @@ class CheckpointState:
 def shortened(value: object) -> str:
     """Return a value as a message shows it, whatever a file holds: text of bounded length."""
     if isinstance(value, str):
-        text = plain_text(value)
-        return repr(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "...")
+        return repr(_cut(plain_text(value)))
     if isinstance(value, int) and value.bit_length() > 1024:
         return f"an integer of {value.bit_length()} bits"
     try:
-        text = reprlib.repr(value)
+        return _cut(reprlib.repr(value))
     except ValueError:  # of an integer in it that has more digits than Python writes out
         return f"a {type(value).__name__} that cannot be printed"
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
 
 
-# What the file systems of networks, of user space and of sealed images answer to a request that they lack.
+# What file systems without a sync answer: those of networks, of user space and of sealed images.
 _NO_SYNC_HERE = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EROFS)
 # A directory may be searched and written without being read, and some systems sync none.
 _NO_SYNC_OF_DIRECTORIES = (*_NO_SYNC_HERE, errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR)
 
 
 def sync(descriptor: int) -> None:
-    """Make what was written to a file durable, where the file system knows how to."""
+    """Make a file's content durable, if its file system can."""
     _sync(descriptor, _NO_SYNC_HERE)
 
 
@@ -100,26 +102,6 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def explain(error: OSError, path: str | os.PathLike[str], *, directory: bool = False) -> str:
-    """Return what is wrong with a path and what to do about it, after `error` came of using it.
-
-    `directory` says that a directory belongs there.
-    """
-    reason = error.strerror or str(error)
-    obstacle = _obstacle(error, path, directory)
-    if obstacle is not None:
-        return f"{reason}. {obstacle}"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"{reason}. Let user {os.geteuid()} read and write there, or give another directory"
-    if error.errno == errno.EROFS:
-        return f"{reason}. Give a directory on a file system that can be written"
-    if error.errno == errno.EFBIG:
-        return f"{reason}. Raise the limit of a file's size (ulimit -f), or give a directory on another disk"
-    if error.errno == errno.ENAMETOOLONG:
-        return f"{reason}. Give a shorter path"
-    return f"{reason}. Give another directory" if directory else reason
-
-
 def _sync(descriptor: int, tolerated: tuple[int, ...]) -> None:
     try:
         os.fsync(descriptor)
@@ -128,17 +110,36 @@ def _sync(descriptor: int, tolerated: tuple[int, ...]) -> None:
             raise
 
 
+_ADVICE: Mapping[int | None, str] = {
+    errno.EROFS: "Give a directory on a file system that can be written",
+    errno.EFBIG: "Raise the limit of a file's size (ulimit -f), or give a directory on another disk",
+    errno.ENAMETOOLONG: "Give a shorter path",
+}
+
+
+def explain(error: OSError, path: str | os.PathLike[str], *, directory: bool = False) -> str:
+    """Return what is wrong with a path and what to do about it, after using it raised `error`.
+
+    `directory` says that a directory belongs there.
+    """
+    reason = error.strerror or str(error)
+    advice = _obstacle(error, path, directory) or _ADVICE.get(error.errno)
+    if advice is None and error.errno in (errno.EACCES, errno.EPERM):
+        advice = f"Let user {os.geteuid()} read and write there, or give another directory"
+    if advice is not None:
+        return f"{reason}. {advice}"
+    return f"{reason}. Give another directory" if directory else reason
+
+
 def _obstacle(error: OSError, path: str | os.PathLike[str], directory: bool) -> str | None:
     """Return what is in the way: something that is no file where one belongs, or no directory."""
     in_the_way = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY)
     if error.errno not in (*in_the_way, *([errno.ENOENT] if directory else [])):
         return None
-    for place in () if directory else (error.filename2, error.filename, path):
-        if place is None or not os.path.lexists(place):
-            continue
-        found = what_is_no_file(place)
-        if found is not None and error.errno != errno.ENOTDIR:
-            return f"{os.fspath(place)} is {found}, where a file belongs; move it away"
+    for place in () if directory or error.errno == errno.ENOTDIR else (error.filename2, error.filename, path):
+        kind = None if place is None else what_is_no_file(place)
+        if kind is not None:
+            return f"{os.fspath(place)} is {kind}, where a file belongs; move it away"
     for place in (Path(path), *Path(path).parents):
         if os.path.lexists(place) and not os.path.isdir(place):
             return f"{place} is no directory; move it away, or give another directory"
@@ -151,15 +152,15 @@ _PREAMBLE = struct.Struct("<6sHQ32s")
 _LARGEST_MANIFEST_BYTES = 1 << 26  # parsed, it takes some twenty times as much
 _MOST_DIMENSIONS = 64  # of NumPy
 
-# What `_dtype_name` returns but for the types of ml_dtypes. NumPy understands much more than is ever written.
+# What `_dtype_name` returns, except for the types of ml_dtypes. NumPy reads much more than is ever written.
 _DTYPE = re.compile(
     r"[<>|](b1|[iu][1248]|f(2|4|8|12|16)|c(8|16|24|32)|[SU][0-9]{1,9}|[mM]8(\[[0-9A-Za-z]{1,24}\])?)"
 )
 
-# Of the control group of this process, as containers see it: of version 2 and of version 1.
+# The memory limit of this process's control group, as containers see it: of version 2 and of version 1.
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
-# Reasons that lie in the process or its rights and not in the file, which may be sound.
+# Errors of the process or its rights: the file may be sound.
 _NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 Bytes = bytes | memoryview
@@ -168,27 +169,28 @@ Bytes = bytes | memoryview
 def encode(state: CheckpointState) -> list[Bytes]:
     """Return the pieces of the file, in order; those of arrays share the arrays' memory where they can.
 
-    A part of a type that cannot be stored is a TypeError that names it, a number out of range a ValueError.
+    A part of a type that cannot be stored is a TypeError that names it, too large a manifest a ValueError.
     """
-    data, described = [], []
+    data, entries = [], []
     for name, array in state.arrays.items():
         _require_text("the names of arrays", name)
         dtype = _dtype_name(name, array)
         content = np.asarray(array, order="C").reshape(-1).view(np.uint8).data
         digest = hashlib.sha256(content).hexdigest()
-        described.append({"name": name, "dtype": dtype, "shape": list(array.shape), "sha256": digest})
+        entries.append({"name": name, "dtype": dtype, "shape": list(array.shape), "sha256": digest})
         data.append(content)
     for part, text in state.fingerprint.items():
         _require_text("the parts of the fingerprint", part)
         _require_text(f"fingerprint[{part!r}]", text)
-    _require_json(dict(state.meta), "meta")
+    meta = dict(state.meta)
+    _require_json(meta, "meta")
     manifest = json.dumps(
         {
-            "epoch": require_count("epoch", state.epoch, minimum=0),
-            "step": require_count("step", state.step, minimum=0),
-            "meta": dict(state.meta),
+            "epoch": state.epoch,
+            "step": state.step,
+            "meta": meta,
             "fingerprint": dict(state.fingerprint),
-            "arrays": described,
+            "arrays": entries,
         }
     ).encode("ascii")
     if len(manifest) > _LARGEST_MANIFEST_BYTES:
@@ -223,11 +225,11 @@ def read(path: str | os.PathLike[str]) -> CheckpointState:
 
 
 class _Damage(Exception):
-    """What is wrong with a file, in words."""
+    """A file is damaged; the text says how."""
 
 
-class _Array(NamedTuple):
-    """What the manifest says of one array."""
+class _ArrayEntry(NamedTuple):
+    """The manifest's entry of one array."""
 
     name: str
     dtype: np.dtype[Any]
@@ -242,10 +244,10 @@ class _Array(NamedTuple):
 def _read(file: io.BufferedReader) -> CheckpointState:
     file_bytes = os.fstat(file.fileno()).st_size
     manifest = _read_manifest(file, file_bytes)
-    described = [_described(entry) for entry in _field(manifest, "arrays", list)]
-    if len({array.name for array in described}) < len(described):
+    entries = [_array_entry(entry) for entry in _field(manifest, "arrays", list)]
+    if len({entry.name for entry in entries}) < len(entries):
         raise _Damage("its manifest names an array twice")
-    arrays_bytes = sum(array.size_bytes for array in described)
+    arrays_bytes = sum(entry.size_bytes for entry in entries)
     if file.tell() + arrays_bytes != file_bytes:
         expected = shortened(file.tell() + arrays_bytes)
         raise _Damage(f"it has {file_bytes} bytes where {expected} belong, so it is truncated or changed")
@@ -257,7 +259,7 @@ def _read(file: io.BufferedReader) -> CheckpointState:
     return CheckpointState(
         epoch=_stored_count(manifest, "epoch"),
         step=_stored_count(manifest, "step"),
-        arrays={array.name: _read_array(file, array) for array in described},
+        arrays={entry.name: _read_array(file, entry) for entry in entries},
         meta=_field(manifest, "meta", dict),
         fingerprint=fingerprint,
     )
@@ -293,8 +295,8 @@ def _read_manifest(file: BinaryIO, file_bytes: int) -> dict[str, Any]:
 def _field(entry: Mapping[str, Any], name: str, kind: type) -> Any:
     value = entry.get(name)
     if not isinstance(value, kind):
-        found = f"of type {type(value).__name__} and not {kind.__name__}" if name in entry else "missing"
-        raise _Damage(f"its manifest is invalid ({name!r} is {found})")
+        fault = f"of type {type(value).__name__} and not {kind.__name__}" if name in entry else "missing"
+        raise _Damage(f"its manifest is invalid ({name!r} is {fault})")
     return value
 
 
@@ -304,7 +306,7 @@ def _stored_count(entry: Mapping[str, Any], name: str) -> int:
     return int(entry[name])
 
 
-def _described(entry: object) -> _Array:
+def _array_entry(entry: object) -> _ArrayEntry:
     if not isinstance(entry, dict):
         raise _Damage(f"its manifest is invalid (an array is described by {shortened(entry)})")
     name, text, shape = _field(entry, "name", str), _field(entry, "dtype", str), _field(entry, "shape", list)
@@ -313,11 +315,11 @@ def _described(entry: object) -> _Array:
         raise _Damage(f"the array {shortened(name)} has dtype {shortened(text)}, which is never written")
     if len(shape) > _MOST_DIMENSIONS or not all(map(is_count, shape)):
         raise _Damage(f"the array {shortened(name)} has shape {shortened(shape)}")
-    return _Array(name, dtype, tuple(shape), _field(entry, "sha256", str))
+    return _ArrayEntry(name, dtype, tuple(shape), _field(entry, "sha256", str))
 
 
 def _dtype(text: str) -> np.dtype[Any] | None:
-    """Return the dtype that `_dtype_name` called so, or None if it calls none so."""
+    """Return the dtype of a text that `_dtype_name` has returned, or None for any other text."""
     if not (_DTYPE.fullmatch(text) or isinstance(getattr(ml_dtypes, text, None), type)):
         return None
     try:
@@ -327,7 +329,7 @@ def _dtype(text: str) -> np.dtype[Any] | None:
     return dtype if dtype.itemsize > 0 and dtype.kind != "O" else None
 
 
-def _read_array(file: io.BufferedReader, array: _Array) -> npt.NDArray[Any]:
+def _read_array(file: io.BufferedReader, array: _ArrayEntry) -> npt.NDArray[Any]:
     content = np.empty(array.size_bytes, np.uint8)
     if file.readinto(content.data) != array.size_bytes:
         raise _Damage(f"it ends inside the array {shortened(array.name)}")
@@ -357,17 +359,17 @@ def _machine_bytes() -> int:
 
 
 def _dtype_name(name: str, array: object) -> str:
-    """Return what `numpy.dtype` makes the array's dtype of again."""
+    """Return a text from which `numpy.dtype` makes the array's dtype again."""
     if not isinstance(array, (np.ndarray, np.generic)):
         raise TypeError(f"arrays[{name!r}] must be a NumPy array; got {type(array).__name__}")
     dtype = array.dtype
     # A dtype of ml_dtypes calls itself a void in `str`; only its name tells it apart.
     text: str = dtype.name if dtype.kind == "V" or dtype.isbuiltin == 2 else dtype.str
     try:
-        known = np.dtype(text) == dtype and dtype.kind not in "OT" and dtype.itemsize > 0
+        is_storable = np.dtype(text) == dtype and dtype.kind not in "OT" and dtype.itemsize > 0
     except TypeError:
-        known = False
-    if not known or dtype.fields is not None:
+        is_storable = False
+    if not is_storable or dtype.fields is not None:
         raise TypeError(f"arrays[{name!r}] has dtype {dtype}, which cannot be stored; store plain numbers")
     return text
 
@@ -386,14 +388,7 @@ def _require_json(value: object, where: str) -> None:
             f"{where} is of type {type(value).__name__}; use None, bool, int, float, str, list or dict, and "
             "put arrays into `arrays`"
         )
-    for key, item in _items(value, where):
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(value, dict):
+            _require_text(f"the keys of {where}", key)
         _require_json(item, f"{where}[{key!r}]")
-
-
-def _items(value: list[Any] | dict[Any, Any], where: str) -> Iterator[tuple[Any, Any]]:
-    if isinstance(value, list):
-        yield from enumerate(value)
-        return
-    for key, item in value.items():
-        _require_text(f"the keys of {where}", key)
-        yield key, item

@@ -47,7 +47,6 @@ __all__ = [
     "stored_values",
     "undelivered",
     "understood",
-    "unpack_dict",
     "unpack_inside_epochs",
 ]
 
@@ -57,6 +56,7 @@ Specs = Sequence[tuple[tf.TensorShape, np.dtype[Any]]]
 
 _VARIABLES = "variables"
 _DEEPEST_LOG = 8
+_JSON_SCALARS = (type(None), bool, int, float, str)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,55 +96,53 @@ def check_values(arrays: Mapping[str, Any], specs: Specs, prefix: str = _VARIABL
     for index, (shape, dtype) in enumerate(specs):
         array = arrays.get(f"{prefix}/{index}")
         if array is None or array.dtype != dtype or not shape.is_compatible_with(array.shape):
-            found = "missing" if array is None else f"of shape {array.shape} and type {array.dtype}"
+            actual = "missing" if array is None else f"of shape {array.shape} and type {array.dtype}"
             raise CheckpointCorruptError(
-                f"its variable {index} is {found}, where one of shape {shape} and type {dtype} belongs"
+                f"its variable {index} is {actual}, where one of shape {shape} and type {dtype} belongs"
             )
 
 
 def stored_values(state: ModelState, arrays: Mapping[str, Any], prefix: str = _VARIABLES) -> Values:
-    """Return values that have been checked."""
-    expected = state.read().flat()
-    return state.pack(
-        [tf.convert_to_tensor(arrays[f"{prefix}/{i}"], value.dtype) for i, value in enumerate(expected)]
-    )
+    """Return the values of a checkpoint, which `check_values` has checked."""
+    pairs = enumerate(state.variables)
+    return state.pack([tf.convert_to_tensor(arrays[f"{prefix}/{i}"], v.dtype) for i, v in pairs])
 
 
 def pack_undelivered(epochs: Iterable[Undelivered]) -> tuple[Arrays, list[Any]]:
     """Split epochs that wait into arrays and JSON."""
     arrays: Arrays = {}
-    described = []
-    for number, waiting in enumerate(epochs):
-        snapshot, prefix = waiting.snapshot, f"undelivered/{number}"
-        parts = {"logs": dict(waiting.logs), "data": snapshot.position.data}
-        packed, texts = pack(parts, f"{prefix}/parts")
-        arrays |= packed | pack_values(snapshot.values, prefix)
+    entries = []
+    for number, epoch in enumerate(epochs):
+        snapshot, prefix = epoch.snapshot, f"undelivered/{number}"
+        parts = {"logs": dict(epoch.logs), "data": snapshot.position.data}
+        part_arrays, texts = pack(parts, f"{prefix}/parts")
+        arrays |= part_arrays | pack_values(snapshot.values, prefix)
         place = snapshot.position.place()
-        described.append({"epoch": snapshot.epoch, "step": snapshot.step, "cursor": place, "parts": texts})
-    return arrays, described
+        entries.append({"epoch": snapshot.epoch, "step": snapshot.step, "cursor": place, "parts": texts})
+    return arrays, entries
 
 
 def undelivered(
-    arrays: Mapping[str, Any], described: Sequence[Mapping[str, Any]], state: ModelState
+    arrays: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], state: ModelState
 ) -> tuple[Undelivered, ...]:
-    """Put epochs that wait together again; `TrainingMeta` has checked all of `described` but the parts."""
+    """Put epochs that wait together again; `TrainingMeta` has checked all of their entries but the parts."""
     specs, epochs = specs_of(state), []
-    for number, entry in enumerate(described):
+    for number, entry in enumerate(entries):
         prefix = f"undelivered/{number}"
         check_values(arrays, specs, prefix)
-        parts = unpack_dict(arrays, entry["parts"], sharing=False)
+        parts = _unpack_dict(arrays, entry["parts"], sharing=False)
         logs, data = parts.get("logs", {}), parts.get("data")
         if not are_logs(logs) or not isinstance(data, dict):
             raise CheckpointCorruptError(f"its epoch {entry['epoch']} that waits has no logs")
         position = CursorState(**entry["cursor"], data=data)
-        stored = stored_values(state, arrays, prefix)
-        epochs.append(Undelivered(Snapshot(entry["epoch"], entry["step"], stored, position), logs))
+        values = stored_values(state, arrays, prefix)
+        epochs.append(Undelivered(Snapshot(entry["epoch"], entry["step"], values, position), logs))
     return tuple(epochs)
 
 
-def unpack_dict(arrays: Mapping[str, Any], described: Any, *, sharing: bool = True) -> dict[str, Any]:
-    """Return what `pack` has made of a dict by names; see `unpack`."""
-    parts = unpack(arrays, described, sharing=sharing)
+def _unpack_dict(arrays: Mapping[str, Any], packed: Any, *, sharing: bool = True) -> dict[str, Any]:
+    """Return a dict by names that `pack` was given; see `unpack`."""
+    parts = unpack(arrays, packed, sharing=sharing)
     if type(parts) is not dict or not all(isinstance(name, str) for name in parts):
         raise CheckpointCorruptError("one of its states is no dict by name")
     return parts
@@ -158,8 +156,10 @@ def are_logs(logs: Any, depth: int = 0) -> bool:
 
 
 def _is_log(value: Any, depth: int) -> bool:
-    if isinstance(value, (np.ndarray, np.generic, tf.Tensor)):
-        return tf.as_dtype(value.dtype).is_numeric if isinstance(value, tf.Tensor) else _is_numeric(value)
+    if isinstance(value, tf.Tensor):
+        return bool(value.dtype.is_numeric)
+    if isinstance(value, (np.ndarray, np.generic)):  # the dtypes of ml_dtypes call themselves void
+        return value.dtype.kind in "biufc" or (value.dtype.kind == "V" and value.dtype.isbuiltin == 2)
     if depth >= _DEEPEST_LOG:
         return False
     if isinstance(value, (list, tuple)):
@@ -167,58 +167,55 @@ def _is_log(value: Any, depth: int) -> bool:
     return are_logs(value, depth + 1) if isinstance(value, dict) else is_log(value)
 
 
-def _is_numeric(array: Any) -> bool:
-    # Those of ml_dtypes call themselves void.
-    return array.dtype.kind in "biufc" or (array.dtype.kind == "V" and array.dtype.isbuiltin == 2)
-
-
 def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the logs as JSON has them; callbacks may have added anything to them."""
     plain = {name: array_of(v).tolist() if hasattr(v, "__array__") else v for name, v in logs.items()}
-    kept = (type(None), bool, int, float, str)
-    return {name: value for name, value in plain.items() if type(value) in kept}
+    return {name: value for name, value in plain.items() if type(value) in _JSON_SCALARS}
 
 
 _INSIDE = "inside_epochs"
 
 
-def pack_inside_epochs(stood: InsideEpochs) -> tuple[Arrays, Any]:
+def pack_inside_epochs(inside: InsideEpochs) -> tuple[Arrays, Any]:
     """Split the validations inside epochs into arrays and JSON."""
     values: dict[str, Any] = {
-        name: [[each.epoch, each.step, dict(each.metrics)] for each in getattr(stood, name)]
-        for name in ("delivered", "finished")
+        name: [[each.epoch, each.step, dict(each.metrics)] for each in results]
+        for name, results in (("delivered", inside.delivered), ("finished", inside.finished))
     }
-    pending = stood.pending
-    if pending is not None:
-        values["pending"] = [pending.epoch, pending.step, dict(stood.live)]
-    arrays, described = pack(values, f"{_INSIDE}/parts")
-    return arrays | (pack_values(pending.values, _INSIDE) if pending is not None else {}), described
+    arrays: Arrays = {}
+    if inside.pending is not None:
+        values["pending"] = [inside.pending.epoch, inside.pending.step, dict(inside.live)]
+        arrays = pack_values(inside.pending.values, _INSIDE)
+    part_arrays, packed = pack(values, f"{_INSIDE}/parts")
+    return arrays | part_arrays, packed
 
 
-def unpack_inside_epochs(state: CheckpointState, described: Any, variables: ModelState) -> InsideEpochs:
-    """Put them together again, or raise CheckpointCorruptError."""
-    values = unpack_dict(state.arrays, described, sharing=False)
-    done = _results(values, "delivered", state), _results(values, "finished", state)
+def unpack_inside_epochs(state: CheckpointState, packed: Any, variables: ModelState) -> InsideEpochs:
+    """Put the validations inside epochs together again, or raise CheckpointCorruptError."""
+    values = _unpack_dict(state.arrays, packed, sharing=False)
+    delivered, finished = (_step_validations(values, name, state) for name in ("delivered", "finished"))
     if "pending" not in values:
-        return InsideEpochs(*done)
+        return InsideEpochs(delivered, finished)
     epoch, step, live = _checked(values["pending"], state)
     check_values(state.arrays, specs_of(variables), _INSIDE)
     snapshot = Snapshot(epoch, step, stored_values(variables, state.arrays, _INSIDE))
-    return InsideEpochs(*done, snapshot, live)
+    return InsideEpochs(delivered, finished, snapshot, live)
 
 
-def _results(values: Mapping[str, Any], name: str, end: CheckpointState) -> tuple[StepValidation, ...]:
+def _step_validations(
+    values: Mapping[str, Any], name: str, state: CheckpointState
+) -> tuple[StepValidation, ...]:
     entries = values.get(name)
     if not isinstance(entries, list):
         raise CheckpointCorruptError(f"its list of {name} validations inside epochs is missing")
-    return tuple(StepValidation(*_checked(entry, end)) for entry in entries)
+    return tuple(StepValidation(*_checked(entry, state)) for entry in entries)
 
 
-def _checked(entry: Any, end: CheckpointState) -> tuple[int, int, dict[str, Any]]:
+def _checked(entry: Any, state: CheckpointState) -> tuple[int, int, dict[str, Any]]:
     if isinstance(entry, list) and len(entry) == 3:
         epoch, step, metrics = entry
-        if are_logs(metrics) and is_count(step, end.step) and is_count(epoch, end.epoch):
-            return int(epoch), int(step), metrics
+        if are_logs(metrics) and is_count(step, state.step) and is_count(epoch, state.epoch):
+            return epoch, step, metrics
     raise CheckpointCorruptError(f"one of its validations inside epochs is invalid ({shortened(entry)})")
 
 
@@ -249,7 +246,6 @@ class LoadedCheckpoint:
     undelivered: tuple[Undelivered, ...]
     inside: InsideEpochs
     random: Mapping[str, Any]
-    attributes: Mapping[str, Any]
 
     @property
     def first_undelivered(self) -> int:
@@ -259,60 +255,63 @@ class LoadedCheckpoint:
 
 @dataclass(frozen=True)
 class ReportedSettings:
-    """What may differ when a training goes on, but is to be told."""
+    """Settings that may differ when a training goes on; the user is told of a difference."""
 
     settings: Mapping[str, str] = field(default_factory=dict)  # of this trainer
     # Of the model, its optimizer and its compilation.
     configuration: Mapping[str, str] = field(default_factory=dict)
-    rate: Callable[[], str | None] = lambda: None  # with which the training goes on
+    rate: Callable[[], str | None] = lambda: None  # the learning rate with which the training goes on
 
 
 @dataclass(frozen=True)
 class PythonState:
-    """What is taken beside the variables when a checkpoint is to be written."""
+    """State of Python that a checkpoint holds besides the variables, captured on the training thread."""
 
     callbacks: tuple[ObjectValue, ...]
     files: tuple[FileMark, ...]  # how far callbacks had written theirs
     random: Mapping[str, Any]
-    in_turn: bool  # nothing that is done again has drawn from the generators
+    in_turn: bool  # whatever a resumed run does again has not drawn from the generators
     inside: InsideEpochs
-    # Plain ones that the training has set on the model.
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    callback_settings: Sequence[Mapping[str, Any]] = ()  # as `Settings.noted` returns them
-    plan: str = ""
+    attributes: Mapping[str, Any]  # plain ones that the training has set on the model
+    callback_settings: list[dict[str, Any]]  # as `Settings.records` returns them
+    plan: str
 
 
 def as_checkpoint(
     point: StartPoint,
     values: Values,
-    captured: PythonState,
+    python: PythonState,
     reported: ReportedSettings,
     fingerprint: Mapping[str, str],
 ) -> CheckpointState:
-    """Return what is written."""
-    arrays, described = pack(list(captured.callbacks), "callbacks")
-    data_arrays, data = pack(dict(point.position.data), "data")
-    waiting_arrays, waiting = pack_undelivered(point.undelivered)
-    random_arrays, random = pack(dict(captured.random), "random")
-    inside_arrays, inside = pack_inside_epochs(captured.inside.until(point.step))
-    arrays |= data_arrays | waiting_arrays | random_arrays | inside_arrays | pack_values(values)
+    """Return the state that is written to a file."""
+    arrays = pack_values(values)
+
+    def packed(content: Any, prefix: str) -> Any:
+        part_arrays, texts = pack(content, prefix)
+        arrays.update(part_arrays)
+        return texts
+
+    undelivered_arrays, undelivered_entries = pack_undelivered(point.undelivered)
+    inside_arrays, inside = pack_inside_epochs(python.inside.until(point.step))
+    arrays |= undelivered_arrays | inside_arrays
     meta = TrainingMeta(
-        callbacks=described,
+        callbacks=packed(list(python.callbacks), "callbacks"),
         cursor=point.position.place(),
-        data=data,
-        undelivered=waiting,
+        data=packed(dict(point.position.data), "data"),
+        undelivered=undelivered_entries,
         stopped=point.stopped,
         logs=plain_logs(point.logs),
         max_lag=point.max_lag,
-        files=[asdict(mark) for mark in captured.files],
+        files=[asdict(mark) for mark in python.files],
         settings=reported.settings,
         configuration=reported.configuration,
         inside=inside,
-        random=random,
-        in_turn=captured.in_turn,
-        attributes=captured.attributes,
-        plan=captured.plan,
-        callback_settings=list(map(dict, captured.callback_settings)),
+        random=packed(dict(python.random), "random"),
+        in_turn=python.in_turn,
+        attributes=python.attributes,
+        plan=python.plan,
+        callback_settings=python.callback_settings,
     )
     return CheckpointState(point.epoch, point.step, arrays, meta.as_json(), fingerprint)
 
@@ -325,32 +324,25 @@ def understood(
 ) -> LoadedCheckpoint:
     """Take a checkpoint apart, or raise CheckpointCorruptError for a part that is invalid.
 
-    `check_data` raises ValueError for a position in the data that is none.
+    `check_data` raises ValueError for an invalid position in the data.
     """
     meta = TrainingMeta.of(state, extent)
     check_values(state.arrays, specs_of(variables))
-    waiting = undelivered(state.arrays, meta.undelivered, variables)
-    data = unpack_dict(state.arrays, meta.data)
+    epochs = undelivered(state.arrays, meta.undelivered, variables)
+    data = _unpack_dict(state.arrays, meta.data)
     try:
         check_data(CursorState(**meta.cursor, data=data))
-        for waits in waiting:
-            check_remembered(waits.snapshot.position)
+        for epoch in epochs:
+            check_remembered(epoch.snapshot.position)
     except ValueError as error:
         raise CheckpointCorruptError(f"its position in the data is invalid: {error}") from error
     files, callbacks = read_marks(meta.files), tuple(unpack(state.arrays, meta.callbacks))
     if not all(isinstance(each, ObjectValue) for each in callbacks):
         raise CheckpointCorruptError("a state of a callback in it is none")
     inside = unpack_inside_epochs(state, meta.inside, variables)
-    random = _random_states(state, meta)
-    parts = (data, waiting, inside, random, meta.attributes)
-    return LoadedCheckpoint(state, meta, files, callbacks, *parts)
-
-
-def _random_states(state: CheckpointState, meta: TrainingMeta) -> Mapping[str, Any]:
-    """Return the states of everybody's random generators, checked."""
-    states = unpack_dict(state.arrays, meta.random, sharing=False)
+    random = _unpack_dict(state.arrays, meta.random, sharing=False)
     try:
-        check_random_states(states)
+        check_random_states(random)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise CheckpointCorruptError(f"its random states are invalid ({error_text(error):.160})") from error
-    return states
+    return LoadedCheckpoint(state, meta, files, callbacks, data, epochs, inside, random)

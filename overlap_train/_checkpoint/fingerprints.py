@@ -1,17 +1,18 @@
-"""What tells one training from another: whom a checkpoint belongs to, and how its training was configured.
+"""What a checkpoint belongs to, and how its training was configured, as texts by name.
 
-A fingerprint has what decides the values in a history, part by part. A training that would go on with another
-one is refused, because its history would hold values of two kinds under one name. What follows the word
-"digest" tells data from other data, and no user.
+A fingerprint describes, part by part, what decides the values in a history. A training with another one is
+refused, because its history would hold values of two kinds under one name. What follows the word "digest" in
+a text tells data apart and is not shown to users.
 
-Settings may differ, and then it is said which. What is compared is how the two trainings began, so that
-nothing that a callback or a schedule has set since counts. Names are compared without the numbers that Keras
-appends to make them unique, and seeds not at all: the states that follow from them are in the checkpoint.
+Settings may differ; the user is told which. They are compared as both trainings began, so that nothing that a
+callback or a schedule has set since counts. Names are compared without the numbers that Keras appends to make
+them unique. Seeds are not compared: the states that follow from them are in the checkpoint.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import types
 import warnings
@@ -24,25 +25,21 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._checkpoint.attributes import rows_that_tell
+from overlap_train._checkpoint.attributes import keras_attributes, sampled_rows
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import stages_of
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
 from overlap_train._support.arguments import array_of
+from overlap_train._support.printing import is_number
 
 __all__ = [
     "describe_configuration",
     "describe_data",
     "describe_sets",
-    "describe_variables",
-    "described",
     "differences",
-    "digest_of",
     "fingerprint",
-    "flat",
     "listed_differences",
-    "numbered",
     "rate_text",
 ]
 
@@ -52,8 +49,6 @@ _LEFT_OUT = frozenset(("build_config", "compile_config", "module", "name", "regi
 _OF_MODEL = frozenset(("input_layers", "layers", "output_layers"))
 _OF_COMPILE = ("auto_scale_loss", "steps_per_execution")
 _PLAIN = (bool, int, float, str, type(None))
-# What Keras sets while it trains.
-_OF_A_RUN = frozenset(("built", "history", "stop_evaluating", "stop_training", "trainable"))
 _RATE = "learning_rate"
 _LONGEST = 100
 _DIGEST = " digest "
@@ -62,94 +57,92 @@ _MOST_SHOWN = 8
 
 def describe_configuration(model: keras.Model) -> dict[str, str]:
     """Return the settings of a compiled model, its layers, its optimizer and its compilation, by name."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras warns of lambdas, which are not stored here
-        labels = _labelled(keras_models.flat_layers(model))
-        names = {layer.name: label for label, layer in labels.items()}
-        for label, layer in labels.items():
+        layers = keras_models.flat_layers(model)
+        labels = _numbered(layer.name for layer in layers)
+        names = {layer.name: label for label, layer in zip(labels, layers, strict=True)}
+        for label, layer in zip(labels, layers, strict=True):
             config = _config_of(layer)
-            found |= flat(label, {"": type(layer).__name__, **_own_settings(layer, config)})
+            texts |= _flat(label, {"": type(layer).__name__, **_own_settings(layer, config)})
             for part in config.get("layers", ()) if isinstance(layer, keras.Model) else ():
                 if isinstance(part, Mapping) and part.get("inbound_nodes"):
-                    called = _plain(_called(part["inbound_nodes"], names))
-                    own = str(part.get("name"))
-                    found[f"{names.get(own, _without_numbers(own))}.inputs"] = _shown(called)
+                    inputs = _as_text(_plain(_inputs(part["inbound_nodes"], names)))
+                    name = str(part.get("name"))
+                    texts[f"{names.get(name, _without_numbers(name))}.inputs"] = inputs
         if isinstance(getattr(model, "optimizer", None), keras.optimizers.Optimizer):
-            found |= flat("optimizer", _config_of(model.optimizer))
+            texts |= _flat("optimizer", _config_of(model.optimizer))
         arguments = keras_copies.compile_arguments(model) or {}
-        found |= flat("compile", {name: arguments.get(name) for name in _OF_COMPILE})
-    return found
+        texts |= _flat("compile", {name: arguments.get(name) for name in _OF_COMPILE})
+    return texts
 
 
-def described(label: str, part: Any) -> dict[str, str]:
+def _describe(label: str, part: Any) -> dict[str, str]:
     """Return what a loss or a metric is, or several: a class and its settings, or the name of a function."""
     if isinstance(part, (keras.losses.Loss, keras.metrics.Metric)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return flat(label, {"": type(part).__name__, **_config_of(part)})
+            return _flat(label, {"": type(part).__name__, **_config_of(part)})
     if isinstance(part, (list, tuple)):
         part = {str(number): each for number, each in enumerate(part, start=1)}
     if isinstance(part, Mapping):
-        return {k: v for name, each in part.items() for k, v in described(f"{label} of {name}", each).items()}
-    return {label: _shown(_plain(part))}
+        texts: dict[str, str] = {}
+        for name, each in part.items():
+            texts |= _describe(f"{label} of {name}", each)
+        return texts
+    return {label: _as_text(_plain(part))}
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str], rate: str | None = None) -> list[str]:
     """Return in words what differs between two descriptions, part by part.
 
-    Of a part that is another, or that only one of them has, no settings are named. `rate` is the learning
+    The settings of a part that is another, or that only one of them has, are left out. `rate` is the learning
     rate with which the training goes on, if that is a number that the checkpoint holds.
     """
     different = [name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)]
-    said = []
+    texts = []
     for name in different:
         old, new = before.get(name), now.get(name)
         if any(name.startswith(f"{other}.") for other in different):
             continue
         if old is None or new is None:
-            said.append(f"{name} is {'new' if old is None else 'missing'} ({_seen(new or old or '')})")
-        elif rate is not None and name.endswith(_RATE) and _is_number(old) and _is_number(new):
+            texts.append(f"{name} is {'new' if old is None else 'missing'} ({_visible(new or old or '')})")
+        elif rate is not None and name.endswith(_RATE) and is_number(old) and is_number(new):
             if new != rate:
-                said.insert(0, f"{name} stays {rate}, as in the checkpoint (given: {new})")
-        elif _seen(old) == _seen(new):
-            said.append(f"{name} is another")
+                texts.insert(0, f"{name} stays {rate}, as in the checkpoint (given: {new})")
+        elif _visible(old) == _visible(new):
+            texts.append(f"{name} is another")
         else:
-            said.append(f"{name} is {_seen(new)} (was {_seen(old)})")
-    return said
+            texts.append(f"{name} is {_visible(new)} (was {_visible(old)})")
+    return texts
 
 
-def listed_differences(said: Sequence[str]) -> str:
-    """Return differences as a message has them: not more than fit."""
-    more = f"; and {len(said) - _MOST_SHOWN} more" if len(said) > _MOST_SHOWN else ""
-    return "; ".join(said[:_MOST_SHOWN]) + more
+def listed_differences(texts: Sequence[str]) -> str:
+    """Return differences as one text, the first ones of many."""
+    more = f"; and {len(texts) - _MOST_SHOWN} more" if len(texts) > _MOST_SHOWN else ""
+    return "; ".join(texts[:_MOST_SHOWN]) + more
 
 
-def _seen(text: str) -> str:
-    """Return what a user is shown of a description."""
+def _visible(text: str) -> str:
+    """Return a description without its digest."""
     return text.split(_DIGEST)[0]
 
 
 def rate_text(model: keras.Model) -> str | None:
     """Return the learning rate of a model's optimizer as configurations show it; None for a schedule."""
     rate = _config_of(model.optimizer).get(_RATE) if model.optimizer is not None else None
-    return _shown(rate) if isinstance(rate, (int, float)) else None
+    return _as_text(rate) if isinstance(rate, (int, float)) else None
 
 
-def _labelled(layers: Iterable[keras.Layer]) -> dict[str, keras.Layer]:
-    """Return layers by names that are the same in every process."""
-    listed = list(layers)
-    return dict(zip(numbered(layer.name for layer in listed), listed, strict=True))
-
-
-def numbered(names: Iterable[str]) -> list[str]:
+def _numbered(names: Iterable[str]) -> list[str]:
     """Return names that are the same in every process: without Keras's numbers, counted from 2 on."""
     count: Counter[str] = Counter()
-    found = []
+    labels = []
     for name in map(_without_numbers, names):
         count[name] += 1
-        found.append(name if count[name] == 1 else f"{name} ({count[name]})")
-    return found
+        labels.append(name if count[name] == 1 else f"{name} ({count[name]})")
+    return labels
 
 
 def _without_numbers(name: str) -> str:
@@ -160,23 +153,22 @@ def _without_numbers(name: str) -> str:
 def _config_of(thing: Any) -> dict[str, Any]:
     try:
         config = thing.get_config()
-    except Exception:  # of a class of the user's, which need not be able to tell
+    except Exception:  # a custom class need not have a config
         return {}
     return dict(config) if isinstance(config, Mapping) else {}
 
 
 def _own_settings(layer: keras.Layer, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a layer is set to, but for the layers in it, which tell it themselves."""
+    """Return the settings of a layer without those of the layers in it, which are described by themselves."""
     left_out = _OF_MODEL if isinstance(layer, keras.Model) else frozenset()
-    found = {name: part for name, part in config.items() if name not in left_out and not _is_layer(part)}
+    settings = {name: part for name, part in config.items() if name not in left_out and not _is_layer(part)}
     policy = getattr(layer, "dtype_policy", None)
-    found["dtype"] = getattr(policy, "name", None)
+    settings["dtype"] = getattr(policy, "name", None)
     if not keras_models.is_stock_method(type(layer)):
-        known = keras_copies.base_attributes() | _OF_A_RUN
         for name, value in vars(layer).items():
-            if not name.startswith("_") and name not in known and isinstance(value, _PLAIN):
-                found.setdefault(name, value)
-    return found
+            if not name.startswith("_") and name not in keras_attributes() and isinstance(value, _PLAIN):
+                settings.setdefault(name, value)
+    return settings
 
 
 def _is_layer(part: Any) -> bool:
@@ -186,17 +178,17 @@ def _is_layer(part: Any) -> bool:
     return isinstance(config, Mapping) and {"name", "trainable"} <= config.keys()
 
 
-def _called(part: Any, names: Mapping[str, str]) -> Any:
-    """Return how a layer is called in a functional model, with layers by the names of `_labelled`."""
+def _inputs(part: Any, names: Mapping[str, str]) -> Any:
+    """Return how a layer is called in a functional model, with the layers' labels as `names`."""
     if isinstance(part, Mapping) and part.get("class_name") == "__keras_tensor__":
         name, *place = part["config"]["keras_history"]
         return [names.get(name, _without_numbers(str(name))), *place]
     if isinstance(part, Mapping):
-        return {key: _called(value, names) for key, value in part.items()}
-    return [_called(each, names) for each in part] if isinstance(part, (list, tuple)) else part
+        return {key: _inputs(value, names) for key, value in part.items()}
+    return [_inputs(each, names) for each in part] if isinstance(part, (list, tuple)) else part
 
 
-def flat(label: str, config: Mapping[str, Any]) -> dict[str, str]:
+def _flat(label: str, config: Mapping[str, Any]) -> dict[str, str]:
     """Return settings by their way through serialised objects, such as `dense.activation`."""
     return dict(_walk(label, {name: part for name, part in config.items() if name not in _LEFT_OUT}))
 
@@ -206,8 +198,8 @@ def _walk(label: str, part: Any) -> Iterator[tuple[str, str]]:
         yield label, "a lambda"
     elif isinstance(part, Mapping) and "class_name" in part and "config" in part:
         config = part["config"]
-        named = isinstance(config, str) and part["class_name"] == "function"
-        yield label, _shown(config if named else part["class_name"])
+        is_function = isinstance(config, str) and part["class_name"] == "function"
+        yield label, _as_text(config if is_function else part["class_name"])
         if isinstance(config, Mapping):
             yield from _walk(label, dict(config))
     elif isinstance(part, Mapping) and all(isinstance(key, str) for key in part):
@@ -215,7 +207,7 @@ def _walk(label: str, part: Any) -> Iterator[tuple[str, str]]:
             if name not in _LEFT_OUT:
                 yield from _walk(f"{label}.{name}" if name else label, inner)
     else:
-        yield label, _shown(_plain(part))
+        yield label, _as_text(_plain(part))
 
 
 def _plain(value: Any) -> Any:
@@ -232,7 +224,7 @@ def _plain(value: Any) -> Any:
     return str(getattr(kind, "__name__", kind))
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """Return a setting as a message shows it, of bounded length; a digest tells long ones apart."""
     if isinstance(value, float):
         return f"{value:.7g}"
@@ -243,48 +235,39 @@ def _shown(value: Any) -> str:
     return f"{text[: _LONGEST // 2]}…{_DIGEST}{digest[:8]}"
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
     """Describe what a checkpoint belongs to: the model, what it is compiled with, and the data."""
     arguments = keras_copies.compile_arguments(model) or {}
     metrics = [part for metric in model.metrics for part in getattr(metric, "metrics", [metric])]
     weighted = keras.tree.flatten(arguments.get("weighted_metrics") or [])
     return {
-        **describe_variables(model.variables),
+        **_describe_variables(model.variables),
         "optimizer": type(model.optimizer).__name__,
-        **described("loss", model.loss),
-        **flat("compile", {"loss_weights": arguments.get("loss_weights")}),
-        **_described_metrics("metric", metrics),
-        **_described_metrics("weighted metric", weighted),  # which a history calls as if they were not
-        **_described_feed(feed),
+        **_describe("loss", model.loss),
+        **_flat("compile", {"loss_weights": arguments.get("loss_weights")}),
+        **_describe_metrics("metric", metrics),
+        **_describe_metrics("weighted metric", weighted),  # which a history calls as if they were not
+        **_describe_feed(feed),
     }
 
 
-def describe_variables(variables: Iterable[Any]) -> dict[str, str]:
+def _describe_variables(variables: Sequence[Any]) -> dict[str, str]:
     """Return the shape and dtype of each of Keras's variables, by its path."""
-    listed = list(variables)
-    shapes = ["x".join(map(str, variable.shape)) or "scalar" for variable in listed]
-    names = numbered(variable.path for variable in listed)
-    return {n: f"{s} {v.dtype}" for n, s, v in zip(names, shapes, listed, strict=True)}
+    shapes = ["x".join(map(str, variable.shape)) or "scalar" for variable in variables]
+    names = _numbered(variable.path for variable in variables)
+    return {n: f"{s} {v.dtype}" for n, s, v in zip(names, shapes, variables, strict=True)}
 
 
 def describe_sets(sets: Mapping[str, Any]) -> dict[str, str]:
     """Describe each validation set, by name: which part of it is used when, and its data."""
-    found: dict[str, str] = {}
-    for name, chosen in sets.items():
+    texts: dict[str, str] = {}
+    for name, validation_set in sets.items():
         label = f"validation data {name!r}" if name else "validation data"
-        freq = chosen.freq if isinstance(chosen.freq, int) else np.asarray(chosen.freq).tolist()
-        found |= describe_data(label, chosen.data)
-        found[f"{label}.freq"] = str(freq)
-        found |= {f"{label}.{part}": str(getattr(chosen, part)) for part in ("steps", "batch_size")}
-    return found
+        freq = validation_set.freq
+        texts |= describe_data(label, validation_set.data)
+        texts[f"{label}.freq"] = str(freq if isinstance(freq, int) else np.asarray(freq).tolist())
+        texts |= {f"{label}.{part}": str(getattr(validation_set, part)) for part in ("steps", "batch_size")}
+    return texts
 
 
 def describe_data(label: str, data: Any) -> dict[str, str]:
@@ -294,44 +277,46 @@ def describe_data(label: str, data: Any) -> dict[str, str]:
     that they were made from. Data made by Python has nothing to be told apart by but its class and length.
     """
     leaves = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(data))
-    parts = [_leaf(leaf) for leaf in leaves if leaf is not None]
-    kinds, shown = dict.fromkeys(kind for kind, _, _ in parts), [text for _, text, _ in parts]
     places = [leaf is not None for leaf in leaves]
+    kinds, elements, arrays = zip(*(_leaf(leaf) for leaf in leaves if leaf is not None), strict=True)
     return {
-        label: " and ".join(kinds),
-        f"{label}.elements": " and ".join(shown),
-        f"{label}.content": f"{digest_of(array for _, _, arrays in parts for array in arrays)} {places}",
+        label: " and ".join(dict.fromkeys(kinds)),
+        f"{label}.elements": " and ".join(elements),
+        f"{label}.content": f"{_digest_of(itertools.chain(*arrays))} {places}",
     }
 
 
-def digest_of(arrays: Iterable[npt.NDArray[Any]]) -> str:
-    """Return what tells arrays from others, by their rows or by some of many."""
+def _digest_of(arrays: Iterable[npt.NDArray[Any]]) -> str:
+    """Return a digest of arrays: of their rows, or of some of many."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.shape} {array.dtype}".encode())
-        digest.update(_content(rows_that_tell(array)))
+        digest.update(_content(sampled_rows(array)))
     return f" digest {digest.hexdigest()[:16]}"
 
 
-def _described_feed(feed: Feed) -> dict[str, str]:
+def _describe_feed(feed: Feed) -> dict[str, str]:
     """Return what tells training data from other data.
 
-    Names do not, of which a pipeline holds those of its files: they may lie elsewhere in the next run.
+    Text in a pipeline does not: it may be the names of its files, which may lie elsewhere in the next run.
     """
-    found = {
+    texts = {
         f"training data.{name}" if name else "training data": text for name, text in feed.describe().items()
     }
-    if feed.made_of is not None:
-        arrays = _sources(feed.made_of)
-        numbers = (np.zeros(array.shape, bool) if array.dtype.hasobject else array for array in arrays)
-        found["training data.content"] = digest_of(numbers)
-    return found
+    dataset = feed.made_of
+    if dataset is not None:
+        # Neither an endless pipeline nor one of unknown length has a number of batches.
+        if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+            texts["training data.batches"] = "endless"
+        numbers = (np.zeros(a.shape, bool) if a.dtype.hasobject else a for a in _sources(dataset))
+        texts["training data.content"] = _digest_of(numbers)
+    return texts
 
 
-def _described_metrics(label: str, metrics: Sequence[Any]) -> dict[str, str]:
-    names = numbered(f"{label} {getattr(metric, 'name', metric)}" for metric in metrics)
+def _describe_metrics(label: str, metrics: Sequence[Any]) -> dict[str, str]:
+    names = _numbered(f"{label} {getattr(metric, 'name', metric)}" for metric in metrics)
     pairs = zip(names, metrics, strict=True)
-    return {k: v for name, metric in pairs for k, v in described(name, metric).items()}
+    return {k: v for name, metric in pairs for k, v in _describe(name, metric).items()}
 
 
 def _leaf(leaf: Any) -> tuple[str, str, list[npt.NDArray[Any]]]:

@@ -23,6 +23,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +60,7 @@ class Entry(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a directory says of the training that writes there, or wrote there last."""
+    """The training that writes into a directory, or wrote there last."""
 
     id: str
     batch_by_batch: bool  # whether its callbacks listen to the batches of validations
@@ -70,7 +71,7 @@ class Run(NamedTuple):
 
     @classmethod
     def begin(cls, *, batch_by_batch: bool) -> Run:
-        """Returns a run with an id that no other has."""
+        """Return a run with an id that no other has."""
         return cls(secrets.token_hex(8), batch_by_batch)
 
 
@@ -81,7 +82,7 @@ class RunDirectory:
         self.path = Path(os.path.abspath(directory)) / "evaluator"
 
     def make(self) -> None:
-        """Makes the folder, or raises CheckpointError."""
+        """Make the folder, or raise CheckpointError."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -89,50 +90,47 @@ class RunDirectory:
             raise CheckpointError(f"{self.path} cannot be made for the evaluator: {reason}.") from error
 
     def entries(self, *kinds: str) -> list[Entry]:
-        """Returns the files of some kinds, by their numbers."""
+        """Return the files of some kinds, by their numbers."""
         matches = filter(None, map(_NAME.fullmatch, os.listdir(self.path)))
-        found = [Entry(m[1], int(m[2]), int(m[3]), m[4]) for m in matches if m[1] in kinds]
-        return sorted(found, key=lambda entry: entry.number)
+        entries = [Entry(m[1], int(m[2]), int(m[3]), m[4]) for m in matches if m[1] in kinds]
+        return sorted(entries, key=lambda entry: entry.number)
 
     def write(self, entry: Entry, state: CheckpointState) -> None:
-        """Writes a file atomically, or raises OSError."""
-        meta = {**state.meta, "file": entry.name}
-        self._write(
-            entry.name, CheckpointState(state.epoch, state.step, state.arrays, meta, state.fingerprint)
-        )
+        """Write a file atomically, or raise OSError."""
+        self._write(entry.name, replace(state, meta={**state.meta, "file": entry.name}))
 
     def answer(self, entry: Entry, results: Mapping[str, Any], error: str | None) -> None:
-        """Writes what came of weights, atomically, or raises OSError."""
+        """Write the results for weights, atomically, or raise OSError."""
         meta = {"results": dict(results), "error": error}
         self.write(entry._replace(kind="result"), CheckpointState(entry.epoch, 0, meta=meta))
 
     def read(self, entry: Entry) -> CheckpointState:
-        """Reads a file and verifies every byte of it, or raises CheckpointError."""
+        """Read a file and verify every byte of it, or raise CheckpointError."""
         state = container.read(self.path / entry.name)
         if state.meta.get("file") != entry.name:
             raise CheckpointCorruptError(f"{self.path / entry.name} is the file of another validation.")
         return state
 
     def remove(self, *entries: Entry) -> None:
-        """Deletes files; one that cannot be deleted now is deleted with later ones."""
+        """Delete files; one that cannot be deleted now is deleted with later ones."""
         for entry in entries:
             with contextlib.suppress(OSError):
                 os.unlink(self.path / entry.name)
 
     def remove_leftovers(self) -> None:
-        """Deletes what a kill has left half written."""
+        """Delete files that a kill has left half written."""
         for path in self.path.iterdir():
             if _LEFTOVER.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
     def write_run(self, run: Run) -> None:
-        """Says which run writes here, or raises OSError."""
+        """Write which run writes here, or raise OSError."""
         arrays = {f"weights/{i}": array for i, array in enumerate(run.weights)}
         meta = {**run._asdict(), "epochs": list(run.epochs), "weights": len(arrays)}
         self._write("run.otck", CheckpointState(0, 0, arrays, meta))
 
     def read_run(self) -> Run | None:
-        """Returns which run writes or wrote here, or None; raises CheckpointError if that is damaged."""
+        """Return the run that writes or wrote here, or None; raise CheckpointError if that is damaged."""
         path = self.path / "run.otck"
         if not path.exists():
             return None
@@ -149,24 +147,24 @@ class RunDirectory:
 
 
 class Sign(Closing):
-    """Says each second, on a thread of its own, that this process lives; and sees whether the other does."""
+    """Says each second, on a thread of its own, that this process lives, and sees whether the other does."""
 
-    def __init__(self, directory: RunDirectory, own: str, other: str) -> None:
-        self._own, self._other = directory.path / f"{own}.sign", directory.path / f"{other}.sign"
+    def __init__(self, directory: RunDirectory, name: str, other: str) -> None:
+        self._path, self._other = directory.path / f"{name}.sign", directory.path / f"{other}.sign"
         self._last = self._read()  # which may be of a process that is gone
-        self._seen_s = 0.0
+        self._changed_s = 0.0
         self._over = threading.Event()
-        self._thread = start(threading.Thread(target=self._beat, name=f"overlap-{own}-sign", daemon=True))
+        self._thread = start(threading.Thread(target=self._beat, name=f"overlap-{name}-sign", daemon=True))
 
     def seen_s(self) -> float:
-        """Returns when the other's sign was last seen to change, by `time.monotonic()`; 0 if never."""
+        """Return when the other's sign was last seen to change, by `time.monotonic()`; 0 if never."""
         text = self._read()
         if text not in (self._last, b""):
-            self._last, self._seen_s = text, time.monotonic()
-        return self._seen_s
+            self._last, self._changed_s = text, time.monotonic()
+        return self._changed_s
 
     def close(self) -> None:
-        """Ends the thread. Idempotent."""
+        """End the thread. Idempotent."""
         self._over.set()
         self._thread.join()
 
@@ -180,12 +178,12 @@ class Sign(Closing):
         name, beats = secrets.token_hex(8), 0
         while not (beats and self._over.wait(_BEAT_S)):
             with contextlib.suppress(OSError):  # the disk may be full now and not later
-                replace_content(self._own, f"{name} {beats}\n")
+                replace_content(self._path, f"{name} {beats}\n")
             beats += 1
 
 
 def backing_off() -> Callable[[bool], float]:
-    """Returns what says how long to wait before the next look at a directory."""
+    """Return a function that returns how long to wait before the next look at a directory."""
     wait_s = _SHORTEST_S
 
     def next_s(happened: bool) -> float:

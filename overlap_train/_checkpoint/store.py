@@ -18,10 +18,10 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState, explain, sync, sync_directory
-from overlap_train._support.arguments import require_count, require_path
 from overlap_train._support.closing import Closing
 from overlap_train._support.files import IrregularFileError, Replacement, open_lock, open_regular, try_lock
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
@@ -44,11 +44,11 @@ class DirectoryLock:
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock; does nothing if it is held already.
+        """Take the lock, unless this object holds it.
 
-        One whose file was deleted or replaced since, with its directory or alone, keeps nobody out any more
-        and is taken again. CheckpointError means that another store holds it, or that something that is no
-        lock lies in its place; OSError that the lock file cannot be made.
+        A lock whose file was deleted or replaced since, with its directory or alone, keeps nobody out any
+        more and is taken again. CheckpointError means that another store holds it, or that something that is
+        no lock lies in its place; OSError that the lock file cannot be made.
         """
         path = self._directory / ".lock"
         if self._descriptor is not None:
@@ -60,13 +60,13 @@ class DirectoryLock:
         except IrregularFileError as error:
             raise CheckpointError(_not_a_lock(path, str(error))) from error
         try:
-            self._require_own(path, descriptor)
+            _require_lock_file(path, descriptor)
             self._lock(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
-        _held.add(self)
+        _locks.add(self)
 
     def release(self) -> None:
         """Give the lock back; may be called again."""
@@ -74,17 +74,9 @@ class DirectoryLock:
         if descriptor is not None:
             os.close(descriptor)
 
-    @staticmethod
-    def _require_own(path: Path, descriptor: int) -> None:
-        if os.fstat(descriptor).st_nlink > 1:
-            raise CheckpointError(_not_a_lock(path, "the file has another name too"))
-        content = os.pread(descriptor, _LONGEST_CONTENT + 1, 0)
-        if len(content) > _LONGEST_CONTENT or not (content.strip(b"\0 \r\n") or b"0").isdigit():
-            raise CheckpointError(_not_a_lock(path, "it holds something else than the number of a process"))
-
     def _lock(self, descriptor: int) -> None:
         try:
-            locked = try_lock(descriptor)
+            is_free = try_lock(descriptor)
         except OSError as error:
             if error.errno not in _NO_LOCKS_HERE:
                 raise
@@ -94,8 +86,8 @@ class DirectoryLock:
                 RuntimeWarning,
                 stacklevel=5,
             )
-            locked = True
-        if not locked:
+            is_free = True
+        if not is_free:
             holder = os.pread(descriptor, _LONGEST_CONTENT, 0).decode("ascii", "replace").strip() or "unknown"
             raise CheckpointError(
                 f"Another training (process {holder}) writes its checkpoints into {self._directory}. Wait "
@@ -118,6 +110,14 @@ def _is_at(path: Path, descriptor: int) -> bool:
     return False
 
 
+def _require_lock_file(path: Path, descriptor: int) -> None:
+    if os.fstat(descriptor).st_nlink > 1:
+        raise CheckpointError(_not_a_lock(path, "the file has another name too"))
+    content = os.pread(descriptor, _LONGEST_CONTENT + 1, 0)
+    if len(content) > _LONGEST_CONTENT or not (content.strip(b"\0 \r\n") or b"0").isdigit():
+        raise CheckpointError(_not_a_lock(path, "it holds something else than the number of a process"))
+
+
 def _not_a_lock(path: Path, reason: str) -> str:
     return (
         f"{path} is not the lock of a training's checkpoints: {reason}. Look at it and delete it, or give "
@@ -125,12 +125,12 @@ def _not_a_lock(path: Path, reason: str) -> str:
     )
 
 
-_held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+_locks: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
     """Close a forked child's copies, with which an orphaned worker would hold a dead run's lock."""
-    for lock in list(_held):
+    for lock in list(_locks):
         lock.release()
 
 
@@ -155,8 +155,8 @@ class CheckpointStore(Closing):
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
         """Neither read nor make anything before the first use; `keep` is how many checkpoints stay."""
-        self._directory = require_path("directory", directory)
-        self._keep = require_count("keep", keep, minimum=1)
+        self._directory = Path(directory)
+        self._keep = keep
         self._lock = DirectoryLock(self._directory)
         self._damaged: set[Path] = set()
 
@@ -175,7 +175,7 @@ class CheckpointStore(Closing):
         return tuple(path for _, path in sorted(numbered))
 
     def acquire(self) -> None:
-        """Make the directory and lock it until `close`; does nothing if that is done.
+        """Make the directory and lock it until `close`, unless it is locked already.
 
         CheckpointError: another training holds it, it cannot be made, or no number is left in it.
         """
@@ -201,7 +201,9 @@ class CheckpointStore(Closing):
         self.acquire()
         path = self._next_path()
         try:
-            self._remove_leftovers()
+            for leftover in self._directory.iterdir():  # of a crash; with the lock, nobody else is writing
+                if _LEFTOVER.fullmatch(leftover.name):
+                    os.unlink(leftover)
             self._write(path, pieces)
         except OSError as error:
             raise CheckpointError(self._cannot_write(path, pieces, error)) from error
@@ -209,40 +211,42 @@ class CheckpointStore(Closing):
         self._prune()
         return path
 
-    def load_latest(
-        self, check: Callable[[CheckpointState], None] = lambda state: None
-    ) -> CheckpointState | None:
-        """Return the newest sound checkpoint, or None where there is none; warn of damaged ones.
+    def load_latest(self, check: Callable[[CheckpointState], Any] = lambda state: state) -> Any:
+        """Return what `check` returns for the newest sound checkpoint; None where there is no checkpoint.
 
-        `check` raises CheckpointCorruptError for a state that is invalid to the training that wants it, which
-        is then passed over too, and CheckpointMismatchError for that of another training, which ends the
-        search. If all are damaged, that is a CheckpointCorruptError; a directory or a checkpoint that may be
-        sound and cannot be read is a CheckpointError.
+        Warns of damaged ones. `check` raises CheckpointCorruptError for a state that is invalid to the
+        training that wants it, which is then passed over too, and CheckpointMismatchError for that of another
+        training, which ends the search. If all are damaged, that is a CheckpointCorruptError; a directory or
+        a checkpoint that may be sound and cannot be read is a CheckpointError.
         """
         reasons: dict[Path, str] = {}
-        left = list(self.paths)
-        while left:
-            path = left.pop()
+        paths = list(self.paths)
+        while paths:
+            path = paths.pop()
             try:
-                state = container.read(path)
-                check(state)
+                content = check(container.read(path))
             except CheckpointMismatchError:
                 raise
             except CheckpointError as error:
                 if path not in self.paths:  # deleted since they were listed, because newer ones were saved
-                    reasons, left = {}, list(self.paths)
+                    reasons, paths = {}, list(self.paths)
                     continue
                 if not isinstance(error, CheckpointCorruptError):
                     raise
                 self._damaged.add(path)
                 reasons[path] = str(error.__cause__ or error)
                 continue
-            self._tell_passed_over(path, reasons)
-            return state
+            if reasons:
+                warnings.warn(
+                    f"Resuming from {path}, because newer checkpoints cannot be used ({_in_words(reasons)}).",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            return content
         if reasons:
             raise CheckpointCorruptError(
                 f"None of the {len(reasons)} checkpoints in {self._directory} can be used "
-                f"({_told_of(reasons)}). Put a sound one there, or give another directory to start afresh."
+                f"({_in_words(reasons)}). Put a sound one there, or give another directory to start afresh."
             )
         return None
 
@@ -278,12 +282,6 @@ class CheckpointStore(Closing):
                 os.close(descriptor)
         sync_directory(self._directory)
 
-    def _remove_leftovers(self) -> None:
-        """Delete what earlier crashes left; while this store has the lock, nobody else is writing."""
-        for path in self._directory.iterdir():
-            if _LEFTOVER.fullmatch(path.name):
-                os.unlink(path)
-
     def _prune(self) -> None:
         """Delete all that are older than the oldest to be kept; damaged ones do not count as kept."""
         paths = self.paths
@@ -312,16 +310,8 @@ class CheckpointStore(Closing):
             "are free. Older checkpoints are as before."
         )
 
-    def _tell_passed_over(self, path: Path, reasons: Mapping[Path, str]) -> None:
-        if reasons:
-            warnings.warn(
-                f"Resuming from {path}, because newer checkpoints cannot be used ({_told_of(reasons)}).",
-                RuntimeWarning,
-                stacklevel=3,
-            )
 
-
-def _told_of(reasons: Mapping[Path, str]) -> str:
+def _in_words(reasons: Mapping[Path, str]) -> str:
     """Return what is wrong with which files, each reason once."""
     files: dict[str, list[str]] = {}
     for path, reason in reasons.items():

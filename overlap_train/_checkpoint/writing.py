@@ -38,13 +38,13 @@ from overlap_train._support.threads import in_background
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
-__all__ = ["ALL_VARIABLES", "VALIDATED", "CheckpointWriter"]
+__all__ = ["ALL_VARIABLES", "VALIDATION_PASSES", "CheckpointWriter"]
 
-# Under this name it is told which variables there are, in their order.
+# The part of the fingerprint that says which variables there are, in their order.
 ALL_VARIABLES = "the order and number of all variables"
 
-# Under this name the passes over the validation data are kept with the position in the training data.
-VALIDATED = "validated"
+# The name, in the position in the training data, of the passes over the validation data.
+VALIDATION_PASSES = "validated"
 
 
 class Passes(Protocol):
@@ -53,16 +53,16 @@ class Passes(Protocol):
     def standing(self) -> dict[str, Any]:
         """Return how far, in values for a checkpoint."""
 
-    def go_on(self, stood: Any) -> None:
+    def go_on(self, standing: Any, /) -> None:
         """Draw as far as another process had."""
 
 
 class CheckpointWriter(Closing):
     """Writes the checkpoints of one `fit`, into a directory that it locks. Belongs to the training thread.
 
-    `trained_by` returns the function that trains; `start` notes it, and behind another one nothing is
-    written. `say` gets what no checkpoint will hold, `record` the span of each write, on the thread that
-    writes.
+    `trained_by` returns the function that trains; once it is another than at the start, nothing more is
+    written. `say` gets messages about what no checkpoint will hold. `record` gets the span of each write, on
+    the thread that writes.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class CheckpointWriter(Closing):
     ) -> None:
         self._policy = policy
         self._variables = variables
+        self._handles = {id(handle) for variable in variables.variables for handle in variable.handles}
         specs = [f"{shape} {dtype}" for shape, dtype in specs_of(variables)]
         digest = hashlib.sha256(repr([*belongs_to, *specs]).encode()).hexdigest()
         self._fingerprint = {**belongs_to, ALL_VARIABLES: f" digest {digest[:16]}"}
@@ -90,7 +91,7 @@ class CheckpointWriter(Closing):
         self._inside: Callable[[], InsideEpochs] = InsideEpochs
         self._plan: Callable[[], str] = str
         self._passes: Passes | None = None
-        self._passed: dict[str, Any] = {}
+        self._standing: dict[str, Any] = {}  # of the passes
         self._lags: tuple[int, ...] = ()
         self._files: dict[int, str] = {}
         self._settings = Settings(())
@@ -103,17 +104,17 @@ class CheckpointWriter(Closing):
         self._store.acquire()
 
     def watch(self, inside: Callable[[], InsideEpochs]) -> None:
-        """Take what tells how the validations inside epochs stand."""
+        """Take the function that returns how the validations inside epochs stand."""
         self._inside = inside
 
     def watch_plan(self, plan: Callable[[], str]) -> None:
-        """Take what tells how the steps are computed."""
+        """Take the function that returns how the steps are computed."""
         self._plan = plan
 
     def watch_passes(self, passes: Passes) -> None:
-        """Take what tells how far the validation data has been drawn; nothing has been."""
+        """Take the passes over the validation data, from which nothing has been drawn yet."""
         self._passes = passes
-        self._passed = passes.standing()
+        self._note_passes()
 
     def steps_left(self, step: int) -> int | None:
         """Return how many steps may follow `step` before a checkpoint is due; None if any."""
@@ -123,7 +124,7 @@ class CheckpointWriter(Closing):
     def due_inside(self, step: int) -> bool:
         """Whether a checkpoint inside an epoch is due after `step` steps."""
         every = self._policy.every_steps
-        return every is not None and step // every > self._written_step // every and self._waited()
+        return every is not None and step // every > self._written_step // every and self._is_interval_over()
 
     def inside(
         self,
@@ -135,7 +136,7 @@ class CheckpointWriter(Closing):
 
         A CheckpointError says that an earlier one could not be.
         """
-        if not point.undelivered:  # of which the oldest, which will be validated again, may have drawn
+        if not point.undelivered:  # the oldest, which will be validated again, may have drawn already
             self._note_passes()
         if point.step != self._written_step:
             self._submit(point, values, callbacks)
@@ -157,15 +158,15 @@ class CheckpointWriter(Closing):
         self._lags = (*self._lags[-1:], point.max_lag)
         # A checkpoint inside a later epoch holds the snapshot of this one.
         newer = point.step > self._written_step
-        due = newer and self._deliveries % self._policy.every_epochs == 0 and self._waited()
+        due = newer and self._deliveries % self._policy.every_epochs == 0 and self._is_interval_over()
         if due or last:
             self._submit(point, values, callbacks)
 
     def _note_passes(self) -> None:
         if self._passes is not None:
-            self._passed = self._passes.standing()
+            self._standing = self._passes.standing()
 
-    def _waited(self) -> bool:
+    def _is_interval_over(self) -> bool:
         """Whether the last checkpoint was long enough ago."""
         every_s = self._policy.every_s
         return every_s is None or time.monotonic() - self._written_s >= every_s
@@ -178,26 +179,25 @@ class CheckpointWriter(Closing):
     ) -> None:
         self._written_s, self._written_step = time.monotonic(), point.step
         self.wait()
-        if self._trains_otherwise():
+        if self._is_recompiled():
             return
-        if self._passed:
-            data = {**point.position.data, VALIDATED: self._passed}
+        if self._standing:
+            data = {**point.position.data, VALIDATION_PASSES: self._standing}
             point = replace(point, position=replace(point.position, data=data))
-        known = {id(handle) for variable in self._variables.variables for handle in variable.handles}
-        captured = PythonState(
-            self._captured(callbacks),
-            mark_files(self._files),
-            random_states(known),
-            not any(self._lags),
-            self._inside(),
-            self._attributes.changed() if self._attributes is not None else {},
-            self._settings.noted(),
-            self._plan(),
+        python = PythonState(
+            callbacks=self._captured(callbacks),
+            files=mark_files(self._files),
+            random=random_states(self._handles),
+            in_turn=not any(self._lags),
+            inside=self._inside(),
+            attributes=self._attributes.changed() if self._attributes is not None else {},
+            callback_settings=self._settings.records(),
+            plan=self._plan(),
         )
-        write = functools.partial(self._write, point, values, captured)
+        write = functools.partial(self._write, point, values, python)
         self._writing = in_background(write, "overlap-checkpoint", daemon=True)
 
-    def _trains_otherwise(self) -> bool:
+    def _is_recompiled(self) -> bool:
         """Whether a callback has compiled the model since the training began.
 
         No file holds what is compiled, and a resumed fit calls that hook again only if it begins before it.
@@ -211,10 +211,10 @@ class CheckpointWriter(Closing):
         return self._ceased
 
     def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[ObjectValue, ...]:
-        """Return what callbacks remember; says once of each attribute that no checkpoint holds it."""
-        listed = list(callbacks)
-        states = capture_all(listed)
-        self._say_unstored(states, listed)
+        """Return what callbacks remember; name each attribute that no checkpoint holds, once."""
+        callbacks = list(callbacks)
+        states = capture_all(callbacks)
+        self._say_unstored(states, callbacks)
         return states
 
     def _say_unstored(
@@ -236,23 +236,22 @@ class CheckpointWriter(Closing):
             writing.result()
 
     def close(self) -> None:
-        """Let the writer finish and unlocks the directory. Idempotent."""
+        """Let the writer finish and unlock the directory. Idempotent."""
         if self._writing is not None and self._writing.exception() is not None:
             warnings.warn(str(self._writing.exception()), RuntimeWarning, stacklevel=2)
         self._writing = None
         self._store.close()
 
     def close_now(self) -> None:
-        """Leave the writer alone, which unlocks the directory at its end."""
+        """Return at once; the directory is unlocked when the writer has finished."""
         if self._writing is None:
             self._store.close()
         else:
             self._writing.add_done_callback(lambda _: self._store.close())
 
-    def _write(self, point: StartPoint, values: Values, captured: PythonState) -> Path:
+    def _write(self, point: StartPoint, values: Values, python: PythonState) -> Path:
         start_s, thread = time.monotonic(), threading.current_thread().name
-        sync_files(captured.files)
-        written = as_checkpoint(point, values, captured, self._reported, self._fingerprint)
-        path = self._store.save(written)
+        sync_files(python.files)
+        path = self._store.save(as_checkpoint(point, values, python, self._reported, self._fingerprint))
         self._record(Span("checkpoint", thread, start_s, time.monotonic(), step=point.step))
         return path

@@ -1,7 +1,7 @@
 """Random generators of Python and NumPy: their states, taken and put back.
 
-A state says all that comes next. It is put back into the generator that is there, so that whoever shares it
-goes on with it, too.
+A state decides all that comes next. It is put back into the generator that is there, so that whatever shares
+that generator goes on with it too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from overlap_train._keras.randomness import (
 )
 
 __all__ = [
-    *("GeneratorValue", "copied_generator", "is_generator", "made_generator", "require_state"),
+    *("GeneratorValue", "copy_generator", "is_generator", "make_generator", "require_state"),
     *("set_generator", "takes_state"),
 ]
 
@@ -42,36 +42,32 @@ def is_generator(value: Any) -> bool:
     return type(value) in kinds or type(value) in _BITS.values()
 
 
-def copied_generator(value: Any) -> GeneratorValue:
+def copy_generator(value: Any) -> GeneratorValue:
     """Return the state of a generator; nothing of it is shared."""
     kind = type(value)
     if kind is random.Random:
         return GeneratorValue("Random", value.getstate())
     if kind is np.random.RandomState:
-        return GeneratorValue("RandomState", _copied_state(value.get_state(legacy=False)))
+        return GeneratorValue("RandomState", _copy_state(value.get_state(legacy=False)))
     bits = value.bit_generator if kind is np.random.Generator else value
-    seeds = getattr(bits, "seed_seq", None)
-    known = type(seeds) is np.random.SeedSequence and _is_short(seeds)
-    state = {"bits": _copied_state(bits.state), "seeds": _sequence(seeds) if known else None}
-    return GeneratorValue(kind.__name__, state)
+    return GeneratorValue(kind.__name__, {"bits": _copy_state(bits.state), "seeds": _seeds_of(bits)})
 
 
-def made_generator(value: GeneratorValue) -> Any:
+def make_generator(value: GeneratorValue) -> Any:
     """Return a generator with a state; raise what `require_state` raises."""
     kind, state = value.kind, value.state
     require_state(value)
     if kind == "Random":
-        made = random.Random()
-        made.setstate(state)
-        return made
-    if kind == "RandomState":
-        legacy = np.random.RandomState(_BITS[state["bit_generator"]]())
-        legacy.set_state(_copied_state(state))
-        return legacy
-    made_of, seeds = _BITS[state["bits"]["bit_generator"]], state["seeds"]
-    bits = made_of() if seeds is None else made_of(np.random.SeedSequence(**seeds))
-    bits.state = _copied_state(state["bits"])
-    return np.random.Generator(bits) if kind == "Generator" else bits
+        generator: Any = random.Random()
+    elif kind == "RandomState":
+        generator = np.random.RandomState(_BITS[state["bit_generator"]]())
+    else:
+        seeds = None if state["seeds"] is None else np.random.SeedSequence(**state["seeds"])
+        generator = _BITS[state["bits"]["bit_generator"]](seeds)
+        if kind == "Generator":
+            generator = np.random.Generator(generator)
+    set_generator(generator, value)
+    return generator
 
 
 def require_state(value: GeneratorValue) -> None:
@@ -91,28 +87,19 @@ def require_state(value: GeneratorValue) -> None:
             require_seeds(state["seeds"])
 
 
-def _is_short(seeds: np.random.SeedSequence) -> bool:
-    """Whether a sequence of seeds is one that a file may hold."""
-    try:
-        require_seeds(_sequence(seeds))
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
 def takes_state(live: Any, value: GeneratorValue) -> bool:
-    """Whether a generator can be given a state: it is of the same kind, and spawns what that one would."""
+    """Whether a generator can be given a state: it is of the same kind, and would spawn the same children."""
     if not is_generator(live):
         return False
-    now = copied_generator(live)
-    if now.kind != value.kind:
-        return False
-    if value.kind == "Random":
-        return True
+    present, state = copy_generator(live), value.state
+    if present.kind != value.kind or value.kind == "Random":
+        return present.kind == value.kind
     if value.kind == "RandomState":
-        return bool(now.state["bit_generator"] == value.state["bit_generator"])
-    alike = now.state["bits"]["bit_generator"] == value.state["bits"]["bit_generator"]
-    return bool(alike and _spawn_alike(now, value))
+        return bool(present.state["bit_generator"] == state["bit_generator"])
+    if present.state["bits"]["bit_generator"] != state["bits"]["bit_generator"]:
+        return False
+    seeds = state["seeds"]
+    return seeds is None or not seeds["n_children_spawned"] or bool(present.state["seeds"] == seeds)
 
 
 def set_generator(live: Any, value: GeneratorValue) -> None:
@@ -121,35 +108,34 @@ def set_generator(live: Any, value: GeneratorValue) -> None:
     if value.kind == "Random":
         live.setstate(value.state)
     elif value.kind == "RandomState":
-        live.set_state(_copied_state(value.state))
+        live.set_state(_copy_state(value.state))
     else:
         bits = live.bit_generator if value.kind == "Generator" else live
-        bits.state = _copied_state(value.state["bits"])
+        bits.state = _copy_state(value.state["bits"])
 
 
-def _spawn_alike(now: GeneratorValue, value: GeneratorValue) -> bool:
-    """Whether what a generator spawns next is what it spawned next then."""
-    ours, theirs = now.state["seeds"], value.state["seeds"]
-    return theirs is None or not theirs["n_children_spawned"] or _same(ours, theirs)
-
-
-def _same(first: Any, second: Any) -> bool:
-    return first is not None and dict(first) == dict(second)
-
-
-def _sequence(seeds: Any) -> dict[str, Any]:
+def _seeds_of(bits: Any) -> dict[str, Any] | None:
+    """Return what decides the children that a generator spawns; None if no file may hold that."""
+    seeds = getattr(bits, "seed_seq", None)
+    if type(seeds) is not np.random.SeedSequence:
+        return None
     entropy = seeds.entropy
-    return {
+    content = {
         "entropy": None if entropy is None else np.asarray(entropy, object).tolist(),
         "spawn_key": tuple(int(key) for key in seeds.spawn_key),
         "pool_size": seeds.pool_size,
         "n_children_spawned": seeds.n_children_spawned,
     }
+    try:
+        require_seeds(content)
+    except (TypeError, ValueError):  # longer than a file may hold
+        return None
+    return content
 
 
-def _copied_state(state: Any) -> Any:
+def _copy_state(state: Any) -> Any:
     if isinstance(state, np.ndarray):
         return state.copy()
     if isinstance(state, dict):
-        return {name: _copied_state(part) for name, part in state.items()}
+        return {name: _copy_state(part) for name, part in state.items()}
     return int(state) if isinstance(state, np.integer) else state

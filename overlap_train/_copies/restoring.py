@@ -1,23 +1,24 @@
 """Copies put back where they were.
 
 Lists, dicts, sets, deques, arrays, variables, generators and objects that are still in their places are
-changed themselves, so that whoever shares them sees it. Where none is, a new one is made, except for
-variables and objects: the file does not say how. What several names hold in common stays in common.
+changed in place, so that all that share them see it. Where none is, a new one is made, except for variables
+and objects: the file does not say how. A value that several names share stays shared.
 """
 
 from __future__ import annotations
 
 import collections
 import enum
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from overlap_train._copies.generators import GeneratorValue, made_generator, set_generator, takes_state
+from overlap_train._copies.generators import GeneratorValue, make_generator, set_generator, takes_state
 from overlap_train._copies.values import (
+    GET_STATE,
     SIMPLE,
-    SPOKEN,
     Copier,
     Foreign,
     NotPlainError,
@@ -26,10 +27,10 @@ from overlap_train._copies.values import (
     VariableValue,
     base_of,
     content_of,
+    has_get_state,
     is_variable,
     keeps,
     parts_of,
-    speaks,
     tf_variable,
 )
 
@@ -45,8 +46,8 @@ class NotPutBackError(Exception):
 class Restorer:
     """Puts copies back; each can be put back any number of times, with a new restorer.
 
-    `foreign`, `parts` and `apart` are those of a `Copier`. Attributes that could not be put back `stay` as
-    they are, and are named there with the reasons.
+    `foreign`, `parts` and `apart` are those of a `Copier`. `stay` names the attributes that could not be put
+    back, with the reasons.
     """
 
     def __init__(
@@ -56,29 +57,29 @@ class Restorer:
         self._parts = parts
         self._copier = Copier(foreign, parts=parts, copy_arrays=False, apart=apart)
         self._new: dict[int, Any] = {}
-        self._taken: dict[int, Any] = {}
+        self._used: dict[int, Any] = {}  # live values that copies have been put into
 
     def attributes(self, live: Any, values: Mapping[str, Any], label: str) -> None:
         """Put the parts of an object back."""
         parts = self._parts(live) or {}
         for name, value in values.items():
-            if name == SPOKEN:
-                if speaks(live):
+            if name == GET_STATE:
+                if has_get_state(live):
                     live.set_state(self.put(None, value))
                 continue
-            there, where = parts.get(name), f"{label}.{name}" if label else name
+            present, where = parts.get(name), f"{label}.{name}" if label else name
             try:
-                if name in parts and not self._is_plain(there):
-                    if value is None:  # what has been opened since
+                if name in parts and not self._is_plain(present):
+                    if value is None:  # it has been opened since
                         continue
-                    raise NotPutBackError(f"its place holds a value of type {type(there).__name__}")
-                new = self.put(there, value, where)
-                if new is not there and not keeps(type(live), name):
+                    raise NotPutBackError(f"its place holds a value of type {type(present).__name__}")
+                new = self.put(present, value, where)
+                if new is not present and not keeps(type(live), name):
                     raise NotPutBackError("it is no attribute")
             except NotPutBackError as error:
                 self.stay.append(f"{where} ({error})")
                 continue
-            if new is not there:
+            if new is not present:
                 object.__setattr__(live, name, new)
 
     def put(self, live: Any, value: Any, label: str = "") -> Any:
@@ -86,34 +87,34 @@ class Restorer:
         if type(value) in SIMPLE:
             return value
         if id(value) not in self._new:
-            free = live if id(live) not in self._taken else None
-            done = self._new[id(value)] = self._put(free, value, label)
-            self._taken[id(done)] = done
+            new = self._put(live if id(live) not in self._used else None, value, label)
+            self._new[id(value)] = self._used[id(new)] = new
         return self._new[id(value)]
 
     def _put(self, live: Any, value: Any, label: str) -> Any:
         if isinstance(value, VariableValue):
-            return _assigned(live, value)
+            return _assign(live, value)
         if isinstance(value, GeneratorValue):
             if not takes_state(live, value):
-                return made_generator(value)
+                return make_generator(value)
             set_generator(live, value)
             return live
         if isinstance(value, ObjectValue):
             return self._object(live, value, label)
         if isinstance(value, np.ndarray):
-            return _written(live, value)
+            return _write(live, value)
         if isinstance(value, dict):
-            there = live if isinstance(live, dict) else {}
-            return _filled(live, {k: self.put(dict.get(there, k), each, label) for k, each in value.items()})
+            present = live if isinstance(live, dict) else {}
+            return _refill(
+                live, {k: self.put(dict.get(present, k), each, label) for k, each in value.items()}
+            )
         if isinstance(value, (list, tuple, collections.deque)):
-            held = [*live] if type(live) is type(value) else []
-            held += [None] * (len(value) - len(held))
-            items = [self.put(there, each, label) for there, each in zip(held, value, strict=False)]
+            places = itertools.chain(live if type(live) is type(value) else (), itertools.repeat(None))
+            items = [self.put(place, each, label) for each, place in zip(value, places, strict=False)]
             if isinstance(value, collections.deque):
-                return _filled(live, collections.deque(items, value.maxlen))
-            return _filled(live, type(value)(items))
-        return _filled(live, set(value)) if isinstance(value, set) else value
+                return _refill(live, collections.deque(items, value.maxlen))
+            return _refill(live, type(value)(items))
+        return _refill(live, set(value)) if isinstance(value, set) else value
 
     def _object(self, live: Any, value: ObjectValue, label: str) -> Any:
         if type(live).__name__ != value.kind:
@@ -136,7 +137,7 @@ class Restorer:
         return True
 
 
-def _assigned(live: Any, value: VariableValue) -> Any:
+def _assign(live: Any, value: VariableValue) -> Any:
     if not is_variable(live):
         raise NotPutBackError("there is no variable in its place")
     target, content = tf_variable(live), value.tensor
@@ -149,7 +150,7 @@ def _assigned(live: Any, value: VariableValue) -> Any:
     return live
 
 
-def _written(live: Any, value: Any) -> Any:
+def _write(live: Any, value: Any) -> Any:
     fits = type(live) is np.ndarray and (live.shape, live.dtype) == (value.shape, value.dtype)
     if not fits or not live.flags.writeable:
         return value.copy()
@@ -157,7 +158,7 @@ def _written(live: Any, value: Any) -> Any:
     return live
 
 
-def _filled(live: Any, new: Any) -> Any:
+def _refill(live: Any, new: Any) -> Any:
     """Return the live container with a new content, or the new one if the live one is of another kind."""
     if type(live) is not type(new) or type(new) not in _CONTAINERS:
         return new

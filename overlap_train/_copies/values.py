@@ -1,10 +1,10 @@
-"""What a checkpoint can hold of what Python objects hold: which values are plain, and their copies.
+"""The part of Python objects that a checkpoint can hold: which values are plain, and their copies.
 
 Plain are None, numbers, text, bytes, paths, dates, arrays and tensors, and lists, tuples, dicts, sets and
 deques of plain values. Variables are copied by value, random generators by their state. An object is copied
 by what its `get_state` returns, by its variables if it is one of Keras's or TensorFlow's, and else by its
 attributes if the user has written its class. Everything else is not plain, and stays with the live object.
-What two names hold in common has one copy.
+A value that two names share has one copy.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._copies.generators import copied_generator, is_generator
+from overlap_train._copies.generators import copy_generator, is_generator
 from overlap_train._inspection.code import Origin, origin_of, variables_of
 
 __all__ = [
-    *("DEEPEST", "SIMPLE", "SPOKEN", "Copier", "NotPlainError", "ObjectValue", "Parts"),
+    *("DEEPEST", "SIMPLE", "GET_STATE", "Copier", "NotPlainError", "ObjectValue", "Parts"),
     *("VariableValue", "base_of", "content_of", "is_code", "is_variable", "keeps", "parts_of"),
-    *("Foreign", "model_variables", "places", "speaks", "spoken_by", "tf_variable"),
+    *("Foreign", "model_variables", "places", "has_get_state", "reported_state", "tf_variable"),
 ]
 
 SIMPLE = frozenset(
     {type(None), bool, int, float, complex, str, bytes, type(pathlib.Path()), datetime.timedelta}
 )
-"""The types of values that nothing can change, and that need no copy."""
+"""The types of immutable values, which need no copy."""
 
-SPOKEN = "get_state()"
-"""The name under which a copy has what an object's own `get_state` returned."""
+GET_STATE = "get_state()"
+"""The name, among the attributes of a copy, of what an object's own `get_state` returned."""
 
 DEEPEST = 60
-"""Containers in each other: to copy, pack and put back more could exhaust the stack."""
+"""The most containers in each other: to copy, pack and put back more could exhaust the stack."""
 
 Foreign = Callable[[], Collection[int]]
 Parts = Callable[[Any], Mapping[str, Any] | None]
@@ -58,7 +58,7 @@ _ABSTRACT = ("abc", "collections", "collections.abc", "typing")
 _HEAP_TYPE = 1 << 9
 _STATEFUL = (keras.Layer, keras.metrics.Metric, keras.optimizers.Optimizer, tf.Module)
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, type)
-# What a training does not change: code, settings and tools. Nothing is lost if no checkpoint holds it.
+# Code, settings and tools, which a training does not change: nothing is lost if no checkpoint holds them.
 _CONSTANT: tuple[Any, ...] = (
     *(*_CODE, types.MethodWrapperType, types.ModuleType, logging.Logger, logging.Handler, re.Pattern),
     *(type(threading.Lock()), type(threading.RLock()), tf.data.Dataset, tf.TensorSpec, tf.DType, range),
@@ -66,7 +66,7 @@ _CONSTANT: tuple[Any, ...] = (
     *(keras.KerasTensor, keras.initializers.Initializer, keras.regularizers.Regularizer),
     *(tf.types.experimental.GenericFunction, weakref.ref, types.GenericAlias),
 )
-# What of a class computes an attribute or is code, whatever an object has under its name.
+# Members of a class that hide an attribute of the object.
 _NO_ATTRIBUTES = (property, staticmethod, classmethod, types.GetSetDescriptorType)
 
 
@@ -97,11 +97,11 @@ class ObjectValue:
 
 
 class Copier:
-    """Copies values; what several of them hold has one copy.
+    """Copies values; what several of them share has one copy.
 
-    `foreign` returns the `id` of each variable that is restored elsewhere, and `parts` what an object is made
-    of by name, or None. A copy that is to be enough `alone` to make the value anew holds no objects, and a
-    tensor for each variable. Objects that are `apart` are copied by themselves, such as the other callbacks.
+    `foreign` returns the `id` of each variable that is restored elsewhere, and `parts` the parts of an object
+    by name, or None. A copy that stands `alone`, from which the value can be made anew, holds no objects, and
+    a tensor for each variable. Objects that are `apart` are copied by themselves, such as other callbacks.
     """
 
     def __init__(
@@ -116,7 +116,9 @@ class Copier:
         self.copy_arrays = copy_arrays
         self._apart = frozenset(map(id, apart))
         self._list_foreign, self._parts, self._alone = foreign, parts or parts_of, alone
-        self._copies: dict[int, tuple[Any, Any, int]] = {}  # with the value, so that its `id` stays its own
+        self._copies: dict[
+            int, tuple[Any, Any, int]
+        ] = {}  # by `id`: the value, which keeps its `id`, its copy and the depth of that
         self._above: set[int] = set()
         self._deepest = 0  # containers around what has been copied last
 
@@ -133,8 +135,8 @@ class Copier:
         attributes: dict[str, Any] = {}
         lost: list[str] = []
         for name, part in parts.items():
-            if name == SPOKEN:
-                attributes[name] = spoken_by(value)
+            if name == GET_STATE:
+                attributes[name] = reported_state(value)
                 continue
             try:
                 attributes[name] = self._attribute(type(value), name, part)
@@ -159,23 +161,23 @@ class Copier:
         if id(value) in self._apart:
             raise NotPlainError("what is copied by itself", constant=True)
         depth, outside = len(self._above), self._deepest
-        _, known, height = self._copies.get(id(value), (None, None, 0))
+        _, copy, height = self._copies.get(id(value), (None, None, 0))
         if depth + height >= DEEPEST:
             raise NotPlainError(f"a container in more than {DEEPEST} others")
-        if known is None:
+        if copy is None:
             if id(value) in self._above:  # an object that refers to one above it finds it there again
                 raise NotPlainError("a container that holds itself", constant=type(value) not in _BASES)
             self._deepest = depth
-            known = self._tried(value)
+            copy = self._copy_guarded(value)
             height = self._deepest - depth
-            self._copies[id(value)] = value, known, height
+            self._copies[id(value)] = value, copy, height
         self._deepest = max(outside, depth + height)
-        return known
+        return copy
 
-    def _tried(self, value: Any) -> Any:
+    def _copy_guarded(self, value: Any) -> Any:
         self._above.add(id(value))
         try:
-            return self._copied(value, type(value))
+            return self._copy(value, type(value))
         except (MemoryError, NotPlainError):
             raise
         except Exception as error:  # of a proxy whose object has gone, say
@@ -183,18 +185,20 @@ class Copier:
         finally:
             self._above.discard(id(value))
 
-    def _copied(self, value: Any, kind: type) -> Any:
+    def _copy(self, value: Any, kind: type) -> Any:
         self._deepest = max(self._deepest, len(self._above))
         if kind in (list, tuple, set, frozenset) and SIMPLE.issuperset(map(type, value)):
             return kind(value)  # a history is long, and has nothing to look into
         if isinstance(value, (np.ndarray, np.generic)):
-            return _copied_array(value, self.copy_arrays)
+            return _copy_array(value, self.copy_arrays)
         if is_variable(value):
             return self._variable(value)
         if tf.is_tensor(value) and hasattr(value, "numpy"):
-            return _copied_tensor(value)
+            if isinstance(value, tf.Tensor) and value.dtype.is_numpy_compatible and value.dtype != tf.string:
+                return value
+            raise NotPlainError(f"tensor of {value.dtype}")
         if is_generator(value):
-            return copied_generator(value)
+            return copy_generator(value)
         if kind is datetime.datetime and type(value.tzinfo) in (type(None), datetime.timezone):
             return value
         if kind in (list, tuple):
@@ -215,17 +219,17 @@ class Copier:
 
     def _items(self, items: Iterable[Any]) -> list[Any]:
         """Copy items; if all of them are constants, nothing is lost."""
-        done, constants = [], []
+        copies, constant = [], None
         for item in items:
             try:
-                done.append(self.copy(item))
+                copies.append(self.copy(item))
             except NotPlainError as error:
                 if not error.constant:
                     raise
-                constants.append(error)
-        if constants:
-            raise NotPlainError(str(constants[0]), constant=not done)
-        return done
+                constant = constant or error
+        if constant is not None:
+            raise NotPlainError(str(constant), constant=not copies)
+        return copies
 
     def _key(self, key: Any) -> Any:
         copy = self.copy(key)
@@ -234,45 +238,45 @@ class Copier:
         return copy
 
     def _object(self, value: Any) -> ObjectValue:
-        constant = isinstance(value, _CONSTANT)
-        if self._alone or constant:
-            raise NotPlainError(type(value).__name__, constant=constant)
+        name, is_constant = type(value).__name__, isinstance(value, _CONSTANT)
+        if self._alone or is_constant:
+            raise NotPlainError(name, constant=is_constant)
         if isinstance(value, enum.Enum):
-            return ObjectValue(type(value).__name__, items=value.name)
+            return ObjectValue(name, items=value.name)
         parts = self._parts(value)
         if parts is None:
-            raise NotPlainError(type(value).__name__)
-        done = self.object(value, parts)
-        if parts and not done.attributes and not done.lost and done.items is None:
+            raise NotPlainError(name)
+        copy = self.object(value, parts)
+        if parts and not copy.attributes and not copy.lost and copy.items is None:
             raise NotPlainError("a part of the model", constant=True)
-        return done
+        return copy
 
 
 def parts_of(value: Any) -> Mapping[str, Any] | None:
-    """Return what an object is made of by name; None if that is not all it is.
+    """Return the parts of an object by name; None if it is more than these.
 
-    An object of a class with memory of its own, written in C, is more than that; so is one of a library's,
-    which may hold what belongs to the process.
+    An object is more if its class is written in C and has memory of its own, or is a library's, whose objects
+    may hold what belongs to the process.
     """
-    if speaks(value):
-        return {SPOKEN: None}
+    if has_get_state(value):
+        return {GET_STATE: None}
     if isinstance(value, (keras.random.SeedGenerator, tf.random.Generator)):
         return {"0": value.state}
     if isinstance(value, _STATEFUL):
         return {str(number): variable for number, variable in enumerate(value.variables)}
     if not _is_open(type(value)):
         return None
-    # What `Box[int]()` notes says nothing of the object.
+    # `Box[int]()` sets this one, which says nothing of the object.
     return {name: part for name, part in variables_of(value).items() if name != "__orig_class__"}
 
 
-def speaks(value: Any) -> bool:
-    """Whether an object says what it remembers, and takes it back."""
+def has_get_state(value: Any) -> bool:
+    """Whether an object has `get_state` and `set_state`."""
     return all(callable(getattr(value, name, None)) for name in ("get_state", "set_state"))
 
 
-def spoken_by(value: Any, method: str = "get_state") -> Any:
-    """Return a copy of what an object says that it remembers, from which that can be made anew."""
+def reported_state(value: Any, method: str = "get_state") -> Any:
+    """Return a copy of what a method of an object returns, from which that can be made anew."""
     return Copier(alone=True).copy(getattr(value, method)())
 
 
@@ -290,12 +294,12 @@ def _adds_attributes(kind: type) -> bool:
 
 def keeps(kind: Any, name: str) -> bool:
     """Whether objects of a class may have a value under a name: it is not that of a method or a property."""
-    found = inspect.getattr_static(kind, name, None)
-    if isinstance(found, types.MemberDescriptorType):
+    member = inspect.getattr_static(kind, name, None)
+    if isinstance(member, types.MemberDescriptorType):
         return True
-    if name.startswith("__") or isinstance(found, _NO_ATTRIBUTES):
+    if name.startswith("__") or isinstance(member, _NO_ATTRIBUTES):
         return False
-    return bool(kind.__dictoffset__) and not (callable(found) and hasattr(type(found), "__get__"))
+    return bool(kind.__dictoffset__) and not (callable(member) and hasattr(type(member), "__get__"))
 
 
 def base_of(kind: type) -> Any:
@@ -316,22 +320,22 @@ def places(value: Any, label: str) -> collections.Counter[str]:
 
     They come back only where there are as many in the resumed process.
     """
-    found: collections.Counter[str] = collections.Counter()
-    left, seen = [(label, value)], set()
-    while left:
-        label, value = left.pop()
-        if type(value) in SIMPLE or id(value) in seen:
+    counts: collections.Counter[str] = collections.Counter()
+    waiting, ids = [(label, value)], set()
+    while waiting:
+        label, value = waiting.pop()
+        if type(value) in SIMPLE or id(value) in ids:
             continue
-        seen.add(id(value))
+        ids.add(id(value))
         if isinstance(value, VariableValue):
-            found[label] += 1
+            counts[label] += 1
         elif isinstance(value, ObjectValue):
-            found[label] += value.items is not None or bool(value.attributes)
-            left += [(f"{label}.{name}", part) for name, part in value.attributes.items()]
-            left.append((label, value.items))
+            counts[label] += value.items is not None or bool(value.attributes)
+            waiting += [(f"{label}.{name}", part) for name, part in value.attributes.items()]
+            waiting.append((label, value.items))
         elif isinstance(value, (list, tuple, collections.deque, dict)):
-            left += [(label, part) for part in (value.values() if isinstance(value, dict) else value)]
-    return found
+            waiting += [(label, part) for part in (value.values() if isinstance(value, dict) else value)]
+    return counts
 
 
 def is_code(value: Any) -> bool:
@@ -349,7 +353,7 @@ def tf_variable(variable: Any) -> Any:
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-def _copied_array(value: Any, copy_arrays: bool) -> Any:
+def _copy_array(value: Any, copy_arrays: bool) -> Any:
     if isinstance(value, (np.str_, np.bytes_)):
         return value  # whose item has no size where the text is empty
     raw = value.dtype.kind == "V" and value.dtype.isbuiltin != 2  # which those of ml_dtypes are
@@ -362,14 +366,8 @@ def _copied_array(value: Any, copy_arrays: bool) -> Any:
     return value.copy() if copy_arrays else value
 
 
-def _copied_tensor(value: Any) -> Any:
-    if not isinstance(value, tf.Tensor) or not value.dtype.is_numpy_compatible or value.dtype == tf.string:
-        raise NotPlainError(f"tensor of {value.dtype}")
-    return value
-
-
 def model_variables(model: keras.Model | None) -> frozenset[int]:
     """Return the `id` of each variable of a model and of what it is compiled with; a snapshot has them."""
     optimizer, metrics = getattr(model, "optimizer", None), getattr(model, "metrics_variables", ())
-    found = [*getattr(model, "variables", ()), *metrics, *getattr(optimizer, "variables", ())]
-    return frozenset(map(id, [*found, *(variable.value for variable in found)]))
+    variables = [*getattr(model, "variables", ()), *metrics, *getattr(optimizer, "variables", ())]
+    return frozenset(map(id, [*variables, *(variable.value for variable in variables)]))

@@ -20,7 +20,7 @@ def capture(callback):
 
 def restore(callback, state):
     """Puts back what a callback remembered; returns what stays as it is."""
-    return restore_all([callback], [state])
+    return restore_all([(callback, state)])
 
 
 def through_disk(states, path: Path):

@@ -53,9 +53,10 @@ SINCE = {
 }
 
 
+@pytest.mark.parametrize("earlier", ["", rows(*range(6))], ids=["alone", "behind an earlier training"])
 @pytest.mark.parametrize("since", SINCE.values(), ids=SINCE)
-def test_rows_of_epochs_that_run_again_are_cut(tmp_path, since):
-    path, before = tmp_path / "log.csv", HEADER + rows(0, 1)
+def test_rows_of_epochs_that_run_again_are_cut(tmp_path, since, earlier):
+    path, before = tmp_path / "log.csv", HEADER + earlier + rows(0, 1)
     marks = marked(path, before)
     path.write_bytes((before + since).encode())
     assert after(path, marks, 2) == before
@@ -79,14 +80,6 @@ def test_rows_that_another_training_appended_stay(tmp_path, own, foreign):
     marks = marked(path, before)
     path.write_bytes((before + own + foreign).encode())
     assert after(path, marks, 2) == before + foreign
-
-
-def test_rows_of_an_earlier_training_in_the_same_file_stay(tmp_path):
-    path = tmp_path / "log.csv"
-    before = HEADER + rows(*range(6)) + rows(0, 1)
-    marks = marked(path, before)
-    path.write_bytes((before + rows(2, 3)).encode())
-    assert after(path, marks, 2) == before
 
 
 def test_another_log_is_appended_to(tmp_path):
@@ -181,14 +174,12 @@ def test_loggers_are_made_to_append_and_told_apart_by_who_would_not_have(tmp_pat
 
 def test_marks_survive_json_and_others_are_corrupt(tmp_path):
     marks = marked(tmp_path / "log.csv", HEADER + rows(0))
-    described = asdict(marks[0])
-    assert read_marks([described]) == marks
-    for changes in ({"size_bytes": -1}, {"size_bytes": 1.5}, {"path": 3}, {"number": True}, {"inode": 2**64}):
+    entry = asdict(marks[0])
+    assert read_marks([entry]) == marks
+    changes = [{"size_bytes": -1}, {"size_bytes": 1.5}, {"path": 3}, {"number": True}, {"inode": 2**64}]
+    for other in (None, 3, [], {}, *({**entry, **change} for change in [*changes, {"more": 1}])):
         with pytest.raises(CheckpointCorruptError, match="mark of a log"):
-            read_marks([{**described, **changes}])
-    for entry in (None, 3, [], {}, {**described, "more": 1}):
-        with pytest.raises(CheckpointCorruptError, match="mark of a log"):
-            read_marks([entry])
+            read_marks([other])
 
 
 def test_a_mark_says_no_more_than_the_file_holds(tmp_path):

@@ -26,11 +26,11 @@ class Patient(keras.callbacks.EarlyStopping):
 
 
 def noted(*callbacks):
-    return Settings(callbacks).noted()
+    return Settings(callbacks).records()
 
 
 def changed(settings):
-    return [{name: v for name, v in each.items() if isinstance(v, list)} for each in settings.noted()]
+    return [{name: v for name, v in each.items() if isinstance(v, list)} for each in settings.records()]
 
 
 def told(before, now):
@@ -38,7 +38,7 @@ def told(before, now):
     now = Settings([now] if isinstance(now, keras.callbacks.Callback) else now)
     before = [before] if isinstance(before, keras.callbacks.Callback) else before
     kinds = [type(callback).__name__ for callback in before]
-    return differences(*now.compared(noted(*before), now.known(kinds, noted(*before))))
+    return differences(*now.compared(noted(*before), now.match(kinds, noted(*before))))
 
 
 def test_what_the_training_changes_is_found_and_what_keras_turns_round_is_not(model):
@@ -148,7 +148,7 @@ def test_callbacks_are_known_by_their_class_in_their_order():
         ([], [early], []),
     ]:
         kinds = [type(callback).__name__ for callback in then]
-        assert Settings(now).known(kinds, noted(*then)) == expected
+        assert Settings(now).match(kinds, noted(*then)) == expected
 
 
 def test_of_two_callbacks_of_a_class_the_one_that_stays_is_known_by_its_settings():
@@ -157,7 +157,7 @@ def test_of_two_callbacks_of_a_class_the_one_that_stays_is_known_by_its_settings
         *(([accuracy], [1]), ([accuracy, loss], [1, 0])),
         *(([other, loss], [1, 0]), ([other], [0])),
     ]:
-        assert Settings(now).known(["EarlyStopping"] * 2, noted(loss, accuracy)) == expected
+        assert Settings(now).match(["EarlyStopping"] * 2, noted(loss, accuracy)) == expected
 
 
 @pytest.mark.nightly

@@ -113,7 +113,7 @@ def test_a_checked_attribute_is_kept_and_what_hides_a_method_is_named(tmp_path):
     callback.level, callback.step, callback.rates = 5, 3, "some"
     (state,) = through_disk([capture(callback)], tmp_path / "f")
     assert state.lost == ("step",)
-    restore_all([other], [state])
+    restore_all([(other, state)])
     assert (other.level, other.rates) == (5, "some")
     assert callable(other.step)
 
@@ -198,7 +198,8 @@ class Holder(keras.callbacks.Callback):
 
 
 def resumed(callbacks, others, path):
-    assert restore_all(others, through_disk(capture_all(callbacks), path)) == ()
+    states = through_disk(capture_all(callbacks), path)
+    assert restore_all([*zip(others, states, strict=True)]) == ()
     return others
 
 
@@ -237,7 +238,7 @@ def test_a_list_of_callbacks_with_attributes_of_its_own_is_kept(model):
     listed.seen.append(1)
     states = capture_all([*listed.callbacks, listed])
     assert set(states[1].attributes) == {"calls", "seen"}
-    restore_all([*other.callbacks, other], states)
+    restore_all([*zip([*other.callbacks, other], states, strict=True)])
     assert (other.calls, other.seen) == (2, [1])
 
 
@@ -319,7 +320,7 @@ def test_a_value_that_no_callback_of_the_class_remembers_is_refused(model, make,
     bad = ObjectValue(type(callback).__name__, values)
     before = dict(vars(callback))
     with pytest.raises(CheckpointCorruptError, match=next(iter(values))):
-        restore_all([early, callback], [good, bad])
+        check_all([(early, good), (callback, bad)])
     assert early.wait == 1
     assert vars(callback) == before
 
@@ -328,61 +329,39 @@ MODEL = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="d")])
 WEIGHTS = MODEL.get_weights()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("wait", 3), ("wait", np.int64(3)), ("_last_batch_seen", None), ("_last_batch_seen", 7)),
-        *(("append", False), ("append", np.bool_(True)), ("cooldown_counter", 2.5)),
-        *(("best", value) for value in (0.5, None, math.inf, math.nan, np.float64(0.5), 2**40, True)),
-        *(("best", value) for value in (np.array([[0.5]]), tf.constant([0.5]))),
-        *(("epoch", []), ("epoch", [0, 1, np.int32(2)]), ("keys", None), ("keys", ["loss", "accuracy"])),
-        ("history", {}),
-        ("history", {"loss": [1.0], 1: [0.5], None: []}),  # names that a callback has put into the logs
-        *(("best_weights", None), ("best_weights", WEIGHTS)),
-    ],
-)
+FITTING = [
+    *(("wait", 3), ("wait", np.int64(3)), ("_last_batch_seen", None), ("_last_batch_seen", 7)),
+    *(("append", False), ("append", np.bool_(True)), ("cooldown_counter", 2.5)),
+    *(("best", value) for value in (0.5, None, math.inf, math.nan, np.float64(0.5), 2**40, True)),
+    *(("best", value) for value in (np.array([[0.5]]), tf.constant([0.5]))),
+    *(("epoch", []), ("epoch", [0, 1, np.int32(2)]), ("keys", None), ("keys", ["loss", "accuracy"])),
+    ("history", {}),
+    ("history", {"loss": [1.0], 1: [0.5], None: []}),  # names that a callback has put into the logs
+    *(("best_weights", value) for value in (None, WEIGHTS, [w + 1 for w in WEIGHTS])),
+]
+UNFIT = [
+    *(("wait", value, "a whole number") for value in (True, 1.0)),
+    *(("_last_batch_seen", "3", "a whole number or None"), ("_ema_weights_in_model", 1, "True or False")),
+    *(("best", value, "a number") for value in (2**63, [0.5], 1e39, np.zeros(2), np.array("a"))),
+    *(("cooldown_counter", value, "a number") for value in ("2", None)),
+    *(("epoch", value, "a list of epochs") for value in ((0, 1), [True])),
+    *(("history", value, "a dict of lists") for value in ({"loss": 1.0}, [("loss", [])])),
+    ("keys", "loss", "a list of names"),
+    *(("best_weights", value, None) for value in (WEIGHTS[:1], WEIGHTS[::-1], tuple(WEIGHTS))),
+    ("best_weights", [w.astype("float64") for w in WEIGHTS], None),
+    ("best_weights", [w.tolist() for w in WEIGHTS], None),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FITTING)
 def test_values_of_keras_fit(name, value):
     assert unfit(name, value, MODEL) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("wait", True, "is of type bool, where a whole number belongs"),
-        ("wait", 1.0, "is of type float, where a whole number belongs"),
-        ("_last_batch_seen", "3", "is of type str, where a whole number or None belongs"),
-        ("_ema_weights_in_model", 1, "is of type int, where True or False belongs"),
-        ("best", 2**63, "is of type int, where a number belongs"),
-        ("best", [0.5], "is of type list, where a number belongs"),
-        ("cooldown_counter", "2", "is of type str, where a number belongs"),
-        ("cooldown_counter", None, "is of type NoneType, where a number belongs"),
-        ("best", 1e39, "is of type float, where a number belongs"),
-        ("best", np.zeros(2), "is of type ndarray, where a number belongs"),
-        ("best", np.array("a"), "is of type ndarray, where a number belongs"),
-        ("epoch", (0, 1), "is of type tuple, where a list of epochs belongs"),
-        ("epoch", [True], "is of type list, where a list of epochs belongs"),
-        ("history", {"loss": 1.0}, "is of type dict, where a dict of lists belongs"),
-        ("history", [("loss", [])], "is of type list, where a dict of lists belongs"),
-        ("keys", "loss", "is of type str, where a list of names belongs"),
-    ],
-)
-def test_others_do_not_and_are_named_by_type(name, value, reason):
-    assert unfit(name, value, MODEL) == reason
-
-
-@pytest.mark.parametrize(
-    ("value", "fits"),
-    [
-        (WEIGHTS[:1], False),
-        (WEIGHTS[::-1], False),
-        ([w.astype("float64") for w in WEIGHTS], False),
-        (tuple(WEIGHTS), False),
-        ([w.tolist() for w in WEIGHTS], False),
-        ([w + 1 for w in WEIGHTS], True),
-    ],
-)
-def test_weights_have_the_shapes_and_types_of_the_models(value, fits):
-    assert (unfit("best_weights", value, MODEL) is None) is fits
+@pytest.mark.parametrize(("name", "value", "expected"), UNFIT)
+def test_others_do_not_and_are_named_by_type(name, value, expected):
+    reason = f"is of type {type(value).__name__}, where {expected} belongs"
+    assert unfit(name, value, MODEL) == (reason if expected else "does not hold the model's weights")
 
 
 def test_a_weight_without_axes_is_a_scalar():
@@ -452,7 +431,7 @@ def test_stock_callback_resumes_as_if_unbroken(tmp_path, model, name, killed_aft
 
     resumed = STOCK[name](folder)
     (state,) = through_disk([saved], tmp_path / "state")
-    check_all([resumed], [state])
+    check_all([(resumed, state)])
     append_to_files([resumed])
     begin(resumed, model)
     model.set_weights(weights)

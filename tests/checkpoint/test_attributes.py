@@ -111,7 +111,7 @@ def test_a_position_of_numpys_is_looked_at_before_numpy_gets_it(pos):
 def test_a_large_array_is_told_by_rows_over_all_of_it(rows, monkeypatch):
     monkeypatch.setattr(attributes, "_DIGEST_BYTES", 64)
     array = np.arange(2.0 * rows).reshape(rows, 2)  # 16 bytes a row
-    taken = attributes.rows_that_tell(array)
+    taken = attributes.sampled_rows(array)
     assert len(taken) == min(rows, 4)
     np.testing.assert_array_equal(taken[[0, -1]], array[[0, -1]])
     assert len(np.unique(taken[:, 0])) == len(taken)
@@ -119,7 +119,7 @@ def test_a_large_array_is_told_by_rows_over_all_of_it(rows, monkeypatch):
 
 @pytest.mark.parametrize("array", [np.float64(3).reshape(()), np.zeros((0, 2)), np.zeros((9, 0))])
 def test_arrays_without_rows_to_choose_from_are_taken_whole(array):
-    assert attributes.rows_that_tell(array).shape == array.shape
+    assert attributes.sampled_rows(array).shape == array.shape
 
 
 class Augmenter:

@@ -81,12 +81,10 @@ def test_any_meta_survives(tmp_path_factory, meta):
         ({"meta": {"a": [{1: 2}]}}, r"keys of meta\['a'\]\[0\] must be of type str"),
         ({"meta": {"a": np.float32(1)}}, r"meta\['a'\] is of type float32"),
         ({"fingerprint": {"model": 3}}, r"fingerprint\['model'\] must be of type str"),
-        ({"epoch": -1}, "epoch must be at least 0; got -1"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_by_name(tmp_path, changes, message):
-    error = ValueError if "epoch" in changes else TypeError
-    with CheckpointStore(tmp_path) as store, pytest.raises(error, match=message):
+    with CheckpointStore(tmp_path) as store, pytest.raises(TypeError, match=message):
         store.save(state(**changes))
     assert store.paths == ()
 

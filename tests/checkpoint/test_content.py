@@ -30,8 +30,9 @@ from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot, StateVariable
-from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
+from overlap_train.errors import CheckpointCorruptError
 from overlap_train.records import StepValidation
+from tests.killing import Killed, Kills
 from tests.networks import CLASSES, arrays, assert_same_history
 from tests.pools import pooled, sequential
 from tests.seeds import set_random_seed
@@ -202,36 +203,18 @@ X, Y = arrays(40)
 
 
 @pooled
-def model(rate=0.05, weights=None, momentum=0.9) -> keras.Model:
+def model(rate=0.05, momentum=0.9) -> keras.Model:
     set_random_seed(1)
     made = keras.Sequential([keras.Input((X.shape[1],)), keras.layers.Dense(CLASSES)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    made.compile(keras.optimizers.SGD(rate, momentum=momentum), loss, loss_weights=weights)
+    made.compile(keras.optimizers.SGD(rate, momentum=momentum), loss)
     return made
-
-
-class Killed(Exception):
-    pass
-
-
-class Kills(keras.callbacks.Callback):
-    """Ends a fit at an epoch's end, before it has a checkpoint."""
-
-    overlap_safe = True
-
-    def __init__(self, last=None):
-        super().__init__()
-        self.get_state, self.set_state, self._last = dict, (lambda state: None), last
-
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch == self._last:
-            raise Killed
 
 
 def fit(resume, callback, *, epochs=6, last=None, made=None, policy=None, **options):
     set_random_seed(1)
     trainer = Trainer(made or model(), validation=policy or ValidationPolicy())
-    callbacks = [callback, Kills(last)]
+    callbacks = [callback, Kills(epoch=last)]
     call = dict(batch_size=8, verbose=0, validation_data=(X, Y), callbacks=callbacks, resume=resume)
     trainer.fit(X, Y, epochs=epochs, **{**call, **options})
     return trainer
@@ -309,9 +292,3 @@ def test_other_settings_are_said_in_one_message_and_those_that_callbacks_changed
         "this training is configured otherwise than that of the checkpoint: optimizer.learning_rate stays "
         "0.003125, as in the checkpoint (given: 0.5); optimizer.momentum is 0.25 (was 0.9)"
     )
-
-
-def test_other_weights_of_the_loss_are_refused(tmp_path):
-    fit(tmp_path, Listens(), epochs=1)
-    with pytest.raises(CheckpointMismatchError, match=r"compile\.loss_weights is \[0\.5\]"):
-        fit(tmp_path, Listens(), epochs=2, made=model(weights=[0.5]))

@@ -16,10 +16,7 @@ from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 from tests.checkpoint.crafting import sealed
-
-
-def state(epoch: int = 1) -> CheckpointState:
-    return CheckpointState(epoch, epoch, {"a": np.full(3, epoch)}, {"note": "x"}, {"model": "a"})
+from tests.checkpoint.states import state
 
 
 def put(path: Path, kind: str, target: Path) -> None:

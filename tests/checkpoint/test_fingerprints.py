@@ -226,7 +226,7 @@ def test_training_data_of_one_kind_is_told_from_that_of_another():
         while True:
             yield X[:2], Y[:2]
 
-    kinds = [pipeline(X, Y), Batches(), generator(), pipeline(X, Y).repeat(), captured(X + 1)]
+    kinds = [pipeline(X, Y), Batches(), generator(), pipeline(X, Y).repeat(), captured(X)]
     assert len({str(described_data(kind)) for kind in kinds}) == len(kinds)
     assert described_data(captured(X)) != described_data(captured(X + 1))
 

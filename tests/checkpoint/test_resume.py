@@ -13,6 +13,7 @@ import tensorflow as tf
 from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy, ValidationSet
 from overlap_train.errors import CheckpointMismatchError
 from tests.checkpoint.resuming import Directory
+from tests.killing import Killed, Kills
 from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
 from tests.pools import pooled
 from tests.seeds import set_random_seed
@@ -45,27 +46,12 @@ def epochs_in(path: Path) -> list[str]:
     return [row.split(",")[0] for row in path.read_text().splitlines()[1:]]
 
 
-class Killed(Exception):
-    pass
-
-
-def killer(last: int) -> keras.callbacks.Callback:
-    """Returns a callback that fails after an epoch; an attribute that says when would be resumed too."""
-
-    class Killer(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            if epoch == last:
-                raise Killed
-
-    return Killer()
-
-
 def killed_with_log(directory: Path, *, append: bool = False) -> CheckpointPolicy:
     """Trains five epochs and leaves the checkpoint of the third."""
     policy = CheckpointPolicy(directory=directory / "run", every_epochs=3)
     log = keras.callbacks.CSVLogger(directory / "log.csv", append=append)
     with pytest.raises(Killed):
-        fit(policy, epochs=8, callbacks=[log, killer(4)])
+        fit(policy, epochs=8, callbacks=[log, Kills(epoch=4)])
     log.on_train_end()  # closes the file, which Keras leaves open when a training fails
     return policy
 
@@ -101,7 +87,7 @@ def test_a_refused_resume_leaves_the_log_as_it_was(policy_and_log, changes):
     initial = made.get_weights()
     logger = keras.callbacks.CSVLogger(log)
     with pytest.raises(CheckpointMismatchError):
-        fit(policy, epochs=8, callbacks=[logger, killer(99)], **{**changes, "made": made})
+        fit(policy, epochs=8, callbacks=[logger, Kills(epoch=99)], **{**changes, "made": made})
     assert log.read_bytes() == before
     assert not logger.append
     assert sorted(os.listdir(policy.directory)) == directory
@@ -131,17 +117,17 @@ def test_what_is_raised_while_callbacks_are_put_back_leaves_the_log_too(tmp_path
     policy = CheckpointPolicy(directory=tmp_path / "run", every_epochs=3)
     log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
     with pytest.raises(Killed):
-        fit(policy, epochs=8, callbacks=[log, Counting(), killer(4)])
+        fit(policy, epochs=8, callbacks=[log, Counting(), Kills(epoch=4)])
     log.on_train_end()
     before = (tmp_path / "log.csv").read_bytes()
     refused = keras.callbacks.CSVLogger(tmp_path / "log.csv")
     with pytest.raises((KeyError, KeyboardInterrupt)):
-        fit(policy, epochs=8, callbacks=[refused, Counting(other), killer(99)])
+        fit(policy, epochs=8, callbacks=[refused, Counting(other), Kills(epoch=99)])
     refused.on_train_end()
     assert (tmp_path / "log.csv").read_bytes() == before
     assert not refused.append
     log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
-    fit(policy, epochs=6, callbacks=[log, Counting(), killer(99)])
+    fit(policy, epochs=6, callbacks=[log, Counting(), Kills(epoch=99)])
     assert epochs_in(tmp_path / "log.csv") == ["0", "1", "2", "3", "4", "5"]
 
 
@@ -157,8 +143,8 @@ def test_a_variable_of_another_shape_keeps_its_value_and_is_named(tmp_path):
     fit(tmp_path, epochs=1, callbacks=[Averaging()])
     made, other = trainer(model()), Averaging(3)
     made.fit(**DEFAULTS, epochs=2, callbacks=[other], resume=tmp_path)
-    (said,) = [text for text in made.messages if "cannot be restored" in text]
-    assert "Averaging.average (it was a variable of (2,) float32, and now it is one of (3,)" in said
+    (message,) = [text for text in made.messages if "cannot be restored" in text]
+    assert "Averaging.average (it was a variable of (2,) float32, and now it is one of (3,)" in message
 
 
 @pytest.mark.parametrize("append", [False, True])
@@ -168,7 +154,7 @@ def test_an_accepted_resume_writes_each_row_once(tmp_path, append):
     earlier = epochs_in(log) if append else []
     policy = killed_with_log(tmp_path, append=append)
     assert epochs_in(log) == [*earlier, "0", "1", "2", "3", "4"]
-    callbacks = [keras.callbacks.CSVLogger(log, append=append), killer(99)]
+    callbacks = [keras.callbacks.CSVLogger(log, append=append), Kills(epoch=99)]
     fit(policy, epochs=6, callbacks=callbacks)
     assert epochs_in(log) == [*earlier, "0", "1", "2", "3", "4", "5"]
     assert callbacks[0].append is append
@@ -243,14 +229,14 @@ def test_another_model_and_layers_that_have_changed_places_are_told(tmp_path):
 
 
 def test_callbacks_that_are_new_and_that_are_missing_are_named(tmp_path):
-    fit(tmp_path, epochs=2, callbacks=[keras.callbacks.ReduceLROnPlateau(), killer(99)])
+    fit(tmp_path, epochs=2, callbacks=[keras.callbacks.ReduceLROnPlateau(), Kills(epoch=99)])
     early, made = keras.callbacks.EarlyStopping("loss", patience=9), trainer(model())
     history = made.fit(**DEFAULTS, epochs=4, callbacks=[early], resume=tmp_path)
     assert history.epoch == [0, 1, 2, 3]
     assert early.best == min(history.history["loss"][2:])
     assert "these callbacks are not in the checkpoint and begin now: EarlyStopping" in made.messages
     (missing,) = (text for text in made.messages if "missing" in text)
-    assert missing.endswith(": ReduceLROnPlateau, Killer")
+    assert missing.endswith(": ReduceLROnPlateau, Kills")
     assert not any("configured otherwise" in text for text in made.messages)
 
 
@@ -268,10 +254,10 @@ def test_of_two_logs_one_may_be_taken_away(tmp_path):
     policy = CheckpointPolicy(directory=tmp_path / "run", every_epochs=3)
     logs = loggers("a.csv", "b.csv")
     with pytest.raises(Killed):
-        fit(policy, epochs=8, callbacks=[*logs, killer(4)])
+        fit(policy, epochs=8, callbacks=[*logs, Kills(epoch=4)])
     for log in logs:
         log.on_train_end()
-    fit(policy, epochs=6, callbacks=[*loggers("b.csv"), killer(99)])
+    fit(policy, epochs=6, callbacks=[*loggers("b.csv"), Kills(epoch=99)])
     assert epochs_in(tmp_path / "b.csv") == ["0", "1", "2", "3", "4", "5"]
     assert epochs_in(tmp_path / "a.csv") == ["0", "1", "2", "3", "4"]
 
@@ -387,11 +373,11 @@ def test_behind_a_callback_that_compiles_a_training_begins_before_it(tmp_path, h
     whole = made()
     expected = fit(None, epochs=5, made=whole, callbacks=[Compiles(hook)]).history
     with pytest.raises(Killed):
-        fit(tmp_path / "run", epochs=5, made=made(), callbacks=[Compiles(hook), killer(last)])
+        fit(tmp_path / "run", epochs=5, made=made(), callbacks=[Compiles(hook), Kills(epoch=last)])
     resumed = made()
     by = trainer(resumed)
-    options = dict(batch_size=16, verbose=0, validation_data=(VX, VY), callbacks=[Compiles(hook), killer(9)])
-    history = by.fit(X, Y, epochs=5, resume=tmp_path / "run", **options).history
+    callbacks = [Compiles(hook), Kills(epoch=9)]
+    history = by.fit(**DEFAULTS, epochs=5, resume=tmp_path / "run", callbacks=callbacks).history
     assert "resumed after epoch 1" in by.messages
     assert any("a callback has compiled the model" in message for message in by.messages)
     assert_same_history(history, expected)

@@ -97,20 +97,6 @@ def test_forgotten_lock_warns_and_is_released(tmp_path):
         other.save(state())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"directory": 3}, TypeError, "directory must be a path; got 3"),
-        ({"directory": "d", "keep": 0}, ValueError, "keep must be at least 1; got 0"),
-        ({"directory": "d", "keep": True}, TypeError, "keep must be an integer; got True"),
-        ({"directory": "d", "keep": 1.5}, TypeError, "keep must be an integer; got 1.5"),
-    ],
-)
-def test_bad_arguments_are_refused(arguments, error, message):
-    with pytest.raises(error, match=message):
-        CheckpointStore(**arguments)
-
-
 def test_missing_and_empty_directories_hold_none(tmp_path):
     assert CheckpointStore(tmp_path / "none").load_latest() is None
     assert not (tmp_path / "none").exists()

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from tests.killing import Killed, Kills
 from tests.networks import VALIDATION_ROWS, Outcome, arrays, assert_same_history, assert_same_outcome
 from tests.pools import sequential
 
@@ -121,30 +122,16 @@ def test_callbacks_that_look_at_the_model_leave_alone_what_the_pipeline_draws(so
     assert_same_outcome(trainer.model, with_keras(source))
 
 
-class Killed(BaseException):
-    """Ends a fit without any clearing up of ours being asked for."""
-
-
-def ended_after(epochs):
-    """Returns a callback that remembers nothing and kills the fit, though others train on by then."""
-
-    def kill(epoch, logs):
-        if epoch + 1 == epochs:
-            raise Killed
-
-    return keras.callbacks.LambdaCallback(on_epoch_end=kill)
-
-
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.by_default("by_layers")
 def test_a_checkpoint_holds_what_had_been_drawn_by_its_epoch(source, tmp_path):
-    def fit(epochs):
+    def fit(epoch):
         trainer = Trainer(sequential(), validation=AHEAD, execution=SHORT_CALLS)
-        fitted(trainer.fit, source, [keeps_the_best(), ended_after(epochs)], epochs=4, resume=tmp_path)
+        fitted(trainer.fit, source, [keeps_the_best(), Kills(epoch=epoch)], epochs=4, resume=tmp_path)
         return trainer
 
     with pytest.raises(Killed):
-        fit(3)
+        fit(2)
     trainer = fit(None)
     assert "resumed after epoch 2" in trainer.messages
     assert_same_outcome(trainer.model, with_keras(source))

@@ -18,21 +18,12 @@ HOOKS = [
     *(f"on_{what}_batch_{when}" for what in ("train", "test") for when in ("begin", "end")),
 ]
 WITHOUT_TESTS = [
-    "on_train_begin",
-    "on_epoch_begin",
-    "on_train_batch_begin",
-    "on_train_batch_end",
-    "on_epoch_end",
+    *("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"),
 ]
 
 
 def noting(*hooks, add=False):
-    """Returns a callback that notes the calls of some hooks: what they were given.
-
-    Args:
-        hooks: their names.
-        add: whether it adds to the logs that it is given.
-    """
+    """Returns a callback that notes the arguments of some hooks, and perhaps adds to their logs."""
 
     class Notes(keras.callbacks.Callback):
         def __init__(self):
@@ -40,19 +31,13 @@ def noting(*hooks, add=False):
             self.calls = []
 
     def define(hook):
-        numbered = "epoch" in hook or "batch" in hook
-
-        def with_number(self, number, logs=None):
+        def note(self, *arguments, logs=None):
+            *number, logs = arguments if logs is None else (*arguments, logs)
             self.calls.append((hook, number, type(logs), dict(logs)))
+            if add:
+                logs["added"] = 1.0
 
-        def without(self, logs=None):
-            self.calls.append((hook, None, type(logs), dict(logs)))
-
-        def adding(self, number, logs=None):
-            self.calls.append((hook, number, type(logs), dict(logs)))
-            logs["added"] = 1.0
-
-        setattr(Notes, hook, (adding if add else with_number) if numbered else without)
+        setattr(Notes, hook, note)
 
     for hook in hooks:
         define(hook)

@@ -11,10 +11,10 @@ import pytest
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train.errors import CheckpointMismatchError
+from tests.killing import Killed, Kills
 from tests.networks import Outcome, assert_same_outcome
 from tests.pools import sequential
 from tests.whole_fits.test_replay import SOURCES, VALIDATION, Indexed, callbacks, generator
-from tests.whole_fits.test_step_checkpoints import Killed, Kills, kill
 
 
 class Speaks(Indexed):
@@ -106,18 +106,8 @@ def fit(source, resume, *, step=10**9, lag=1):
     random.seed(1)
     np.random.seed(2)
     trainer = Trainer(model, validation=ValidationPolicy(max_lag=lag, overlap="always"))
-    kills = Kills(step, kill)
-    kills.overlap_safe = True
-    trainer.fit(
-        make(),
-        epochs=5,
-        steps_per_epoch=steps,
-        shuffle=shuffle,
-        validation_data=VALIDATION,
-        callbacks=[kills, *callbacks()],
-        verbose=0,
-        resume=resume,
-    )
+    options = {"epochs": 5, "steps_per_epoch": steps, "shuffle": shuffle, "validation_data": VALIDATION}
+    trainer.fit(make(), callbacks=[Kills(step), *callbacks()], verbose=0, resume=resume, **options)
     return trainer
 
 
@@ -209,23 +199,6 @@ def test_a_state_of_another_kind_is_refused(tmp_path):
 
     with pytest.raises(TypeError, match=r"Wrong\.get_state must return numbers, text, arrays"):
         Trainer(sequential()).fit(Wrong(), verbose=0, resume=tmp_path / "run")
-
-
-def test_seeds_of_the_source_are_its_own_objects_after_a_resume(tmp_path):
-    made = []
-
-    class Shares(Indexed):
-        def __init__(self):
-            super().__init__()
-            self.random = np.random.default_rng(1)
-            made.append((self, self.random))
-
-        def on_epoch_end(self):
-            self.random.shuffle(self.order)
-
-    for epochs in (1, 2):
-        Trainer(sequential()).fit(Shares(), epochs=epochs, verbose=0, resume=tmp_path / "run")
-    assert all(source.random is rng for source, rng in made)
 
 
 def test_attributes_that_are_others_than_before_are_named(tmp_path):

@@ -10,33 +10,12 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
+from tests.killing import Killed, Kills
 from tests.networks import VALIDATION_ROWS, Outcome, arrays, assert_same_outcome, sequential
 
 X, Y = arrays(48)
 VALIDATION = arrays(VALIDATION_ROWS, 1)
 EPOCHS = 5
-
-
-class Killed(BaseException):
-    """Ends a fit without any clearing up of ours being asked for."""
-
-
-class Kills(keras.callbacks.Callback):
-    """Ends the fit behind an epoch."""
-
-    def __init__(self, last):
-        super().__init__()
-        self._last = last
-
-    def get_state(self):
-        return None
-
-    def set_state(self, state):
-        pass
-
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch == self._last:
-            raise Killed
 
 
 class Phase(enum.Enum):
@@ -113,7 +92,7 @@ class Listed(keras.callbacks.CallbackList):
 def fit(train, model, last=None):
     """Returns what callbacks keep in the end, and the model."""
     board = {"turns": [], "seen": []}
-    own = [Stages(board), Watches(board), Kills(last)]
+    own = [Stages(board), Watches(board), Kills(epoch=last)]
     listed = Listed(own, add_history=True, model=model, epochs=EPOCHS, steps=3, verbose=0)
     train(X, Y, batch_size=16, epochs=EPOCHS, validation_data=VALIDATION, callbacks=listed, verbose=0)
     return own[0], own[1], listed, board

@@ -15,6 +15,7 @@ import tensorflow as tf
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.store import CheckpointStore
+from tests.killing import Killed, Kills, kill
 from tests.networks import VALIDATION_ROWS, Outcome, arrays, assert_same_outcome
 from tests.pools import sequential
 from tests.seeds import kernels_are_kept
@@ -22,34 +23,6 @@ from tests.seeds import kernels_are_kept
 X, Y = arrays()
 VALIDATION = arrays(VALIDATION_ROWS, 1)
 STEPS = 13  # of an epoch of 203 rows in batches of 16
-
-
-class Killed(BaseException):
-    """Ends a fit without any clearing up of ours being asked for."""
-
-
-class Kills(keras.callbacks.Callback):
-    """Ends the fit behind one of its steps; counts epochs that it saw begin."""
-
-    def __init__(self, step, how):
-        super().__init__()
-        self.step, self.how = step, how
-        self.steps = 0
-
-    def get_state(self):
-        return {"steps": self.steps}
-
-    def set_state(self, state):
-        self.steps = state["steps"]
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.steps += 1
-        if self.steps == self.step:
-            self.how()
-
-
-def kill():
-    raise Killed
 
 
 def terminate():
@@ -98,15 +71,8 @@ def fit(data, resume, *, step=10**9, how=kill, lag=0, **more):
         keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=0.05),
         keras.callbacks.EarlyStopping("val_loss", patience=5, restore_best_weights=True),
     ]
-    trainer.fit(
-        **data(),
-        epochs=4,
-        validation_data=VALIDATION,
-        callbacks=callbacks,
-        verbose=0,
-        resume=resume,
-        **more,
-    )
+    options = {"epochs": 4, "validation_data": VALIDATION, "callbacks": callbacks, "verbose": 0, **more}
+    trainer.fit(**data(), resume=resume, **options)
     return trainer
 
 
@@ -192,11 +158,10 @@ def fit_with_a_gate(resume, *, step=10**9, opened=True):
         gate.set()
         raise Killed
 
-    kills = Kills(step, end)
-    kills.overlap_safe = True
     policy = ValidationPolicy(overlap="always", functions={"gated": gated})
     trainer = Trainer(sequential(), validation=policy)
-    callbacks = [kills, keras.callbacks.ReduceLROnPlateau("val_gated", mode="min", factor=0.5, patience=1)]
+    plateau = keras.callbacks.ReduceLROnPlateau("val_gated", mode="min", factor=0.5, patience=1)
+    callbacks = [Kills(step, end), plateau]
     arguments = {"epochs": 4, "validation_data": VALIDATION, "callbacks": callbacks, "resume": resume}
     trainer.fit(X, Y, batch_size=16, verbose=0, **arguments)
     return trainer
