@@ -20,11 +20,19 @@ __all__ = ["main"]
 _COMMANDS = {
     "doctor": "report what is installed, what is missing, and how to fix it",
     "explain": "say whether a script's fit would overlap, with which plan, and why not",
+    "run": "run a script with its fit and evaluate overlapped",
+    "verify": "run a script by Keras and overlapped, and compare all that comes of it",
     "evaluate": "evaluate again each epoch of a run that has kept its weights",
     "build": "compile the convolution for this machine",
     "compare": "run the comparison with other ways to train, in a checkout",
 }
-_PASSING_ON = ("compare", "evaluate", "explain")  # hand arguments that are not theirs to what they run
+_PASSING_ON = (
+    "compare",
+    "evaluate",
+    "explain",
+    "run",
+    "verify",
+)  # hand arguments that are not theirs to what they run
 
 
 class Command(Protocol):
@@ -33,8 +41,8 @@ class Command(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the command's own arguments."""
 
-    def run(self, options: argparse.Namespace) -> Report:
-        """Do what the command is for."""
+    def run(self, options: argparse.Namespace) -> Report | None:
+        """Do what the command is for; None if there is nothing to report."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,6 +121,8 @@ def _run(command: Command, options: argparse.Namespace, stream: TextIO | None = 
         return 2
     except KeyboardInterrupt:
         return 130
+    if report is None:
+        return 0
     try:
         show(report, as_json=options.json, stream=stream)
     except BrokenPipeError:  # who reads has seen enough

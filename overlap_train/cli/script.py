@@ -15,7 +15,7 @@ from overlap_train._support.imports import configured_backend, other_backend
 from overlap_train._support.printing import error_text
 from overlap_train.cli.report import UsageError, one_line
 
-__all__ = ["FirstFit", "first_fit"]
+__all__ = ["FirstFit", "as_main", "first_fit", "require_script"]
 
 
 T = TypeVar("T")
@@ -43,11 +43,9 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
     Everything before that call is done: files are read and written, models are built. `look` is called in the
     place of `fit`, when files are still open that the script closes behind it.
     """
-    if not os.path.isfile(script):  # which is False, too, for a name that the system cannot take
-        raise UsageError(f"there is no script {script}")
-    _require_tensorflow(script)
+    require_script(script)
     found: list[Callable[[], T]] = []
-    with _stopping_at_fit(look, found), _as_main(script, arguments):
+    with _stopping_at_fit(look, found), as_main(script, arguments):
         try:
             runpy.run_path(str(script), run_name="__main__")
         except _Ends:
@@ -67,13 +65,20 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
     return found[0]()
 
 
+def require_script(script: Path) -> None:
+    """Raise UsageError if there is no such script, or Keras is to run on another backend than TensorFlow."""
+    if not os.path.isfile(script):  # which is False, too, for a name that the system cannot take
+        raise UsageError(f"there is no script {script}")
+    _require_tensorflow(script)
+
+
 def _require_tensorflow(script: Path) -> None:
     """Raise UsageError if Keras is to run on another backend than TensorFlow."""
     if configured_backend() != "tensorflow":
         raise UsageError(f"{script}: {other_backend(configured_backend())}")
 
 
-def _as_main(script: Path, arguments: Sequence[str]) -> contextlib.ExitStack:
+def as_main(script: Path, arguments: Sequence[str]) -> contextlib.ExitStack:
     """Give a script its own arguments, and the modules beside it."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]

@@ -1,0 +1,32 @@
+"""`overlap-train run train.py`: runs a script as `python` does, with its `fit` and `evaluate` overlapped."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from pathlib import Path
+
+from overlap_train.cli.report import Report
+from overlap_train.cli.script import as_main, require_script
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments: a script, and what follows is the script's."""
+    parser.add_argument("script", type=Path, help="a Python script that calls keras.Model.fit")
+    parser.epilog = "Other arguments are the script's, such as: overlap-train run train.py --epochs 5"
+
+
+def run(options: argparse.Namespace) -> Report | None:
+    """Run the script; whatever it raises, and the status with which it ends, are the command's."""
+    require_script(options.script)
+    from overlap_train.routing import install, uninstall
+
+    install()
+    try:
+        with as_main(options.script, [a for a in options.rest if a != "--"]):
+            runpy.run_path(str(options.script), run_name="__main__")
+    finally:
+        uninstall()
+    return None

@@ -1,0 +1,164 @@
+"""`overlap-train verify train.py`: whether a script has the results of Keras when its `fit` is overlapped.
+
+The script runs twice in fresh processes with the same seeds, by Keras and overlapped, each in a copy of the
+working directory. Where the two differ, Keras runs once more: what differs between two runs of Keras, such as
+a measured time, says nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlap_train.cli.report import Finding, Report, UsageError, one_line
+from overlap_train.cli.script import require_script
+
+if TYPE_CHECKING:  # which imports NumPy
+    from overlap_train.cli.comparing import Difference, Run
+
+__all__ = ["add_arguments", "run"]
+
+_SHOWN = 5  # differences
+# What is larger, or holds more, is data, which a copy of the working directory only points to.
+_LARGE_BYTES, _MANY_FILES = 16 << 20, 500
+_LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", ".venv", "venv")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments: how much to run, a script, and what follows is the script's."""
+    parser.add_argument("--epochs", type=_count, default=0, metavar="N", help="train at most N epochs a fit")
+    parser.add_argument("--batches", type=_count, default=0, metavar="N", help="at most N batches an epoch")
+    parser.add_argument("--seed", type=_count, default=1, metavar="N", help="where the script sets none")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-4,
+        metavar="R",
+        help="largest relative difference that is rounding (default: 1e-4)",
+    )
+    parser.add_argument("script", type=Path, help="a Python script that trains a Keras model")
+    parser.epilog = "Other arguments are the script's, such as: overlap-train verify --epochs 2 train.py"
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Run the script both ways and compare all that came of it."""
+    from overlap_train.cli.comparing import differences
+
+    require_script(options.script)
+    with tempfile.TemporaryDirectory(prefix="overlap-train-") as directory:
+        keras, ours = (_recorded(Path(directory, by), by, options) for by in ("keras", "overlap"))
+        if keras.error is not None and keras.error == ours.error:
+            raise UsageError(f"{options.script} fails by Keras too: {one_line(keras.error)}")
+        if not keras.calls:
+            raise UsageError(f"{options.script} has not called fit or evaluate")
+        unequal = list(differences(keras, ours))
+        noise = {}
+        if unequal:
+            again = _recorded(Path(directory, "again"), "keras", options)
+            noise = {difference.place: difference for difference in differences(keras, again)}
+    return Report("verify", {"result": _findings(options.tolerance, keras, ours, unequal, noise)})
+
+
+def _findings(
+    tolerance: float,
+    keras: Run,
+    ours: Run,
+    unequal: Sequence[Difference],
+    noise: Mapping[str, Difference],
+) -> list[Finding]:
+    """Return the verdict, what it rests on, and what was gained."""
+    own = [d for d in unequal if d.place not in noise or d.size > 10 * noise[d.place].size]
+    wrong = [d for d in own if not d.size <= tolerance]
+    if wrong:
+        verdict = "different"
+        findings = [Finding("verdict", verdict, f"different: {wrong[0]}", "mend")]
+        findings += [Finding("also", str(d), str(d), "note") for d in wrong[1:_SHOWN]]
+        if len(wrong) > _SHOWN:
+            findings.append(Finding("more", len(wrong) - _SHOWN, f"{len(wrong) - _SHOWN} more", "note"))
+    elif own:
+        worst = max(own, key=lambda difference: difference.size)
+        text = f"equal up to rounding: the largest difference is {worst.size:.1e}, {worst}"
+        findings = [Finding("verdict", "rounding", text)]
+    else:
+        findings = [Finding("verdict", "equal", "equal bit for bit")]
+    if noise:
+        first = next(iter(noise.values()))
+        text = f"{len(noise)} values differ between two runs of Keras as well, such as {first.place}"
+        findings.append(Finding("by Keras twice", len(noise), text, "note"))
+    findings.append(Finding("compared", keras.counts, keras.summary))
+    saved_s = keras.fit_seconds - ours.fit_seconds
+    gain = f"{ours.fit_seconds:.2f} s in fit, by Keras {keras.fit_seconds:.2f} s"
+    findings.append(Finding("time", saved_s, gain, "ok" if saved_s > 0 else "note"))
+    findings += [Finding("said", text, text, "note") for text in ours.reasons]
+    return findings
+
+
+def _recorded(directory: Path, by: str, options: argparse.Namespace) -> Run:
+    """Run the script in a process and a working directory of its own."""
+    from overlap_train.cli.comparing import Run
+
+    work = directory / "work"
+    here = Path.cwd()
+    shutil.copytree(here, work, ignore=_ignored, copy_function=_copied, symlinks=True)
+    for name in os.listdir(here):
+        if not (work / name).exists() and _is_data(here / name):
+            (work / name).symlink_to(here / name)
+    script = options.script.resolve()
+    inside = script.is_relative_to(here)
+    before = _files(work)
+    arguments = [by, options.seed, options.epochs, options.batches]
+    arguments += [script.relative_to(here) if inside else script, *(a for a in options.rest if a != "--")]
+    with (directory / "output").open("w") as output:
+        subprocess.run(
+            [sys.executable, "-m", "overlap_train.cli.recording", directory, *map(str, arguments)],
+            cwd=work,
+            stdout=output,
+            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(_import_path())},
+            check=False,
+        )
+    written = [path for path, stamp in _files(work).items() if before.get(path) != stamp]
+    return Run.read(directory, written)
+
+
+def _import_path() -> list[str]:
+    """Return where this package is found, for a process in another directory."""
+    return [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+
+
+def _is_data(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and len(os.listdir(path)) > _MANY_FILES
+
+
+def _ignored(directory: str, names: list[str]) -> set[str]:
+    """Return what a copy leaves out: what is no part of a run, and folders of data."""
+    return set(_LEFT_OUT(directory, names)) | {n for n in names if _is_data(Path(directory, n))}
+
+
+def _copied(source: str, target: str) -> None:
+    if os.path.getsize(source) > _LARGE_BYTES:
+        os.symlink(os.path.abspath(source), target)
+    else:
+        shutil.copy2(source, target)
+
+
+def _files(directory: Path) -> dict[Path, tuple[int, int]]:
+    """Return a directory's own files, with what changes when one is written."""
+    return {
+        path: (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
+    }
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"\d+", text):
+        raise argparse.ArgumentTypeError(f"{text} is no whole number from 0 on")
+    return int(text)

@@ -1,0 +1,167 @@
+"""`overlap-train verify` and `run`: equal programs are called so, planted differences are found and named."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from overlap_train.cli.comparing import Run, differences
+from overlap_train.cli.main import main
+from overlap_train.cli.recording import Recorder
+
+PLANTED = Path(__file__).parent / "planted.py"
+
+# What was planted in the overlapped run, and where the runs differ first.
+FAULTS = {
+    "order": "fit 1, epoch 1",
+    "metric": "fit 1, epoch 1",
+    "other validation rows": "fit 1, epoch 1",
+    "missed epoch": "fit 1, Losses losses, number of entries",
+    "weights set": "fit 1, epoch 3",
+    "early stop": "fit 1, call 8 of callbacks",
+    "seed": "fit 1, epoch 1",
+    "dropout": "fit 1, epoch 1",
+    "learning rate": "fit 1, epoch 1",
+    "momentum": "fit 1, epoch 1",
+    "no callback": "fit 1, callbacks",
+    "no file": "file log.csv",
+    "file": "file log.csv",
+    "raises": "calls, number of entries",
+    "batch size": "fit 1, epoch 1",
+    "fewer epochs": "fit 1, call",
+    "class weight": "fit 1, epoch 1",
+    "sample weight": "fit 1, epoch 1",
+    "printed": "line of output 4",
+    "no evaluation": "calls, number of entries",
+    "other evaluation": "calls, number of entries",
+}
+
+
+def recorded(directory, by, *arguments, epochs=0, batches=0):
+    """What a run of the program in this process did."""
+    (directory / "work").mkdir(parents=True)
+    with contextlib.chdir(directory / "work"), (directory / "output").open("w") as output:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            recorder = Recorder(directory, overlap=by == "overlap", epochs=epochs, batches=batches)
+            recorder.run(str(PLANTED), list(arguments))
+        output.flush()
+        return Run.read(directory, [p for p in (directory / "work").rglob("*") if p.is_file()])
+
+
+@pytest.fixture(scope="module")
+def keras_run(tmp_path_factory):
+    return recorded(tmp_path_factory.mktemp("keras"), "keras", "-", "sound")
+
+
+def test_a_program_without_differences_is_equal_bit_for_bit(keras_run, tmp_path):
+    assert list(differences(keras_run, recorded(tmp_path, "overlap", "-", "sound"))) == []
+    assert keras_run.counts == {
+        "fits": 1,
+        "epochs": 3,
+        "evaluations": 1,
+        "variables": 7,
+        "files": 1,
+        "lines of output": 4,
+    }
+
+
+@pytest.mark.by_default("missed epoch", "printed", "weights set")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_difference_is_found_and_its_first_place_named(keras_run, tmp_path, fault):
+    first = next(differences(keras_run, recorded(tmp_path, "overlap", fault, "planted")))
+    assert first.place.startswith(FAULTS[fault])
+    assert first.size > 1e-4
+
+
+def test_a_fit_is_shortened_for_both(tmp_path):
+    runs = [recorded(tmp_path / by, by, "-", "sound", epochs=2, batches=2) for by in ("keras", "overlap")]
+    assert list(differences(*runs)) == []
+    assert runs[0].counts["epochs"] == 2
+    assert runs[0].calls[0]["result"].keys() == runs[1].calls[0]["result"].keys()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "size"),
+    [
+        ({"loss": 1.0}, {"loss": 1.0 + 1e-7}, pytest.approx(1e-7, rel=0.1)),
+        ({"loss": math.nan}, {"loss": 1.0}, math.inf),
+        ({"count": 3}, {"count": 4}, math.inf),
+        ({"count": 3}, {}, math.inf),
+        ({"text": "epoch 1: 0.50"}, {"text": "epoch 1: 0.51"}, pytest.approx(0.0196, rel=0.1)),
+        ({"text": "epoch 1: 0.50"}, {"text": "epoch 1: stopped"}, math.inf),
+        ({"array": np.float32([1, 2])}, {"array": np.float32([1, 2.5])}, pytest.approx(0.2)),
+        ({"array": np.float32([1, 2])}, {"array": np.float32([1])}, math.inf),
+        ({"array": np.int32([1, 2])}, {"array": np.int32([1, 3])}, math.inf),
+    ],
+)
+def test_a_difference_has_the_size_of_its_kind(tmp_path, first, second, size):
+    runs = (Run(tmp_path, [], None, [], content, "") for content in (first, second))
+    found = list(differences(*runs))
+    assert [difference.size for difference in found] == [size]
+
+
+def test_equal_values_are_none():
+    content = {"loss": math.nan, "array": np.float32([math.nan, 1]), "text": "1.5 s", "more": [1, None]}
+    runs = (Run(Path(), [], None, [], dict(content), "") for _ in range(2))
+    assert list(differences(*runs)) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("fault", "status"), [("-", 0), ("learning rate", 1)])
+def test_the_command_compares_runs_in_processes_and_directories_of_their_own(
+    tmp_path, monkeypatch, capsys, fault, status
+):
+    source = PLANTED.read_text().replace("sys.argv[2]", "('planted' if BY else 'sound')")
+    marks = tmp_path / "marks"
+    # The second run of the program is the overlapped one.
+    by = f"""
+import os, time
+with open({str(marks)!r}, "a+") as file:
+    file.write(".")
+BY = os.path.getsize({str(marks)!r}) == 2
+"""
+    print_time = "\nprint(time.time())\n"
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "train.py").write_text(by + source + print_time)
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["verify", "--json", "train.py", fault]) == status
+    report = json.loads(capsys.readouterr().out)
+    result = {finding["name"]: finding for finding in report["sections"]["result"]}
+    if status:
+        assert "fit 1, epoch 1" in result["verdict"]["text"]
+    else:
+        assert result["verdict"]["value"] == "equal"
+        assert "line of output" in result["by Keras twice"]["text"]  # the time
+    assert sorted(path.name for path in Path().iterdir()) == ["train.py"]  # nothing was written here
+
+
+def test_run_overlaps_what_a_script_trains(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\n"
+        "from tests import pools\n"
+        "from tests.networks import arrays\n"
+        "model = pools.sequential()\n"
+        "model.fit(*arrays(), 32, epochs=1, validation_data=arrays(64, 1), verbose=0)\n"
+        "from overlap_train import routing\n"
+        "print(sys.argv[1:], routing._installed[0].trainer.ended)\n"
+        "sys.exit(3)\n"
+    )
+    argv = list(sys.argv)
+    with pytest.raises(SystemExit, match="3"):
+        main(["run", str(script), "--rows", "5"])
+    assert capsys.readouterr().out.endswith("['--rows', '5'] completed\n")
+    assert sys.argv == argv
+
+
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_a_script_that_is_missing_is_said(command, capsys):
+    assert main([command, "nowhere.py"]) == 2
+    assert "there is no script nowhere.py" in capsys.readouterr().err
