@@ -118,8 +118,9 @@ def _positioned_class() -> Any:
     class PositionedDataset(grain.IterDataset):  # type: ignore[misc, name-defined]
         def __init__(self, data: Any) -> None:
             super().__init__()
-            self._data, self._next = data, None
+            self._data = data
             self.newest: Any = None
+            self._next: Any = None
 
         def begin_at(self, count: int, state: Any) -> Any:
             elements = iter(self._data)

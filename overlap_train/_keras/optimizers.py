@@ -33,7 +33,7 @@ __all__ = [
 
 def build_optimizer(model: keras.Model) -> None:
     """Build a model's optimizer, if it has one, as its first update would (`Optimizer.apply`)."""
-    optimizer = getattr(model, "optimizer", None)
+    optimizer: Any = getattr(model, "optimizer", None)
     is_unbuilt = isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
     if is_unbuilt and model.trainable_variables:
         with keras.name_scope(optimizer.name, caller=optimizer):
