@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._keras import models
-from tests.networks import CLASSES, arrays, crossentropy, sequential, subclassed
+from tests.networks import arrays, sequential, subclassed
 
 X, Y = arrays(20)
 
@@ -110,26 +110,6 @@ def test_the_cell_of_a_method_holds_what_it_runs(name):
     finally:
         cell.cell_contents = before
     assert models.patched_by(sequential(), name) is None
-
-
-def test_whether_a_model_is_compiled():
-    """Model.compiled."""
-    model = keras.Sequential([keras.layers.Dense(CLASSES)])
-    with pytest.raises(ValueError, match="not compiled"):
-        models.require_compiled(model)
-    model.compile("sgd", crossentropy(), metrics=["accuracy"])
-    models.require_compiled(model)
-
-
-def test_the_parts_of_a_model_are_listed():
-    """Model._flatten_layers, _compile_loss, _compile_metrics."""
-    model = sequential()
-    assert {model, *model.layers} <= set(models.flat_layers(model))
-    loss, metrics = models.compiled_parts(model)
-    assert not loss.built
-    model.fit(X, Y, verbose=0)
-    assert loss.built
-    assert metrics.built
 
 
 def test_steps_run_eagerly_for_the_model_or_for_the_whole_process():
