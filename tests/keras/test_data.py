@@ -105,14 +105,6 @@ def test_the_order_of_rows_is_that_of_fit():
         assert sorted(rows) == list(range(20))
 
 
-def test_the_last_rows_are_split_off():
-    """array_slicing.train_validation_split."""
-    (x, y, _), (xv, yv, _) = keras_data.split_validation((X, Y, None), 0.25)
-    assert len(x) == len(y) == 15
-    np.testing.assert_array_equal(xv, X[15:])
-    np.testing.assert_array_equal(yv, Y[15:])
-
-
 def test_a_missing_part_of_a_batch_is_none_again():
     """The adapters of Keras carry a None through tf.data as an empty optional."""
 
