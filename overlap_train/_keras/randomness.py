@@ -139,10 +139,10 @@ def require_seeds(parts: Any) -> None:
 _numpy_random: Any = np.random  # whose stubs lack `get_bit_generator` and `set_bit_generator`
 
 
-def random_states(known: Collection[int] = ()) -> dict[str, Any]:
+def random_states(handle_ids: Collection[int] = ()) -> dict[str, Any]:
     """Return copies of the states, in plain values.
 
-    Variables with the `id` of a handle in `known` are left out: something else restores them.
+    Variables with the `id` of a handle in `handle_ids` are left out: something else restores them.
     """
     eager = context.context()
     generator = getattr(eager, "_rng", None)
@@ -152,13 +152,13 @@ def random_states(known: Collection[int] = ()) -> dict[str, Any]:
         "eager": None if generator is None else [eager._seed, _packed(generator.getstate())],
     }
     for name, variable in _variables().items():
-        if id(variable.handle) not in known:
+        if id(variable.handle) not in handle_ids:
             states[name] = variable.numpy()
     return states
 
 
-def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) -> None:
-    """Set states of `random_states`, except for the variables in `known`.
+def set_random_states(states: Mapping[str, Any], handle_ids: Collection[int] = ()) -> None:
+    """Set states of `random_states`, except for the variables with these handles.
 
     What is no state raises ValueError, TypeError, LookupError or OverflowError.
     """
@@ -167,7 +167,7 @@ def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) ->
     if "tensorflow" in states:
         stateful_random_ops.get_global_generator()
     for name, variable in _variables().items():
-        if name in states and id(variable.handle) not in known:
+        if name in states and id(variable.handle) not in handle_ids:
             array = np.asarray(states[name])
             if array.dtype != variable.dtype.as_numpy_dtype or array.shape != tuple(variable.shape):
                 raise ValueError(f"a state of {array.dtype}{array.shape} for one of {variable.dtype.name}")

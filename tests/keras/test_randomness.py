@@ -138,7 +138,7 @@ def left_as_it_was():
         yield
 
 
-def drawn() -> list[float]:
+def draws() -> list[float]:
     return [
         random.gauss(),
         float(np.random.normal()),
@@ -150,25 +150,25 @@ def drawn() -> list[float]:
 
 def test_the_numbers_that_follow_are_the_same():
     keras.utils.set_random_seed(3)
-    drawn()
+    draws()
     states = random_states()
     check_random_states(states)
-    expected = [drawn(), drawn()]
+    expected = [draws(), draws()]
     keras.utils.set_random_seed(8)
-    drawn()
+    draws()
     set_random_states(states)
-    assert [drawn(), drawn()] == expected
+    assert [draws(), draws()] == expected
 
 
 def test_a_variable_that_somebody_else_restores_is_left_alone():
     keras.utils.set_random_seed(3)
     shared = tf.random.get_global_generator()
-    known = {id(shared.state.handle)}
-    assert "tensorflow" not in random_states(known)
+    handle_ids = {id(shared.state.handle)}
+    assert "tensorflow" not in random_states(handle_ids)
     states = random_states()
     before = shared.state.numpy()
     shared.normal(())
-    set_random_states(states, known)
+    set_random_states(states, handle_ids)
     assert not np.array_equal(shared.state.numpy(), before)
     set_random_states(states)
     np.testing.assert_array_equal(shared.state.numpy(), before)

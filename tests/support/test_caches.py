@@ -37,8 +37,8 @@ def test_the_cache_lies_at_an_absolute_place_or_nowhere(monkeypatch, xdg, home, 
     found = caches.cache_home()
     assert (None if found is None else str(found)) == expected
     monkeypatch.delenv("OVERLAP_TRAIN_CACHE_DIR", raising=False)
-    kept = expected is not None
-    assert (caches.convolution_times() is not None) is (caches.convolution_builds() is not None) is kept
+    has_home = expected is not None
+    assert (caches.convolution_times() is not None) is (caches.convolution_builds() is not None) is has_home
     for name in ("XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
