@@ -194,7 +194,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "alexnet": {"classes": lambda: 2},
     "as_array": {"tensor": lambda: tf.constant([1.0])},
     "as_tensor": {"array": lambda: np.zeros(4)},
-    "configure": {},
     "drop_pages": {"array": lambda: mapped()},
     "evaluate": {"batch_size": lambda: 1, "steps": lambda: 1, "verbose": lambda: 0},
     "evaluate_run": {
@@ -206,7 +205,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "empty": {"shape": lambda: (4,)},
     "explain": {"array": lambda: np.zeros(4)},
     "format_epoch_table": {"rows": lambda: [(account(), {})]},
-    "join_cluster": {},
     "layout": {"variables": lambda: model().variables},
     "make_policy": {"policy": lambda: "paper"},
     "overlap_s": {"spans_a": lambda: [span()], "spans_b": lambda: [span()]},

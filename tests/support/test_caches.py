@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from overlap_train._support import caches
-from overlap_train._support import caches as module
 from overlap_train._support.caches import conditions, processor_name
 from tests import interpreters
 
@@ -67,13 +66,13 @@ def show(monkeypatch, text):
         return io.StringIO(text) if path == "/proc/cpuinfo" else real(path, *arguments, **options)
 
     monkeypatch.setattr(builtins, "open", opened)
-    module._processor.cache_clear()
+    caches._processor.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _read_anew():
     yield
-    module._processor.cache_clear()
+    caches._processor.cache_clear()
 
 
 def test_another_process_finds_the_same():
@@ -133,5 +132,5 @@ def test_a_system_without_cpuinfo_has_the_name_that_python_knows(monkeypatch):
     show(monkeypatch, _ZEN)
     assert processor_name() == "AMD EPYC"
     show(monkeypatch, "")
-    monkeypatch.setattr(module.platform, "processor", lambda: "arm")
+    monkeypatch.setattr(caches.platform, "processor", lambda: "arm")
     assert processor_name() == platform.processor() == "arm"
