@@ -9,7 +9,7 @@ keeps its message and gets a note in the traceback (PEP 678, from Python 3.11 on
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -54,16 +54,11 @@ def refuse_plain_values(x: Any, y: Any = None, sample_weight: Any = None, *, rol
 
 def _leaves(part: Any) -> Iterator[Any]:
     """Yield the NumPy arrays in a part of the data, other arrays without rows, and the values in lists."""
-    if isinstance(part, np.ndarray) or _is_number(part):
-        yield part
-    elif isinstance(part, Mapping):
-        yield from _leaves(list(part.values()))
-    elif isinstance(part, (list, tuple)):
-        for item in part:
-            if isinstance(item, _SCALARS) and not hasattr(item, "__array__"):
-                yield item
-            else:
-                yield from _leaves(item)
+    is_nested = isinstance(part, (list, tuple, dict))
+    for leaf in keras.tree.flatten(part):
+        is_scalar = is_nested and isinstance(leaf, _SCALARS) and not hasattr(leaf, "__array__")
+        if is_scalar or isinstance(leaf, np.ndarray) or _is_number(leaf):
+            yield leaf
 
 
 def _is_number(part: Any) -> bool:

@@ -8,7 +8,7 @@ training thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -59,17 +59,15 @@ def flatten_logs(model: keras.Model, logs: dict[str, float]) -> Any:
 
 def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
     """Return the metrics of `model` one by one, without the containers that `compile` makes."""
-    leaves: list[keras.metrics.Metric] = []
+    return list({id(metric): metric for metric in _leaves(model.metrics)}.values())
 
-    def add(metrics: Iterable[keras.metrics.Metric]) -> None:
-        for metric in metrics:
-            if isinstance(metric, (CompileMetrics, MetricsList)):
-                add(metric.metrics)
-            elif not any(metric is leaf for leaf in leaves):
-                leaves.append(metric)
 
-    add(model.metrics)
-    return leaves
+def _leaves(metrics: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.Metric]:
+    for metric in metrics:
+        if isinstance(metric, (CompileMetrics, MetricsList)):
+            yield from _leaves(metric.metrics)
+        else:
+            yield metric
 
 
 def computed_by_user(model: keras.Model) -> bool:

@@ -71,7 +71,7 @@ _NAMES = ("fit", "evaluate")
 
 def is_within(model: keras.Model, name: str) -> bool:
     """Whether a method of the model's own class is running on this thread, and has called us."""
-    if _is_marked(model, name):
+    if _routes_of(model, name):
         return True  # called again by what we have called
     codes = keras_models.codes_of(model, name)  # a function of a script may have the same name as the method
     frame: types.FrameType | None = sys._getframe(1)
@@ -130,8 +130,7 @@ def passed_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 def is_routed(model: keras.Model, name: str) -> bool:
     """Whether a `Handler` is doing the work of a call of Keras's method on this thread."""
-    routes = getattr(_local, "routes", ())
-    return any(route.handled and route.model is model and route.name == name for route in routes)
+    return any(route.handled for route in _routes_of(model, name))
 
 
 def suspended() -> contextlib.ExitStack:
@@ -179,8 +178,10 @@ def _marked(route: Route) -> contextlib.ExitStack:
     return undo
 
 
-def _is_marked(model: keras.Model, name: str) -> bool:
-    return any(route.model is model and route.name == name for route in getattr(_local, "routes", ()))
+def _routes_of(model: keras.Model, name: str) -> list[Route]:
+    """Return the routes of this thread for a method of a model, the innermost last."""
+    routes = getattr(_local, "routes", ())
+    return [route for route in routes if route.model is model and route.name == name]
 
 
 def _begin_routing(name: str) -> None:
@@ -203,12 +204,13 @@ def _end_routing(name: str) -> None:
 
 def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        for route in reversed(getattr(_local, "routes", ())):
-            if route.model is self and route.name == name and not route.busy:
+        routes = _routes_of(self, name)
+        for route in reversed(routes):
+            if not route.busy:
                 return _call_target(route, *args, **kwargs)
         handler = _handler()
         # The private argument marks the `evaluate` of Keras's own `fit`.
-        if handler is None or _is_marked(self, name) or "_use_cached_eval_dataset" in kwargs:
+        if handler is None or routes or "_use_cached_eval_dataset" in kwargs:
             return original(self, *args, **kwargs)
         with entered(self, name, handled=True):
             return handler(original, self, name, *args, **kwargs)
