@@ -1,4 +1,4 @@
-"""Runs functions in forks of one clean process that has imported TensorFlow, each of which begins at once.
+"""Runs functions in forks of the clean process of `interpreters.forkserver`, each of which begins at once.
 
 A process that a test limits, kills or makes read-only must be one of its own, and an import of TensorFlow
 takes most of the time of a small one. TensorFlow can be forked as long as it has run nothing.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable
@@ -17,26 +16,23 @@ from typing import Any
 
 import pytest
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.preloaded"])
+from tests import interpreters
 
 
 def start(
     function: Callable[..., Any], *arguments: Any, said: Path, limit_s: float = 120, daemon: bool = True
 ) -> Any:
-    """Starts a process that calls a function of a module.
+    """Starts a process that calls a function of a module, and returns the `multiprocessing.Process`.
 
     Args:
         function: what to call.
         *arguments: for it; must be picklable.
-        said: the file that gets what the process writes to standard output and error.
-        limit_s: seconds after which the process says where it stands and ends.
+        said: the file for standard output and error.
+        limit_s: seconds after which the process prints its stack and ends.
         daemon: whether it ends with this process; it may start none of its own then.
-
-    Returns:
-        A `multiprocessing.Process`; it has to be joined.
     """
-    process = _context.Process(target=_run, args=(function, arguments, said, limit_s), daemon=daemon)
+    context = interpreters.forkserver()
+    process = context.Process(target=_run, args=(function, arguments, said, limit_s), daemon=daemon)
     process.start()
     return process
 

@@ -140,7 +140,7 @@ def forkserver() -> multiprocessing.context.ForkServerContext:
     They are made as spawned ones are, from pickled arguments, but with the environment of the first one.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tensorflow", "keras", "overlap_train.trainer"])
+    context.set_forkserver_preload(["overlap_train.trainer", "tests.networks"])
     return context
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
-import threading
 from pathlib import Path
 
 import pytest
 
-from overlap_train import Trainer
 from tests import forked, limits_target
-from tests.networks import arrays, crossentropy
 
 
 def watched_fit(tmp_path, **environment):
@@ -48,20 +44,6 @@ def test_a_fit_without_a_home_or_a_cache_is_one(tmp_path):
     assert set(outside) <= {Path("/dev/null")}
 
 
-def linear():
-    import keras
-
-    keras.utils.set_random_seed(2)
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy())
-    return model
-
-
-def fit(**arguments):
-    x, y = arrays(64)
-    return Trainer(linear()).fit(x, y, epochs=3, validation_data=arrays(24, 1), verbose=0, **arguments)
-
-
 def test_a_fit_needs_no_temporary_directory(monkeypatch, tmp_path):
     def refuse():
         raise FileNotFoundError("no usable temporary directory found")
@@ -70,20 +52,4 @@ def test_a_fit_needs_no_temporary_directory(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "_get_default_tempdir", refuse)
     with pytest.raises(FileNotFoundError):
         tempfile.gettempdir()
-    assert len(fit(resume=tmp_path / "checkpoints").history["val_loss"]) == 3
-
-
-def test_too_few_threads_for_the_validation_are_named_and_none_is_left(monkeypatch):
-    start = threading.Thread.start
-
-    def refuse_the_second(thread):
-        if thread.name == "validation-1":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse_the_second)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    x, y = arrays(64)
-    with pytest.raises(RuntimeError, match=r"thread 2 of 2 could not be started.*fewer workers"):
-        Trainer(linear()).fit(x, y, batch_size=8, validation_data=(x, y), verbose=0)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("validation")]
+    assert len(limits_target.fit(resume=tmp_path / "checkpoints")["val_loss"]) == limits_target.EPOCHS

@@ -12,7 +12,7 @@ from importlib import resources
 import pytest
 
 import overlap_train
-from overlap_train import errors, records
+from overlap_train import errors
 
 PUBLIC = [getattr(overlap_train, name) for name in overlap_train.__all__]
 CALLABLES = [value for value in PUBLIC if inspect.isclass(value) or inspect.isfunction(value)]
@@ -66,11 +66,6 @@ def test_every_error_is_in_the_tree_and_in_its_drawing(name):
 def test_errors_that_have_a_builtin_kind_are_of_it():
     assert issubclass(errors.ValidationTimeoutError, TimeoutError)
     assert issubclass(errors.BufferError, BufferError)
-
-
-@pytest.mark.parametrize("name", records.__all__)
-def test_every_record_is_there(name):
-    assert hasattr(records, name)
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -38,30 +38,11 @@ from overlap_train.scheduling.distributor import JobQueue
 from overlap_train.scheduling.graph import Job, Layer, LayerGraph, Port, Request, Work
 from overlap_train.scheduling.policy import Board, CpuOnly
 from overlap_train.zero_copy.pool import HostBackend
-from tests.support.values import Number, Text
+from tests.support.values import Number, Text, Unprintable
 
 PACKAGES = ["", ".conv", ".monitoring", ".options", ".parallel", ".scheduling", ".zero_copy"]
 PACKAGES += [".records", "._checkpoint.meta", "._checkpoint.store"]
 LIMIT_S = 10  # hit by what hangs, not by what a busy machine delays
-
-
-class Unprintable:
-    def __repr__(self):
-        raise RuntimeError("no text")
-
-    def __index__(self):
-        raise RuntimeError("no number")
-
-    def __bool__(self):
-        raise RuntimeError("no truth")
-
-    def __iter__(self):
-        raise RuntimeError("no items")
-
-    def __eq__(self, other):
-        raise RuntimeError("no equal")
-
-    __hash__ = None
 
 
 VALUES = {
@@ -213,7 +194,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "alexnet": {"classes": lambda: 2},
     "as_array": {"tensor": lambda: tf.constant([1.0])},
     "as_tensor": {"array": lambda: np.zeros(4)},
-    "configure": {},
     "drop_pages": {"array": lambda: mapped()},
     "evaluate": {"batch_size": lambda: 1, "steps": lambda: 1, "verbose": lambda: 0},
     "evaluate_run": {
@@ -225,7 +205,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "empty": {"shape": lambda: (4,)},
     "explain": {"array": lambda: np.zeros(4)},
     "format_epoch_table": {"rows": lambda: [(account(), {})]},
-    "join_cluster": {},
     "layout": {"variables": lambda: model().variables},
     "make_policy": {"policy": lambda: "paper"},
     "overlap_s": {"spans_a": lambda: [span()], "spans_b": lambda: [span()]},
@@ -286,22 +265,13 @@ def public():
 PUBLIC = public()
 
 
-def parameters(value):
+def parameters(value, *, required=False):
+    """Returns the names of the parameters of a callable, or of those that it requires."""
     with contextlib.suppress(ValueError):
         return [
             p.name
             for p in inspect.signature(value).parameters.values()
-            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        ]
-    return []
-
-
-def required(value):
-    with contextlib.suppress(ValueError):
-        return [
-            p.name
-            for p in inspect.signature(value).parameters.values()
-            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and (p.default is p.empty or not required)
         ]
     return []
 
@@ -342,7 +312,7 @@ def attempt(call, good, argument, value):
         value: what it gets.
     """
     # What only records something takes anything for what it needs.
-    given: dict[str, Any] = dict.fromkeys(required(call))
+    given: dict[str, Any] = dict.fromkeys(parameters(call, required=True))
     given |= {key: make() for key, make in good.items() if key != argument}
     began_s = time.thread_time()  # of this thread's work: a wait is stopped by the alarm
     try:

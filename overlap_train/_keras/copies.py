@@ -1,8 +1,7 @@
 """What copying a model needs of Keras.
 
-Leans on `global_state`, `SafeModeScope`, `_compile_config`, `_flatten_layers`, `_trainable`, `_path` of
-variables and TensorFlow's `context`.
-On the training thread.
+Leans on `global_state`, `SafeModeScope`, `_compile_config`, `_flatten_layers`, `_trainable`, `_name` and
+`_path` of variables, and TensorFlow's `context`. On the training thread.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ import numpy as np
 from tensorflow.python.eager import context
 
 from overlap_train._keras.names import SafeModeScope, global_state
+from overlap_train._keras.optimizers import build_optimizer
 
 __all__ = [
     "base_attributes",
     "build_optimizer",
     "compile_arguments",
-    "eager_random_state",
     "name_alike",
-    "set_path",
     "set_trainable",
     "trainable",
     "trusted",
@@ -34,22 +32,17 @@ __all__ = [
 ]
 
 
-def eager_random_state() -> Any:
-    """Return the state from which eager operations without a seed take theirs; None before a seed is set."""
-    generator = getattr(context.context(), "_rng", None)
-    return None if generator is None else generator.getstate()
-
-
 def undisturbed() -> contextlib.ExitStack:
-    """Leave random states and running names as they were, whatever is built meanwhile.
+    """Return a context that leaves random states and running names as they were.
 
-    Those of Python, NumPy and TensorFlow (`context()._seed`, `_rng`), and of Keras its global seed generator
-    and the numbers that make names unique (`global_seed_generator`, `object_name_uids`).
+    These are the random states of Python, NumPy and TensorFlow (`context()._seed`, `_rng`), and Keras's
+    global seed generator and the numbers that make names unique (`global_seed_generator`,
+    `object_name_uids`).
     """
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     eager = context.context()
-    kept = {name: getattr(eager, name) for name in ("_seed", "_rng") if hasattr(eager, name)}
-    tensorflow = kept["_rng"].getstate() if kept.get("_rng") is not None else None
+    attributes = {name: getattr(eager, name) for name in ("_seed", "_rng") if hasattr(eager, name)}
+    tensorflow = attributes["_rng"].getstate() if attributes.get("_rng") is not None else None
     generator = global_state.get_global_attribute("global_seed_generator")
     seed = generator.state.value.read_value() if generator is not None else None
     names = dict(global_state.get_global_attribute("object_name_uids") or {})
@@ -59,10 +52,10 @@ def undisturbed() -> contextlib.ExitStack:
     def put_back() -> None:
         random.setstate(python)
         np.random.set_state(numpy)
-        for name, value in kept.items():
+        for name, value in attributes.items():
             setattr(eager, name, value)
         if tensorflow is not None:
-            kept["_rng"].setstate(tensorflow)
+            attributes["_rng"].setstate(tensorflow)
         if generator is not None:
             generator.state.assign(seed)
         global_state.set_global_attribute("global_seed_generator", generator)
@@ -72,15 +65,15 @@ def undisturbed() -> contextlib.ExitStack:
 
 
 def trusted() -> contextlib.AbstractContextManager[None]:
-    """Let the functions in a model's configuration be made again, on this thread (`SafeModeScope`)."""
+    """Return a context in which Keras loads the functions of a model's configuration (`SafeModeScope`)."""
     scope: contextlib.AbstractContextManager[None] = SafeModeScope(safe_mode=False)
     return scope
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
-    """Return what a model was compiled with, the objects themselves (`_compile_config`).
+    """Return the objects with which a model was compiled (`_compile_config`).
 
-    None if it is not compiled, or by a `compile` of its own.
+    None if it is not compiled, or has a `compile` of its own.
     """
     config = getattr(model, "_compile_config", None)
     if config is None or type(model).compile is not keras.Model.compile:
@@ -88,43 +81,31 @@ def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
     return dict(config.config)
 
 
-def build_optimizer(model: keras.Model) -> None:
-    """Make the variables of a model's optimizer, if it has one that has not."""
-    optimizer = getattr(model, "optimizer", None)
-    if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
-        optimizer.build(model.trainable_variables)
-
-
 def trainable(model: keras.Model) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """Return whether each of a model's layers is to be trained, and each of its variables."""
+    """Return for each layer of a model and each of its variables whether it is trainable (`_trainable`)."""
     layers = tuple(layer._trainable for layer in model._flatten_layers())
     return layers, tuple(variable.trainable for variable in model.variables)
 
 
 def set_trainable(copy: keras.Model, flags: tuple[tuple[bool, ...], tuple[bool, ...]]) -> None:
-    """Say of a copy's layers and variables what `trainable` has said of the model's (`_trainable`)."""
+    """Set on a copy what `trainable` returned for the model."""
     layers, variables = flags
     for layer, flag in zip(copy._flatten_layers(), layers, strict=True):
         layer._trainable = flag
     if len(copy.variables) != len(variables):
-        return  # the model has got some since it was copied
+        return  # the model has got more since it was copied
     for variable, flag in zip(copy.variables, variables, strict=True):
         if variable.trainable != flag:
             variable.trainable = flag
 
 
-def name_alike(copied: Iterable[keras.Variable], own: Iterable[keras.Variable]) -> None:
-    """Give the variables of a copy the names and paths of the model's own (`_name`, `_path`).
+def name_alike(copies: Iterable[keras.Variable], variables: Iterable[keras.Variable]) -> None:
+    """Give the variables of a copy the names and paths of the model's (`_name`, `_path`).
 
     They depend on when and within what a layer was built, and a function may look a variable up by its path.
     """
-    for theirs, ours in zip(copied, own, strict=True):
-        set_path(theirs, ours.path)
-
-
-def set_path(variable: keras.Variable, path: str) -> None:
-    """Give a variable a path, and the name that it ends with."""
-    variable._name, variable._path = path.rpartition("/")[2], path
+    for copy, variable in zip(copies, variables, strict=True):
+        copy._name, copy._path = variable.name, variable.path
 
 
 @functools.cache

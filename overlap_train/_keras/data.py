@@ -1,8 +1,8 @@
-"""What `fit` and `evaluate` are given as data: found out once, as Keras would, and told as plain facts.
+"""The data of `fit` and `evaluate`: which kind it is and how it can be read, decided once, as Keras would.
 
 Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
 of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, and `array_slicing`. On the
-training thread, but for what an epoch's begin and end tell the user's data.
+training thread, except for `Pipeline.begin_epoch` and `end_epoch`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._keras.data_mistakes import refuse_plain_values
-from overlap_train._keras.data_sources import BatchMaker, DataWorkers, told
+from overlap_train._keras.data_sources import BatchMaker, DataWorkers, with_position
 from overlap_train._keras.names import (
     BEFORE_3_16,
     ArrayDataAdapter,
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-# What says that there is no more data, in hooks of batches too: Keras calls them where it draws the batches.
+# The end of the data. Keras catches these from batch hooks too, as it calls them where it draws the batches.
 OUT_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
 
 
@@ -53,46 +53,46 @@ OUT_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
 class Pipeline:
     """Batches that come one after another: a dataset of the user's, or what Keras makes of other data."""
 
-    is_dataset: bool  # of the user's: a new iterator of it may advance a shuffle's seed
-    by_python: bool  # of the user's, and not made by Keras of sparse arrays or a dataset
-    restarts: bool  # another iterator starts from the first batch again; a generator's goes on
-    # Whether drawing again from a pass's first batch on, in another process and from the same state of the
-    # source, is known to give the same batches: by index, from a generator, from Grain.
+    is_dataset: bool  # the user's own: a new iterator of it may advance a shuffle's seed
+    by_python: bool  # the user's Python makes the batches
+    restarts: bool  # a new iterator starts from the first batch; a generator's goes on
+    # Whether a pass that is repeated in another process, from the same state of the source, is known to give
+    # the same batches: by index, from a generator, from Grain.
     resumable: bool
     stateful: Any  # the user's object whose attributes are that state
-    told: Any  # a dataset of Grain's that tells where it stands
+    told: Any  # a dataset of Grain's, from `with_position`
     # Whether Keras draws its first batch before the first pass of a training and before each validation
-    # (`_maybe_symbolic_build`), and it can be drawn again: thereby what the user's data draws from moves.
-    # How many a generator loses depends on timing; here it loses none.
+    # (`_maybe_symbolic_build`), and can draw it again: this advances whatever the user's data draws from.
+    # How many batches a generator loses depends on timing; here it loses none.
     looked_at: bool
     adapter: Any = field(repr=False)
-    _lent: BatchMaker | None = field(repr=False)
+    _maker: BatchMaker | None = field(repr=False)
     _workers: DataWorkers | None = field(repr=False)
 
     @functools.cached_property
     def dataset(self) -> Any:
-        """What is iterated over in each pass: a `tf.data.Dataset`, or a distributed one of the user's."""
+        """The `tf.data.Dataset` of each pass, or the user's distributed one."""
         return self.adapter.get_tf_dataset()
 
     @property
     def peeked(self) -> int:
-        """Batches of a generator at which Keras has looked, and with which each of its iterators begins."""
+        """The number of batches that Keras has drawn of a generator; each iterator begins with them."""
         return len(getattr(self.adapter, "_first_batches", ()))
 
     def own_batches(self) -> bool:
-        """Have no batch of a new iterator share memory with the user's arrays; return whether it can be had.
+        """Let new iterators share no memory with the user's arrays; return whether that is possible.
 
-        It can of what a generator or a `PyDataset` gives, if it is dense.
+        It is for dense batches of a generator or a `PyDataset`.
         """
         specs = tf.nest.flatten(self.dataset.element_spec)
-        if self._lent is None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
+        if self._maker is None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
             return False
-        self._lent.copies = True
+        self._maker.copies = True
         return True
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of a pass, or None if they cannot be counted; asked each time, as data may grow."""
+        """The batches of a pass, or None if they cannot be counted. Read anew each time, as data may grow."""
         count: int | None = self.adapter.num_batches
         return count
 
@@ -110,7 +110,7 @@ class Pipeline:
             self.adapter._epoch += count
 
     def close(self) -> None:
-        """End the workers that Keras has started for it; call it when nobody draws any more. Idempotent."""
+        """End the workers that Keras has started, once no batch is needed any more. Idempotent."""
         if self._workers is not None:
             self._workers.end()
 
@@ -119,21 +119,21 @@ class Pipeline:
 class Arrays:
     """Arrays whose rows become batches."""
 
-    # `(x, y, sample_weight)` or a part of it as Keras batches them: floating-point arrays have Keras's
-    # `floatx`, weights are made from `class_weight`, sparse arrays are wrapped.
+    # `(x, y, sample_weight)` or a part of it, as Keras batches them: with floating-point arrays of Keras's
+    # `floatx`, with weights made from `class_weight`, and sparse arrays wrapped.
     inputs: Any
     num_samples: int
     batch_size: int
     shuffle: bool | str
-    dense: bool  # so that rows can be gathered and sliced
+    dense: bool  # rows can be gathered and sliced
     pipeline: Pipeline = field(repr=False)
 
 
 def row_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data.Dataset:
     """Return a dataset whose passes yield row numbers, int64[n], in the order of `keras.Model.fit`.
 
-    The row numbers themselves go through Keras's own adapter, so the same global seed gives the same order. A
-    shuffle over all rows does not depend on the batch size and comes in one piece.
+    They go through Keras's own adapter, so the same global seed gives the same order. A shuffle of all rows
+    does not depend on the batch size and is a single batch.
     """
     rows = tf.range(num_samples, dtype=tf.int64)
     size = batch_size if shuffle == "batch" else num_samples
@@ -142,10 +142,10 @@ def row_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data
 
 @functools.cache
 def row_shuffling() -> Literal["random", "fixed", "counted"]:
-    """Return how Keras shuffles rows: it draws an order for each pass, or has one, or one for each epoch.
+    """Return how Keras orders rows: at random in each pass, always the same way, or by the epoch's number.
 
-    It draws up to Keras 3.15. Later adapters count epochs (`_epoch`) and shuffle without drawing, by a number
-    that the pipeline holds; whether that number moves with the epochs is tried.
+    At random up to Keras 3.15. Later adapters count epochs (`_epoch`) and shuffle by a number in the
+    pipeline; whether that number changes with the epoch is tried here.
     """
     adapter = ArrayDataAdapter(tf.range(64), batch_size=64, shuffle=True)
     if not hasattr(adapter, "_epoch"):
@@ -162,7 +162,7 @@ def row_shuffling() -> Literal["random", "fixed", "counted"]:
 
 
 def is_made_by_python(x: Any, y: Any = None, sample_weight: Any = None) -> bool:
-    """Whether Python makes the batches of data, so that `recognize` draws the first ones to know them."""
+    """Whether Python makes the batches, so that `recognize` draws the first ones."""
     if isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset)):
         return False
     return not can_convert_arrays((x, y, sample_weight))
@@ -180,17 +180,16 @@ def recognize(
     class_weight: dict[int, float] | None = None,
     looked_at: bool = False,
 ) -> Arrays | Pipeline:
-    """Return what the first arguments of `keras.Model.fit` or `evaluate` are (`get_data_adapter`).
+    """Return the data of `keras.Model.fit` or `evaluate` as Keras reads it (`get_data_adapter`).
 
-    Keras warns that `shuffle`, which is True unless one says otherwise, does nothing for datasets and
-    generators. `role` is for messages; `looked_at` says that Keras looks at a batch beforehand, see
-    `looks_beforehand`. A ValueError refuses data that Keras does not know, mismatched lengths, and empty data
-    other than a dataset to validate on.
+    Keras warns that `shuffle`, True by default, does nothing for datasets and generators. `role` is for
+    messages; `looked_at` says that Keras draws a batch beforehand, see `looks_beforehand`. Data that Keras
+    does not know, mismatched lengths, and empty data other than a dataset to validate on raise ValueError.
     """
     require_usable(x, y, sample_weight, role=role)
-    telling = told(x)
+    grain = with_position(x)
     adapter = get_data_adapter(
-        x=x if telling is None else telling,
+        x=x if grain is None else grain,
         y=y,
         sample_weight=sample_weight,
         batch_size=batch_size,
@@ -198,22 +197,26 @@ def recognize(
         shuffle=shuffle,
         class_weight=class_weight,
     )
-    pipeline = _pipeline(adapter, x, telling, looked_at)
+    pipeline = _pipeline(adapter, x, grain, looked_at)
     if isinstance(adapter, ArrayDataAdapter):
         return _arrays(adapter, shuffle, pipeline)
-    # Keras trains on where a dataset has nothing to validate on, and fails where Python has nothing.
+    # Keras goes on training if a dataset has nothing to validate on, and fails if Python has nothing.
     if pipeline.num_batches == 0 and (role == "training" or pipeline.by_python):
         raise ValueError(f"the {role} data is empty: its dataset has no batch; pass at least one")
     return pipeline
 
 
 def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
-    """Raise ValueError for data of which a look without drawing from it tells that it is of no use.
+    """Raise ValueError for data that can be seen to be unusable without drawing from it.
 
-    That is no data, text, data without rows, and data that Keras does not know or that is divided.
+    That is no data, text, data without rows, data of Hugging Face's, and data divided among replicas.
     """
     for part in (x, y, sample_weight):
-        _refuse_hugging_face(part, role)
+        kind = hugging_face_kind(part)
+        if kind is not None:
+            raise ValueError(
+                f"the {role} data is a Hugging Face {kind}, which Keras does not take; pass {_INSTEAD[kind]}"
+            )
     if x is None:
         raise ValueError(
             f"there is no {role} data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
@@ -231,7 +234,7 @@ def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: st
             raise ValueError(f"the {role} data is empty: its arrays have 0 rows; pass at least one")
 
 
-# Keras's words in `EpochIterator._interrupted_warning`, which would name a line of its own.
+# Keras's text in `EpochIterator._interrupted_warning`, which would warn of a line of its own.
 _OUT_OF_DATA = (
     "Your input ran out of data; interrupting training. Make sure that your dataset or generator can "
     "generate at least `steps_per_epoch * epochs` batches. You may need to use the `.repeat()` function when "
@@ -240,9 +243,9 @@ _OUT_OF_DATA = (
 
 
 def hugging_face_kind(data: Any) -> str | None:
-    """Return which class of Hugging Face's `datasets` data belongs to, or None if to none."""
-    names = [cls.__name__ for cls in type(data).__mro__ if cls.__module__.split(".")[0] == "datasets"]
-    return next((name for name in names if name in _INSTEAD), None)
+    """Return the class of Hugging Face's `datasets` to which data belongs, or None."""
+    classes = [cls.__name__ for cls in type(data).__mro__ if cls.__module__.split(".")[0] == "datasets"]
+    return next((name for name in classes if name in _INSTEAD), None)
 
 
 _INSTEAD = {
@@ -257,82 +260,62 @@ _INSTEAD = {
 }
 
 
-def _refuse_hugging_face(data: Any, role: str) -> None:
-    """Raise a ValueError that says what Keras takes in place of a dataset of Hugging Face's."""
-    kind = hugging_face_kind(data)
-    if kind is not None:
-        raise ValueError(
-            f"the {role} data is a Hugging Face {kind}, which Keras does not take; pass {_INSTEAD[kind]}"
-        )
-
-
 def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
-    """Split the last `fraction` of the rows off, as `validation_split` does."""
+    """Split off the last `fraction` of the rows, as `validation_split` does."""
     refuse_plain_values(*arrays, role="training")
     train, validation = array_slicing.train_validation_split(arrays, validation_split=fraction)
     return train, validation
 
 
 def warn_out_of_data(*, asked: bool = True) -> None:
-    """Warn in Keras's words that an epoch or a validation has found the end of its data.
+    """Warn as Keras does that an epoch or a validation has run out of data.
 
-    Keras up to 3.15 warns where no number of batches had been asked for, too (keras#23084).
+    Keras up to 3.15 does so even if no number of batches was asked for (keras#23084).
     """
     if asked or BEFORE_3_16:
         warn_user(_OUT_OF_DATA)
 
 
 def without_optionals(batch: Any) -> Any:
-    """Turn the empty optionals by which `tf.data` carries a None back into None, as Keras does."""
+    """Replace the empty optionals that stand for None in a `tf.data.Dataset`, as Keras does."""
     return keras.tree.map_structure(
         lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, batch
     )
 
 
-def _pipeline(adapter: Any, x: Any, telling: Any, looked_at: bool) -> Pipeline:
+def _pipeline(adapter: Any, x: Any, grain: Any, looked_at: bool) -> Pipeline:
+    enqueuer = getattr(adapter, "enqueuer", None)
     return Pipeline(
         is_dataset=isinstance(adapter, TFDatasetAdapter),
         by_python=not isinstance(adapter, (ArrayDataAdapter, TFDatasetAdapter)),
         restarts=not isinstance(adapter, GeneratorDataAdapter),
         resumable=isinstance(adapter, (GeneratorDataAdapter, GrainDatasetAdapter, PyDatasetAdapter)),
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
-        told=telling,
+        told=grain,
         looked_at=looked_at and not isinstance(adapter, (ArrayDataAdapter, GeneratorDataAdapter)),
         adapter=adapter,
-        _lent=_lent(adapter),
-        _workers=_workers(adapter),
+        _maker=_batch_maker(adapter),
+        _workers=None if enqueuer is None else DataWorkers(enqueuer),
     )
 
 
-def _lent(adapter: Any) -> BatchMaker | None:
-    """Put itself between an adapter and the user's Python that makes its batches, if it can."""
-    if isinstance(adapter, GeneratorDataAdapter):
-        lent = BatchMaker(adapter.generator)
-        adapter.generator = lent.iterate
-        return lent
-    if isinstance(adapter, PyDatasetAdapter):
-        lent = BatchMaker(adapter._get_iterator)
-        adapter._get_iterator = lent.iterate
-        return lent
-    return None
-
-
-def _workers(adapter: Any) -> DataWorkers | None:
-    """Put itself between an adapter and the pools that it starts for the user's data, if it starts any."""
-    enqueuer = getattr(adapter, "enqueuer", None)
-    return None if enqueuer is None else DataWorkers(enqueuer)
-
-
-def _tensor_of(leaf: Any) -> Any:
-    """Return what a variable of Keras's holds, and everything else as it is."""
-    return tf.convert_to_tensor(leaf.value) if isinstance(leaf, keras.Variable) else leaf
+def _batch_maker(adapter: Any) -> BatchMaker | None:
+    """Put a `BatchMaker` between an adapter and the user's Python that makes its batches, if any does."""
+    if not isinstance(adapter, (GeneratorDataAdapter, PyDatasetAdapter)):
+        return None
+    name = "generator" if isinstance(adapter, GeneratorDataAdapter) else "_get_iterator"
+    maker = BatchMaker(getattr(adapter, name))
+    setattr(adapter, name, maker.iterate)
+    return maker
 
 
 def _arrays(adapter: Any, shuffle: bool | str, pipeline: Pipeline) -> Arrays:
     inputs = keras.tree.lists_to_tuples(
         array_slicing.convert_to_sliceable(adapter._inputs, target_backend="tensorflow")
     )
-    inputs = keras.tree.map_structure(_tensor_of, inputs)
+    inputs = keras.tree.map_structure(
+        lambda leaf: tf.convert_to_tensor(leaf.value) if isinstance(leaf, keras.Variable) else leaf, inputs
+    )
     leaves = keras.tree.flatten(inputs)
     dense = not any(leaf is None or isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) for leaf in leaves)
     return Arrays(inputs, int(adapter._num_samples), adapter.batch_size, shuffle, dense, pipeline)

@@ -1,20 +1,19 @@
-"""What stands between Keras and the code that makes its batches: generators, Grain's datasets, worker pools.
+"""Wrappers of what makes Keras's batches: generators, Grain's datasets, and pools of workers.
 
-Batches of the user's Python may be filled anew by their owner after they have been handed over. TensorFlow
-copies the memory of an array that a generator gives, unless its address suits TensorFlow's alignment: then it
-borrows the memory. Only such an array is copied here, before the generator goes on and on the thread that
-draws from it, so that each array is copied once, whatever its address.
+The user's Python may reuse the memory of a batch for the next one. TensorFlow copies an array of a generator,
+unless its address suits TensorFlow's alignment: then it borrows the memory. Only such arrays are copied here,
+on the thread that draws and before the generator goes on, so that each array is copied once.
 
-Keras draws from a Grain dataset by an iterator for each pass, out of reach within a `tf.data` pipeline. So
-Keras gets a dataset that hands out the iterators of the user's and keeps the newest: `get_state` of a
-`MapDataset`'s is the index of the next element. Iterators belong to the thread that draws; they are asked
-between two draws. Nothing here imports `grain` unless the user has.
+Keras draws from a Grain dataset by an iterator for each pass, which a `tf.data` pipeline hides. So Keras gets
+a dataset that hands out the user's iterators and keeps the newest: the `get_state` of a `MapDataset`'s is the
+index of its next element. Iterators belong to the thread that draws; their state is read between two draws.
+Nothing here imports `grain` unless the user has.
 
-Keras starts the workers of a `PyDataset` anew for each epoch. It leaves their end to the garbage collector,
-which does not come as long as their queue is full: behind a fit that has failed or was interrupted they stay.
-It also waits for ever for a batch whose worker process has died. Leans on `executor_fn`, `future_queue`,
-`run_thread` and `running` of the adapter's `enqueuer`, and on `_pool` of `multiprocessing.pool.Pool`. Their
-end is for the thread that called `fit`. Batches are awaited on a thread of TensorFlow's.
+Keras starts the workers of a `PyDataset` anew for each epoch, and leaves their end to the garbage collector.
+That does not come while their queue is full, so they would outlive a fit that failed or was interrupted.
+Keras also waits for ever for a batch whose worker process has died. Leans on `executor_fn`, `future_queue`,
+`run_thread` and `running` of the adapter's `enqueuer`, and on `_pool` of `multiprocessing.pool.Pool`. The
+thread that called `fit` ends the workers; a thread of TensorFlow's waits for their batches.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ import tensorflow as tf
 
 from overlap_train._keras.names import is_grain_dataset
 
-__all__ = ["BatchMaker", "DataWorkers", "told"]
+__all__ = ["BatchMaker", "DataWorkers", "with_position"]
 
 
 # TensorFlow borrows at multiples of 64 bytes, and of 32 where it has been built for AVX alone.
@@ -46,10 +45,7 @@ _ALIGNED = 64
 
 
 class BatchMaker:
-    """What makes batches, and whether they are to be copied where TensorFlow would borrow them.
-
-    `copies` holds from the next batch on; set it before anything is drawn.
-    """
+    """Makes batches, with `copies` set as copies of what TensorFlow would borrow; set it before drawing."""
 
     def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
         self._make = make
@@ -58,10 +54,10 @@ class BatchMaker:
     def iterate(self) -> Iterator[Any]:
         """Yield the batches. On the thread that draws."""
         for batch in self._make():
-            yield keras.tree.map_structure(_owned, batch) if self.copies else batch
+            yield keras.tree.map_structure(_copy_if_borrowed, batch) if self.copies else batch
 
 
-def _owned(array: Any) -> Any:
+def _copy_if_borrowed(array: Any) -> Any:
     if array is None or isinstance(array, (tf.Tensor, int, float)):
         return array
     if not isinstance(array, np.ndarray):
@@ -75,57 +71,30 @@ def _owned(array: Any) -> Any:
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return an array whose memory TensorFlow borrows."""
+    """Return an empty array whose memory TensorFlow borrows."""
     size_bytes = int(np.prod(shape)) * dtype.itemsize
     raw = np.empty(size_bytes + _ALIGNED, np.uint8)
     begin = -raw.__array_interface__["data"][0] % _ALIGNED
     return raw[begin : begin + size_bytes].view(dtype).reshape(shape)
 
 
-def told(data: Any) -> Any:
-    """Return a dataset of the same elements that tells its position, or None if data is not Grain's.
+def with_position(data: Any) -> Any:
+    """Return a dataset of the same elements whose position can be read and set; None if data is not Grain's.
 
-    The dataset has `newest`, its newest iterator, which has `count`, the number of elements that have been
-    drawn, and `get_state`; and `begin_at(count, state)`, by which the next iterator begins there.
+    It has `newest`, its newest iterator, with `count`, the number of elements drawn, and `get_state`; and
+    `begin_at(count, state)`, which sets where the next iterator begins.
     """
     if "grain" not in sys.modules or not is_grain_dataset(data):
         return None
-    return _classes()(data)
+    return _positioned_class()(data)
 
 
 @functools.cache
-def _classes() -> Any:
-    """Make the class of such datasets, which inherits from Grain's, as Keras expects."""
+def _positioned_class() -> Any:
+    """Return the class of such datasets, which inherits from Grain's, as Keras expects."""
     grain = sys.modules["grain"]
 
-    class Told(grain.IterDataset):  # type: ignore[misc, name-defined]
-        def __init__(self, data: Any) -> None:
-            super().__init__()
-            self._data, self._next = data, None
-            self.newest: Any = None
-
-        def begin_at(self, count: int, state: Any) -> Any:
-            begun = iter(self._data)
-            begun.set_state(state)
-            self._next = _iterator_class()(begun, count)
-            return self._next
-
-        def __iter__(self) -> Any:
-            begun, self._next = self._next, None
-            self.newest = begun or _iterator_class()(iter(self._data), 0)
-            return self.newest
-
-        def __str__(self) -> str:
-            return str(self._data)
-
-    return Told
-
-
-@functools.cache
-def _iterator_class() -> Any:
-    grain = sys.modules["grain"]
-
-    class ReportingIterator(grain.DatasetIterator):  # type: ignore[misc, name-defined]
+    class PositionedIterator(grain.DatasetIterator):  # type: ignore[misc, name-defined]
         def __init__(self, elements: Any, count: int) -> None:
             super().__init__()
             self._elements, self.count = elements, count
@@ -146,7 +115,28 @@ def _iterator_class() -> Any:
             if hasattr(self._elements, "close"):
                 self._elements.close()
 
-    return ReportingIterator
+    class PositionedDataset(grain.IterDataset):  # type: ignore[misc, name-defined]
+        def __init__(self, data: Any) -> None:
+            super().__init__()
+            self._data = data
+            self.newest: Any = None
+            self._next: Any = None
+
+        def begin_at(self, count: int, state: Any) -> Any:
+            elements = iter(self._data)
+            elements.set_state(state)
+            self._next = PositionedIterator(elements, count)
+            return self._next
+
+        def __iter__(self) -> Any:
+            self.newest = self._next or PositionedIterator(iter(self._data), 0)
+            self._next = None
+            return self.newest
+
+        def __str__(self) -> str:
+            return str(self._data)
+
+    return PositionedDataset
 
 
 _LOOK_S = 1.0
@@ -154,7 +144,7 @@ _END_S = 5.0
 
 
 class DataWorkers:
-    """Stands between the enqueuer of a `PyDatasetAdapter` and the pools that it starts."""
+    """Watches the pools that the enqueuer of a `PyDatasetAdapter` starts, and ends them."""
 
     def __init__(self, enqueuer: Any) -> None:
         self._enqueuer = enqueuer
@@ -165,16 +155,16 @@ class DataWorkers:
 
     def _start(self, sequences: Any) -> Any:
         self._pool = None  # the last epoch's, whose processes end with it
-        made = self._make(sequences)
-        if isinstance(made, ThreadPool):
-            return made
-        pool = self._pool = _WatchedPool(made)
-        if self._over:  # since the thread began
+        workers = self._make(sequences)
+        if isinstance(workers, ThreadPool):
+            return workers
+        pool = self._pool = _WatchedPool(workers)
+        if self._over:  # since the enqueuer's thread began
             pool.end()
         return pool
 
     def end(self) -> None:
-        """End what runs. Idempotent, and bounded whatever a worker does."""
+        """End the workers, in a bounded time whatever they do. Idempotent."""
         enqueuer, thread = self._enqueuer, self._enqueuer.run_thread
         self._over, enqueuer.running = True, False
         deadline_s = time.monotonic() + _END_S
@@ -187,11 +177,11 @@ class DataWorkers:
 
 
 class _WatchedPool:
-    """A pool whose batches are not awaited for ever. Closed by Keras when all have been asked for."""
+    """A pool whose batches are not awaited for ever. Keras closes it once it has requested them all."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._workers: list[Any] = list(pool._pool)  # type: ignore[attr-defined]  # later ones replace these
+        self._workers: list[Any] = list(pool._pool)  # type: ignore[attr-defined]  # before any is replaced
         self._ended = False
 
     def apply_async(self, function: Any, arguments: tuple[Any, ...]) -> _Batch:
@@ -201,14 +191,14 @@ class _WatchedPool:
         self._pool.close()
 
     def loss(self) -> str | None:
-        """Return why a batch that is not there will not come, if that is known."""
+        """Return why a batch that has not come never will, or None while it may."""
         if self._ended:
             return "the training for which a batch was made is over"
         codes = [worker.exitcode for worker in self._workers]
-        died = [code for code in codes if code] or ([] if None in codes else codes)
-        if not died:
+        failures = [code for code in codes if code] or ([] if None in codes else codes)
+        if not failures:
             return None
-        how = signal.Signals(-died[0]).name if died[0] < 0 else f"exit code {died[0]}"
+        how = signal.Signals(-failures[0]).name if failures[0] < 0 else f"exit code {failures[0]}"
         return (
             f"a worker process of the PyDataset died ({how}) and took a batch along; SIGKILL may mean that "
             "memory ran out: pass fewer workers, or a smaller max_queue_size"
@@ -217,29 +207,28 @@ class _WatchedPool:
     def end(self) -> None:
         """End the processes."""
         self._ended = True
-        # It may wait for ever: for a lock that a worker held when it died, or for a worker that ignores it.
+        # This may wait for ever: for a lock that a worker held when it died, or for a worker that ignores it.
         ending = threading.Thread(target=self._pool.terminate, name="data-workers-end", daemon=True)
         ending.start()
         ending.join(_END_S)
         if ending.is_alive():
-            left = [process for process in self._pool._pool if process.exitcode is None]  # type: ignore[attr-defined]
-            for process in left:
+            alive = [process for process in self._pool._pool if process.exitcode is None]  # type: ignore[attr-defined]
+            for process in alive:
                 process.kill()
-            for process in left:
+            for process in alive:
                 process.join(_END_S)
 
 
 class _Batch:
-    """A batch that is being made; stands for an `AsyncResult`."""
+    """A batch that is being made, in place of the pool's `AsyncResult`."""
 
     def __init__(self, result: AsyncResult[Any], pool: _WatchedPool) -> None:
-        self._result = result
-        self._pool = pool
+        self._result, self._pool = result, pool
 
     def get(self) -> Any:
-        """Wait for the batch and return it; a RuntimeError says that it will not come."""
+        """Wait for the batch and return it; raise RuntimeError if it will not come."""
         while True:
-            loss = self._pool.loss()  # found before the wait, in which a batch that was made arrives
+            loss = self._pool.loss()  # read before the wait, in which a batch that was made arrives
             self._result.wait(_LOOK_S)
             if self._result.ready():
                 return self._result.get()

@@ -1,4 +1,4 @@
-"""The losses and metrics of a model: how a batch comes to them, which ones sum over rows, and the logs.
+"""The losses and metrics of a model: how they take a batch, which of them sum over rows, and the logs.
 
 Leans on `CompileMetrics`, `MetricsList`, `pythonify_logs`, `_get_metrics_result_or_logs`,
 `_flatten_metrics_in_order`, `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_compute_loss`,
@@ -8,7 +8,7 @@ training thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -40,14 +40,14 @@ __all__ = [
 
 
 def python_logs(logs: Any) -> dict[str, Any]:
-    """Turn logs of tensors into flat logs of floats, or arrays, as callbacks get them (`pythonify_logs`)."""
+    """Return logs of tensors as flat logs of floats or arrays, as callbacks get them (`pythonify_logs`)."""
     return dict(pythonify_logs(logs))
 
 
 def metrics_or_logs(model: keras.Model, logs: Any) -> Any:
-    """Return the metrics' results where the logs have their names, else the logs.
+    """Return the metrics' results if the logs have their names, else the logs.
 
-    Keras's rule for the logs of an epoch and of a validation (`_get_metrics_result_or_logs`).
+    This is how Keras makes the logs of an epoch and of a validation (`_get_metrics_result_or_logs`).
     """
     return model._get_metrics_result_or_logs(logs)
 
@@ -58,24 +58,22 @@ def flatten_logs(model: keras.Model, logs: dict[str, float]) -> Any:
 
 
 def metric_leaves(model: keras.Model) -> list[keras.metrics.Metric]:
-    """Return the metrics of `model` one by one, with the containers that `compile` makes opened."""
-    leaves: list[keras.metrics.Metric] = []
+    """Return the metrics of `model` one by one, without the containers that `compile` makes."""
+    return list({id(metric): metric for metric in _leaves(model.metrics)}.values())
 
-    def add(metrics: Iterable[keras.metrics.Metric]) -> None:
-        for metric in metrics:
-            if isinstance(metric, (CompileMetrics, MetricsList)):
-                add(metric.metrics)
-            elif not any(metric is leaf for leaf in leaves):
-                leaves.append(metric)
 
-    add(model.metrics)
-    return leaves
+def _leaves(metrics: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.Metric]:
+    for metric in metrics:
+        if isinstance(metric, (CompileMetrics, MetricsList)):
+            yield from _leaves(metric.metrics)
+        else:
+            yield metric
 
 
 def computed_by_user(model: keras.Model) -> bool:
-    """Whether the user's code sets the metrics of `model` back, or computes their results.
+    """Whether the user's code resets the metrics of `model`, or computes their results.
 
-    Keras runs these methods operation by operation, each time anew, so that they may do anything.
+    Keras runs these methods as Python each time, so they may do anything.
     """
     methods = [model.reset_metrics, model.get_metrics_result]
     for metric in metric_leaves(model):
@@ -84,7 +82,7 @@ def computed_by_user(model: keras.Model) -> bool:
 
 
 def reads_settings(model: keras.Model) -> bool:
-    """Whether a metric of `model` computes its result with more than its variables."""
+    """Whether a metric of `model` may compute its result from more than its variables."""
     simple = (keras.metrics.Mean, keras.metrics.Sum)
     return not all(
         isinstance(metric, simple) and models.is_stock_method(metric.result)
@@ -98,12 +96,11 @@ def settings_of(metric: keras.metrics.Metric) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-# When a metric is first called.
-_SET_BY_STEPS = frozenset({"built", "_built"})
+_SET_BY_STEPS = frozenset({"built", "_built"})  # when a metric is first called
 
 
 def _plain(value: Any) -> Any:
-    """Return what tells a plain value from another, or None for what is no plain value."""
+    """Return a plain value as one that can be compared, or None for any other object."""
     if isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
@@ -112,34 +109,37 @@ def _plain(value: Any) -> Any:
     return value.tobytes() if isinstance(value, np.ndarray) and not value.dtype.hasobject else None
 
 
-def reset_others(model: keras.Model, known: Collection[int]) -> None:
-    """Set back the metrics of `model` none of whose variables is known, by the `id` of a handle."""
+def reset_others(model: keras.Model, handle_ids: Collection[int]) -> None:
+    """Reset the metrics of `model` that have no variable with one of these handles."""
     for metric in metric_leaves(model):
-        handles = {id(handle) for v in metric.variables for handle in models.variable_handles(v)}
-        if handles.isdisjoint(known):
+        if not any(id(handle) in handle_ids for handle in _handles(metric)):
             metric.reset_state()
 
 
 def unlisted_loss_handles(model: keras.Model) -> list[int]:
-    """Return the `id` of each handle of Keras's loss tracker, if the model's own `metrics` leaves it out."""
+    """Return the `id` of each handle of Keras's loss tracker, if the model's own `metrics` omits it."""
     tracker = getattr(model, "_loss_tracker", None)
     if tracker is None or any(metric is tracker for metric in model.metrics):
         return []
-    return [id(handle) for variable in tracker.variables for handle in models.variable_handles(variable)]
+    return list(map(id, _handles(tracker)))
 
 
 def stock_metric_handles(model: keras.Model) -> list[Any]:
     """Return the handles of all variables of Keras's own metrics."""
-    metrics = [metric for metric in metric_leaves(model) if models.is_stock_method(type(metric))]
-    return [handle for m in metrics for v in m.variables for handle in models.variable_handles(v)]
+    stock = [metric for metric in metric_leaves(model) if models.is_stock_method(type(metric))]
+    return [handle for metric in stock for handle in _handles(metric)]
+
+
+def _handles(metric: keras.metrics.Metric) -> list[Any]:
+    return [handle for variable in metric.variables for handle in models.variable_handles(variable)]
 
 
 def averages_rows(model: keras.Model) -> bool:
-    """Whether loss and metrics of several batches together are those of one batch of all their rows.
+    """Whether the loss and metrics of several batches are those of one batch of all their rows.
 
-    They are if the loss is an average over rows of stock losses, and each metric a stock one whose state sums
-    what each row gives it. What a user has written, or what divides by a number that differs from batch to
-    batch (masks, an ignored class, losses of a whole batch such as Dice), is not known to be.
+    They are if the loss averages a stock loss over the rows, and each metric is a stock one whose state is a
+    sum over rows. Custom code may be anything; masks, an ignored class and losses of a whole batch such as
+    Dice divide by a number that differs from batch to batch.
     """
     compiled = model._compile_metrics
     if row_loss(model) is None or not (compiled is None or compiled.built):
@@ -148,16 +148,16 @@ def averages_rows(model: keras.Model) -> bool:
 
 
 def row_loss(model: keras.Model) -> str | None:
-    """The name of the stock loss of a row that the compiled loss averages over a batch, if it does."""
-    loss = model._compile_loss
-    if loss is None or not loss.built or len(loss._flat_losses) != 1:
+    """Return the name of the stock loss of a row that the compiled loss averages over a batch, or None."""
+    compiled = model._compile_loss
+    if compiled is None or not compiled.built or len(compiled._flat_losses) != 1:
         return None
-    (resolved,) = (entry.loss for entry in loss._flat_losses)
-    function = getattr(resolved, "fn", None)
-    options = getattr(resolved, "_fn_kwargs", {})
-    known = models.is_stock_method(type(resolved)) and _is_stock_function(function, _ROW_FUNCTIONS)
+    loss = compiled._flat_losses[0].loss
+    function = getattr(loss, "fn", None)
+    options = getattr(loss, "_fn_kwargs", {})
+    is_stock = models.is_stock_method(type(loss)) and _is_stock_function(function, _ROW_FUNCTIONS)
     by_row = options.get("axis", -1) == -1 and options.get("ignore_class") is None
-    averages = known and by_row and resolved.reduction == "sum_over_batch_size"
+    averages = is_stock and by_row and loss.reduction == "sum_over_batch_size"
     return str(getattr(function, "__name__", "")) if averages else None
 
 
@@ -174,7 +174,7 @@ def _is_stock_function(function: Any, names: frozenset[str]) -> bool:
     return models.is_stock_method(function) and getattr(function, "__name__", None) in names
 
 
-# Of `keras.losses` and `keras.metrics`: one value for each row, or each element of it. Not `hinge`, which
+# Functions of `keras.losses` and `keras.metrics` with one value for each row or element. Not `hinge`, which
 # looks at all labels of a batch to tell 0 and 1 from -1 and 1.
 _ROW_FUNCTIONS = frozenset(
     (
@@ -213,20 +213,20 @@ def compute_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight:
 
 
 def compute_and_track_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Return a batch's loss and counts it, as `train_step` does."""
+    """Return a batch's loss and count it, as `train_step` does."""
     loss = compute_loss(model, x, y, y_pred, sample_weight)
     track_loss(model, (x, y_pred), loss)
     return loss
 
 
 def track_loss(model: keras.Model, x: Any, loss: Any) -> None:
-    """Count the loss of a batch of x, a structure of tensors with rows (`_loss_tracker`)."""
+    """Count the loss of a batch, whose rows are those of the tensors in `x` (`_loss_tracker`)."""
     rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
     model._loss_tracker.update_state(loss, sample_weight=rows)
 
 
 def additional_losses(model: keras.Model) -> list[Any]:
-    """Return what `compute_loss` adds to the compiled loss, as it does (`_aggregate_additional_loss`)."""
+    """Return the terms that `compute_loss` adds to the compiled loss (`_aggregate_additional_loss`)."""
     return [model._aggregate_additional_loss(loss) for loss in model.losses]
 
 

@@ -1,7 +1,7 @@
-"""What a model is: whose code its methods are, its layers and variables, and the graph of a functional one.
+"""What a model is: whose code its methods are, its layers and variables, and its graph if it is functional.
 
-A method is Keras's own, a library's that has put itself in its place, or the user's. Leans on `KerasTrainer`,
-on the closure of `filter_traceback` in which Keras's methods lie, on `_compile_loss`, `_compile_metrics`,
+A method is Keras's own, the user's, or one by which a library has replaced Keras's. Leans on `KerasTrainer`,
+on the closure of `filter_traceback` around Keras's methods, on `_compile_loss`, `_compile_metrics`,
 `_flatten_layers`, `state_mapping`, `_functional`, `_nodes_by_depth`, `_inputs_struct`, `_outputs_struct`,
 `_keras_mask` and the methods through which `Functional` runs its graph. Any thread.
 """
@@ -12,7 +12,7 @@ import contextlib
 import inspect
 import os
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -47,12 +47,12 @@ __all__ = [
 ]
 
 
-# As Keras made them, whatever a library puts in their place later.
+# Keras's own methods, even if a library replaces them later.
 _STOCK: dict[str, Any] = {"fit": KerasTrainer.fit, "evaluate": KerasTrainer.evaluate}
 
 
 def overriding_class(model: keras.Model, name: str) -> type | None:
-    """Return the class of a user's that has a method of its own in place of Keras's; None for Keras's.
+    """Return the user's class that overrides a method of Keras's, or None.
 
     A function that a library puts into Keras's own class, as loggers do, is no override.
     """
@@ -63,68 +63,63 @@ def overriding_class(model: keras.Model, name: str) -> type | None:
 
 
 def is_replaced(model: keras.Model, name: str) -> bool:
-    """Whether what Keras calls by a method's name is not what Keras made.
-
-    Replaced it may be on the model, in its class, or in Keras's own class, by a library or a mock.
-    """
+    """Whether a method is not Keras's, but the model's, its class's, or one put into Keras's own class."""
     return overriding_class(model, name) is not None or patched_by(model, name) is not None
 
 
 def patched_by(model: keras.Model, name: str) -> str | None:
-    """Return the module of what a library has put in place of Keras's own method of all models, or None."""
-    found = getattr(type(model), name)
-    if found is _STOCK.get(name, found) and is_stock_method(found):
+    """Return the module of the function that a library has put in place of Keras's own method, or None."""
+    method = getattr(type(model), name)
+    if method is _STOCK.get(name, method) and is_stock_method(method):
         return None
-    variables = getattr(found, "__globals__", {})
-    return str(variables.get("__name__") or getattr(type(found), "__module__", "another module"))
+    variables = getattr(method, "__globals__", {})
+    return str(variables.get("__name__") or getattr(type(method), "__module__", "another module"))
 
 
 def codes_of(model: keras.Model, name: str) -> set[types.CodeType]:
-    """Return the code of a method of a model, of those that it overrides, and of what they go around."""
+    """Return the code of a method of a model, of those that it overrides, and of what these decorate."""
     owners = (vars(model), *map(vars, type(model).__mro__))
-    own = [function for owner in owners if (function := _function(owner.get(name))) is not None]
-    inner: dict[int, types.FunctionType] = {}
-    for function in own:
-        _add_inner(function, inner)
-    codes = (function.__code__ for function in inner.values())
-    return {function.__code__ for function in own} | {code for code in codes if code.co_name == name}
+    methods = _functions(owner.get(name) for owner in owners)
+    decorated, pending = set[types.FunctionType](), list(methods)
+    while pending:
+        inner = set(_functions(_references(pending.pop()))) - decorated
+        decorated |= inner
+        pending += inner
+    codes = (function.__code__ for function in decorated)
+    return {function.__code__ for function in methods} | {code for code in codes if code.co_name == name}
 
 
-def _add_inner(function: types.FunctionType, found: dict[int, types.FunctionType]) -> None:
-    """Add the functions that a decorator or a library has put one around."""
-    held = [getattr(function, "__wrapped__", None)]
+def _references(function: types.FunctionType) -> Iterator[Any]:
+    """Yield what a decorator or a library may have wrapped in a function."""
+    yield getattr(function, "__wrapped__", None)
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # it is empty
-            held.append(cell.cell_contents)
-    for each in map(_function, held):
-        if each is not None and id(each) not in found:
-            found[id(each)] = each
-            _add_inner(each, found)
+            yield cell.cell_contents
 
 
-def _function(method: Any) -> types.FunctionType | None:
-    function = getattr(method, "__func__", method)
-    return function if isinstance(function, types.FunctionType) else None
+def _functions(values: Iterable[Any]) -> list[types.FunctionType]:
+    functions = [getattr(value, "__func__", value) for value in values]
+    return [function for function in functions if isinstance(function, types.FunctionType)]
 
 
 def method_cell(name: str) -> Any:
-    """Return the cell in which Keras's method holds what it runs (`filter_traceback`, its variable `fn`)."""
+    """Return the cell of the function that Keras's method runs (the variable `fn` of `filter_traceback`)."""
     method = _STOCK[name]
     while method is not None:
         names = method.__code__.co_freevars
         if is_stock_method(method) and "fn" in names:
             return method.__closure__[names.index("fn")]
-        method = getattr(method, "__wrapped__", None)  # as another library has wrapped it
+        method = getattr(method, "__wrapped__", None)  # another library may have wrapped it
     raise RuntimeError(f"keras.Model.{name} of Keras {keras.__version__} cannot be routed")
 
 
 def is_stock_method(method: Any) -> bool:
     """Whether a bound method, function or class is Keras's own and not a user's override."""
     function = getattr(method, "__func__", method)
-    # Not a function's `__module__`: `functools.wraps` copies it to what a user puts around one of Keras's,
-    # and a mock to one whose globals have no name.
-    spaces = getattr(function, "__globals__", None)
-    module = getattr(function, "__module__", "") if spaces is None else spaces.get("__name__", "")
+    # Not a function's `__module__`: `functools.wraps` copies it to a user's wrapper of a function of Keras's,
+    # and a mock to a function whose globals have no name.
+    variables = getattr(function, "__globals__", None)
+    module = getattr(function, "__module__", "") if variables is None else variables.get("__name__", "")
     return _is_keras_module(str(module))
 
 
@@ -134,14 +129,14 @@ def _is_keras_module(name: str) -> bool:
 
 
 def variable_handles(variable: keras.Variable) -> list[Any]:
-    """Return the resource handles of a variable's copies on all replicas, or its own (`value`)."""
+    """Return the resource handle of a variable, or of each of its copies on replicas (`value`)."""
     value = variable.value
     copies = value.values if isinstance(value, tf.distribute.DistributedValues) else (value,)
     return [copy.handle for copy in copies]
 
 
 def is_trainer(model: object) -> bool:
-    """Whether an object can be trained as a Keras model: a layer that is a Keras `Trainer` too."""
+    """Whether an object can be trained as a Keras model: a layer that is also a Keras `Trainer`."""
     return isinstance(model, KerasTrainer) and isinstance(model, keras.Layer)
 
 
@@ -156,7 +151,7 @@ def require_model(model: object, name: str = "model") -> None:
         )
     remedy = ""
     if isinstance(model, (str, os.PathLike)):
-        file = str.__str__(os.fspath(model))  # not as a class of the user's writes it
+        file = str.__str__(os.fspath(model))  # a custom class may print it otherwise
         remedy = f"; if that is a file, pass keras.saving.load_model({file!r})"
     elif isinstance(model, type) or callable(model):
         remedy = "; call it, and pass the model that it makes"
@@ -164,7 +159,7 @@ def require_model(model: object, name: str = "model") -> None:
 
 
 def runs_eagerly(model: keras.Model) -> bool:
-    """Whether Keras runs a model's steps operation by operation; `tf.config.run_functions_eagerly` counts."""
+    """Whether Keras runs a model's steps eagerly, for the model or by `tf.config.run_functions_eagerly`."""
     return bool(model.run_eagerly or tf.config.functions_run_eagerly())
 
 
@@ -192,31 +187,31 @@ def compiled_parts(model: keras.Model) -> tuple[Any, Any]:
     return model._compile_loss, model._compile_metrics
 
 
-_CALLED = (
-    "__call__",
-    "call",
-    "_run_through_graph",
-    "_standardize_inputs",
-    "_convert_inputs_to_tensors",
-    "_adjust_input_rank",
+_METHODS_OF_A_CALL = (
+    *("__call__", "call", "_run_through_graph"),
+    *("_standardize_inputs", "_convert_inputs_to_tensors", "_adjust_input_rank"),
 )
 
 
 def own_code_of(model: keras.Model) -> str | None:
     """Return the name of a custom method that a call of the model runs, or None."""
-    return next((name for name in _CALLED if overriding_class(model, name) is not None), None)
+    return next((name for name in _METHODS_OF_A_CALL if overriding_class(model, name) is not None), None)
 
 
 def stock_graph(model: keras.Model) -> Any:
     """Return the functional model whose graph is all that a call of `model` runs, or None."""
     if own_code_of(model) is not None:
         return None
-    functional = model._functional if isinstance(model, keras.Sequential) else model
+    functional = _functional(model)
     return functional if hasattr(functional, "_nodes_by_depth") else None
 
 
+def _functional(model: keras.Model) -> Any:
+    return model._functional if isinstance(model, keras.Sequential) else model
+
+
 def graph_nodes(functional: Any) -> list[Any]:
-    """Return what Keras keeps of each call of a layer, in the order in which it makes them."""
+    """Return the nodes of a functional model's graph, calls of layers, in the order in which they are run."""
     depths = sorted(functional._nodes_by_depth, reverse=True)
     return [
         node
@@ -229,51 +224,45 @@ def graph_nodes(functional: Any) -> list[Any]:
 def trains_by_itself(model: keras.Model) -> bool:
     """Whether the graph of a model, or of one inside it, calls a layer with `training=True`.
 
-    Unless that is the layer's own default, as of one that augments images.
+    A layer whose own default that is, as of one that augments images, does not count.
     """
     graphs = [layer for layer in flat_layers(model) if hasattr(layer, "_nodes_by_depth")]
-    return any(map(_asks_for_training, (node for graph in graphs for node in graph_nodes(graph))))
+    return any(_is_for_training(node) for graph in graphs for node in graph_nodes(graph))
+
+
+def _is_for_training(node: Any) -> bool:
+    value = node.arguments.kwargs.get("training")
+    if not isinstance(value, keras.KerasTensor) and not value:
+        return False
+    # Keras records the default of a layer as if it had been passed.
+    default = inspect.signature(node.operation.call).parameters.get("training")
+    return default is None or default.default is not True
 
 
 def carries_more_than_arrays(functional: Any) -> bool:
     """Whether a tensor between two layers carries a mask, or is sparse or ragged."""
+    outputs = (tensor for node in graph_nodes(functional) for tensor in node.outputs)
     return any(
         getattr(tensor, "_keras_mask", None) is not None
         or getattr(tensor, "sparse", False)
         or getattr(tensor, "ragged", False)
-        for tensor in _tensors(functional)
+        for tensor in (*functional.inputs, *outputs)
     )
 
 
 def input_structure(model: keras.Model) -> Any:
-    """Return the symbolic inputs of a model as they are nested, or None if it does not say."""
-    functional = model._functional if isinstance(model, keras.Sequential) else model
-    return getattr(functional, "_inputs_struct", None)
+    """Return the symbolic inputs of a model, nested as in a call, or None if it has none."""
+    return getattr(_functional(model), "_inputs_struct", None)
 
 
 def output_structure(functional: Any) -> Any:
-    """Return the symbolic outputs of a functional model as they are nested in what a call returns."""
+    """Return the symbolic outputs of a functional model, nested as a call returns them."""
     outputs = functional._outputs_struct
     # `Functional.call` takes a single output out of its list.
     return outputs[0] if isinstance(outputs, (list, tuple)) and len(outputs) == 1 else outputs
 
 
 def is_optional(tensor: Any) -> bool:
-    """Whether None may be given for a symbolic input."""
+    """Whether a symbolic input may be None."""
     history = getattr(tensor, "_keras_history", None)
     return bool(history is not None and getattr(history.operation, "optional", False))
-
-
-def _tensors(functional: Any) -> Iterator[Any]:
-    yield from functional.inputs
-    for node in graph_nodes(functional):
-        yield from node.outputs
-
-
-def _asks_for_training(node: Any) -> bool:
-    value = node.arguments.kwargs.get("training")
-    if not isinstance(value, keras.KerasTensor) and not value:
-        return False
-    # Keras keeps the default of a layer as if it had been given: it is none of the graph's.
-    default = inspect.signature(node.operation.call).parameters.get("training")
-    return default is None or default.default is not True

@@ -1,6 +1,6 @@
-"""Keras's private names: where they are in the versions of Keras that this package allows.
+"""Keras's private names, and where they are in the versions of Keras that this package allows.
 
-The other modules of this room take them from here. What this Keras lacks is found when the room is first
+The other modules of this room import them from here. A Keras that lacks one is refused when the room is first
 imported, and not in the middle of a training. A name that moves gets another place in its row.
 """
 
@@ -83,7 +83,7 @@ global_seed_generator = _find("random.seed_generator.global_seed_generator")
 global_state = _find("backend.common.global_state")
 loss_module = _find("losses.loss")
 
-# What their objects have.
+# The attributes of their instances.
 _ATTRIBUTES: Mapping[Any, str] = {
     KerasTrainer: (
         "_aggregate_additional_loss _compile_config _compile_loss _compile_metrics _compute_loss "
@@ -114,7 +114,7 @@ _ATTRIBUTES: Mapping[Any, str] = {
 
 
 def _names_in(kind: type) -> Iterator[str]:
-    """Yield the names of a class's attributes, and those that its methods use, as of what `__init__` sets."""
+    """Yield the names of a class's attributes, and those in its methods, as `__init__` sets some."""
     for owner in kind.__mro__:
         for name, value in vars(owner).items():
             yield name
@@ -123,26 +123,27 @@ def _names_in(kind: type) -> Iterator[str]:
 
 
 def _require_all() -> None:
-    """Raise an ImportError that lists what this Keras lacks, if it lacks anything."""
-    lacking = list(_missing)
-    for kind, names in _ATTRIBUTES.items():
-        has = set(_names_in(kind)) if kind is not None else set(names.split())
-        lacking += [f"{kind.__module__}.{kind.__qualname__}.{n}" for n in names.split() if n not in has]
-    if lacking:
+    """Raise an ImportError that lists the names that this Keras lacks, if there are any."""
+    for kind, attributes in _ATTRIBUTES.items():
+        if kind is not None:  # or it is missing itself
+            present = set(_names_in(kind))
+            absent = [name for name in attributes.split() if name not in present]
+            _missing.extend(f"{kind.__module__}.{kind.__qualname__}.{name}" for name in absent)
+    if _missing:
         allowed = _allowed_versions()
         raise ImportError(
             f"this overlap_train does not work with Keras {keras.__version__}, which has no "
-            f"{', no '.join(lacking)}; it works with Keras {allowed}: pip install 'keras{allowed}'"
+            f"{', no '.join(_missing)}; it works with Keras {allowed}: pip install 'keras{allowed}'"
         )
 
 
 def _allowed_versions() -> str:
-    """Return the versions of Keras that this package asks for, as `pip` takes them."""
+    """Return the versions of Keras that this package requires, in the notation of `pip`."""
     from packaging.requirements import Requirement
 
     try:
-        asked = map(Requirement, importlib.metadata.requires("overlap_train") or ())
-        return next(str(each.specifier) for each in asked if each.name == "keras")
+        requirements = map(Requirement, importlib.metadata.requires("overlap_train") or ())
+        return next(str(required.specifier) for required in requirements if required.name == "keras")
     except (importlib.metadata.PackageNotFoundError, StopIteration):
         return ">=3.12"  # imported from sources that are not installed
 

@@ -1,25 +1,23 @@
-"""The random generators that belong to everybody: their states, taken, checked and put back.
+"""The global random generators: their states are read, checked and set.
 
-Those of `random`, NumPy, TensorFlow's eager operations (`context()._seed`, `_rng`), Keras
-(`global_seed_generator`) and `tf.random.get_global_generator` (`global_generator`). What draws without a
-generator of its own, such as a callback, gets the numbers that follow. On the training thread.
+These are the generators of `random`, NumPy, TensorFlow's eager operations (`context()._seed`, `_rng`), Keras
+(`global_seed_generator`) and `tf.random.get_global_generator` (`global_generator`), from which whatever has
+no generator of its own draws, such as a callback. On the training thread.
 
-Python and NumPy put a state back nearly unseen, and NumPy indexes memory by what it says: a position that is
-out of range reads beside the generator, or ends the process. So a state that comes from a file is looked at
-before it is handed to them.
+Python and NumPy hardly check a state, and NumPy indexes memory by it: a position that is out of range reads
+other memory, or ends the process. So a state that comes from a file is checked here first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from types import NoneType
 from typing import Any
 
 import keras
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
@@ -42,50 +40,28 @@ __all__ = [
 
 
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
-"""The generators of bits of NumPy's whose states are known."""
+"""The names of NumPy's bit generators."""
 
-_PYTHONS_NUMBERS = 625  # of the state of a generator of Python's: 624, and the position in them
+_NUMBERS = 625  # in the state of a `random.Random`: 624, and the position in them
 _SEED_PARTS = frozenset(("entropy", "spawn_key", "pool_size", "n_children_spawned"))
 _LARGEST_POOL = 64
 _MOST_SEED_BITS = 1 << 14  # NumPy takes a time that grows with the square of an integer's length
-
-_Check = Callable[[Any], bool]
-
-
-def _whole(most: int) -> _Check:
-    return lambda value: (
-        isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) <= most
-    )
-
-
-def _words(count: int, dtype: Any) -> _Check:
-    return lambda value: (
-        type(value) is np.ndarray and value.dtype.newbyteorder("=") == dtype and value.shape == (count,)
-    )
-
-
-_LONG = {"state": _whole(2**128 - 1), "inc": _whole(2**128 - 1)}
-# What each keeps under "state", and beside it.
-_INNER: Mapping[str, Mapping[str, _Check]] = {
-    "MT19937": {"key": _words(624, np.uint32), "pos": _whole(624)},
-    "PCG64": _LONG,
-    "PCG64DXSM": _LONG,
-    "Philox": {"counter": _words(4, np.uint64), "key": _words(2, np.uint64)},
-    "SFC64": {"state": _words(4, np.uint64)},
+_MOST_GLOBAL_SEED_BITS = 1 << 12
+# The largest value of each integer in a state of NumPy's.
+_LARGEST = {
+    "pos": 624,
+    "buffer_pos": 4,
+    "has_uint32": 1,
+    "uinteger": 2**32 - 1,
+    "has_gauss": 1,
+    "state": 2**128 - 1,
+    "inc": 2**128 - 1,
 }
-_HALF: Mapping[str, _Check] = {"has_uint32": _whole(1), "uinteger": _whole(2**32 - 1)}
-_OUTER: Mapping[str, Mapping[str, _Check]] = {
-    "MT19937": {},
-    "PCG64": _HALF,
-    "PCG64DXSM": _HALF,
-    "Philox": {"buffer": _words(4, np.uint64), "buffer_pos": _whole(4), **_HALF},
-    "SFC64": _HALF,
-}
-# A RandomState has these besides.
-_NORMAL: Mapping[str, _Check] = {
-    "has_gauss": _whole(1),
-    "gauss": lambda value: isinstance(value, (float, np.floating)),
-}
+
+
+def _is_whole(value: Any, largest: int) -> bool:
+    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return is_integer and 0 <= int(value) <= largest
 
 
 def require_numpy_state(state: Any, *, legacy: bool = False) -> str:
@@ -105,32 +81,46 @@ def require_numpy_state(state: Any, *, legacy: bool = False) -> str:
     name = state["bit_generator"]
     if name not in BIT_GENERATORS:
         raise ValueError(f"a state of {name:.80}")
+    bits = getattr(np.random, name)(0)
+    example = np.random.RandomState(bits).get_state(legacy=False) if legacy else bits.state
     inner = state.get("state")
-    if type(inner) is not dict or inner.keys() != _INNER[name].keys():
+    if type(inner) is not dict or inner.keys() != example["state"].keys():
         raise TypeError(f"a state of {name} without all of its parts")
-    outer = {**_OUTER[name], **(_NORMAL if legacy else {})}
-    if state.keys() != {"bit_generator", "state", *outer}:
+    if state.keys() != example.keys():
         raise TypeError(f"a state of {name} with other parts than its own")
-    _require_parts(name, inner, _INNER[name])
-    _require_parts(name, state, outer)
+    examples = {**example, **example["state"]}
+    outer = {part: value for part, value in state.items() if part not in ("bit_generator", "state")}
+    for part, value in {**inner, **outer}.items():
+        if not _fits(part, value, examples[part]):
+            raise ValueError(f"a state of {name} whose {part} is out of range")
     return name
 
 
+def _fits(part: str, value: Any, example: Any) -> bool:
+    """Whether a value has the type of another one, and its shape or range."""
+    if isinstance(example, np.ndarray):
+        is_alike = type(value) is np.ndarray and value.dtype.newbyteorder("=") == example.dtype
+        return is_alike and value.shape == example.shape
+    if isinstance(example, float):
+        return isinstance(value, (float, np.floating))
+    return _is_whole(value, _LARGEST.get(part, -1))
+
+
 def require_python_state(state: Any) -> None:
-    """Raise TypeError or ValueError unless a state can be that of a generator of Python's."""
+    """Raise TypeError or ValueError unless a state can be that of a `random.Random`."""
     if type(state) is not tuple or len(state) != 3:
         raise TypeError("a state that is no tuple of three")
     version, numbers, gauss = state
-    whole, index = _whole(2**32 - 1), _whole(_PYTHONS_NUMBERS - 1)
-    right = type(numbers) is tuple and len(numbers) == _PYTHONS_NUMBERS and all(map(whole, numbers))
-    if type(version) is not int or version != 3 or not right or not index(numbers[-1]):
+    are_words = type(numbers) is tuple and all(_is_whole(number, 2**32 - 1) for number in numbers)
+    are_valid = are_words and len(numbers) == _NUMBERS and _is_whole(numbers[-1], _NUMBERS - 1)
+    if type(version) is not int or version != 3 or not are_valid:
         raise ValueError("a state of other numbers than a generator's")
     if not isinstance(gauss, (float, NoneType)):
         raise TypeError(f"a number of type {type(gauss).__name__}")
 
 
 def require_seeds(parts: Any) -> None:
-    """Raise TypeError or ValueError unless parts can be those of a `SeedSequence` that is soon made."""
+    """Raise TypeError or ValueError unless parts can be those of a `SeedSequence` that is made quickly."""
     if type(parts) is not dict or parts.keys() != _SEED_PARTS:
         raise ValueError("seeds without all of their parts")
     entropy, key = parts["entropy"], parts["spawn_key"]
@@ -140,65 +130,60 @@ def require_seeds(parts: Any) -> None:
     bits = sum(max(32, number.bit_length()) for number in (*numbers, *key))
     if bits > _MOST_SEED_BITS:
         raise ValueError(f"seeds of {bits} bits")
-    if not _whole(_LARGEST_POOL)(parts["pool_size"]) or parts["pool_size"] < 4:
+    if not _is_whole(parts["pool_size"], _LARGEST_POOL) or parts["pool_size"] < 4:
         raise ValueError("a pool of another size")
-    if not _whole(2**32 - 1)(parts["n_children_spawned"]):
+    if not _is_whole(parts["n_children_spawned"], 2**32 - 1):
         raise ValueError("seeds of another number of children")
 
 
-def _require_parts(name: str, parts: Mapping[str, Any], checks: Mapping[str, _Check]) -> None:
-    for part, fits in checks.items():
-        if not fits(parts[part]):
-            raise ValueError(f"a state of {name} whose {part} is out of range")
+_numpy_random: Any = np.random  # whose stubs lack `get_bit_generator` and `set_bit_generator`
 
 
-_numpy_random: Any = np.random  # whose stubs lack the two functions that ask for its kind and set it
-_LONGEST_SEED_BITS = 1 << 12
-_NUMBERS = 625  # of the state of a generator of Python's
+def random_states(handle_ids: Collection[int] = ()) -> dict[str, Any]:
+    """Return copies of the states, in plain values.
 
-
-def random_states(known: Collection[int] = ()) -> dict[str, Any]:
-    """Return the states, in plain values; nothing of them is shared.
-
-    Variables whose handles have an `id` in `known` are left out: something else restores them.
+    Variables with the `id` of a handle in `handle_ids` are left out: something else restores them.
     """
     eager = context.context()
     generator = getattr(eager, "_rng", None)
     states: dict[str, Any] = {
-        "python": _short(random.getstate()),
+        "python": _packed(random.getstate()),
         "numpy": numpy_state(),
-        "eager": None if generator is None else [eager._seed, _short(generator.getstate())],
+        "eager": None if generator is None else [eager._seed, _packed(generator.getstate())],
     }
     for name, variable in _variables().items():
-        if id(variable.handle) not in known:
+        if id(variable.handle) not in handle_ids:
             states[name] = variable.numpy()
     return states
 
 
-def set_random_states(states: Mapping[str, Any], known: Collection[int] = ()) -> None:
-    """Put states of `random_states` back, but for the variables in `known`.
+def set_random_states(states: Mapping[str, Any], handle_ids: Collection[int] = ()) -> None:
+    """Set states of `random_states`, except for the variables with these handles.
 
     What is no state raises ValueError, TypeError, LookupError or OverflowError.
     """
     if "keras" in states:
-        global_seed_generator()  # which draws from Python's when it is made
+        global_seed_generator()  # its construction draws from Python's generator
     if "tensorflow" in states:
         stateful_random_ops.get_global_generator()
     for name, variable in _variables().items():
-        if name in states and id(variable.handle) not in known:
-            variable.assign(_fitting(variable, states[name]))
+        if name in states and id(variable.handle) not in handle_ids:
+            array = np.asarray(states[name])
+            if array.dtype != variable.dtype.as_numpy_dtype or array.shape != tuple(variable.shape):
+                raise ValueError(f"a state of {array.dtype}{array.shape} for one of {variable.dtype.name}")
+            variable.assign(array)
     if states["eager"] is not None:
         seed, state = states["eager"]
         generator = random.Random()
-        generator.setstate(_long(state))
+        generator.setstate(_unpacked(state))
         eager = context.context()
         eager._seed, eager._rng = seed, generator
     set_numpy_state(states["numpy"])
-    random.setstate(_long(states["python"]))
+    random.setstate(_unpacked(states["python"]))
 
 
 def global_seed(seed: int | None) -> contextlib.ExitStack:
-    """Set TensorFlow's global seed for what is traced within; eager operations draw on as they did."""
+    """Set TensorFlow's global seed for traces in the block; eager operations go on drawing as before."""
     eager = context.context()
     before, eager._seed = eager._seed, seed
     undo = contextlib.ExitStack()
@@ -207,81 +192,72 @@ def global_seed(seed: int | None) -> contextlib.ExitStack:
 
 
 def check_random_states(states: Mapping[str, Any]) -> None:
-    """Raise what `set_random_states` would raise for states, and change nothing."""
-    _long(states["python"])
+    """Raise what `set_random_states` would raise for states, without setting any."""
+    _unpacked(states["python"])
     require_numpy_state(states["numpy"], legacy=True)
     if states["eager"] is not None:
         if type(states["eager"]) is not list:
             raise TypeError(f"a state of type {type(states['eager']).__name__}")
         seed, state = states["eager"]
-        _long(state)
-        if seed is not None and (type(seed) is not int or seed.bit_length() > _LONGEST_SEED_BITS):
+        _unpacked(state)
+        if seed is not None and (type(seed) is not int or seed.bit_length() > _MOST_GLOBAL_SEED_BITS):
             raise TypeError(f"a seed of type {type(seed).__name__}, or one that is too long")
     for name, size in (("keras", 2), ("tensorflow", 3)):
         value = states.get(name, np.zeros(size, np.int64))
-        if type(value) is not np.ndarray:  # of what else, NumPy might make one of any size
+        if type(value) is not np.ndarray:  # NumPy might make one of any size of it
             raise TypeError(f"a state of type {type(value).__name__}")
         if value.dtype != np.int64 or value.shape != (size,):
             raise TypeError(f"a state of {value.dtype}{value.shape}")
 
 
 def numpy_state() -> Any:
-    """Return the state of NumPy's global generator; nothing of it is shared."""
+    """Return a copy of the state of NumPy's global generator."""
     state = np.random.get_state(legacy=False)
     return {**state, "state": {name: np.copy(part)[()] for name, part in state["state"].items()}}
 
 
 def set_numpy_state(state: Any) -> None:
-    """Put a state of NumPy's global generator back, which then draws from what it drew from.
+    """Set the state of NumPy's global generator, and its bit generator if that is another one.
 
-    It is one of `numpy_state`, or a tuple as NumPy returns it for the generator that it begins with.
+    It is one of `numpy_state`, or a tuple as NumPy returns it for MT19937.
     """
-    generator = getattr(np.random, require_numpy_state(state, legacy=True))(0)
-    shared = _numpy_random
-    if type(shared.get_bit_generator()) is not type(generator):
-        shared.set_bit_generator(generator)
-    shared.set_state(state)
+    bit_generator = getattr(np.random, require_numpy_state(state, legacy=True))
+    if type(_numpy_random.get_bit_generator()) is not bit_generator:
+        _numpy_random.set_bit_generator(bit_generator(0))
+    _numpy_random.set_state(state)
 
 
-def _short(state: Any) -> list[Any]:
-    """Return the state of a generator of Python's with its numbers in an array."""
+def _packed(state: Any) -> list[Any]:
+    """Return the state of a `random.Random` with its numbers in an array."""
     version, numbers, gauss = state
     return [version, np.array(numbers, np.uint32), gauss]
 
 
-def _long(state: Any) -> Any:
-    """Return the state as Python takes it, or raise TypeError or ValueError."""
+def _unpacked(state: Any) -> Any:
+    """Return a packed state as Python takes it, or raise TypeError or ValueError."""
     if type(state) is not list:
         raise TypeError(f"a state of type {type(state).__name__}")
     version, numbers, gauss = state
     # By its shape, too: an array without elements may have any number of rows.
-    right = isinstance(numbers, np.ndarray) and (numbers.dtype, numbers.shape) == (np.uint32, (_NUMBERS,))
-    if not right:
+    if not isinstance(numbers, np.ndarray) or (numbers.dtype, numbers.shape) != (np.uint32, (_NUMBERS,)):
         raise TypeError(f"numbers of type {type(numbers).__name__}")
-    long = (version, tuple(numbers.tolist()), gauss)
-    require_python_state(long)
-    return long
+    unpacked = (version, tuple(numbers.tolist()), gauss)
+    require_python_state(unpacked)
+    return unpacked
 
 
 def global_variables() -> list[tf.Variable]:
-    """Return the states of Keras's and TensorFlow's global generators, of those that there are."""
+    """Return the states of Keras's and TensorFlow's global generators, if they exist."""
     return list(_variables().values())
 
 
 def _variables() -> dict[str, tf.Variable]:
-    """Return the variables of the generators that exist."""
-    found = {}
+    """Return the state variables of the global generators that exist, by library."""
+    variables = {}
     generator = global_state.get_global_attribute("global_seed_generator")
     if isinstance(generator, keras.random.SeedGenerator):
-        found["keras"] = generator.state.value
+        variables["keras"] = generator.state.value
     shared = getattr(stateful_random_ops, "global_generator", None)
     if isinstance(shared, tf.random.Generator):
-        found["tensorflow"] = shared.state
-    return found
-
-
-def _fitting(variable: tf.Variable, value: Any) -> npt.NDArray[Any]:
-    array = np.asarray(value)
-    if array.dtype != variable.dtype.as_numpy_dtype or array.shape != tuple(variable.shape):
-        raise ValueError(f"a state of {array.dtype}{array.shape} for one of {variable.dtype.name}")
-    return array
+        variables["tensorflow"] = shared.state
+    return variables

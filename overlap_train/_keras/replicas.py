@@ -1,7 +1,7 @@
 """What training in parts or under `tf.distribute` needs of Keras.
 
-Each function says which private name it leans on. Everything here is called while tracing, on the training
-thread or on the threads that `tf.distribute` makes of it, which run one at a time.
+Each function names the private name on which it leans. All are called while tracing, on the training thread
+or on the threads that `tf.distribute` runs for it, one at a time.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
 def looks_beforehand(model: keras.Model) -> bool:
     """Whether Keras draws a batch before each training and validation of a model (`_maybe_symbolic_build`).
 
-    It does so under any strategy. With several replicas the numbers are to be those of one device without
-    one, its orders included (docs/parallel.md), and not those of Keras on as many.
+    It does so under any strategy. But several replicas are to give the numbers of one device without a
+    strategy, its orders included (docs/parallel.md), and not those of Keras on as many replicas.
     """
     strategy = strategy_of(model)
     return strategy is not None and strategy.num_replicas_in_sync == 1
@@ -59,14 +59,14 @@ def optimizer_strategy(optimizer: Any) -> Any:
 
 
 def inner_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer that applies the gradients, which a LossScaleOptimizer wraps."""
+    """Return the optimizer that applies the gradients, perhaps inside a LossScaleOptimizer."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def symbolic_build(model: keras.Model, element_spec: Any) -> None:
     """Make the variables of a model, its metrics, loss and optimizer as Keras does (`_symbolic_build`).
 
-    Called in the scope of the strategy, outside its replicas, where Keras makes them too.
+    Call it in the scope of the strategy and outside its replicas, as Keras does.
     """
     batch = keras.tree.map_structure(lambda s: s if isinstance(s, tf.TensorSpec) else None, element_spec)
     model._symbolic_build(data_batch=batch)
@@ -83,12 +83,12 @@ def set_mask(tensor: Any, mask: Any) -> None:
 
 
 def logits_of(tensor: Any) -> Any:
-    """Return the logits that crossentropies take instead of a layer's output, or None (`_keras_logits`)."""
+    """Return the logits from which crossentropies compute instead of a layer's output (`_keras_logits`)."""
     return getattr(tensor, "_keras_logits", None)
 
 
 def set_logits(tensor: Any, logits: Any) -> None:
-    """Make crossentropies take other logits than a tensor's logarithm (`_keras_logits`)."""
+    """Set the logits from which crossentropies compute instead of a tensor (`_keras_logits`)."""
     tensor._keras_logits = logits
 
 
@@ -99,8 +99,8 @@ _SCALINGS = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
 def unscaled_losses() -> contextlib.ExitStack:
     """Compute losses on this thread as if there were one replica (`scale_loss_for_distribution`).
 
-    Keras divides a loss by the number of replicas, since it means the mean of the rows of one of them. Other
-    threads go on as before. Nothing in the block may wait for another replica.
+    Keras divides a loss by the number of replicas, as it averages the rows of one of them. Other threads go
+    on as before. Nothing in the block may wait for another replica.
     """
     stock = {name: getattr(loss_module, name) for name in _SCALINGS}
 
@@ -122,32 +122,27 @@ def unscaled_losses() -> contextlib.ExitStack:
 
 
 def gradients_already_reduced(optimizer: Any) -> contextlib.ExitStack:
-    """Let `apply_gradients` take gradients that are summed over the replicas (`_all_reduce_sum_gradients`).
+    """Let `apply_gradients` take gradients already summed over the replicas (`_all_reduce_sum_gradients`).
 
-    Keras sums them after clipping, so that each replica clips its own; summed before, the gradient of the
-    whole batch is clipped, as on one device.
+    Keras sums them after clipping, so each replica clips its own. Summed before, the gradient of the whole
+    batch is clipped, as on one device.
     """
     attributes, name = vars(inner_optimizer(optimizer)), "_all_reduce_sum_gradients"
-    before = attributes.get(name)  # as `without_all_reduce` has set it
-    attributes[name] = list
     undo = contextlib.ExitStack()
-
-    @undo.callback
-    def put_back() -> None:
-        if before is None:
-            del attributes[name]
-        else:
-            attributes[name] = before
-
+    if name in attributes:  # `without_all_reduce` has set it
+        undo.callback(attributes.__setitem__, name, attributes[name])
+    else:
+        undo.callback(attributes.pop, name)
+    attributes[name] = list
     return undo
 
 
 def keep_added_losses_apart(
     layers: Sequence[keras.Layer], patches: contextlib.ExitStack
 ) -> Callable[[], list[AddedLoss]]:
-    """Keep what each replica adds with `add_loss` apart: layers hold one list, which replicas share.
+    """Collect what each replica adds with `add_loss` in a list of its own: layers have only one for all.
 
-    Returns what begins a replica's forward pass and returns the list that it will fill.
+    Returns a function to call at the start of a replica's forward pass, which returns its list.
     """
     local = threading.local()
 
@@ -166,7 +161,7 @@ def keep_added_losses_apart(
 
 
 def place_added_losses(model: keras.Model, added: Sequence[AddedLoss]) -> None:
-    """Make these the terms that `model.losses` returns beside regularisers (`_losses`, `_loss_ids`)."""
+    """Make `model.losses` return these terms in addition to regularisers (`_losses`, `_loss_ids`)."""
     model._clear_losses()
     scope = get_stateless_scope() if in_stateless_scope() else None
     for layer, term in added:
@@ -178,10 +173,10 @@ def place_added_losses(model: keras.Model, added: Sequence[AddedLoss]) -> None:
 
 
 def without_updates(model: keras.Model) -> keras.StatelessScope:
-    """Return a scope in which assignments to variables are forgotten, and `add_loss` still counts.
+    """Return a scope that discards assignments to variables, and in which `add_loss` still counts.
 
-    The weights are read here, so that a gradient tape in whose block this is called sees it: in such a scope
-    regularisers get the scope's values (`_get_regularization_losses`).
+    The weights are read here, so that a gradient tape that is recording sees it: regularisers get the scope's
+    values (`_get_regularization_losses`).
     """
     weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
     return keras.StatelessScope(weights, collect_losses=True)

@@ -1,8 +1,8 @@
-"""Where a call of Keras's `fit` or `evaluate` goes: to Keras, or to whoever has routed it.
+"""Where a call of Keras's `fit` or `evaluate` goes: to Keras, or to a function to which it is routed.
 
-Keras's methods stay the objects that they are, with their signatures. What they run inside is exchanged
-while anything is routed, and put back after that: so whoever has kept Keras's method, to call it from one of
-his own as loggers do, comes through here as well. What is routed is looked up on the thread that calls.
+Keras's methods stay the same objects, with their signatures. What they run inside is replaced while anything
+is routed: so a call comes through here even if a library has stored Keras's method, to call it from one of
+its own as loggers do. Routes are looked up on the thread that calls.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Route:
     model: keras.Model
     name: str
     target: Callable[..., Any]  # called in place of the method
-    busy: bool = False  # what a running target calls is Keras's own
-    # Of the target, and its cause, which Keras takes away.
+    busy: bool = False  # the target runs: what it calls is Keras's own
+    # What the target raised, and its cause, which Keras takes away.
     error: tuple[BaseException, BaseException | None] | None = None
-    handled: bool = False  # one of all models' calls, which goes to a `Handler`
+    handled: bool = False  # by a `Handler` of all models' calls
 
 
 class Handler(Protocol):
@@ -56,7 +56,7 @@ class Handler(Protocol):
     def __call__(
         self, original: Callable[..., Any], model: keras.Model, name: str, *args: Any, **kwargs: Any
     ) -> Any:
-        """Do what the call asks for; `original` is Keras's method, in case it is to be called after all."""
+        """Do the work of the call; `original` is Keras's method."""
 
 
 _local = threading.local()
@@ -64,16 +64,16 @@ _lock = threading.Lock()
 _users: dict[str, int] = {}
 _originals: dict[str, Callable[..., Any]] = {}
 _everywhere: list[Handler] = []
-# Each handler and the list in which it is: a block may be left on another thread than it was entered on.
+# Each handler and the list that holds it: a block may be left on another thread than it was entered on.
 _places: list[tuple[Handler, list[Handler]]] = []
 _NAMES = ("fit", "evaluate")
 
 
 def is_within(model: keras.Model, name: str) -> bool:
-    """Whether a method of the model's own class is running, on this thread, and has called us."""
-    if _is_marked(model, name):
+    """Whether a method of the model's own class is running on this thread, and has called us."""
+    if _routes_of(model, name):
         return True  # called again by what we have called
-    codes = keras_models.codes_of(model, name)  # a function of a script may have the same name
+    codes = keras_models.codes_of(model, name)  # a function of a script may have the same name as the method
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -84,61 +84,57 @@ def is_within(model: keras.Model, name: str) -> bool:
 
 
 class Through:
-    """Sends what this thread passes on to Keras's own method of a model to another function."""
+    """Sends this thread's calls of Keras's own method of a model to another function."""
 
     def __init__(self, model: keras.Model, target: Callable[..., Any], name: str = "fit") -> None:
         self._route = Route(model, name, target)
 
     def __enter__(self) -> Route:
-        _exchange(self._route.name)
+        _begin_routing(self._route.name)
         self._mark = _marked(self._route)
         return self._route
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._mark.close()
-        _put_back(self._route.name)
+        _end_routing(self._route.name)
         raised = self._route.error
         if raised is not None and raised[0] is error and error.__cause__ is not raised[1]:
             raise error from raised[1]
 
 
 def entered(model: keras.Model, name: str, *, handled: bool = False) -> contextlib.ExitStack:
-    """Mark that a method of the model's own is about to be called by us, so that it is not called again.
-
-    With `handled`, a `Handler` is about to be called in its place.
-    """
+    """Mark that we are about to call the model's own method, or with `handled` a `Handler`, only once."""
     return _marked(Route(model, name, lambda: None, busy=True, handled=handled))
 
 
 def passed_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator for a method of the trainer that does what the model's method of a name does.
+    """Return a decorator for a method of the trainer that does the work of the model's method of a name.
 
-    Where the model has a method of its own, which has not called us, `_{name}_by_model` is called, with the
-    arguments as they were given: the model's method may have others than Keras's.
+    If the model has a method of its own, which has not called us, `_{name}_by_model` is called instead, with
+    the arguments unchanged: the model's method may have others than Keras's.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(method)
-        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        def dispatch(*args: P.args, **kwargs: P.kwargs) -> R:
             trainer: Any = args[0]
             if keras_models.is_replaced(trainer.model, name) and not is_within(trainer.model, name):
                 result: R = getattr(trainer, f"_{name}_by_model")(*args[1:], **kwargs)
                 return result
             return method(*args, **kwargs)
 
-        return called
+        return dispatch
 
     return decorate
 
 
 def is_routed(model: keras.Model, name: str) -> bool:
-    """Whether a `Handler` of this thread is doing what a call of Keras's method asked for."""
-    routes = getattr(_local, "routes", ())
-    return any(route.handled and route.model is model and route.name == name for route in routes)
+    """Whether a `Handler` is doing the work of a call of Keras's method on this thread."""
+    return any(route.handled for route in _routes_of(model, name))
 
 
 def suspended() -> contextlib.ExitStack:
-    """Let Keras do what this thread asks of it, whatever is routed."""
+    """Send this thread's calls to Keras, whatever is routed."""
     before = getattr(_local, "suspended", False)
     _local.suspended = True
     undo = contextlib.ExitStack()
@@ -149,7 +145,7 @@ def suspended() -> contextlib.ExitStack:
 def add_handler(handler: Handler, *, everywhere: bool) -> None:
     """Route the methods of all models: on this thread, or on all."""
     for name in _NAMES:
-        _exchange(name)
+        _begin_routing(name)
     place = _everywhere if everywhere else _handlers()
     with _lock:
         place.append(handler)
@@ -161,17 +157,17 @@ def remove_handler(handler: Handler, *, everywhere: bool) -> None:
     place = _everywhere if everywhere else _handlers()
     with _lock:
         if handler not in place:
-            place = next(found for known, found in reversed(_places) if known is handler)
+            place = next(place for other, place in reversed(_places) if other is handler)
         place.remove(handler)
         _places.remove((handler, place))
     for name in _NAMES:
-        _put_back(name)
+        _end_routing(name)
 
 
 def _handlers() -> list[Handler]:
     """Return the handlers of this thread, the innermost last."""
-    found: list[Handler] = _local.__dict__.setdefault("handlers", [])
-    return found
+    handlers: list[Handler] = _local.__dict__.setdefault("handlers", [])
+    return handlers
 
 
 def _marked(route: Route) -> contextlib.ExitStack:
@@ -182,12 +178,14 @@ def _marked(route: Route) -> contextlib.ExitStack:
     return undo
 
 
-def _is_marked(model: keras.Model, name: str) -> bool:
-    return any(route.model is model and route.name == name for route in getattr(_local, "routes", ()))
+def _routes_of(model: keras.Model, name: str) -> list[Route]:
+    """Return the routes of this thread for a method of a model, the innermost last."""
+    routes = getattr(_local, "routes", ())
+    return [route for route in routes if route.model is model and route.name == name]
 
 
-def _exchange(name: str) -> None:
-    """Let Keras's method come here, if it does not yet."""
+def _begin_routing(name: str) -> None:
+    """Send the calls of Keras's method here, if they do not come yet."""
     with _lock:
         if not _users.get(name):
             cell = keras_models.method_cell(name)
@@ -196,8 +194,8 @@ def _exchange(name: str) -> None:
         _users[name] = _users.get(name, 0) + 1
 
 
-def _put_back(name: str) -> None:
-    """Give Keras's method back what it was, if no call is routed any more."""
+def _end_routing(name: str) -> None:
+    """Restore Keras's method, if no call is routed any more."""
     with _lock:
         _users[name] -= 1
         if not _users[name]:
@@ -206,12 +204,13 @@ def _put_back(name: str) -> None:
 
 def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        for route in reversed(getattr(_local, "routes", ())):
-            if route.model is self and route.name == name and not route.busy:
-                return _called(route, *args, **kwargs)
+        routes = _routes_of(self, name)
+        for route in reversed(routes):
+            if not route.busy:
+                return _call_target(route, *args, **kwargs)
         handler = _handler()
-        # Keras's own `fit` calls `evaluate` in a way that nobody else does.
-        if handler is None or _is_marked(self, name) or "_use_cached_eval_dataset" in kwargs:
+        # The private argument marks the `evaluate` of Keras's own `fit`.
+        if handler is None or routes or "_use_cached_eval_dataset" in kwargs:
             return original(self, *args, **kwargs)
         with entered(self, name, handled=True):
             return handler(original, self, name, *args, **kwargs)
@@ -219,7 +218,7 @@ def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     return method
 
 
-def _called(route: Route, *args: Any, **kwargs: Any) -> Any:
+def _call_target(route: Route, *args: Any, **kwargs: Any) -> Any:
     route.busy = True
     try:
         return route.target(*args, **kwargs)
@@ -231,10 +230,10 @@ def _called(route: Route, *args: Any, **kwargs: Any) -> Any:
 
 
 def _handler() -> Handler | None:
-    """Return who takes the calls of this thread."""
+    """Return the innermost handler of this thread, or else of all threads, or None."""
     if getattr(_local, "suspended", False):
         return None
     for handlers in (_handlers(), _everywhere):
-        with contextlib.suppress(IndexError):  # another thread may take the last one away
+        with contextlib.suppress(IndexError):  # another thread may have removed the last one
             return handlers[-1]
     return None

@@ -1,13 +1,12 @@
-"""What Keras and TensorFlow keep for each thread, and whether they can run at all: not in every fork.
+"""The settings of Keras and TensorFlow for each thread, and forks, in which TensorFlow may not run.
 
-A thread that stands in for another takes over its settings, which Keras keeps in `global_state`, where
-`custom_object_scope`, `keras.config.set_dtype_policy` and others write, and TensorFlow's defaults for
+A worker thread takes over the settings of the thread for which it works: those in Keras's `global_state`,
+which `custom_object_scope`, `keras.config.set_dtype_policy` and others set, and TensorFlow's defaults for
 `tf.summary` (`_summary_state`).
 
 The fork of a process that has used TensorFlow has one thread, and TensorFlow's operations wait for ever for
-the threads of the parent's runtime. The garbage collector would run some: the end of an iterator over a
-generator is one. So a fork, such as a worker of the user's data, collects nothing that was its parent's. Any
-thread.
+the threads of the parent. The garbage collector would run such operations: one ends an iterator over a
+generator. So a fork, such as a worker of the user's data, collects nothing of its parent's. Any thread.
 """
 
 from __future__ import annotations
@@ -36,49 +35,47 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class KerasSettings:
-    """The settings of one thread at one time, by Keras's names; None for those that have not been set."""
+    """Keras's settings of one thread at one time, by Keras's names; None for those that have not been set."""
 
     values: Mapping[str, Any]
 
     @classmethod
     def of_this_thread(cls) -> KerasSettings:
         """Return those of the calling thread."""
-        return cls({name: _copied(global_state.get_global_attribute(name)) for name in _NAMES})
+        return cls({name: _copy(global_state.get_global_attribute(name)) for name in _NAMES})
 
     def apply(self) -> None:
-        """Make them hold on the calling thread."""
+        """Set them on the calling thread."""
         for name, value in self.values.items():
-            global_state.set_global_attribute(name, _copied(value))
+            global_state.set_global_attribute(name, _copy(value))
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     return dict(value) if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True, eq=False)
 class SummaryDefaults:
-    """The defaults of one thread at one time."""
+    """TensorFlow's defaults for `tf.summary` of one thread at one time."""
 
     writer: Any = None  # of `writer.as_default()`
-    step: Any = None  # the number that a variable held
-    records: Any = None  # of `tf.summary.record_if`, a function as what it returned
+    step: Any = None  # as a number, even if it was set as a variable
+    records: Any = None  # of `tf.summary.record_if`, or the result if that is a function
 
     @classmethod
     def of_this_thread(cls) -> SummaryDefaults:
-        """Return those of the calling thread, read now: the training may move a step on."""
+        """Return those of the calling thread, read now: the training may go on to the next step."""
         writer = summary_ops_v2._summary_state.writer
-        records = summary_ops_v2._summary_state.is_recording
-        if writer is None:
-            return cls(None, _number(tf.summary.experimental.get_step()), None)
+        records = summary_ops_v2._summary_state.is_recording if writer is not None else None
         if callable(records):
             records = records()
         return cls(writer, _number(tf.summary.experimental.get_step()), _number(records))
 
 
 class SummaryFollower:
-    """Gives a thread the defaults of another one. Belongs to the thread that follows.
+    """Gives a thread the summary defaults of another one; belongs to the thread that follows.
 
-    What the thread sets itself stays, until the other one sets something else.
+    What this thread sets itself stays until the other one sets something else.
     """
 
     def __init__(self) -> None:
@@ -99,16 +96,16 @@ def _number(value: Any) -> Any:
     """Return the number in a tensor or variable, and everything else as it is."""
     try:
         return value.numpy().item() if hasattr(value, "numpy") else value
-    except Exception:  # a tensor of a graph, or an object of others
+    except Exception:  # a tensor of a graph, or some other object
         return value
 
 
 _parent: int | None = None
-_forking: set[int] = set()  # threads that have found the collector enabled, or paused by another one
+_forking: set[int] = set()  # threads that fork, and enable the collector again when they are done
 
 
 def require_runtime() -> None:
-    """Raise RuntimeError in a fork of a process that had used TensorFlow, which would wait here for ever."""
+    """Raise RuntimeError in a fork of a process that had used TensorFlow, which would hang here."""
     if _parent is not None:
         raise RuntimeError(
             f"This process was forked from process {_parent} after that had used TensorFlow, whose threads "

@@ -1,4 +1,4 @@
-"""The user's lines: tracebacks show them, and not what lies between them, and warnings are given of them.
+"""The user's lines: tracebacks show only these, and warnings name them.
 
 Tracebacks are as short as Keras's, and obey `keras.config.disable_traceback_filtering()`. Any thread.
 """
@@ -30,10 +30,10 @@ _HIDDEN = tuple(
 
 
 def filtered(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function: what it raises, and the causes of that, come without the frames of libraries.
+    """Decorate a function so that its exceptions, and their causes, come without the frames of libraries.
 
-    Of Keras's own methods it is `filter_traceback` that does this. It takes the causes away; they stay here,
-    since the cause of a `ValidationWorkerError` is what failed.
+    It does for `Trainer` what `filter_traceback` does for Keras's methods, but does not drop the causes: that
+    of a `ValidationWorkerError` is what failed.
     """
 
     @functools.wraps(function)
@@ -51,7 +51,7 @@ def filtered(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn of the user's line that called, or of the outermost one where no user's did."""
+    """Warn of the user's innermost line, or of the outermost line if none is the user's."""
     frame = sys._getframe(1)
     while _is_hidden(frame) and frame.f_back is not None:
         frame = frame.f_back
@@ -67,37 +67,32 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _is_hidden(frame: types.FrameType) -> bool:
-    """Whether a frame is one of a library between the user and what has been called."""
-    return _absolute(frame.f_code.co_filename).startswith((*_HIDDEN, contextlib.__file__))
+    """Whether a frame is one of this package, Keras or TensorFlow."""
+    file = frame.f_code.co_filename
+    with contextlib.suppress(OSError):  # without a working directory, for a relative path such as "<stdin>"
+        file = os.path.abspath(file)
+    return file.startswith((*_HIDDEN, contextlib.__file__))
 
 
 def _shorten(error: BaseException) -> None:
     """Shorten the tracebacks of an exception and its causes, each once.
 
-    Not of what stands in `__context__`: the user may have been handling that before the call. A function of
-    its own, so that no frame of the traceback holds the exception.
+    Not those in `__context__`: the user may have been handling that exception before the call. A separate
+    function, so that no frame of the traceback holds the exception.
     """
-    each: BaseException | None = error
-    seen = set[int]()
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        # By the method: an exception that is a frozen dataclass lets nothing be assigned.
-        BaseException.with_traceback(each, _without_libraries(each.__traceback__))
-        each = each.__cause__
+    cause: BaseException | None = error
+    shortened = set[int]()
+    while cause is not None and id(cause) not in shortened:
+        shortened.add(id(cause))
+        # By the method: an exception that is a frozen dataclass allows no assignment.
+        BaseException.with_traceback(cause, _without_libraries(cause.__traceback__))
+        cause = cause.__cause__
 
 
 def _without_libraries(frames: types.TracebackType | None) -> types.TracebackType | None:
-    """Return a traceback with the user's frames, and the last one, which says where it was raised."""
-    kept = None
+    """Return a traceback of the user's frames, and of the last one, where the exception was raised."""
+    rest = None
     for frame, line in reversed(list(traceback.walk_tb(frames))):
-        if kept is None or not _is_hidden(frame):
-            kept = types.TracebackType(kept, frame, frame.f_lasti, line)
-    return kept
-
-
-def _absolute(file: str) -> str:
-    """Return the path of a file; without a working directory a relative one, such as "<stdin>"."""
-    try:
-        return os.path.abspath(file)
-    except OSError:
-        return file
+        if rest is None or not _is_hidden(frame):
+            rest = types.TracebackType(rest, frame, frame.f_lasti, line)
+    return rest

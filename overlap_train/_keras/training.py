@@ -1,4 +1,4 @@
-"""What Keras's `fit` goes by, and how it validates: its functions, the groups of its steps, its caps.
+"""How Keras's `fit` trains and validates: its functions, the grouping of its steps, its caps.
 
 Leans on `_call_has_training_arg`, `_initial_epoch`, `_should_trace`, `TFEpochIterator`,
 `_eval_epoch_iterator`, the argument `_use_cached_eval_dataset` and TensorFlow's `is_op_determinism_enabled`.
@@ -7,6 +7,7 @@ On the training thread.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,12 +41,12 @@ __all__ = [
 
 
 def steps_per_execution(model: keras.Model) -> int:
-    """Return how many steps Keras makes between two calls of the batch hooks (`steps_per_execution`)."""
+    """Return how many steps Keras runs between two calls of the batch hooks (`steps_per_execution`)."""
     return int(getattr(model, "steps_per_execution", None) or 1)
 
 
 def traces_first_batch(model: keras.Model) -> bool:
-    """Whether Keras traces a step for as many rows as the first batch has, and again for other numbers.
+    """Whether Keras traces a step for the size of the first batch, and again for batches of another size.
 
     It does so from 3.16 on; before, a step was traced once, for batches of any size.
     """
@@ -53,7 +54,7 @@ def traces_first_batch(model: keras.Model) -> bool:
 
 
 def capped_steps(steps: int | None) -> int | None:
-    """Return steps of an epoch as `keras.config.set_max_steps_per_epoch` caps them, with Keras's warning."""
+    """Return an epoch's steps, capped by `keras.config.set_max_steps_per_epoch`, with Keras's warning."""
     limit = keras.config.max_steps_per_epoch()
     if not limit or (steps and steps <= limit):
         return steps
@@ -61,11 +62,20 @@ def capped_steps(steps: int | None) -> int | None:
     return int(limit)
 
 
-def begin_training(model: keras.Model) -> Any:
-    """Make the model's train function as `fit` does, without tracing it; return it (`train_function`).
+def capped_epochs(epochs: int) -> int:
+    """Return the number of epochs, capped by `keras.config.set_max_epochs`, with Keras's warning."""
+    limit = keras.config.max_epochs()
+    if not limit or epochs <= limit:
+        return epochs
+    warn_user(f"Limiting epochs to {limit}")
+    return int(limit)
 
-    `compile` takes it away and `make_train_function(force=True)` makes another one: whoever holds this one
-    can tell that a callback did so.
+
+def begin_training(model: keras.Model) -> Any:
+    """Make and return the model's train function as `fit` does, without tracing it (`train_function`).
+
+    `compile` removes it and `make_train_function(force=True)` makes another one, so that comparing it shows
+    whether a callback did either.
     """
     model.make_train_function()
     return model.train_function
@@ -84,27 +94,18 @@ def require_stock_function(model: keras.Model) -> None:
 
 
 def train_function(model: keras.Model) -> Any:
-    """Return what `begin_training` returned, or what a callback has put in its place, or None."""
+    """Return the train function of `begin_training`, or its replacement by a callback, or None."""
     return model.train_function
 
 
 def initial_epoch(model: keras.Model, default: int) -> int:
-    """Return where BackupAndRestore found that training goes on (`_initial_epoch`), or `default`."""
+    """Return the epoch from which BackupAndRestore resumes the training (`_initial_epoch`), or `default`."""
     return getattr(model, "_initial_epoch", None) or default
 
 
 def profiles(callback: keras.callbacks.TensorBoard) -> bool:
     """Whether a TensorBoard callback profiles batches (`_should_trace`)."""
     return bool(callback._should_trace)
-
-
-def capped_epochs(epochs: int) -> int:
-    """Return a number of epochs, capped as `keras.config.set_max_epochs` says for debugging."""
-    limit = keras.config.max_epochs()
-    if not limit or epochs <= limit:
-        return epochs
-    warn_user(f"Limiting epochs to {limit}")
-    return int(limit)
 
 
 def forward(model: keras.Model, x: Any) -> Any:
@@ -117,38 +118,23 @@ def is_deterministic() -> bool:
     return bool(tf_config.is_op_determinism_enabled())
 
 
-class _Catching:
-    """Keras's context that catches the end of the data, which tells of it."""
-
-    def __init__(self, catching: Any, tell: Callable[[], None]) -> None:
-        self._catching, self._tell = catching, tell
-
-    def __enter__(self) -> None:
-        self._catching.__enter__()
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
-        if isinstance(error, OUT_OF_DATA):
-            self._tell()
-        return self._catching.__exit__(kind, error, trace)
-
-
 @dataclass(frozen=True)
 class Pass:
-    """What one validation has drawn."""
+    """The batches that one validation has drawn."""
 
-    iterators: int  # made over the data, those at which Keras looked beforehand included
+    iterators: int  # made over the data, including those of which Keras drew a batch beforehand
     batches: int
-    ended: bool  # the end of the data was found behind the batches
+    ended: bool  # the data ended after these batches
 
 
 class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
-    """Keras's, which counts what it draws, and warns of the user's line."""
+    """Keras's iterator, which counts what it draws, and warns of the user's line."""
 
-    made = groups = 0
-    ended = told_of_end = False
+    iterators = groups = 0
+    ended = has_warned = False
 
     def _get_iterator(self) -> Any:
-        self.made += 1
+        self.iterators += 1
         return super()._get_iterator()
 
     def reset(self) -> None:
@@ -160,31 +146,35 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
         self.groups += 1
         return group
 
-    def catch_stop_iteration(self) -> _Catching:
-        return _Catching(super().catch_stop_iteration(), self._note_end)
+    def catch_stop_iteration(self) -> contextlib.ExitStack:
+        stack = contextlib.ExitStack()
+        stack.enter_context(super().catch_stop_iteration())
+        stack.push(self._note_end)
+        return stack
 
-    def _note_end(self) -> None:
-        """Take back the group that was to be drawn when the data ended."""
-        self.ended, self.groups = True, self.groups - 1
+    def _note_end(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Do not count the group that was to be drawn when the data ended."""
+        if isinstance(error, OUT_OF_DATA):
+            self.ended, self.groups = True, self.groups - 1
 
     def _interrupted_warning(self) -> None:
-        # The end of data of unknown length is told once, and not in each validation.
+        # Where the length of the data is unknown, warn once and not in each validation.
         expected = self.steps_per_epoch or self.data_adapter.num_batches is not None
-        if expected or not self.groups or not self.told_of_end:
-            self.told_of_end = True
+        if expected or not self.groups or not self.has_warned:
+            self.has_warned = True
             warn_out_of_data()
 
     def take_pass(self) -> Pass:
         """Return what has been drawn since the last call."""
-        made, self.made = self.made, 0
+        iterators, self.iterators = self.iterators, 0
         batches = self.groups * self.steps_per_execution
-        return Pass(made, min(batches, self.data_adapter.num_batches or batches), self.ended)
+        return Pass(iterators, min(batches, self.data_adapter.num_batches or batches), self.ended)
 
 
 class FitEvaluation:
     """Calls `model.evaluate` on one set as `fit` does for its validations, with one iterator for all of them.
 
-    `data` returns `(x, y, sample_weight)` and is asked at the first validation.
+    `data` returns `(x, y, sample_weight)`.
     """
 
     def __init__(
@@ -198,7 +188,7 @@ class FitEvaluation:
         self._iterator: Any = None
 
     def __call__(self, callbacks: Any) -> tuple[Any, Pass]:
-        """Return the logs, and what Keras's own `evaluate` has drawn."""
+        """Return the logs, and what `evaluate` has drawn."""
         model = self._model
         data = dict(zip(("x", "y", "sample_weight"), self._data(), strict=True), batch_size=self._batch_size)
         if self._iterator is None:
@@ -209,7 +199,7 @@ class FitEvaluation:
                 steps_per_epoch=self._steps,
                 shuffle=False,
             )
-        # Of this set alone: Keras's `fit` has one, and leaves it in the model where it ends by an error.
+        # Only for this set: Keras's `fit` has one too, and leaves it in the model if it ends by an error.
         before = getattr(model, "_eval_epoch_iterator", None)
         model._eval_epoch_iterator = self._iterator
         try:
@@ -225,19 +215,19 @@ class FitEvaluation:
         return logs, self._iterator.take_pass()
 
     def close(self) -> None:
-        """Let the data go."""
+        """Release the data."""
         self._iterator = None
 
 
 def has_own_test_function(model: keras.Model) -> bool:
-    """Whether a validation runs what a user has made, and not `test_step` (`make_test_function`)."""
+    """Whether a validation runs the user's own test function, and not `test_step` (`make_test_function`)."""
     if models.is_replaced(model, "make_test_function"):
         return True
     return model.test_function is not None and not models.is_stock_method(model.test_function)
 
 
 def validates_itself(model: keras.Model) -> str | None:
-    """Return who validates within `fit` in place of Keras: code of the model's own, or a library's."""
+    """Return a text that names the code that validates within `fit` instead of Keras's, or None."""
     if has_own_test_function(model):
         return f"{type(model).__name__} makes its test function itself"
     if not models.is_replaced(model, "evaluate"):
@@ -249,6 +239,6 @@ def validates_itself(model: keras.Model) -> str | None:
 
 
 def test_function(model: keras.Model) -> Any:
-    """Return the model's test function, made as `evaluate` does, without tracing it (`test_function`)."""
+    """Make and return the model's test function as `evaluate` does, without tracing it (`test_function`)."""
     model.make_test_function()
     return model.test_function

@@ -1,9 +1,8 @@
-"""Checks of what a user passes: each bad value is refused where it is given, saying what to do.
+"""Checks of users' arguments: a bad value is refused at once, with a message that says what to do.
 
-The one owner of what counts as a flag, a choice, a text, a path, a collection, an integer and a number, and
-of the names of arguments; `fit_arguments` owns what Keras calls by a name. Scalars of NumPy are taken as
-those of Python, and returned as such; a boolean is no number. Free of TensorFlow, so that every room may use
-it. Any thread.
+What counts as a flag, a choice, a text, a path, a collection, an integer or a number is decided here alone;
+the arguments of Keras are in `fit_arguments`. Scalars of NumPy are taken and returned as those of Python; a
+boolean is no number. Without TensorFlow, so that every room may use it. Any thread.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _shortener.maxstring = _shortener.maxother = 80
 
 
 def short_repr(value: object) -> str:
-    """Return a short text for any value, also one that is huge or cannot be printed."""
+    """Return a short text for any value, even one that is huge or cannot be printed."""
     try:
         text = _shortener.repr(value)
     except Exception:
@@ -73,15 +72,15 @@ def short_repr(value: object) -> str:
 
 
 def text_of(value: object) -> str:
-    """Return what a value is printed as, whole, or a short text for one that cannot be printed."""
+    """Return the whole text of a value, or a short one if it cannot be printed."""
     try:
         return str(value)
-    except Exception:  # of an object of the user's, or of one that is nested too deep
+    except Exception:  # of the user's class, or of a value that is nested too deep
         return short_repr(value)
 
 
 def plain_text(value: str) -> str:
-    """Return a text as a str; a class of the user's may compare and print it otherwise."""
+    """Return a text as a plain str: a subclass may compare and print it otherwise."""
     return str.__str__(value)
 
 
@@ -99,38 +98,39 @@ def freeze(instance: object, **values: Any) -> None:
 def require_instance(
     name: str, value: object, kind: type | tuple[type, ...], *, optional: bool = True
 ) -> None:
-    """Raise TypeError unless `value` is of a kind, or None where that is `optional`."""
+    """Raise TypeError unless `value` is of a kind, or None if that is `optional`."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not (isinstance(value, kinds) or (optional and value is None)):
-        expected = [each.__name__ for each in kinds] + ["None"] * optional
-        one_of = " or ".join(expected)
-        article = "an" if one_of[0] in "AEIOU" else "a"
-        raise TypeError(f"{name} must be {article} {one_of}; got {type(value).__name__}")
+        expected = " or ".join([*(kind.__name__ for kind in kinds), *["None"] * optional])
+        article = "an" if expected[0] in "AEIOU" else "a"
+        raise TypeError(f"{name} must be {article} {expected}; got {type(value).__name__}")
+
+
+def _wrong_type(name: str, value: object, expected: str) -> TypeError:
+    return TypeError(f"{name} must be {expected}; got {short_repr(value)} of type {type(value).__name__}")
 
 
 def require_flag(name: str, value: Any, *, expected: str = "True or False") -> bool:
     """Return `value` as a bool; True, False, 1, 0 and their NumPy scalars are taken, else TypeError."""
-    taken = isinstance(value, (bool, int, np.bool_, np.integer))
-    if isinstance(value, np.ndarray):
-        taken = value.ndim == 0 and value.dtype.kind in "biu"
+    number = _numpy_scalar(value)
     try:
-        if taken and value in (0, 1):
-            return bool(value)
-    except Exception:  # of a class of the user's that acts as a number
+        if isinstance(number, int) and number in (0, 1):
+            return bool(number)
+    except Exception:  # of a user's class that acts as a number
         pass
     raise TypeError(f"{name} must be {expected}; got {short_repr(value)}")
 
 
 def require_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
     """Return `value` as a str if it is one of `choices`, or raise ValueError."""
-    known = tuple(choices)
-    if not is_text(value, *known):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {short_repr(value)}")
+    choices = tuple(choices)
+    if not is_text(value, *choices):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {short_repr(value)}")
     return plain_text(value)
 
 
 def auto_or(name: str, value: Any, require: Callable[..., T], *, expected: str, **options: Any) -> T | Auto:
-    """Return "auto" as it is, and what is no text as `require(name, value, **options)` does."""
+    """Return "auto" as it is, and any other value as `require(name, value, **options)` returns it."""
     if not isinstance(value, str):
         return require(name, value, expected=expected, **options)
     if not is_text(value, "auto"):
@@ -139,7 +139,7 @@ def auto_or(name: str, value: Any, require: Callable[..., T], *, expected: str, 
 
 
 def require_text(name: str, value: Any, *, empty: bool = False) -> str:
-    """Return `value` as a str, or raise TypeError, or ValueError where it must not be empty."""
+    """Return `value` as a str, or raise TypeError, or ValueError if it must not be empty."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string; got {short_repr(value)} of type {type(value).__name__}")
     text = plain_text(value)
@@ -155,7 +155,7 @@ def require_path(name: str, value: Any) -> Path:
     except Exception:
         text = None
     if not isinstance(text, str):
-        raise TypeError(f"{name} must be a path; got {short_repr(value)} of type {type(value).__name__}")
+        raise _wrong_type(name, value, "a path")
     text = plain_text(text)
     if not text:
         raise ValueError(f"{name} must be a path; got an empty one")
@@ -171,18 +171,15 @@ def require_path(name: str, value: Any) -> Path:
 
 
 def require_callable(name: str, value: Any, *, optional: bool = False) -> None:
-    """Raise TypeError unless `value` is a function, or None where that is `optional`."""
+    """Raise TypeError unless `value` is a function, or None if that is `optional`."""
     if not (callable(value) or (optional and value is None)):
-        expected = "a function or None" if optional else "a function"
-        raise TypeError(f"{name} must be {expected}; got {short_repr(value)} of type {type(value).__name__}")
+        raise _wrong_type(name, value, "a function or None" if optional else "a function")
 
 
 def require_each(name: str, values: Any, require: Callable[[str, Any], T], *, expected: str) -> tuple[T, ...]:
     """Return the items of a collection, each as `require(name, item)` returns it."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise TypeError(
-            f"{name} must be {expected}; got {short_repr(values)} of type {type(values).__name__}"
-        )
+        raise _wrong_type(name, values, expected)
     try:
         items = tuple(values)
     except Exception as error:
@@ -206,7 +203,7 @@ def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tu
 def require_mapping(name: str, value: Any, *, expected: str) -> Mapping[Any, Any]:
     """Return `value` if it is a mapping, or raise TypeError."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be {expected}; got {short_repr(value)} of type {type(value).__name__}")
+        raise _wrong_type(name, value, expected)
     return value
 
 
@@ -217,25 +214,30 @@ LARGEST = 2**63 - 1
 def scalar(value: Any) -> Any:
     """Return the number of Python in an array, a tensor or a variable without dimensions, else `value`."""
     try:
-        # By name, as TensorFlow is not imported here; whatever an object of others raises, it is no number.
+        # By attributes, as TensorFlow is not imported here. A value that raises anything is no number.
         if not isinstance(value, (np.ndarray, np.generic)) and tuple(value.shape) == ():
             value = value.numpy()
-        return value.item() if isinstance(value, (np.ndarray, np.generic)) and not value.ndim else value
+        return _numpy_scalar(value)
     except Exception:
         return value
 
 
-def array_of(value: Any) -> npt.NDArray[Any]:
-    """Return what NumPy makes of a number, an array or a tensor; it shares the memory of most tensors.
+def _numpy_scalar(value: Any) -> Any:
+    """Return the number of Python in a scalar of NumPy's, else `value`."""
+    return value.item() if isinstance(value, (np.ndarray, np.generic)) and not value.ndim else value
 
-    A tensor without dimensions whose type NumPy lacks, such as bfloat16, fails where NumPy itself asks it.
+
+def array_of(value: Any) -> npt.NDArray[Any]:
+    """Return a number, an array or a tensor as an array of NumPy's; it shares the memory of most tensors.
+
+    `np.asarray` fails for a tensor without dimensions of a type that NumPy lacks, such as bfloat16.
     """
     is_scalar = hasattr(value, "numpy") and getattr(value, "shape", None) == ()
     return np.asarray(value.numpy() if is_scalar else value)
 
 
 def is_count(value: object, largest: int = LARGEST) -> bool:
-    """Whether a value read from a file is an int from 0 to `largest`, and nothing that only acts as one."""
+    """Whether a value from a file is an int from 0 to `largest`, and not something that acts as one."""
     return type(value) is int and 0 <= value <= largest
 
 
@@ -244,9 +246,9 @@ def require_integer(name: str, value: Any, *, expected: str = "an integer") -> i
     if not isinstance(value, bool) and hasattr(value, "__index__"):
         try:
             return operator.index(value)
-        except Exception:  # whatever an object of the user's raises, it is no integer
+        except Exception:  # a value that raises anything is no integer
             pass
-    raise TypeError(f"{name} must be {expected}; got {short_repr(value)} of type {type(value).__name__}")
+    raise _wrong_type(name, value, expected)
 
 
 def require_count(
@@ -275,12 +277,12 @@ def require_real(
     """Return `value` as a float, or raise TypeError or ValueError; NaN is always refused."""
     real = _as_real(value)
     if real is None:
-        raise TypeError(f"{name} must be {expected}; got {short_repr(value)} of type {type(value).__name__}")
+        raise _wrong_type(name, value, expected)
     if math.isinf(real) and not infinite:
         raise ValueError(f"{name} must be finite; got {short_repr(value)}")
     if above is not None and not real > above:
-        wanted = "positive" if above == 0 else f"above {above:g}"
-        raise ValueError(f"{name} must be {wanted}; got {short_repr(value)}")
+        range_ = "positive" if above == 0 else f"above {above:g}"
+        raise ValueError(f"{name} must be {range_}; got {short_repr(value)}")
     if minimum is not None and not real >= minimum:
         raise ValueError(f"{name} must be at least {minimum:g}; got {short_repr(value)}")
     if maximum is not None and not real <= maximum:
@@ -293,11 +295,11 @@ def require_real(
 
 
 def _as_real(value: Any) -> float | None:
-    """Return what is a number as a float, infinite if it is too large for one, and None for all else."""
+    """Return a number as a float, infinite if it is too large for one, and None for any other value."""
     if isinstance(value, bool):
         return None
     if isinstance(value, (np.ndarray, np.generic)):
-        # "V" without fields: the numbers that NumPy does not know itself, such as bfloat16.
+        # "V" without fields: numbers of other libraries, such as bfloat16.
         if value.ndim or value.dtype.kind not in "fiuV" or value.dtype.names is not None:
             return None
     elif not isinstance(value, numbers.Real):
@@ -313,11 +315,10 @@ def _as_real(value: Any) -> float | None:
 def require_seconds(
     name: str, value: Any, *, zero: bool = False, expected: str = "a number of seconds"
 ) -> float:
-    """Return a time that a thread can wait for, as a float, or raise TypeError or ValueError."""
+    """Return a time for which a thread can wait, as a float, or raise TypeError or ValueError."""
     minimum, above = (0.0, None) if zero else (None, 0.0)
-    # Beyond this Python's locks raise OverflowError: 292 years.
-    most = threading.TIMEOUT_MAX
-    return require_real(name, value, minimum=minimum, above=above, maximum=most, expected=expected)
+    maximum = threading.TIMEOUT_MAX  # 292 years, beyond which Python's locks raise OverflowError
+    return require_real(name, value, minimum=minimum, above=above, maximum=maximum, expected=expected)
 
 
 def require_sizes(
@@ -340,24 +341,24 @@ R = TypeVar("R")
 
 
 def checks_names(name: str, at: str = "{}", **within: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator: a call with an unknown argument then raises a TypeError that names the one meant.
+    """Return a decorator that refuses a call with an unknown argument by a TypeError with the likely one.
 
-    Arguments of the classes in `within` are known too; `at` is the call that takes them.
+    Arguments of the classes in `within` are suggested too; `at` is the call that takes them.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        parameters = [p for n, p in inspect.signature(function).parameters.items() if n != "self"]
-        known = [p.name for p in parameters]
-        by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-        unnamed = len(known) - len(by_name)
-        has_self = "self" in inspect.signature(function).parameters
+        parameters = dict(inspect.signature(function).parameters)
+        has_self = parameters.pop("self", None) is not None
+        by_name = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+        most = has_self + len(parameters) - len(by_name)
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            for given in kwargs:
-                if given not in known:
-                    raise TypeError(f"{name} has no argument {given!r}; {_meant(given, known, at, within)}")
-            more = len(args) - has_self - unnamed
+            for key in kwargs:
+                if key not in parameters:
+                    suggestion = _suggestion(key, list(parameters), at, within)
+                    raise TypeError(f"{name} has no argument {key!r}; {suggestion}")
+            more = len(args) - most
             if more > 0:
                 raise TypeError(f"{name} takes {_list(by_name)} by name; got {more} without one")
             return function(*args, **kwargs)
@@ -368,22 +369,22 @@ def checks_names(name: str, at: str = "{}", **within: type) -> Callable[[Callabl
 
 
 def knows_names(kind: type[T]) -> type[T]:
-    """Decorate a class: its constructor raises a TypeError that helps, for arguments that it has not."""
+    """Decorate a class so that its constructor refuses unknown arguments as `checks_names` does."""
     setattr(kind, "__init__", checks_names(kind.__name__)(vars(kind)["__init__"]))  # noqa: B010
     return kind
 
 
-def _meant(given: str, known: list[str], at: str, within: Mapping[str, type]) -> str:
-    """Return what may have been meant by the name of an argument that there is not."""
+def _suggestion(key: str, parameters: list[str], at: str, within: Mapping[str, type]) -> str:
+    """Return what to pass instead of an unknown argument."""
     for argument, kind in within.items():
-        if given == argument:
+        if key == argument:
             return f"pass {at.format(f'{argument}={kind.__name__}(...)')}"
-        if given in inspect.signature(kind).parameters:
-            return f"{kind.__name__} has: pass {at.format(f'{argument}={kind.__name__}({given}=...)')}"
-    close = difflib.get_close_matches(given, known)
+        if key in inspect.signature(kind).parameters:
+            return f"{kind.__name__} has: pass {at.format(f'{argument}={kind.__name__}({key}=...)')}"
+    close = difflib.get_close_matches(key, parameters)
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
-    return f"it takes {_list(known)}"
+    return f"it takes {_list(parameters)}"
 
 
 def _list(names: list[str]) -> str:

@@ -1,12 +1,12 @@
-"""Where this package keeps what another run can use, and under which conditions measured times still count.
+"""Where this package caches results for later runs, and under which conditions a measured time is valid.
 
     <home>/convolutions/<key>.json    times of single convolutions: conv/measurements.py
     <home>/zero_copy.json             from which size on a copy pays: zero_copy/policy.py
     <builds>/conv/<key>/              the compiled convolution: conv/native_cache.py
 
 The home is `overlap_train` in `$XDG_CACHE_HOME` or `~/.cache`; builds lie there too, unless
-`$OVERLAP_TRAIN_CACHE_DIR` names another directory. Times of another machine, library or setting do not count.
-Makes nothing. Any thread.
+`$OVERLAP_TRAIN_CACHE_DIR` names another directory. Times of another machine, library or setting are not
+valid. Nothing here makes a file. Any thread.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = [
 
 
 def cache_home() -> Path | None:
-    """Return where this package caches, `$XDG_CACHE_HOME` or `~/.cache`; None where there is no home.
+    """Return the directory of caches in `$XDG_CACHE_HOME` or `~/.cache`; None if there is no home.
 
-    A relative `$XDG_CACHE_HOME` does not count, as the XDG Base Directory Specification asks.
+    A relative `$XDG_CACHE_HOME` is ignored, as the XDG Base Directory Specification requires.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
@@ -43,19 +43,19 @@ def cache_home() -> Path | None:
 
 
 def convolution_times() -> Path | None:
-    """Return the directory of the times of convolutions; None where there is no home."""
+    """Return the directory of the times of convolutions; None if there is no home."""
     return _within("convolutions")
 
 
 def copy_times() -> Path | None:
-    """Return the file of the sizes from which on copies pay; None where there is no home."""
+    """Return the file of the sizes from which copies pay; None if there is no home."""
     return _within("zero_copy.json")
 
 
 def convolution_builds() -> Path | None:
-    """Return the directory of the compiled convolution; None where there is no home and none is named."""
-    chosen = os.environ.get("OVERLAP_TRAIN_CACHE_DIR")
-    return Path(os.path.abspath(chosen)) / "conv" if chosen else _within("conv")
+    """Return the directory of the compiled convolution; None if there is no home and none is named."""
+    directory = os.environ.get("OVERLAP_TRAIN_CACHE_DIR")
+    return Path(os.path.abspath(directory)) / "conv" if directory else _within("conv")
 
 
 def _within(name: str) -> Path | None:
@@ -63,17 +63,17 @@ def _within(name: str) -> Path | None:
     return None if home is None else home / name
 
 
-# Of the first core in /proc/cpuinfo. A virtual machine may call processors of different designs by one name.
+# In /proc/cpuinfo. Not the name alone: a virtual machine may give processors of different designs the same.
 _PROCESSOR = ("model name", "cpu family", "model", "stepping", "flags")
-# Variables that decide which code runs in TensorFlow, oneDNN, XLA, OpenMP, the allocator and our kernels.
+# Variables that select the code of TensorFlow, oneDNN, XLA, OpenMP, the allocator and our kernels.
 _PREFIXES = ("DNNL_", "KMP_", "MALLOC_", "OMP_", "ONEDNN_", "OVERLAP_TRAIN_CONV_", "TF_NUM_", "ZENDNN_")
 _NAMES = ("LD_PRELOAD", "TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS")
 
 
 def conditions() -> tuple[object, ...]:
-    """Return what decides how fast the same graph runs here, but for the threads: machine and libraries.
+    """Return what decides how fast a graph runs here, except for the threads: machine and libraries.
 
-    Its `repr` is the same in every process under the same conditions. Any thread.
+    Its `repr` is the same in every process under the same conditions.
     """
     import keras
     import numpy as np
@@ -83,35 +83,35 @@ def conditions() -> tuple[object, ...]:
         (name, value) for name, value in os.environ.items() if name in _NAMES or name.startswith(_PREFIXES)
     )
     versions = (tf.__version__, keras.__version__, np.__version__, __version__)
-    # What is no text Python passes over, too, when it looks for a module.
-    plugins = _plugins(tuple(place for place in sys.path if isinstance(place, str)))
+    # Python ignores other types in the path too.
+    plugins = _plugins(tuple(folder for folder in sys.path if isinstance(folder, str)))
     return platform.machine(), tuple(_processor().items()), tuple(environment), versions, plugins
 
 
 def processor_name() -> str:
-    """Return the name of the processor, where the system tells."""
+    """Return the name of the processor, if the system tells it."""
     return _processor().get("model name") or platform.processor()
 
 
 @functools.cache
 def _processor() -> dict[str, str]:
-    """Return what the system says of the first core."""
-    found: dict[str, str] = {}
+    """Return the attributes of the first core, as the system tells them."""
+    attributes: dict[str, str] = {}
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
             name, _, value = line.partition(":")
             if not name.strip():
                 break
             if name.strip() in _PROCESSOR:
-                found[name.strip()] = value.strip()
-    return found
+                attributes[name.strip()] = value.strip()
+    return attributes
 
 
 @functools.lru_cache(maxsize=4)
-def _plugins(places: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the libraries that TensorFlow loads unasked, which may replace its kernels."""
-    found: set[str] = set()
-    for place in places:
-        with contextlib.suppress(OSError, ValueError):  # it is not there, or no name
-            found |= set(os.listdir(os.path.join(place, "tensorflow-plugins")))
-    return tuple(sorted(found))
+def _plugins(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of TensorFlow's plug-ins, which it loads by itself and which may replace kernels."""
+    names: set[str] = set()
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError):  # it does not exist, or is no name
+            names.update(os.listdir(os.path.join(folder, "tensorflow-plugins")))
+    return tuple(sorted(names))

@@ -1,4 +1,4 @@
-"""The one owner of how what has a `close` is used in a `with` statement."""
+"""The base class of resources that a `with` statement closes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ _Self = TypeVar("_Self", bound="Closing")
 
 
 class Closing(ABC):
-    """A context manager that returns itself and is closed at the end of the block, whatever happens in it."""
+    """A context manager that returns itself and is closed at the end of its block."""
 
     @abstractmethod
     def close(self) -> object:
-        """Give back what is held; does nothing the second time."""
+        """Release the resource. Idempotent."""
 
     def close_now(self) -> None:
-        """Give back what can be given back without a wait: KeyboardInterrupt ended the block.
-
-        A second signal raises it, which is to end a program now, whatever hangs.
-        """
+        """Release what needs no wait, after a KeyboardInterrupt: a second signal is to end a program now."""
         self.close()
 
     def __enter__(self: _Self) -> _Self:

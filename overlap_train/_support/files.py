@@ -1,11 +1,11 @@
-"""The one owner of how files are opened with care, replaced whole, and locked between processes.
+"""Files that are opened with care, replaced as a whole, and locked between processes.
 
-What lies at a path may have been put there by anyone, and a cache lies where other programs, other versions
-and other users write too. So what is read is a regular file of a sensible size or nothing, and a pipe in its
-place is not waited for; what is written takes the place of what was there.
+Anyone may have put something at a path; other programs, versions and users write to a cache too. So only a
+regular file of a sensible size is read, never a pipe, which might block, and a file that is written replaces
+whatever was there.
 
-A lock is `flock` on a file that stays. The kernel drops it when its holder ends, however that happens, so
-there is no stale one. POSIX systems only. Any thread.
+A lock is `flock` on a file that stays. The kernel releases it when its holder ends in any way, so there are
+no stale locks. POSIX systems only. Any thread.
 """
 
 from __future__ import annotations
@@ -33,19 +33,18 @@ __all__ = [
 ]
 
 
-_KINDS = (
-    (stat.S_ISLNK, "a link"),
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-)
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
 _DEVICE = "a device"
-# Of the name of a file, in that of the one that is to take its place, which must not be too long.
-_STEM_CHARACTERS = 32
+_STEM_CHARACTERS = 32  # of a file's name in that of its replacement, which must not get too long
 
 
 class IrregularFileError(OSError):
-    """What lies at a path is no regular file; the message says what it is."""
+    """There is something at a path that is no regular file; the message says what."""
 
 
 def open_regular(
@@ -56,10 +55,10 @@ def open_regular(
     try:
         descriptor = os.open(path, flags | careful, mode)
     except OSError as error:
-        found = None if follow_links else what_is_no_file(path)
-        if found is None:
+        kind = None if follow_links else what_is_no_file(path)
+        if kind is None:
             raise
-        raise IrregularFileError(f"it is {found} and not a regular file") from error
+        raise IrregularFileError(f"it is {kind} and not a regular file") from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
@@ -68,7 +67,7 @@ def open_regular(
 
 
 def what_is_no_file(path: str | os.PathLike[str]) -> str | None:
-    """Return what lies at a path if that is no regular file: "a link", "a directory" and so on."""
+    """Return what is at a path if it is no regular file, such as "a link" or "a directory", or None."""
     with contextlib.suppress(OSError):
         mode = os.lstat(path).st_mode
         return None if stat.S_ISREG(mode) else _kind(mode)
@@ -76,7 +75,7 @@ def what_is_no_file(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links: bool = True) -> bytes:
-    """Return the content of a regular file; never waits for a writer."""
+    """Return the content of a regular file of at most `most_bytes`, or raise OSError."""
     descriptor = open_regular(path, os.O_RDONLY, follow_links=follow_links)
     try:
         if os.fstat(descriptor).st_size > most_bytes:
@@ -90,15 +89,13 @@ def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links:
 
 
 class Replacement:
-    """Puts a file that its block writes in the place of another, or deletes it where the block raises.
+    """Replaces a file by one in the same folder that its block writes, or deletes that if the block raises.
 
-    A reader never sees half of it. The block gets the file, which lies in the folder of the other. If it
-    cannot be put there, the end of the block raises OSError, and what was there is as before.
+    A reader never sees half of it. If the file cannot be replaced, the end of the block raises OSError.
     """
 
     def __init__(self, target: Path, unfinished: Path) -> None:
-        self._target = target
-        self._unfinished = unfinished
+        self._target, self._unfinished = target, unfinished
 
     def __enter__(self) -> Path:
         return self._unfinished
@@ -107,22 +104,16 @@ class Replacement:
         try:
             if kind is None:
                 os.replace(self._unfinished, self._target)
-                return
-        except OSError:
-            self._delete()
-            raise
-        self._delete()
-
-    def _delete(self) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(self._unfinished)
+        finally:
+            with contextlib.suppress(OSError):  # it has replaced the other
+                os.unlink(self._unfinished)
 
 
 def replacing(path: str | os.PathLike[str]) -> Replacement:
-    """Give a file to write that takes the place of `path` on success, and vanishes on an error.
+    """Return a context with a file to write, which replaces `path` on success and is deleted on an error.
 
-    The folders above `path` are made. The file lies in the same folder and keeps the suffix of `path`. A
-    device is left alone: who may replace `/dev/null` would take it from the whole system.
+    The folders above `path` are made. The file keeps the suffix of `path`. A device is refused: whoever may
+    replace `/dev/null` would take it from the whole system.
     """
     target = Path(path)
     if what_is_no_file(target) == _DEVICE:
@@ -130,32 +121,32 @@ def replacing(path: str | os.PathLike[str]) -> Replacement:
     target.parent.mkdir(parents=True, exist_ok=True)
     name = f".{target.stem[:_STEM_CHARACTERS]}-{secrets.token_hex(8)}{target.suffix}"
     unfinished = target.parent / name
-    # Not by `tempfile`, whose files are the owner's alone. What others may do with a file is the process's to
-    # say, and to ask for that (`os.umask`) is to change it for all threads.
+    # Not by `tempfile`, whose files only their owner may read. The process decides who may, and asking for
+    # that (`os.umask`) would change it for all threads.
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
     return Replacement(target, unfinished)
 
 
 def replace_content(path: Path, text: str) -> None:
-    """Replace a file at once, so that a reader never sees half of it; its folders are made."""
+    """Replace the content of a file at once, so that a reader never sees half of it; make its folders."""
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 
 def _kind(mode: int) -> str:
-    return next((name for is_kind, name in _KINDS if is_kind(mode)), _DEVICE)
+    return _KINDS.get(stat.S_IFMT(mode), _DEVICE)
 
 
 _POLL_S = 0.1
 
 
 def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
-    """Open the file of a lock, made if need be; closing the descriptor gives the lock back."""
+    """Open the file of a lock, which is made if needed; closing the descriptor releases the lock."""
     return open_regular(path, os.O_RDWR | os.O_CREAT, mode)
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take the lock of an open file; return whether it is ours now, which it is not if another holds it."""
+    """Take the lock of an open file, unless another has it; return whether it is ours now."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -164,7 +155,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def wait_for_lock(path: str | os.PathLike[str], mode: int = 0o666, *, limit_s: float) -> int:
-    """Return the descriptor of a lock that is ours, or raise TimeoutError; closing it gives it back."""
+    """Take a lock and return its descriptor, or raise TimeoutError; closing the descriptor releases it."""
     deadline_s = time.monotonic() + limit_s
     descriptor = open_lock(path, mode)
     try:

@@ -1,7 +1,7 @@
-"""Checks of the arguments of `fit` and `evaluate`, by the names that Keras gives them, and refusals of calls.
+"""Checks of the arguments of `fit` and `evaluate`, by Keras's names, and refusals of calls.
 
-A refusal is what is raised of the arguments of a call before anything of it has been begun. Code that has
-made the call for somebody else, as `routed()` does for Keras, may then let another one do it. Any thread.
+A refusal is an error about the arguments of a call, raised before the call has done anything. The caller may
+then pass the call on, as `routed()` does to Keras. Any thread.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from overlap_train._support.arguments import (
     require_real,
     scalar,
     short_repr,
+    text_of,
 )
 
 __all__ = [
@@ -45,7 +46,7 @@ Verbosity = Literal["auto", 0, 1, 2]
 
 
 class FitNumbers(NamedTuple):
-    """Arguments of `keras.Model.fit` as Python has them: what counts with them takes no tensors."""
+    """Arguments of `keras.Model.fit` as numbers of Python: the code that uses them takes no tensors."""
 
     epochs: int
     initial_epoch: int
@@ -70,10 +71,9 @@ def check_fit(
     verbose: Any = "auto",
     shuffle: Any = True,
 ) -> FitNumbers:
-    """Refuse values that cannot be meant, with the names of `keras.Model.fit`; return the others by name.
+    """Return arguments of `keras.Model.fit` as numbers of Python; raise TypeError or ValueError for bad ones.
 
-    They come back as numbers of Python: what is counted with them later takes no arrays or tensors.
-    `epochs=0` is taken: as in Keras, nothing is trained.
+    With `epochs=0` nothing is trained, as in Keras.
     """
     return FitNumbers(
         epochs=require_count("epochs", epochs, minimum=0),
@@ -93,7 +93,7 @@ def _count_or_none(name: str, value: Any) -> int | None:
 
 
 def _rows(name: str, value: Any) -> int | None:
-    """Return the rows of a batch; TensorFlow, which counts them, takes them from a tensor of any type."""
+    """Return the rows of a batch, which may be a tensor of any type, as TensorFlow counts them."""
     number = scalar(value)
     is_tensor = number is not value and not isinstance(value, (np.ndarray, np.generic))
     if is_tensor and isinstance(number, float) and number.is_integer():
@@ -102,7 +102,7 @@ def _rows(name: str, value: Any) -> int | None:
 
 
 def _fraction(value: Any) -> float:
-    if value is None:  # as by Keras, which asks only whether there is one
+    if value is None:  # as in Keras
         return 0.0
     split = require_real("validation_split", scalar(value), infinite=True)
     if not 0.0 <= split < 1.0:
@@ -123,7 +123,7 @@ def _shuffle(value: Any) -> bool | str:
 
 
 def check_class_weight(class_weight: Any) -> None:
-    """Raise TypeError for a `class_weight` in which Keras could look up no class."""
+    """Raise TypeError for a `class_weight` in which Keras cannot look up a class."""
     if class_weight is not None and not hasattr(class_weight, "get"):
         raise TypeError(
             "class_weight must be a dict of classes and their weights, such as {0: 1.0, 1: 2.5}, or None; "
@@ -132,34 +132,30 @@ def check_class_weight(class_weight: Any) -> None:
 
 
 def check_frequency(validation_freq: Any) -> None:
-    """Refuse a `validation_freq` that Keras refuses at its first validation, or that cannot be meant."""
+    """Raise ValueError for a `validation_freq` that Keras refuses at its first validation, or below 1."""
     if not isinstance(validation_freq, (int, list)):
-        try:
-            given = str(validation_freq)
-        except Exception:
-            given = short_repr(validation_freq)
         raise ValueError(
-            f"Expected `validation_freq` to be a list or int. Received: validation_freq={given} of the type "
-            f"{type(validation_freq)}."
+            f"Expected `validation_freq` to be a list or int. Received: validation_freq="
+            f"{text_of(validation_freq)} of the type {type(validation_freq)}."
         )
     epoch_selector(validation_freq)
 
 
 def require_verbosity(verbose: Any) -> Any:
-    """Return "auto", 0, 1 or 2; raise ValueError for what Keras does not take for it."""
+    """Return "auto", 0, 1 or 2; raise ValueError for anything that Keras does not take as one of these."""
     number = scalar(verbose)
     if is_text(number, "auto"):
         return "auto"
     try:
         if isinstance(number, (bool, numbers.Number, np.generic)) and number in (0, 1, 2):
             return int(number)
-    except Exception:  # of a class of the user's that acts as a number
+    except Exception:  # of a user's class that acts as a number
         pass
     raise ValueError(f"verbose must be 'auto', 0, 1 or 2; got {short_repr(verbose)}")
 
 
 def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, Any]:
-    """Refuse values that cannot be meant, with the names of `keras.Model.evaluate`; return the others."""
+    """Return arguments of `keras.Model.evaluate`; raise TypeError or ValueError for bad ones."""
     return {
         "steps": _count_or_none("steps", steps),
         "batch_size": _rows("batch_size", batch_size),
@@ -168,16 +164,16 @@ def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, An
 
 
 def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Callable[[int], bool]:
-    """Return what tells of an epoch, counted from 0, whether it is validated."""
+    """Return a function that says whether an epoch, counted from 0, is validated."""
     if isinstance(validation_freq, range):
         for epoch in (*validation_freq[:1], *validation_freq[-1:]):
             require_count(name, epoch, minimum=1)
         return lambda epoch: epoch + 1 in validation_freq
-    is_text = isinstance(validation_freq, (str, bytes))
-    if isinstance(validation_freq, Sequence) and not is_text:
-        chosen = {require_count(name, epoch, minimum=1) for epoch in validation_freq}
-        return lambda epoch: epoch + 1 in chosen
-    if isinstance(validation_freq, Iterable) and not is_text and _has_items(validation_freq):
+    is_plain = isinstance(validation_freq, (str, bytes))
+    if isinstance(validation_freq, Sequence) and not is_plain:
+        epochs = {require_count(name, epoch, minimum=1) for epoch in validation_freq}
+        return lambda epoch: epoch + 1 in epochs
+    if isinstance(validation_freq, Iterable) and not is_plain and _has_items(validation_freq):
         raise ValueError(
             f"Expected `{name}` to be a list or int. Received: {name}={short_repr(validation_freq)} of the "
             f"type {type(validation_freq)}."
@@ -187,10 +183,10 @@ def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Ca
 
 
 def _has_items(value: Any) -> bool:
-    """Whether what can be iterated over is no number, as an array without dimensions is."""
+    """Whether an iterable has items, and is not an array without dimensions."""
     try:
         return bool(getattr(value, "ndim", True))
-    except Exception:  # whatever an object of the user's raises, it is no number
+    except Exception:  # a value that raises anything is no number
         return True
 
 
@@ -198,9 +194,9 @@ _OWNER = "_overlap_train_refused_by"
 
 
 class Refusing:
-    """Marks the TypeErrors and ValueErrors of its block as refusals.
+    """Marks the TypeErrors and ValueErrors of its block as refusals by an owner.
 
-    The owner refuses: a call within one of its callbacks may be refused by another one.
+    With the owner, since another one may refuse a call inside one of its callbacks.
     """
 
     def __init__(self, owner: object) -> None:
@@ -211,15 +207,15 @@ class Refusing:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, (TypeError, ValueError)):
-            with contextlib.suppress(Exception):  # whose class refuses it
+            with contextlib.suppress(Exception):  # of an error whose class allows no attributes
                 setattr(error, _OWNER, _mark_of(self._owner))
 
 
 def is_refusal_of(owner: object, error: BaseException) -> bool:
-    """Whether an exception says that `owner` has refused a call and begun nothing."""
+    """Whether an exception is the refusal of a call by `owner`."""
     return getattr(error, _OWNER, None) == _mark_of(owner)
 
 
 def _mark_of(owner: object) -> str:
-    """Return what tells an object from all others that live. Plain text: the error may be sent elsewhere."""
+    """Return a text that identifies a living object: as a text, since the error may be pickled."""
     return f"{os.getpid()} {id(owner)}"

@@ -1,7 +1,7 @@
-"""What is imported late, and what is said where it is missing or Keras runs on another backend. Any thread.
+"""Late imports, and messages for what is missing or a Keras on another backend. Any thread.
 
 Names of the package are loaded when they are first used, so that importing it starts nothing: TensorFlow's
-threads, for example, must be set before it starts.
+threads, for example, must be configured before it starts.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ BACKEND_REMEDY = "export KERAS_BACKEND=tensorflow (or the same in ~/.keras/keras
 
 
 def configured_backend() -> str:
-    """Return the backend that Keras takes when it is imported, which need not be installed."""
-    asked = os.environ.get("KERAS_BACKEND")
+    """Return the backend on which Keras is configured to run, which need not be installed."""
+    backend = os.environ.get("KERAS_BACKEND")
     with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):  # no such file, or no home
         home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
-        asked = asked or json.loads((home / "keras.json").read_text(encoding="utf-8")).get("backend")
-    return str(asked or "tensorflow")
+        backend = backend or json.loads((home / "keras.json").read_text(encoding="utf-8")).get("backend")
+    return str(backend or "tensorflow")
 
 
 def other_backend(name: str) -> str:
-    """Return what is said where Keras runs on another backend than TensorFlow."""
+    """Return the message for a Keras that runs on another backend than TensorFlow."""
     return (
         f"Keras runs on the backend {name!r}, and overlap_train trains on TensorFlow only: set "
         "KERAS_BACKEND=tensorflow before keras is imported, or train with keras.Model.fit"
@@ -47,7 +47,7 @@ def other_backend(name: str) -> str:
 
 
 def require_tensorflow() -> None:
-    """Raise RuntimeError if Keras, which gets imported, runs on another backend than TensorFlow."""
+    """Import Keras; raise RuntimeError if it runs on another backend than TensorFlow."""
     import keras
 
     if keras.config.backend() != "tensorflow":
@@ -55,15 +55,15 @@ def require_tensorflow() -> None:
 
 
 def import_extra(module: str, *, purpose: str, package: str = "") -> types.ModuleType:
-    """Return a module that an extra brings, or raise a ModuleNotFoundError that says how to install it."""
+    """Return a module of an extra, or raise a ModuleNotFoundError that says how to install it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        imported = module.partition(".")[0]
-        if error.name is None or error.name.partition(".")[0] != imported:
-            raise  # it is there, and lacks something else
-        # The package itself and not our extra, which pip finds in a checkout only.
-        package = package or imported
+        top = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != top:
+            raise  # it is installed, and lacks something else
+        # The package itself and not our extra, which pip finds only in a checkout.
+        package = package or top
         raise ModuleNotFoundError(
             f"{purpose} needs {package}, which is not installed: pip install {package}", name=error.name
         ) from error
@@ -72,14 +72,17 @@ def import_extra(module: str, *, purpose: str, package: str = "") -> types.Modul
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and the `__dir__` of a package whose names are those of its modules."""
+    """Return the `__getattr__` and the `__dir__` of a package that exports names of its modules.
+
+    `homes` has the module of each name, relative to the package or from `overlap_train` on.
+    """
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = homes[name]  # as seen from the package, or from `overlap_train` on
+        home = homes[name]
         module = home if home.startswith("overlap_train.") else f"{package}.{home}"
-        value = getattr(_imported(module), name)
+        value = getattr(_import(module), name)
         setattr(sys.modules[package], name, value)
         return value
 
@@ -89,8 +92,8 @@ def lazy_names(
     return find, names
 
 
-def _imported(name: str) -> types.ModuleType:
-    """Import a module, which may import Keras; an ImportError says so if that runs on another backend."""
+def _import(name: str) -> types.ModuleType:
+    """Import a module; raise an ImportError about the backend if it fails on another one than TensorFlow."""
     try:
         return importlib.import_module(name)
     except Exception:

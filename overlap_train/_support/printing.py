@@ -1,4 +1,4 @@
-"""What others print and print on: streams that lack characters, errors that say nothing. Any thread."""
+"""Printing for streams that lack characters, and the texts of errors that cannot be printed. Any thread."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ __all__ = ["error_message", "error_text", "is_watched", "printable"]
 
 
 def is_watched(stream: Any) -> bool:
-    """Whether a stream says that it is a terminal; one that cannot tell, such as a logger's, is none."""
+    """Whether a stream is a terminal; one that cannot tell, such as a logger's, is none."""
     try:
         return bool(stream.isatty())
-    except Exception:  # whatever an object of others raises, nobody reads it as a terminal
+    except Exception:  # of any other object
         return False
 
 
 def printable(text: str, stream: Any) -> str:
-    """Return a text as a stream can write it: what its encoding has not is written as a number.
+    """Return a text as a stream can write it, with escapes for characters that its encoding lacks.
 
-    A name may have letters that the terminal lacks, and a path bytes that are no text. A stream that names no
-    encoding is taken for UTF-8.
+    A path may have bytes that are no text. The default encoding is UTF-8.
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def error_message(error: BaseException) -> str:
-    """Return what an error says, also of one that cannot be printed."""
+    """Return the message of an error, even of one that cannot be printed."""
     try:
         return str(error)
     except Exception:
@@ -34,7 +33,7 @@ def error_message(error: BaseException) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether `float` takes a value."""
+    """Whether `float` takes a value."""
     try:
         float(value)
     except (TypeError, ValueError):
@@ -43,5 +42,5 @@ def is_number(value: Any) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the class of an error and what it says."""
+    """Return the class of an error and its message."""
     return f"{type(error).__name__}: {error_message(error)}"

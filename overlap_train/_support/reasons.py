@@ -13,7 +13,7 @@ __all__ = ["KINDS", "Kind", "Reason"]
 
 
 class Kind(NamedTuple):
-    """A kind of reasons: what a message says, what to do, and what the page explains besides."""
+    """A kind of reasons: the sentence of a message, what to do, and what the page explains."""
 
     sentence: str
     remedy: str
@@ -139,6 +139,6 @@ class Reason:
 
     @classmethod
     def of(cls, identifier: str, cause: str = "", remedy: str | None = None) -> Reason:
-        """Return a reason of a kind, with its cause and maybe a remedy that is better for that."""
+        """Return a reason of a kind, with its cause and perhaps a better remedy for that."""
         kind = KINDS[identifier]
         return cls(identifier, kind.sentence.format(cause), remedy or kind.remedy)

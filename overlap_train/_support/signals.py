@@ -1,11 +1,10 @@
-"""Signals: heard on a thread whatever the main thread does, and given back in processes that are forked.
+"""Signals that are heard even if the main thread is busy, and whose handlers are undone in forks.
 
-Python calls its handlers between two instructions of the main thread, and native code may hold that for ever.
+Python calls its handlers between two instructions of the main thread, which native code may hold for ever.
 
-A child inherits the handlers, and whoever forked it expects that SIGTERM ends it: `multiprocessing.Pool`
-sends one and waits. Python drops what arrives between the fork and its own start in the child, so signals are
-blocked for as long as that takes. Owners of handlers belong to the main thread, where Python keeps them; any
-thread may fork.
+A child inherits the handlers, and its parent expects that SIGTERM ends it: `multiprocessing.Pool` sends one
+and waits. Python drops signals that arrive between the fork and its own start in the child, so they are
+blocked for that time. Owners of handlers belong to the main thread, as handlers do; any thread may fork.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _BLOCKED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Owner(Protocol):
-    """What has installed handlers of signals."""
+    """Has installed handlers of signals."""
 
     def in_child(self) -> None:
-        """Put the handlers back; called in the child, on its only thread."""
+        """Undo that in a child, on its only thread."""
 
 
 _owners: list[Owner] = []
@@ -38,12 +37,12 @@ _masks = threading.local()
 
 
 def register(owner: Owner) -> None:
-    """Have `owner.in_child` called in each process that is forked from now on."""
+    """Call `owner.in_child` in each process that is forked from now on."""
     _owners.append(owner)
 
 
 def unregister(owner: Owner) -> None:
-    """End that. Does nothing the second time, nor in a child, which has no owners."""
+    """Undo `register`. Idempotent, and without effect in a child, which has no owners."""
     if owner in _owners:
         _owners.remove(owner)
 
@@ -60,7 +59,7 @@ def _unblock() -> None:
 def _begin_child() -> None:
     try:
         while _owners:
-            _owners.pop().in_child()  # the newest first: it has replaced the others' handlers
+            _owners.pop().in_child()  # the newest first: its handlers have replaced the others'
     finally:
         _unblock()
 
@@ -74,9 +73,8 @@ _END = b"\0"  # the number of no signal
 class SignalListener:
     """Hears signals while a block of the main thread runs (`signal.set_wakeup_fd`).
 
-    What listened before, such as asyncio, is passed every signal on. `act` is called on the listener's thread
-    with the signals that have come, or with none when its time is over; it returns in how many seconds it
-    wants to be called, at the latest, or None.
+    The listener before it, such as asyncio's, gets every signal too. `act` is called on the listener's thread
+    with the signals that have come, or without any after the number of seconds that it returned last.
     """
 
     def __init__(self, act: Callable[[bytes], float | None]) -> None:
@@ -88,7 +86,7 @@ class SignalListener:
         os.set_blocking(self._writer, False)
         self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._run, args=(reader,), name="signals", daemon=True)
-        with contextlib.suppress(RuntimeError):  # can't start new thread: nobody listens
+        with contextlib.suppress(RuntimeError):  # can't start new thread: signals are not heard
             self._thread.start()
         return self
 
@@ -96,15 +94,15 @@ class SignalListener:
         self.leave()
         if self._thread.ident is not None:
             os.set_blocking(self._writer, True)
-            os.write(self._writer, _END)  # closing it would not do: forked processes have it, too
+            os.write(self._writer, _END)  # closing it is not enough: forked processes have it too
             self._thread.join()
         os.close(self._writer)
 
     def leave(self) -> None:
-        """Let signals go where they went before; by itself in a process that was forked off."""
-        present = signal.set_wakeup_fd(-1)
+        """Send signals where they went before. Also called in a forked process."""
+        current = signal.set_wakeup_fd(-1)
         with contextlib.suppress(ValueError, OSError):  # it has been closed
-            signal.set_wakeup_fd(self._before if present == self._writer else present)
+            signal.set_wakeup_fd(self._before if current == self._writer else current)
 
     def _run(self, reader: int) -> None:
         signals, seconds = select.poll(), None
@@ -123,9 +121,9 @@ class SignalListener:
 
 
 def end_by(number: int) -> None:
-    """End the process as a signal does that nobody handles; any thread.
+    """End the process as a signal without a handler does, from any thread.
 
-    `signal.signal`, which could give it back to the system, is for the main thread only.
+    `signal.signal`, which could restore the system's handler, is for the main thread only.
     """
     set_handler = ctypes.pythonapi.PyOS_setsig
     set_handler.argtypes, set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p

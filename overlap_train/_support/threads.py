@@ -1,8 +1,8 @@
-"""Threads: where the system allows no more of them, and the end of one that may have called TensorFlow.
+"""Threads: what to do if the system allows no more, and cleaning up after one that used TensorFlow.
 
-TensorFlow keeps the options and the callbacks of operations for each Python thread that ran something, and
-never frees them when the thread ends: 2 objects and some 0.5 KiB, which a search over thousands of models
-would feel, since each fit has threads of its own.
+TensorFlow stores options and callbacks of operations for each Python thread that ran an operation, and never
+frees them: 2 objects and some 0.5 KiB, too much for a search over thousands of models, as each fit starts
+threads.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["in_background", "leaves_nothing", "start"]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _CONTEXT = "tensorflow.python.eager.context"
-_KEPT = ("function_call_options", "op_callbacks")
+_THREAD_LOCALS = ("function_call_options", "op_callbacks")
 
 
 def start(thread: threading.Thread) -> threading.Thread:
-    """Start a thread and return it; raise RuntimeError where the system allows no more."""
+    """Start a thread and return it; raise RuntimeError if the system allows no more."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -35,10 +35,10 @@ def start(thread: threading.Thread) -> threading.Thread:
 
 
 def in_background(function: Callable[[], _R], name: str, *, daemon: bool = False) -> Future[_R]:
-    """Call a function on a thread that ends with it, or at once where the system starts no more threads.
+    """Call a function on a thread of its own, or at once if the system allows no more threads.
 
-    An executor would do as well, but not in the first fit of a program that is exiting: then Python can no
-    longer import its module.
+    Not by an executor: a program that is exiting may run its first fit, and then Python can no longer import
+    that module.
     """
     future: Future[_R] = Future()
 
@@ -58,7 +58,7 @@ def in_background(function: Callable[[], _R], name: str, *, daemon: bool = False
 
 
 def leaves_nothing(main: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorate what a thread runs from its beginning to its end, so that TensorFlow forgets the thread."""
+    """Decorate the main function of a thread so that TensorFlow forgets the thread at its end."""
 
     @functools.wraps(main)
     def run(*arguments: _P.args, **options: _P.kwargs) -> _R:
@@ -71,10 +71,10 @@ def leaves_nothing(main: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _forget() -> None:
-    """Make TensorFlow's context drop what it has of this thread, which runs nothing more."""
+    """Clear the state of TensorFlow's context for this thread, which runs nothing more."""
     module = sys.modules.get(_CONTEXT)
     context = module and module.context_safe()
-    kept = getattr(context, "_thread_local_data", None)
-    for name in _KEPT:
-        if hasattr(kept, name):
-            setattr(kept, name, None)
+    thread_locals = getattr(context, "_thread_local_data", None)
+    for name in _THREAD_LOCALS:
+        if hasattr(thread_locals, name):
+            setattr(thread_locals, name, None)

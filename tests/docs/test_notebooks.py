@@ -39,10 +39,6 @@ def test_a_notebook_is_one_and_holds_no_output(path):
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
 
 
-def test_there_are_the_notebooks_that_the_pages_name():
-    assert [path.stem for path in NOTEBOOKS] == ["custom_evaluation", "five_minutes"]
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_a_page_of_the_site(path):
     pytest.importorskip("mkdocs", reason="the extra [docs] is not installed")

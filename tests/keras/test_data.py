@@ -46,9 +46,9 @@ def test_data_is_told_apart(data, is_dataset, restarts, batches):
     """get_data_adapter and the adapter classes: without them no data of the user's can be read."""
     # With `shuffle`, which is dropped for data that brings its own order: else Keras warns.
     ordered = len(data) == 1 and not isinstance(data[0], Rows)
-    found = keras_data.recognize(*data, batch_size=None if len(data) == 1 else 4, shuffle=ordered)
-    assert isinstance(found, keras_data.Arrays) is (len(data) > 1)
-    pipeline = found.pipeline if isinstance(found, keras_data.Arrays) else found
+    result = keras_data.recognize(*data, batch_size=None if len(data) == 1 else 4, shuffle=ordered)
+    assert isinstance(result, keras_data.Arrays) is (len(data) > 1)
+    pipeline = result.pipeline if isinstance(result, keras_data.Arrays) else result
     assert pipeline.is_dataset is is_dataset
     assert pipeline.restarts is restarts
     assert pipeline.num_batches == batches
@@ -69,12 +69,12 @@ def test_a_dataset_that_grows_is_counted_anew():
 def test_arrays_come_as_keras_batches_them():
     """ArrayDataAdapter._inputs, _num_samples and array_slicing.convert_to_sliceable."""
     weights = {0: 1.0, 1: 2.0, 2: 1.0, 3: 1.0}
-    found = keras_data.recognize(X.astype("float64"), Y, batch_size=4, shuffle="batch", class_weight=weights)
-    x, y, weight = found.inputs
+    result = keras_data.recognize(X.astype("float64"), Y, batch_size=4, shuffle="batch", class_weight=weights)
+    x, y, weight = result.inputs
     assert x.dtype == keras.config.floatx()
     assert y.dtype == Y.dtype
     np.testing.assert_allclose(weight, np.where(Y == 1, 2.0, 1.0))
-    assert (found.num_samples, found.batch_size, found.shuffle, found.dense) == (20, 4, "batch", True)
+    assert (result.num_samples, result.batch_size, result.shuffle, result.dense) == (20, 4, "batch", True)
     assert not keras_data.recognize({"a": X, "b": None}, Y).dense
     assert not keras_data.recognize(tf.RaggedTensor.from_row_lengths(X[0], [len(X[0])])).dense
     assert keras_data.recognize(X, Y, steps=5).batch_size == 4
@@ -105,14 +105,6 @@ def test_the_order_of_rows_is_that_of_fit():
         assert sorted(rows) == list(range(20))
 
 
-def test_the_last_rows_are_split_off():
-    """array_slicing.train_validation_split."""
-    (x, y, _), (xv, yv, _) = keras_data.split_validation((X, Y, None), 0.25)
-    assert len(x) == len(y) == 15
-    np.testing.assert_array_equal(xv, X[15:])
-    np.testing.assert_array_equal(yv, Y[15:])
-
-
 def test_a_missing_part_of_a_batch_is_none_again():
     """The adapters of Keras carry a None through tf.data as an empty optional."""
 
@@ -129,7 +121,7 @@ def test_a_missing_part_of_a_batch_is_none_again():
 
 def test_variables_are_read_when_they_are_given():
     x = keras.Variable(X)
-    found = keras_data.recognize(x, [Y, keras.Variable(Y)])
-    assert found.dense
+    result = keras_data.recognize(x, [Y, keras.Variable(Y)])
+    assert result.dense
     x.assign(x * 2.0)
-    np.testing.assert_array_equal(found.inputs[0], X)
+    np.testing.assert_array_equal(result.inputs[0], X)

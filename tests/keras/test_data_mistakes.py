@@ -122,9 +122,9 @@ def notes_of(error):
 )
 def test_the_error_is_that_of_keras_and_the_note_says_what_the_data_lacks(data, note, eager):
     def model():
-        made = sequential()
-        made.compile("sgd", made.loss, run_eagerly=eager)
-        return made
+        network = sequential()
+        network.compile("sgd", network.loss, run_eagerly=eager)
+        return network
 
     expected = raised_by(lambda: model().fit(*data, verbose=0))
     actual = raised_by(lambda: Trainer(model()).fit(*data, verbose=0))
@@ -148,8 +148,8 @@ def test_the_error_is_that_of_keras_and_the_note_says_what_the_data_lacks(data, 
 def test_so_it_is_of_validation_data(data, note, overlap):
     trainer = Trainer(sequential(), validation=ValidationPolicy(overlap=overlap))
     assert notes_of(raised_by(lambda: trainer.fit(ROWS, LABELS, verbose=0, validation_data=data))) == [note]
-    given = data if isinstance(data, tuple) else (data,)
-    assert notes_of(raised_by(lambda: trainer.evaluate(*given, verbose=0))) == [note]
+    arguments = data if isinstance(data, tuple) else (data,)
+    assert notes_of(raised_by(lambda: trainer.evaluate(*arguments, verbose=0))) == [note]
 
 
 @needs_notes

@@ -34,18 +34,18 @@ def test_tensorflow_copies_at_other_addresses(offset):
     dataset = tf.data.Dataset.from_generator(
         lambda: iter([buffer, buffer]), output_signature=tf.TensorSpec((8, 4))
     )
-    drawn = next(iter(dataset))
+    batch = next(iter(dataset))
     buffer[:] = 1.0
-    assert not np.any(drawn.numpy())
+    assert not np.any(batch.numpy())
 
 
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_only_what_would_be_borrowed_is_copied(offset):
     array = at_offset((3, 2), offset)
-    lent = BatchMaker(lambda: iter([(array, {"y": array})]))
-    assert next(lent.iterate())[0] is array
-    lent.copies = True
-    x, others = next(lent.iterate())
+    maker = BatchMaker(lambda: iter([(array, {"y": array})]))
+    assert next(maker.iterate())[0] is array
+    maker.copies = True
+    x, others = next(maker.iterate())
     assert (x is array) == (others["y"] is array) == bool(offset % 32)
     assert x is array or address(x) % 64 == 0
     np.testing.assert_array_equal(x, array)
@@ -55,14 +55,14 @@ def test_only_what_would_be_borrowed_is_copied(offset):
 @pytest.mark.parametrize("shape", [(), (0, 3), (4,), (2, 3, 4)])
 def test_arrays_of_any_kind_stay_what_they_are(kind, shape):
     array = np.zeros(shape, kind)
-    lent = BatchMaker(lambda: iter([array, array[..., ::-1] if shape else array, None, 3.0, np.float32(2)]))
-    lent.copies = True
-    found = list(lent.iterate())
-    for copy in found[:2]:
+    maker = BatchMaker(lambda: iter([array, array[..., ::-1] if shape else array, None, 3.0, np.float32(2)]))
+    maker.copies = True
+    batches = list(maker.iterate())
+    for copy in batches[:2]:
         assert (copy.dtype, copy.shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(copy, array)
-    assert found[2] is None
-    assert found[3:] == [3.0, 2.0]
+    assert batches[2] is None
+    assert batches[3:] == [3.0, 2.0]
 
 
 def test_what_is_not_dense_is_not_copied_here():

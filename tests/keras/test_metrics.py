@@ -173,6 +173,7 @@ def test_an_optimizer_is_built_as_its_first_update_would():
     keras_optimizers.build_optimizer(ours)
     assert len(ours.optimizer.variables) == len(theirs.optimizer.variables), "once"
     unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    keras_optimizers.build_optimizer(unbuilt)  # which has no optimizer
     unbuilt.compile("adam", "mse")
     keras_optimizers.build_optimizer(unbuilt)
     assert not unbuilt.optimizer.built

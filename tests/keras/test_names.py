@@ -53,9 +53,9 @@ NONE = compile("", "", "exec")
 
 def without(kind, *names):
     """Returns a class like another, of whose attributes and methods some are gone."""
-    kept = {name: value for owner in reversed(kind.__mro__[:-1]) for name, value in vars(owner).items()}
-    own = {name: value for name, value in kept.items() if name not in names and not name.startswith("__")}
-    return type(kind.__name__, (), {**own, "__module__": kind.__module__})
+    pairs = [pair for owner in reversed(kind.__mro__[:-1]) for pair in vars(owner).items()]
+    rest = {name: value for name, value in pairs if name not in names and not name.startswith("__")}
+    return type(kind.__name__, (), {**rest, "__module__": kind.__module__})
 
 
 def test_what_this_keras_has_is_found():
@@ -67,7 +67,7 @@ def test_what_this_keras_has_is_found():
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "text"),
     [
         ("trainers.compile_utils.MetricsList", "keras.src.trainers.compile_utils.MetricsList"),
         ("losses.loss", "keras.src.losses.loss"),
@@ -78,12 +78,12 @@ def test_what_this_keras_has_is_found():
         ),
     ],
 )
-def test_a_name_that_is_gone_is_told_with_the_versions_that_have_it(monkeypatch, place, told):
+def test_a_name_that_is_gone_is_told_with_the_versions_that_have_it(monkeypatch, place, text):
     monkeypatch.delattr(f"keras.src.{place}")
     with pytest.raises(ImportError) as raised:
         load_again()
     message = str(raised.value)
-    assert told in message
+    assert text in message
     assert f"does not work with Keras {keras.__version__}" in message
     assert "pip install 'keras<" in message or "pip install 'keras>=" in message
 
@@ -97,10 +97,10 @@ def test_a_name_that_is_gone_is_told_with_the_versions_that_have_it(monkeypatch,
     ],
 )
 def test_an_attribute_that_is_gone_is_told(monkeypatch, owner, kind, gone):
-    found = getattr(getattr(keras, owner), kind)
-    users = [name for name in dir(found) if gone in getattr(getattr(found, name), "__code__", NONE).co_names]
+    cls = getattr(getattr(keras, owner), kind)
+    users = [name for name in dir(cls) if gone in getattr(getattr(cls, name), "__code__", NONE).co_names]
     for place in ("keras", f"keras.{owner}"):
         if hasattr(keras, kind) or place != "keras":
-            monkeypatch.setattr(f"{place}.{kind}", without(found, gone, *users))
+            monkeypatch.setattr(f"{place}.{kind}", without(cls, gone, *users))
     with pytest.raises(ImportError, match=rf"has no .*{kind}\.{gone}"):
         load_again()

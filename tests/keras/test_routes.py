@@ -39,7 +39,7 @@ def keras_is_left_as_it_was():
         assert keras_models.method_cell(name).cell_contents is inner
 
 
-def told(*arguments, **options):
+def echo(*arguments, **options):
     return arguments, options
 
 
@@ -47,7 +47,7 @@ def test_each_call_goes_to_the_target_and_what_the_target_calls_to_keras(model):
     def target(*arguments, **options):
         with pytest.raises(ValueError, match="compile"):
             model.fit(None, epochs=1)
-        return told(*arguments, **options)
+        return echo(*arguments, **options)
 
     with Through(model, target) as route:
         for number in range(2):
@@ -57,12 +57,12 @@ def test_each_call_goes_to_the_target_and_what_the_target_calls_to_keras(model):
 
 def test_other_models_and_methods_are_left_alone(model):
     other = keras.models.clone_model(model)
-    with Through(model, told):
+    with Through(model, echo):
         with pytest.raises(ValueError, match="compile"):
             other.fit(None)
         with pytest.raises(ValueError, match="compile"):
             model.evaluate(None)
-    with Through(model, told, name="evaluate"):
+    with Through(model, echo, name="evaluate"):
         assert model.evaluate(7) == ((7,), {})
 
 
@@ -152,12 +152,12 @@ def test_a_handler_is_removed_on_another_thread(model):
 
 def test_the_innermost_handler_of_a_thread_counts(model):
     handlers = [Handles(everywhere=True), Handles(), Handles()]
-    called = []
+    counts = []
     for handler in reversed(handlers):
         model.fit()
-        called.append([len(each.calls) for each in handlers])
+        counts.append([len(each.calls) for each in handlers])
         handler.remove()
-    assert called == [[0, 0, 1], [0, 1, 1], [1, 1, 1]]
+    assert counts == [[0, 0, 1], [0, 1, 1], [1, 1, 1]]
 
 
 def test_keras_does_what_is_asked_of_it_while_routing_is_suspended_and_inside_its_fit(model):

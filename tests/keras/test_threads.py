@@ -19,7 +19,7 @@ class Mine(keras.layers.Layer):
     pass
 
 
-def seen():
+def settings_here():
     return {
         "policy": keras.config.dtype_policy().name,
         "interactive": keras.config.is_interactive_logging_enabled(),
@@ -31,7 +31,7 @@ def seen():
 
 def on_a_thread(settings):
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: (seen(), settings.apply(), seen())).result(60)[::2]
+        return pool.submit(lambda: (settings_here(), settings.apply(), settings_here())).result(60)[::2]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def set_here():
 def test_another_thread_has_those_of_keras_s_start_until_it_is_given_ours():
     """custom_objects_scope_dict, dtype_policy, flash_attention, interactive_logging, traceback_filtering."""
     before, after = on_a_thread(KerasSettings.of_this_thread())
-    assert after == seen()
+    assert after == settings_here()
     assert all(before[name] != after[name] for name in after)
 
 
@@ -63,7 +63,7 @@ def test_a_scope_that_is_left_later_was_open_when_it_was_taken():
     with keras.saving.custom_object_scope({"Mine": Mine}):
         settings = KerasSettings.of_this_thread()
     assert on_a_thread(settings)[1]["mine"] is Mine
-    assert seen()["mine"] is None
+    assert settings_here()["mine"] is None
 
 
 @pytest.fixture

@@ -40,9 +40,9 @@ def of_users(error):
 
 
 def raised(call, *args, **kwargs):
-    with pytest.raises(Exception) as caught:
+    with pytest.raises(Exception) as info:
         call(*args, **kwargs)
-    return caught.value
+    return info.value
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ X, Y = arrays(20)
 
 def warned(run):
     """Returns what a call gives and what it warns of."""
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         result = run()
-    return result, [str(warning.message) for warning in caught]
+    return result, [str(warning.message) for warning in records]
 
 
 @pytest.mark.by_default("epochs")
@@ -36,10 +36,10 @@ def test_the_caps_for_debugging_are_those_of_fit_with_its_warning(what):
     cap(3)
     try:
         assert warned(lambda: capped(2)) == (2, [])
-        count, told = warned(lambda: capped(7))
-        history, keras_told = warned(lambda: model.fit(X, Y, **options, verbose=0))
+        count, messages = warned(lambda: capped(7))
+        history, keras_messages = warned(lambda: model.fit(X, Y, **options, verbose=0))
         assert count == (len(history.epoch) if what == "epochs" else int(model.optimizer.iterations)) == 3
-        assert told == keras_told
+        assert messages == keras_messages
         if what == "steps":
             assert warned(lambda: capped(None))[0] == 3
         else:
@@ -133,11 +133,11 @@ def test_functions_of_the_users_own_are_told_from_keras_s():
 
 def test_a_validation_by_the_models_own_evaluate_is_that_of_fit_and_tells_its_callbacks():
     """TFEpochIterator, _eval_epoch_iterator, _use_cached_eval_dataset, of which one is kept."""
-    heard = []
+    batches = []
 
     class Listening(keras.callbacks.Callback):
         def on_test_batch_end(self, batch, logs=None):
-            heard.append(batch)
+            batches.append(batch)
 
     class Own(keras.Sequential):
         def evaluate(self, *arguments, **options):
@@ -162,4 +162,4 @@ def test_a_validation_by_the_models_own_evaluate_is_that_of_fit_and_tells_its_ca
         assert ours == pytest.approx({name: fit.history[f"val_{name}"][epoch] for name in ours}, rel=1e-5)
         assert ours["own"] == 2.0
     assert logs[0]["loss"] != logs[1]["loss"], "the second one began anew"
-    assert heard == [0, 1] * 2
+    assert batches == [0, 1] * 2

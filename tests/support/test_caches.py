@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from overlap_train._support import caches
-from overlap_train._support import caches as module
 from overlap_train._support.caches import conditions, processor_name
 from tests import interpreters
 
@@ -37,8 +36,8 @@ def test_the_cache_lies_at_an_absolute_place_or_nowhere(monkeypatch, xdg, home, 
     found = caches.cache_home()
     assert (None if found is None else str(found)) == expected
     monkeypatch.delenv("OVERLAP_TRAIN_CACHE_DIR", raising=False)
-    kept = expected is not None
-    assert (caches.convolution_times() is not None) is (caches.convolution_builds() is not None) is kept
+    has_home = expected is not None
+    assert (caches.convolution_times() is not None) is (caches.convolution_builds() is not None) is has_home
     for name in ("XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
@@ -67,13 +66,13 @@ def show(monkeypatch, text):
         return io.StringIO(text) if path == "/proc/cpuinfo" else real(path, *arguments, **options)
 
     monkeypatch.setattr(builtins, "open", opened)
-    module._processor.cache_clear()
+    caches._processor.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _read_anew():
     yield
-    module._processor.cache_clear()
+    caches._processor.cache_clear()
 
 
 def test_another_process_finds_the_same():
@@ -133,5 +132,5 @@ def test_a_system_without_cpuinfo_has_the_name_that_python_knows(monkeypatch):
     show(monkeypatch, _ZEN)
     assert processor_name() == "AMD EPYC"
     show(monkeypatch, "")
-    monkeypatch.setattr(module.platform, "processor", lambda: "arm")
+    monkeypatch.setattr(caches.platform, "processor", lambda: "arm")
     assert processor_name() == platform.processor() == "arm"

@@ -145,9 +145,9 @@ def test_a_lock_that_cannot_be_had_is_told_and_leaves_no_descriptor(tmp_path, mo
             wait_for_lock(tmp_path / "lock", limit_s=0)
     else:
         monkeypatch.setattr(fcntl, "flock", without_locks)
-        with pytest.raises(OSError) as told:
+        with pytest.raises(OSError) as info:
             wait_for_lock(tmp_path / "lock", limit_s=60)
-        assert told.value.errno == errno.ENOLCK
+        assert info.value.errno == errno.ENOLCK
     with pytest.raises(OSError):
         os.fstat(opened[0])
     os.close(holder)

@@ -63,11 +63,11 @@ def test_epochs_to_validate_may_be_a_range_of_any_length():
 
 @pytest.mark.parametrize("value", [(1, 3), range(2), np.arange(2), np.int64(2), 2.0, "2", {1}, None])
 def test_keras_takes_a_list_or_an_integer_to_say_which_epochs_are_validated(value):
-    with pytest.raises(ValueError, match="Expected `validation_freq` to be a list or int") as caught:
+    with pytest.raises(ValueError, match="Expected `validation_freq` to be a list or int") as info:
         fit_arguments.check_frequency(value)
     with pytest.raises(ValueError, match="list or int") as expected:
         keras.Sequential()._should_eval(0, value)
-    assert str(caught.value) == str(expected.value)
+    assert str(info.value) == str(expected.value)
     fit_arguments.check_frequency([1, 3])
     for meant in (0, [1, 0]):  # what cannot be meant is refused in other words
         with pytest.raises(ValueError, match="validation_freq must be at least 1; got 0"):
@@ -140,10 +140,10 @@ def test_weights_of_classes_are_looked_up_by_the_class(value):
 @pytest.mark.parametrize("kind", [TypeError, ValueError, RuntimeError])
 def test_bad_arguments_are_refused_and_nothing_else_is(kind):
     one, other = object(), object()
-    with pytest.raises(kind) as caught, Refusing(one):
+    with pytest.raises(kind) as info, Refusing(one):
         raise kind
-    assert is_refusal_of(one, caught.value) == (kind is not RuntimeError)
-    assert not is_refusal_of(other, caught.value)
+    assert is_refusal_of(one, info.value) == (kind is not RuntimeError)
+    assert not is_refusal_of(other, info.value)
     assert not is_refusal_of(one, ValueError())
 
     class Sealed(ValueError):
@@ -165,7 +165,7 @@ def test_what_a_trainer_refuses_can_be_sent_to_another_process():
         (trainer.fit, {"sample_weight": y[:3]}),
         (trainer.evaluate, {"steps": 0}),
     ):
-        with pytest.raises((TypeError, ValueError)) as caught:
+        with pytest.raises((TypeError, ValueError)) as info:
             call(x, y, **arguments)
-        for sent in (pickle.loads(pickle.dumps(caught.value)), copy.deepcopy(caught.value)):
-            assert (type(sent), str(sent)) == (type(caught.value), str(caught.value))
+        for clone in (pickle.loads(pickle.dumps(info.value)), copy.deepcopy(info.value)):
+            assert (type(clone), str(clone)) == (type(info.value), str(info.value))

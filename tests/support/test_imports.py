@@ -66,11 +66,11 @@ def test_a_backend_is_asked_for_in_the_environment_or_in_a_file(
 def on_backend(backend, program):
     """Returns what a program prints in a process whose Keras is to run on a backend."""
     env = os.environ | {"KERAS_BACKEND": backend}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def test_a_backend_that_cannot_be_imported_is_named_too():
@@ -81,9 +81,9 @@ try:
 except ImportError as error:
     print(error)
 """
-    said = on_backend("absent", program)
-    assert "Keras runs on the backend 'absent'" in said
-    assert "set KERAS_BACKEND=tensorflow before keras is imported" in said
+    text = on_backend("absent", program)
+    assert "Keras runs on the backend 'absent'" in text
+    assert "set KERAS_BACKEND=tensorflow before keras is imported" in text
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
@@ -109,8 +109,8 @@ except RuntimeError as error:
     print(error)
 print(int(model.optimizer.iterations), run.exists())
 """
-    *said, last = on_backend(backend, program).splitlines()
-    assert [f"the backend {backend!r}" in line for line in said] == [True] * 3
+    *text, last = on_backend(backend, program).splitlines()
+    assert [f"the backend {backend!r}" in line for line in text] == [True] * 3
     assert last == "0 False"
 
 
@@ -144,7 +144,7 @@ def test_a_module_that_lacks_another_says_which(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("package", "call", "error", "said"),
+    ("package", "call", "error", "text"),
     [
         (
             "matplotlib",
@@ -157,9 +157,9 @@ def test_a_module_that_lacks_another_says_which(tmp_path, monkeypatch):
     ],
     ids=["a picture", "scalars", "digits"],
 )
-def test_what_needs_a_package_that_is_missing_names_it(monkeypatch, tmp_path, package, call, error, said):
+def test_what_needs_a_package_that_is_missing_names_it(monkeypatch, tmp_path, package, call, error, text):
     hide(monkeypatch, package)
-    with pytest.raises(error, match=rf"{said}.*pip install {package.replace('sklearn', 'scikit-learn')}"):
+    with pytest.raises(error, match=rf"{text}.*pip install {package.replace('sklearn', 'scikit-learn')}"):
         call(tmp_path)
 
 
@@ -175,20 +175,20 @@ def package(monkeypatch):
             Home.reads += 1
             return "the thing"
 
-    made, home = types.ModuleType("made_up"), Home("made_up.home")
-    monkeypatch.setitem(sys.modules, "made_up", made)
+    module, home = types.ModuleType("made_up"), Home("made_up.home")
+    monkeypatch.setitem(sys.modules, "made_up", module)
     monkeypatch.setitem(sys.modules, "made_up.home", home)
-    made.__getattr__, made.__dir__ = lazy_names("made_up", {"thing": "home", "missing": "nowhere"})
-    return made, Home
+    module.__getattr__, module.__dir__ = lazy_names("made_up", {"thing": "home", "missing": "nowhere"})
+    return module, Home
 
 
 def test_a_name_is_loaded_when_it_is_first_used(package):
-    made, home = package
-    assert {"thing", "missing", "__name__"} <= set(dir(made)), "all are listed before any is loaded"
+    module, home = package
+    assert {"thing", "missing", "__name__"} <= set(dir(module)), "all are listed before any is loaded"
     with pytest.raises(AttributeError, match="module 'made_up' has no attribute 'other'"):
-        made.other  # noqa: B018
-    assert (home.reads, "thing" in vars(made)) == (0, False)
-    assert [made.thing for _ in range(3)] == ["the thing"] * 3
+        module.other  # noqa: B018
+    assert (home.reads, "thing" in vars(module)) == (0, False)
+    assert [module.thing for _ in range(3)] == ["the thing"] * 3
     assert home.reads == 1
 
 

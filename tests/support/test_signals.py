@@ -39,11 +39,11 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), signal.pthread_sigmask
 
 
 def after_a_fork(*arguments):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", AT_THE_FORK, *arguments], capture_output=True, text=True, timeout=60
     )
-    assert not done.stderr
-    return done.stdout.strip()
+    assert not process.stderr
+    return process.stdout.strip()
 
 
 def test_a_signal_that_comes_at_the_fork_finds_the_handlers_put_back():
@@ -75,10 +75,10 @@ def listened():
 
 
 def test_signals_are_heard_on_another_thread_and_passed_on(handled, listened):
-    heard = queue.Queue()
-    with SignalListener(lambda signals: heard.put((signals, threading.current_thread()))):
+    events = queue.Queue()
+    with SignalListener(lambda signals: events.put((signals, threading.current_thread()))):
         os.kill(os.getpid(), signal.SIGUSR1)
-        signals, thread = heard.get(timeout=60)
+        signals, thread = events.get(timeout=60)
         assert signals == bytes([signal.SIGUSR1])
         assert thread is not threading.main_thread()
         assert os.read(listened, 1) == bytes([signal.SIGUSR1])
@@ -86,15 +86,15 @@ def test_signals_are_heard_on_another_thread_and_passed_on(handled, listened):
 
 
 def test_it_is_called_again_when_it_says_so(handled):
-    heard = queue.Queue()
+    events = queue.Queue()
 
     def act(signals):
-        heard.put(signals)
+        events.put(signals)
         return 0.01 if signals else None
 
     with SignalListener(act):
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert [heard.get(timeout=60), heard.get(timeout=60)] == [bytes([signal.SIGUSR1]), b""]
+        assert [events.get(timeout=60), events.get(timeout=60)] == [bytes([signal.SIGUSR1]), b""]
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

@@ -146,11 +146,3 @@ def test_a_block_gives_the_resource_closes_it_and_raises_what_it_raises(error):
         raise error
     now = error is KeyboardInterrupt  # which waits for nothing
     assert (resource.closed, resource.closed_now) == (not now, now)
-
-
-def test_what_cannot_be_closed_is_not_made():
-    class Endless(Closing):
-        pass
-
-    with pytest.raises(TypeError, match="close"):
-        Endless()

@@ -6,17 +6,11 @@ from __future__ import annotations
 class Unprintable:
     """Raises whatever it is asked."""
 
-    def __array__(self, *arguments, **options):
-        raise KeyError("no array")
+    def _refuse(self, *arguments, **options):
+        raise RuntimeError("no value")
 
-    def __repr__(self):
-        raise RuntimeError("no text")
-
-    def __index__(self):
-        raise RuntimeError("no number")
-
-    def __float__(self):
-        raise RuntimeError("no number")
+    __repr__ = __index__ = __float__ = __bool__ = __iter__ = __eq__ = __array__ = _refuse
+    __hash__ = object.__hash__
 
 
 class Text(str):
