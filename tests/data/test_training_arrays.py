@@ -135,7 +135,7 @@ def test_where_keras_shuffles_without_drawing_all_passes_and_runs_have_its_order
     monkeypatch.setattr(array_feed, "row_order", lambda *_: tf.data.Dataset.range(9, -1, -1).batch(4))
     passes = [orders_of(10, 4, True)[number].numpy().tolist() for number in range(3)]
     assert passes == [[*range(9, -1, -1)]] * 3
-    array_feed._remembered.cache_clear()  # of an order that is none of Keras's
+    array_feed._cached_order.cache_clear()  # of an order that is none of Keras's
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
@@ -152,7 +152,7 @@ def test_a_seed_gives_all_passes_one_order_which_is_drawn_once(shuffle, monkeypa
 @pytest.mark.parametrize("largest", [0, 1 << 20])
 def test_what_is_remembered_is_the_order_of_keras_for_each_seed_and_kind(largest, monkeypatch):
     """Each one twice: what is remembered of one is not taken for another."""
-    monkeypatch.setattr(array_feed, "_MOST_REMEMBERED", largest)
+    monkeypatch.setattr(array_feed, "_MOST_CACHED", largest)
     kinds = [(20, 4, True), (20, 5, True), (21, 4, True), (20, 4, "batch"), (20, 5, "batch"), (20, 4, False)]
     for seed in (3, 4, 3):
         for rows, batch_size, shuffle in 2 * kinds:
@@ -199,7 +199,7 @@ def test_asking_for_the_seed_leaves_what_is_drawn_next_as_it_was():
 @pytest.mark.parametrize("largest", [0, 1 << 20])
 @pytest.mark.parametrize("now", [None, 7])
 def test_orders_are_drawn_under_the_seed_of_a_training_that_goes_on(now, largest, unseeded, monkeypatch):
-    monkeypatch.setattr(array_feed, "_MOST_REMEMBERED", largest)
+    monkeypatch.setattr(array_feed, "_MOST_CACHED", largest)
     keras.utils.set_random_seed(3)
     of_three, expected = orders_of(30, 4, True)[0].numpy(), tf.random.uniform([4]).numpy()
     tf.random.set_seed(now)

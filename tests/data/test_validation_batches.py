@@ -99,18 +99,6 @@ def test_batches_of_arrays_are_prepared_by_a_trace_and_those_of_a_dataset_in_the
             batches.close()
 
 
-def test_how_many_batches_are_to_come_is_known_where_it_can_be():
-    """A live validation counts by it, as Keras does, and must not wait for one more batch than there is."""
-    assert make(X, Y, batch_size=5).expected == 3
-    assert make(X, Y, batch_size=5, steps=2).expected == 2
-    assert make(dataset()).expected == 3
-    assert make(dataset(), cache_bytes=0).expected == 3
-    assert make(dataset().repeat(), steps=2, cache_bytes=0).expected == 2
-    unknown = make(dataset().filter(lambda x, y: True), cache_bytes=0)
-    assert isinstance(unknown, StreamedBatches)
-    assert unknown.expected is None
-
-
 def test_a_pipeline_that_reads_a_variable_is_drawn_anew_and_names_it():
     """A cache would keep what the variable was when it was filled."""
     scale = tf.Variable(2.0, name="scale")
