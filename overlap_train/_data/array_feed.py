@@ -197,31 +197,31 @@ class ArrayFeed(Feed):
         return np.unique(np.linspace(0, self.num_samples - 1, min(most, self.num_samples)).astype(np.int64))
 
     def new_pass(self) -> tf.Tensor:
-        self.drawn += 1
-        return self._orders[self.drawn - 1]
+        self.num_passes += 1
+        return self._orders[self.num_passes - 1]
 
-    def rewind(self, drawn: int) -> None:
-        self.drawn = drawn
+    def rewind(self, num_passes: int) -> None:
+        self.num_passes = num_passes
 
     def share_seeds(self, from_chief: Callable[[Any], Any]) -> None:
         seeds = from_chief([self._orders.seed, self._orders.own_seed])
         if self._shuffle and isinstance(seeds, list):
             self._orders.draw_under(*seeds)
 
-    def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
+    def memory(self, *, begun: bool, batch: int) -> dict[str, Any]:
         seeds = {"seed": self._orders.seed, "own_seed": self._orders.own_seed}
         return seeds if self._shuffle else {}
 
-    def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
-        seed, own_seed = remembered.get("seed"), remembered.get("own_seed")
+    def check(self, memory: dict[str, Any], *, begun: bool) -> None:
+        seed, own_seed = memory.get("seed"), memory.get("own_seed")
         if type(seed) not in (int, NoneType) or (seed is not None and seed.bit_length() >= 64):
             raise ValueError("the seed of its rows is no integer, or a too long one")
         draws_anew = self._shuffle and seed is None and row_shuffling() != "fixed"
         if draws_anew and not is_count(own_seed, (1 << 63) - 1):
             raise ValueError("it does not say in which orders its rows come")
 
-    def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
-        self.check(remembered, begun=True)
+    def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
+        self.check(memory, begun=True)
         if self._shuffle:
-            self._orders.draw_under(remembered.get("seed"), remembered.get("own_seed"))
+            self._orders.draw_under(memory.get("seed"), memory.get("own_seed"))
         return ()

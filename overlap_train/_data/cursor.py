@@ -144,7 +144,7 @@ class Cursor:
     def _end_pass(self, length: int) -> None:
         """Ends the pass; the first one that ends so bounds the length of all later ones."""
         if self._measured is None:
-            self._measured = self.feed.drawn, length
+            self._measured = self.feed.num_passes, length
         self._pass = None
 
     def _whole_groups(self, count: int) -> int:
@@ -174,12 +174,12 @@ class Cursor:
         steps = self.steps if self._within else 0
         is_open = self._pass is not None
         begun = is_open and (self._within or (bool(self._steps_per_epoch) and self.seen > 0))
-        data = self.feed.remembered(begun=begun, seen=self.seen)
+        data = self.feed.memory(begun=begun, batch=self.seen)
         if data and begun:
             data = {**data, "marked": self._pass_epoch}
         if self.feed.num_batches is None and self._measured is not None:
             data = {**data, "found": self._measured}
-        return CursorState(self.feed.drawn, self.seen, is_open, self._epochs, self._within, steps, data)
+        return CursorState(self.feed.num_passes, self.seen, is_open, self._epochs, self._within, steps, data)
 
     def as_left(self, state: CursorState) -> CursorState:
         """Returns `state` with the changes that callbacks have made to the data since it was taken.
@@ -189,7 +189,7 @@ class Cursor:
         if state.data.get("begun", True):
             return state
         self.feed.tell_anew()
-        return replace(state, data={**state.data, **self.feed.remembered(begun=False, seen=0)})
+        return replace(state, data={**state.data, **self.feed.memory(begun=False, batch=0)})
 
     def restore(self, state: CursorState) -> None:
         """Goes back to a position; the data is fetched again only if another epoch begins."""
@@ -223,7 +223,7 @@ class Cursor:
     def forget_used(self) -> None:
         """Lets go of what only a rollback would need."""
         if self.feed.keeps and self._rewound_to is None:
-            self.feed.forget(self.feed.drawn, self.seen)
+            self.feed.forget(self.feed.num_passes, self.seen)
 
     def _new_pass(self) -> None:
         self._pass, self.seen = self.feed.new_pass(), 0

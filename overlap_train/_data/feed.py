@@ -43,7 +43,7 @@ class Feed(abc.ABC):
     made_of: tf.data.Dataset | None = None  # the user's pipeline, whose arrays tell this data from other data
 
     def __init__(self) -> None:
-        self.drawn = 0  # passes that have been made
+        self.num_passes = 0  # passes that have been made
 
     @property
     def full_batch(self) -> int | None:
@@ -81,15 +81,15 @@ class Feed(abc.ABC):
         """Begins the next pass and counts it."""
 
     @abc.abstractmethod
-    def rewind(self, drawn: int) -> None:
-        """Makes the pass that follows `drawn` passes the next one again."""
+    def rewind(self, num_passes: int) -> None:
+        """Makes the pass that follows `num_passes` passes the next one again."""
 
-    def leave(self, drawn: int) -> None:
-        """Leaves the user's shuffles as `drawn` passes do: nothing more is drawn in this fit."""
+    def leave(self, num_passes: int) -> None:
+        """Leaves the user's shuffles as `num_passes` passes do: nothing more is drawn in this fit."""
 
-    def reopen(self, drawn: int, seen: int) -> Any:
-        """Makes pass number `drawn`, counted from 1, the current one again, at its batch `seen`."""
-        self.rewind(drawn - 1)
+    def reopen(self, number: int, batch: int) -> Any:
+        """Makes pass number `number`, counted from 1, the current one again, at a batch."""
+        self.rewind(number - 1)
         return self.new_pass()
 
     def keep(self, limit_bytes: int) -> bool:
@@ -123,8 +123,8 @@ class Feed(abc.ABC):
         """Returns how many batches the next call may draw; None if any number."""
         return None
 
-    def forget(self, drawn: int, seen: int = 0) -> None:
-        """Lets go of what only a rollback to before batch `seen` of pass `drawn` would need."""
+    def forget(self, number: int, batch: int = 0) -> None:
+        """Lets go of what only a rollback to before a batch of pass `number` would need."""
 
     def remember(self, note: NotesState) -> bool:
         """Prepares to tell another process the position; returns whether this data allows it."""
@@ -143,7 +143,7 @@ class Feed(abc.ABC):
     def mark(self) -> None:
         """Records that the first batch of the present pass is about to be drawn."""
 
-    def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
+    def memory(self, *, begun: bool, batch: int) -> dict[str, Any]:
         """Returns what another process needs in addition to the position, in values for a checkpoint."""
         return {}
 
@@ -152,13 +152,13 @@ class Feed(abc.ABC):
         from_chief(None)
 
     def tell_anew(self) -> None:
-        """Makes `remembered` read the state behind the present passes again; nothing is drawn."""
+        """Makes `memory` read the state behind the present passes again; nothing is drawn."""
 
-    def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
-        """Raises a ValueError unless another process may have remembered this; changes nothing."""
+    def check(self, memory: dict[str, Any], *, begun: bool) -> None:
+        """Raises a ValueError unless another process may have stored this; changes nothing."""
 
-    def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
-        """Takes what another process remembered behind `drawn` passes; a `rewind` or `reopen` follows.
+    def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
+        """Takes what another process stored behind `num_passes` passes; a `rewind` or `reopen` follows.
 
         Returns the names of attributes of the data that differ from those there. A ValueError says that
         this data cannot go on from there.

@@ -157,7 +157,7 @@ class IteratorFeed(Feed):
     def keep(self, limit_bytes: int) -> bool:
         # A rollback restores the variables that a pipeline reads and writes, while its iterators go on.
         possible = self.may_keep and not self.reads and limit_bytes > 0
-        if self._replay is None and possible and not self.drawn and self._first is None:
+        if self._replay is None and possible and not self.num_passes and self._first is None:
             lends = self.runs_python and not self._pipeline.own_batches()
             self._replay = ReplayBuffer(self._dataset, limit_bytes, copies=lends)
         return self._replay is not None
@@ -188,16 +188,16 @@ class IteratorFeed(Feed):
 
     def mark(self) -> None:
         # Since the pass was made a validation or a callback may have written.
-        self._variables.note(self.drawn)
+        self._variables.note(self.num_passes)
         self._source_state(begun=True)
 
-    def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
+    def memory(self, *, begun: bool, batch: int) -> dict[str, Any]:
         if self._note is None:
             seed = {} if self._seeds is None else {"own_seed": self._seeds.seed}
             rewinds = begun and self._rewinds_variables
-            return seed | ({"variables": self._variables.noted(self.drawn)} if rewinds else {})
+            return seed | ({"variables": self._variables.noted(self.num_passes)} if rewinds else {})
         state = self._source_state(begun=begun)
-        position = state_at(self._iterators.get(self.drawn), seen, self._note) if begun else None
+        position = state_at(self._iterators.get(self.num_passes), batch, self._note) if begun else None
         return state if position is None else {**state, "position": position}
 
     def _source_state(self, *, begun: bool) -> dict[str, Any]:
@@ -207,36 +207,36 @@ class IteratorFeed(Feed):
         """
         if self._state is None:
             return {}
-        if (self.drawn, begun) not in self._states:
-            self._states[self.drawn, begun] = {"begun": begun, **self._state.take()}
-        return self._states[self.drawn, begun]
+        if (self.num_passes, begun) not in self._states:
+            self._states[self.num_passes, begun] = {"begun": begun, **self._state.take()}
+        return self._states[self.num_passes, begun]
 
     def tell_anew(self) -> None:
-        self._states.pop((self.drawn, False), None)
+        self._states.pop((self.num_passes, False), None)
 
-    def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
+    def check(self, memory: dict[str, Any], *, begun: bool) -> None:
         if self._seeds is not None:
-            self._seeds.check(remembered.get("own_seed"))
+            self._seeds.check(memory.get("own_seed"))
         if self._rewinds_variables:
-            if begun or "variables" in remembered:
-                self._variables.check(remembered.get("variables"))
+            if begun or "variables" in memory:
+                self._variables.check(memory.get("variables"))
         elif self._state is not None:
-            self._state.check(remembered)
+            self._state.check(memory)
 
-    def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
-        if self._rewinds_variables and "variables" in remembered:
-            self._variables.take(drawn, remembered["variables"])
+    def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
+        if self._rewinds_variables and "variables" in memory:
+            self._variables.take(num_passes, memory["variables"])
         if self._seeds is not None:
-            self._seeds.take(remembered.get("own_seed"))
+            self._seeds.take(memory.get("own_seed"))
         if self._state is None:
             return ()
-        if not self._pipeline.restarts and (drawn > 1 or not remembered.get("begun")):
+        if not self._pipeline.restarts and (num_passes > 1 or not memory.get("begun")):
             raise ValueError("it was written after a generator had ended, which cannot begin again")
         try:
-            others = self._state.put_back(remembered)
+            others = self._state.put_back(memory)
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the state of its data is invalid ({error_text(error):.160})") from error
-        self._resumes, self._position = True, remembered.get("position")
+        self._resumes, self._position = True, memory.get("position")
         return others
 
     def source(self, batches: Any) -> Any:
@@ -244,7 +244,7 @@ class IteratorFeed(Feed):
 
     def used(self, batches: Any, first: int, steps: int) -> None:
         if self._pipeline.told is not None and steps:
-            self._iterators.setdefault(self.drawn, self._pipeline.told.newest)
+            self._iterators.setdefault(self.num_passes, self._pipeline.told.newest)
         if self._replay is not None:
             self._replay.used(batches, first, steps)
         elif self._draws_end and first + steps == self.num_batches:
@@ -257,38 +257,38 @@ class IteratorFeed(Feed):
     def most_steps(self, batches: Any) -> int | None:
         return None if self._replay is None else self._replay.most_steps(batches)
 
-    def forget(self, drawn: int, seen: int = 0) -> None:
-        self._states = {key: state for key, state in self._states.items() if key[0] >= drawn}
-        self._iterators = {number: each for number, each in self._iterators.items() if number >= drawn}
-        self._variables.forget(drawn)
+    def forget(self, number: int, batch: int = 0) -> None:
+        self._states = {key: state for key, state in self._states.items() if key[0] >= number}
+        self._iterators = {n: iterator for n, iterator in self._iterators.items() if n >= number}
+        self._variables.forget(number)
         if self._replay is not None:
-            self._replay.forget(drawn, seen)
+            self._replay.forget(number, batch)
 
-    def reopen(self, drawn: int, seen: int) -> Any:
+    def reopen(self, number: int, batch: int) -> Any:
         if self._resumes:
-            return self._reopen_resumed(drawn, seen)
+            return self._reopen_resumed(number, batch)
         if self._replay is not None:
-            self._replay.rewind(drawn, seen)
-            self.drawn = drawn
-            return self._replay.open(drawn)
-        if self._rewinds_variables and seen:  # or nothing of it had been drawn
-            self._variables.put_back(drawn)
-        return self._skip(super().reopen(drawn, seen), seen)
+            self._replay.rewind(number, batch)
+            self.num_passes = number
+            return self._replay.open(number)
+        if self._rewinds_variables and batch:  # or nothing of it had been drawn
+            self._variables.put_back(number)
+        return self._skip(super().reopen(number, batch), batch)
 
-    def _reopen_resumed(self, drawn: int, seen: int) -> Any:
+    def _reopen_resumed(self, number: int, batch: int) -> Any:
         """Makes a pass go on as another process left it: by its state, or drawn from its first batch on."""
-        self._resumes, self.drawn = False, drawn - 1
+        self._resumes, self.num_passes = False, number - 1
         batches = self.new_pass()
         self.mark()
         source, position = self._pipeline.told, self._position
         if source is not None and position is not None and self._note is not None:
-            iterator = begun_at(source, seen, position, self._note)
+            iterator = begun_at(source, batch, position, self._note)
             if iterator is not None:
-                self._iterators[drawn] = iterator
+                self._iterators[number] = iterator
                 return batches
-        self._skip(batches, seen)
-        self.used(batches, 0, seen)
-        self.forget(drawn, seen)
+        self._skip(batches, batch)
+        self.used(batches, 0, batch)
+        self.forget(number, batch)
         return batches
 
     def _skip(self, batches: Any, count: int) -> Any:
@@ -304,13 +304,13 @@ class IteratorFeed(Feed):
 
     def new_pass(self) -> Any:
         self.prepare()
-        self.drawn += 1
-        self._variables.note(self.drawn)
-        return self._next_iterator() if self._replay is None else self._replay.open(self.drawn)
+        self.num_passes += 1
+        self._variables.note(self.num_passes)
+        return self._next_iterator() if self._replay is None else self._replay.open(self.num_passes)
 
     def _next_iterator(self) -> Any:
         if self._seeds is not None:
-            return self._seeds.iterator(self.drawn)
+            return self._seeds.iterator(self.num_passes)
         if self._first is None:
             return iter(self._dataset)
         self._first_state()  # an iterator that is being saved must not be advanced
@@ -326,27 +326,27 @@ class IteratorFeed(Feed):
             next_batch(self._next_iterator())
         self._first = None  # which has drawn its seeds, and may be under way to be saved
 
-    def rewind(self, drawn: int) -> None:
-        if drawn == self.drawn:
+    def rewind(self, num_passes: int) -> None:
+        if num_passes == self.num_passes:
             return
         if self._resumes:
             self._resumes = False
         elif self._replay is not None:
-            self._replay.rewind(drawn + 1, 0)
+            self._replay.rewind(num_passes + 1, 0)
         elif not self.rewindable:
             raise RuntimeError(
                 "a callback has changed the training, whose data cannot be rewound, although it declares "
                 "overlap_safe = True; leave that out, or pass ValidationPolicy(on_change='continue')"
             )
         elif self._seeds is None:
-            self._first = self._made_again(drawn + 1)
-        self.drawn = drawn
+            self._first = self._made_again(num_passes + 1)
+        self.num_passes = num_passes
 
-    def leave(self, drawn: int) -> None:
+    def leave(self, num_passes: int) -> None:
         if self._replay is not None or self._resumes or self._seeds is not None or not self.rewindable:
             return
-        if 0 < drawn != self.drawn and drawn < _MOST_LEFT:
-            self._made_again(drawn)
+        if 0 < num_passes != self.num_passes and num_passes < _MOST_LEFT:
+            self._made_again(num_passes)
 
     def _made_again(self, number: int) -> Any:
         """Returns the iterator of a pass, counted from 1, with the seeds as they stood when it was made."""

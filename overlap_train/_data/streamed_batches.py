@@ -152,15 +152,15 @@ class StreamedBatches:
             if self._under_way is not stream:
                 return
             self._under_way = None
-        self.last_count = stream.drawn
+        self.last_count = stream.count
         length = self._pipeline.num_batches
-        if self._pipeline.is_dataset and length and stream.drawn >= length:
+        if self._pipeline.is_dataset and length and stream.count >= length:
             if is_asked_for_its_end(self._pipeline.dataset):
                 stream.draw_beyond()
             # As Keras at the end of a pass: it draws from the seeds of the user's shuffles.
             self._iterator()
         if self.redraws:
-            self._passes.append((stream.drawn, stream.ended))
+            self._passes.append((stream.count, stream.ended))
         self._pipeline.end_epoch()
 
     def _look(self) -> None:
@@ -239,7 +239,7 @@ class BatchStream:
         self._changed = threading.Condition(threading.Lock())
         self._drawing = 0  # workers in `draw_some`
         self._ahead: _Ahead | None = None
-        self.drawn = 0
+        self.count = 0
         self.ended = False
 
     def limit(self, most: int) -> None:
@@ -279,7 +279,7 @@ class BatchStream:
                 self.ended, self._left = self.ended or self._left != 0, 0
                 self._end(self)
                 return None
-            self.drawn += 1
+            self.count += 1
             if self._left is not None:
                 self._left -= 1
             return batch
@@ -301,14 +301,14 @@ class BatchStream:
             if not isinstance(self._batches, tf.data.Iterator):  # closed
                 most = 0
             self._drawing += 1
-        drawn, more = 0, False
+        count, more = 0, False
         try:
             if most:
-                drawn, more = draw(self._batches, most)
+                count, more = draw(self._batches, most)
         finally:
             with self._changed:
                 self._drawing -= 1
-                self.drawn += drawn
+                self.count += count
                 if not more:
                     self.ended, self._left = self.ended or most > 0, 0
                 more = more and self._left != 0

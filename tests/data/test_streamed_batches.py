@@ -72,7 +72,7 @@ def test_a_validation_whose_data_ends_early_is_told_by_the_batches_that_it_had(r
         batches = make(data, steps=steps, cache_bytes=0)
         stream = batches.begin()
         list(iter(stream.draw, None))
-        assert batches.last_count == stream.drawn == count
+        assert batches.last_count == stream.count == count
         if count < steps:
             with pytest.warns(UserWarning, match="Your input ran out of data"):
                 warn_if_short(batches.last_count, steps)
@@ -120,7 +120,7 @@ def test_some_batches_at_a_time_are_all_of_them_once():
     rounds = 1
     while stream.draw_some(drawing(taken), 4):
         rounds += 1
-    assert (rounds, len(taken), stream.drawn, batches.last_count) == (3, 10, 10, 10)
+    assert (rounds, len(taken), stream.count, batches.last_count) == (3, 10, 10, 10)
     assert not stream.draw_some(drawing(taken), 4), "nothing is left"
     assert len(taken) == 10
 

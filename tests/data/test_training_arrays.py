@@ -20,23 +20,14 @@ from overlap_train._support.threads import in_background
 from tests.data.sources import X, Y, feed_of, one_pass
 
 
-@pytest.mark.parametrize("shuffle", [True, "batch"])
-def test_an_array_feed_repeats_its_orders(shuffle):
-    feed = feed_of(X, Y, batch_size=4, shuffle=shuffle)
-    orders = [feed.new_pass() for _ in range(4)]
-    assert all(sorted(order.numpy()) == list(range(13)) for order in orders)
-    feed.rewind(1)
-    assert all(np.array_equal(feed.new_pass(), order) for order in orders[1:])
-    assert feed.drawn == 4
-
-
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("shuffle", [True, "batch"])
 def test_what_is_remembered_gives_another_process_the_same_orders(seed, shuffle):
     tf.random.set_seed(seed)
     here, there = (feed_of(X, Y, batch_size=4, shuffle=shuffle) for _ in range(2))
     orders = [here.new_pass() for _ in range(4)]
-    there.recall(2, here.remembered(begun=True, seen=1))
+    assert all(sorted(order.numpy()) == list(range(13)) for order in orders)
+    there.recall(2, here.memory(begun=True, batch=1))
     there.reopen(2, 1)
     assert all(np.array_equal(there.new_pass(), order) for order in orders[2:])
 
@@ -110,7 +101,9 @@ def unseeded(unseeded, monkeypatch):
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])
-def test_without_a_seed_each_pass_has_another_order(unseeded, shuffle):
+def test_without_a_seed_each_pass_has_another_order(unseeded, shuffle, monkeypatch):
+    """Short ones take no thread: TensorFlow keeps something of every thread that calls it, for good."""
+    monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("a thread"))
     found = orders_of(100, 4, shuffle)
     passes = [found[number].numpy().tolist() for number in range(4)]
     assert all(sorted(order) == list(range(100)) for order in passes)
@@ -123,11 +116,8 @@ def test_without_a_seed_each_pass_has_another_order(unseeded, shuffle):
 def test_rows_that_are_shuffled_within_their_batches_stay_in_them(unseeded):
     """As by Keras, of a last batch that is smaller too."""
     order = orders_of(10, 4, "batch")[0].numpy()
-    assert [sorted(batch) for batch in (order[:4], order[4:8], order[8:])] == [
-        [0, 1, 2, 3],
-        [4, 5, 6, 7],
-        [8, 9],
-    ]
+    batches = [sorted(batch) for batch in (order[:4], order[4:8], order[8:])]
+    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 def test_where_keras_shuffles_without_drawing_all_passes_and_runs_have_its_order(unseeded, monkeypatch):
@@ -218,7 +208,7 @@ def test_orders_are_drawn_under_the_seed_of_a_training_that_goes_on(now, largest
 def test_a_seed_of_numpys_is_remembered_as_a_number(seed, unseeded):
     tf.random.set_seed(seed)
     arrays = recognize(np.zeros((6, 1)), batch_size=2, shuffle=True)
-    remembered = make_feed(arrays, hold_in_memory=lambda size: True).remembered(begun=False, seen=0)
+    remembered = make_feed(arrays, hold_in_memory=lambda size: True).memory(begun=False, batch=0)
     assert remembered == {"seed": 3, "own_seed": None}
     assert type(remembered["seed"]) is int
 
@@ -248,13 +238,6 @@ def test_the_thread_that_draws_ends_by_itself(shuffle, monkeypatch, unseeded):
             thread.join(30)
             assert not thread.is_alive()
     assert found[1].numpy().tolist() != first.numpy().tolist()
-
-
-def test_short_orders_take_no_thread(monkeypatch, unseeded):
-    """TensorFlow keeps something of every thread that calls it, for good."""
-    monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("a thread"))
-    found = orders_of(100, 4, True)
-    assert len({tuple(found[number].numpy()) for number in range(5)}) == 5
 
 
 def mapped(tmp_path, array):

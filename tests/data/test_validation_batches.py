@@ -205,13 +205,14 @@ def test_every_batch_is_kept_whoever_draws_it(count):
     assert kept == list(range(count))
 
 
-def test_parts_add_up_to_the_whole_for_arrays_and_datasets():
-    for batches in (make(X, Y, batch_size=2), make(dataset(2))):
-        count = batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
-        whole = sums(batches, 0, count)
-        parts = [sums(batches, s.first, s.stop) for s in split_batches(count, 3)]
-        np.testing.assert_allclose(np.sum(parts, axis=0), whole)
-        assert whole == [7, 13, X.sum()]
+@pytest.mark.parametrize("batches", [lambda: make(X, Y, batch_size=2), lambda: make(dataset(2))])
+def test_parts_add_up_to_the_whole(batches):
+    batches = batches()
+    count = batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
+    whole = sums(batches, 0, count)
+    parts = [sums(batches, s.first, s.stop) for s in split_batches(count, 3)]
+    np.testing.assert_allclose(np.sum(parts, axis=0), whole)
+    assert whole == [7, 13, X.sum()]
 
 
 def test_a_cache_is_filled_once_however_many_threads_ask():
