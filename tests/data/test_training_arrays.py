@@ -104,12 +104,12 @@ def unseeded(unseeded, monkeypatch):
 def test_without_a_seed_each_pass_has_another_order(unseeded, shuffle, monkeypatch):
     """Short ones take no thread: TensorFlow keeps something of every thread that calls it, for good."""
     monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("a thread"))
-    found = orders_of(100, 4, shuffle)
-    passes = [found[number].numpy().tolist() for number in range(4)]
+    orders = orders_of(100, 4, shuffle)
+    passes = [orders[number].numpy().tolist() for number in range(4)]
     assert all(sorted(order) == list(range(100)) for order in passes)
     assert len({tuple(order) for order in passes}) == 4
     again = orders_of(100, 4, shuffle)
-    again.draw_under(None, found.own_seed)
+    again.draw_under(None, orders.own_seed)
     assert [again[number].numpy().tolist() for number in (2, 0, 1, 3)] == [passes[n] for n in (2, 0, 1, 3)]
 
 
@@ -133,9 +133,9 @@ def test_a_seed_gives_all_passes_one_order_which_is_drawn_once(shuffle, monkeypa
     """As by Keras, whose pipeline begins from the global seed in each epoch: test_iterator_feed.py."""
     monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("nothing is left to be drawn"))
     keras.utils.set_random_seed(3)
-    found = orders_of(20, 4, shuffle)
-    first = found[0]
-    assert all(found[number] is first for number in range(1, 4))
+    orders = orders_of(20, 4, shuffle)
+    first = orders[0]
+    assert all(orders[number] is first for number in range(1, 4))
 
 
 @pytest.mark.by_default("1048576")
@@ -149,8 +149,8 @@ def test_what_is_remembered_is_the_order_of_keras_for_each_seed_and_kind(largest
             keras.utils.set_random_seed(seed)
             expected = [*row_order(rows, batch_size, shuffle)]
             keras.utils.set_random_seed(seed)
-            found = orders_of(rows, batch_size, shuffle)
-            np.testing.assert_array_equal(found[0], np.concatenate([np.ravel(batch) for batch in expected]))
+            orders = orders_of(rows, batch_size, shuffle)
+            np.testing.assert_array_equal(orders[0], np.concatenate([np.ravel(batch) for batch in expected]))
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -193,14 +193,14 @@ def test_orders_are_drawn_under_the_seed_of_a_training_that_goes_on(now, largest
     keras.utils.set_random_seed(3)
     of_three, expected = orders_of(30, 4, True)[0].numpy(), tf.random.uniform([4]).numpy()
     tf.random.set_seed(now)
-    found = orders_of(30, 4, True)
-    found.draw_under(3)
-    assert found.seed == 3
-    np.testing.assert_array_equal(found[0].numpy(), of_three)
+    orders = orders_of(30, 4, True)
+    orders.draw_under(3)
+    assert orders.seed == 3
+    np.testing.assert_array_equal(orders[0].numpy(), of_three)
     assert array_feed._global_seed() == now
     keras.utils.set_random_seed(3)
-    found.draw_under(None)
-    assert found[0].numpy().tolist() != found[1].numpy().tolist()
+    orders.draw_under(None)
+    assert orders[0].numpy().tolist() != orders[1].numpy().tolist()
     np.testing.assert_array_equal(tf.random.uniform([4]).numpy(), expected)
 
 
@@ -215,9 +215,9 @@ def test_a_seed_of_numpys_is_remembered_as_a_number(seed, unseeded):
 
 def test_a_seed_that_comes_later_changes_nothing(unseeded):
     """Keras's pipeline has its seeds from when it was made."""
-    found = orders_of(100, 4, True)
+    orders = orders_of(100, 4, True)
     keras.utils.set_random_seed(3)
-    assert found[0].numpy().tolist() != found[1].numpy().tolist()
+    assert orders[0].numpy().tolist() != orders[1].numpy().tolist()
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])
@@ -230,14 +230,14 @@ def test_the_thread_that_draws_ends_by_itself(shuffle, monkeypatch, unseeded):
         return in_background(draw, name)
 
     monkeypatch.setattr(array_feed, "in_background", noted)
-    found = orders_of(100, 4, shuffle)
-    first = found[0]
+    orders = orders_of(100, 4, shuffle)
+    first = orders[0]
     assert names == ["overlap-order"]
     for thread in threading.enumerate():
         if thread.name.startswith("overlap-order"):
             thread.join(30)
             assert not thread.is_alive()
-    assert found[1].numpy().tolist() != first.numpy().tolist()
+    assert orders[1].numpy().tolist() != first.numpy().tolist()
 
 
 def mapped(tmp_path, array):
