@@ -22,6 +22,7 @@ import tensorflow as tf
 from overlap_train._data.batches import (
     Preprocess,
     all_batches,
+    batch_spec,
     lent_or_copied,
     prepare,
     size_bytes,
@@ -37,21 +38,21 @@ from overlap_train._support.threads import in_background
 __all__ = ["ArrayFeed", "RowOrders"]
 
 
-_MOST_REMEMBERED = 1 << 20  # rows: 8 MiB
+_MOST_CACHED = 1 << 20  # rows: 8 MiB
 _MOST_AT_ONCE = 1 << 16  # rows that are shuffled in less time than a thread takes to begin and to end
 
 
 class RowOrders:
     """The order of the rows in each pass, int64[num_samples]. Belongs to the training thread.
 
-    Keras's pipeline draws from the global seed alone, anew in each pass: with one, all passes have the same
-    order, which is drawn once, as where Keras shuffles without drawing (`row_shuffling`). Otherwise each pass
-    has an order of its own, which follows from `own_seed` and the number of the pass: so any pass can be made
-    again, after a rollback and by another process. The next one is drawn in a thread while a pass is trained,
-    or when it is asked for if it is short.
+    Keras's pipeline draws from the global seed alone, anew in each pass. With a global seed all passes have
+    the same order, which is drawn once; so they do where Keras shuffles without drawing (`row_shuffling`).
+    Otherwise the order of a pass follows from `own_seed` and the number of the pass, so that any pass can be
+    made again, after a rollback and by another process. A long order is drawn in a thread while the pass
+    before it is trained.
 
-    The global seed counts that is set when this is made, as with Keras's pipeline, or that a training had
-    which goes on here.
+    The global seed is the one that is set when this is made, as with Keras's pipeline, or that of a training
+    that goes on here.
     """
 
     def __init__(self, arrays: Arrays) -> None:
@@ -59,30 +60,42 @@ class RowOrders:
         self.draw_under(_global_seed() if arrays.shuffle else None)
 
     def draw_under(self, seed: int | None, own_seed: int | None = None) -> None:
-        """Draws all orders under a global seed, or without one from another number, by default a new one."""
-        num_samples, _, shuffle = self._rows
-        repeats = not shuffle or seed is not None or row_shuffling() == "fixed"
+        """Draws all orders under a global seed, or without one from `own_seed`, by default a new one."""
+        self._repeats = not self._rows[2] or seed is not None or row_shuffling() == "fixed"
         self.seed = seed
-        self.own_seed = None if repeats else secrets.randbits(63) if own_seed is None else own_seed
-        self._ahead = not repeats and num_samples > _MOST_AT_ONCE
-        self._newest: tuple[int, tf.Tensor] | None = None
+        self.own_seed = None if self._repeats else secrets.randbits(63) if own_seed is None else own_seed
+        self._current: tuple[int, tf.Tensor] | None = None
         self._next: tuple[int, Future[npt.NDArray[np.int64]]] | None = None
-        with global_seed(seed):
-            self._repeated = _repeated_order(*self._rows, seed) if repeats else None
 
     def __getitem__(self, number: int) -> tf.Tensor:
         """Returns the order of a pass, counted from 0."""
-        if self._repeated is not None:
-            self._newest = self._newest or (0, self._repeated())
-        elif self._newest is None or self._newest[0] != number:
-            ahead, self._next = self._next, None
-            drawn = ahead[1].result() if ahead is not None and ahead[0] == number else self._draw(number)
-            self._newest = number, tf.constant(drawn)  # on the device that trains
-            if self._ahead:
-                following = in_background(functools.partial(self._draw, number + 1), "overlap-order")
-                self._next = number + 1, following
-        assert self._newest is not None
-        return self._newest[1]
+        number = 0 if self._repeats else number
+        if self._current is None or self._current[0] != number:
+            self._current = number, self._repeated() if self._repeats else self._draw_ahead(number)
+        return self._current[1]
+
+    def _repeated(self) -> tf.Tensor:
+        """Returns the order that all passes have.
+
+        Keras's pipeline takes some 20 ms to be made and run, most of a short fit, and TensorFlow never frees
+        all of it. So it is not made where the order is known without it.
+        """
+        num_samples, batch_size, shuffle = self._rows
+        if not shuffle:
+            return tf.range(num_samples, dtype=tf.int64)
+        with global_seed(self.seed):
+            if num_samples > _MOST_CACHED:
+                return _keras_order(*self._rows)
+            return _cached_order(num_samples, batch_size if shuffle == "batch" else 0, shuffle, self.seed)
+
+    def _draw_ahead(self, number: int) -> tf.Tensor:
+        """Returns the order of a pass, and begins to draw the next one if that takes long."""
+        ahead, self._next = self._next, None
+        order = ahead[1].result() if ahead is not None and ahead[0] == number else self._draw(number)
+        if self._rows[0] > _MOST_AT_ONCE:
+            draw_next = functools.partial(self._draw, number + 1)
+            self._next = number + 1, in_background(draw_next, "overlap-order")
+        return tf.constant(order)  # on the device that trains
 
     def _draw(self, number: int) -> npt.NDArray[np.int64]:
         """Draws the order of a pass; from any thread."""
@@ -95,43 +108,23 @@ class RowOrders:
         return np.concatenate([within, generator.permutation(rows[full:])])
 
 
-def _repeated_order(
-    num_samples: int, batch_size: int, shuffle: bool | str, seed: int | None
-) -> Callable[[], tf.Tensor]:
-    """Returns what draws the order that all passes have.
-
-    Keras's pipeline takes some 20 ms to be made and run, most of a short fit, and TensorFlow keeps something
-    of it for good. So it is not made where the order is known without it.
-    """
-    if not shuffle:
-        return lambda: tf.range(num_samples, dtype=tf.int64)
-    if num_samples > _MOST_REMEMBERED:
-        passes = _passes(num_samples, batch_size, shuffle)
-        return lambda: _first(passes)
-    order = _remembered(num_samples, batch_size if shuffle == "batch" else 0, shuffle, seed)
-    return lambda: order
+def _keras_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.Tensor:
+    """Returns the order that Keras's pipeline has in each pass under the global seed that is set."""
+    return tf.concat(all_batches(without_autotune(row_order(num_samples, batch_size, shuffle))), axis=0)
 
 
 @functools.lru_cache(maxsize=4)
-def _remembered(num_samples: int, batch_size: int, shuffle: bool | str, seed: int | None) -> tf.Tensor:
-    """Returns the order that Keras's pipeline has in each pass under the global seed, which has to be set."""
-    return _first(_passes(num_samples, batch_size, shuffle))
-
-
-def _passes(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data.Dataset:
-    return without_autotune(row_order(num_samples, batch_size, shuffle))
-
-
-def _first(passes: tf.data.Dataset) -> tf.Tensor:
-    return tf.concat(all_batches(passes), axis=0)
+def _cached_order(num_samples: int, batch_size: int, shuffle: bool | str, seed: int | None) -> tf.Tensor:
+    """Returns the same; `seed` is the global seed."""
+    return _keras_order(num_samples, batch_size, shuffle)
 
 
 def _global_seed() -> int | None:
-    """Returns the global seed by which random operations in functions traced now are seeded."""
+    """Returns the global seed that seeds random operations in functions that are traced now."""
     # In a graph, because asking outside of one would advance what eager operations draw from.
     with tf.__internal__.FuncGraph("seed").as_default():
         seed = tf.compat.v1.get_seed(None)[0]
-    return None if seed is None else int(seed)  # NumPy's, too, is written into a checkpoint
+    return None if seed is None else int(seed)  # a checkpoint takes no integer of NumPy's
 
 
 _DIGEST_BYTES, _FEWEST_DIGEST_ROWS = 1 << 26, 64
@@ -141,7 +134,8 @@ class ArrayFeed(Feed):
     """Arrays held as tensors of their own dtype, gathered by an order inside the compiled loop.
 
     Read-only arrays are not copied where their layout allows that (`zero_copy.as_tensor`), so a mapped file
-    may be larger than memory. Others are, as by Keras: who changes them during the training changes nothing.
+    may be larger than memory. Other arrays are copied, as by Keras: changing them during the training has no
+    effect.
 
     A pass is the order of the rows, int64[num_samples].
     """
@@ -155,11 +149,8 @@ class ArrayFeed(Feed):
         self.num_samples, self.batch_size = arrays.num_samples, arrays.batch_size
         self.num_batches = math.ceil(self.num_samples / self.batch_size)
         self.tensors = keras.tree.map_structure(lent_or_copied, arrays.inputs)
-        static_size = None if self.num_samples % self.batch_size else self.batch_size
-        gathered = keras.tree.map_structure(
-            lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self.tensors
-        )
-        self.preparation, self.element_spec = trace_preprocess(preprocess, gathered)
+        raw_spec = batch_spec(self.tensors, self.num_samples, self.batch_size)
+        self.preparation, self.element_spec = trace_preprocess(preprocess, raw_spec)
         self._shuffle = arrays.shuffle
         self._orders = RowOrders(arrays)
 
@@ -174,11 +165,11 @@ class ArrayFeed(Feed):
     def batch(self, order: tf.Tensor, index: tf.Tensor, tensors: Any = None, *, full: bool = False) -> Any:
         """Returns batch `index` of a pass: rows gathered by its order, int64[num_samples], and prepared."""
         size: Any = self.batch_size
+        first = index * self.batch_size
         if self.num_samples % self.batch_size and not full:
             total = self.num_samples if tensors is None else tf.shape(order, tf.int64)[0]
-            size = tf.minimum(index * self.batch_size + self.batch_size, total)
-            size -= index * self.batch_size
-        rows = tf.slice(order, [index * self.batch_size], [size])
+            size = tf.minimum(first + self.batch_size, total) - first
+        rows = tf.slice(order, [first], [size])
         source = self.tensors if tensors is None else tensors
         gathered = keras.tree.map_structure(lambda t: tf.gather(t, rows), source)
         if self.preparation is None or full or tf.executing_eagerly():
@@ -186,7 +177,7 @@ class ArrayFeed(Feed):
         return self.preparation(gathered)
 
     def describe(self) -> dict[str, str]:
-        rows, digest = self._rows_that_tell(), hashlib.sha256()
+        rows, digest = self._digest_rows(), hashlib.sha256()
         leaves = keras.tree.flatten(self.tensors)
         for tensor in leaves:
             digest.update(tf.io.serialize_tensor(tf.gather(tensor, rows)).numpy())
@@ -199,38 +190,38 @@ class ArrayFeed(Feed):
             "content": f" digest {digest.hexdigest()[:16]} of {len(rows)} rows",
         }
 
-    def _rows_that_tell(self) -> npt.NDArray[np.int64]:
-        """Returns the rows by which the arrays are told from others: all, or of large ones some, evenly."""
+    def _digest_rows(self) -> npt.NDArray[np.int64]:
+        """Returns the rows that the digest covers: all, or of large arrays some, evenly spaced."""
         row_bytes = sum(map(size_bytes, keras.tree.flatten(self.tensors))) // self.num_samples
         most = max(_FEWEST_DIGEST_ROWS, _DIGEST_BYTES // max(1, row_bytes))
         return np.unique(np.linspace(0, self.num_samples - 1, min(most, self.num_samples)).astype(np.int64))
 
     def new_pass(self) -> tf.Tensor:
-        self.drawn += 1
-        return self._orders[self.drawn - 1]
+        self.num_passes += 1
+        return self._orders[self.num_passes - 1]
 
-    def rewind(self, drawn: int) -> None:
-        self.drawn = drawn
+    def rewind(self, num_passes: int) -> None:
+        self.num_passes = num_passes
 
     def share_seeds(self, from_chief: Callable[[Any], Any]) -> None:
         seeds = from_chief([self._orders.seed, self._orders.own_seed])
         if self._shuffle and isinstance(seeds, list):
             self._orders.draw_under(*seeds)
 
-    def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
+    def memory(self, *, begun: bool, batch: int) -> dict[str, Any]:
         seeds = {"seed": self._orders.seed, "own_seed": self._orders.own_seed}
         return seeds if self._shuffle else {}
 
-    def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
-        seed, own_seed = remembered.get("seed"), remembered.get("own_seed")
+    def check(self, memory: dict[str, Any], *, begun: bool) -> None:
+        seed, own_seed = memory.get("seed"), memory.get("own_seed")
         if type(seed) not in (int, NoneType) or (seed is not None and seed.bit_length() >= 64):
             raise ValueError("the seed of its rows is no integer, or a too long one")
-        drawn = self._shuffle and seed is None and row_shuffling() != "fixed"
-        if drawn and not is_count(own_seed, (1 << 63) - 1):
+        draws_anew = self._shuffle and seed is None and row_shuffling() != "fixed"
+        if draws_anew and not is_count(own_seed, (1 << 63) - 1):
             raise ValueError("it does not say in which orders its rows come")
 
-    def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
-        self.check(remembered, begun=True)
+    def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
+        self.check(memory, begun=True)
         if self._shuffle:
-            self._orders.draw_under(remembered.get("seed"), remembered.get("own_seed"))
+            self._orders.draw_under(memory.get("seed"), memory.get("own_seed"))
         return ()

@@ -1,10 +1,10 @@
 """How a batch is drawn outside compiled code and prepared, and what memory arrays and tensors take.
 
-A function of the user's prepares a batch as a part of the data. Over arrays it runs inside the compiled loop,
-behind the gathering of the rows, so that the arrays stay as small as they are (pixels as uint8); behind a
-dataset it is one more stage of the pipeline. It is traced on the training thread. What it reads or writes is
-found on its trace like that of a step: a variable is part of the snapshots, and what no snapshot can hold,
-such as `tf.random`, is validated in step with the training.
+The user's `preprocess` prepares a batch. Over arrays it runs inside the compiled loop, after the rows have
+been gathered, so that the arrays stay as small as they are (pixels as uint8); over a dataset it is one more
+stage of the pipeline. It is traced on the training thread. Its trace shows what it reads and writes, as the
+trace of a step does: a variable becomes part of the snapshots, and what no snapshot can hold, such as
+`tf.random`, means validating in step with the training.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -26,6 +27,7 @@ from overlap_train.zero_copy import as_tensor, explain
 __all__ = [
     "Preprocess",
     "all_batches",
+    "batch_spec",
     "copied_bytes",
     "end_iterators",
     "lent_or_copied",
@@ -71,13 +73,13 @@ _END_S = 2.0
 def next_batch(iterator: Iterator[Any]) -> Any | None:
     """Returns the next batch, or None when there is no more.
 
-    TensorFlow keeps three quarters of a kilobyte for good of each error that comes out of an eager operation.
-    The end of an iterator is one, and is asked for here instead.
+    TensorFlow never frees some 750 bytes of each error that an eager operation raises. The end of an iterator
+    is such an error, so it is asked for instead.
     """
     if not isinstance(iterator, tf.data.Iterator):
         return next(iterator, None)
-    found = iterator.get_next_as_optional()
-    return found.get_value() if found.has_value() else None
+    batch = iterator.get_next_as_optional()
+    return batch.get_value() if batch.has_value() else None
 
 
 def all_batches(dataset: tf.data.Dataset) -> list[Any]:
@@ -89,11 +91,11 @@ def all_batches(dataset: tf.data.Dataset) -> list[Any]:
 
 
 def end_iterators(iterators: list[Any]) -> None:
-    """Empties a list of the last references to iterators, as no batch is drawn from them any more.
+    """Empties a list of the last references to iterators that nothing draws from any more.
 
-    The end of an iterator waits for the batch that it fetches ahead. The user's Python may never return that,
-    so a thread waits, and the caller only for a moment. Without this the garbage collector would wait, at any
-    time and on any thread.
+    An iterator ends only when the batch that it prefetches is there. The user's Python may never return that,
+    so a thread waits for it, and the caller only for a moment. Otherwise the garbage collector would wait, at
+    any time and on any thread.
     """
     if not any(each is not None for each in iterators):
         return
@@ -107,7 +109,7 @@ def end_iterators(iterators: list[Any]) -> None:
 
 
 def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
-    """Returns what a user's function makes of a batch; the batch itself if there is no function."""
+    """Returns a batch as the user's function prepares it; the batch itself if there is no function."""
     if preprocess is None:
         return batch
     batch = keras_data.without_optionals(batch)
@@ -124,19 +126,25 @@ def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def _require_room(preprocess: Preprocess, parts: tuple[Any, ...]) -> None:
-    """Raises a TypeError where a function does not take the parts of a batch; no part of the graph."""
+    """Raises a TypeError if a function does not take the parts of a batch; adds nothing to the graph."""
     try:
         signature = inspect.signature(preprocess)
-    except (TypeError, ValueError):  # it does not tell
+    except (TypeError, ValueError):  # it has none
         return
     try:
         signature.bind(*parts)
     except TypeError:
-        given = ", ".join(("x", "y", "sample_weight")[: len(parts)])
+        names = ", ".join(("x", "y", "sample_weight")[: len(parts)])
         raise TypeError(
-            f"preprocess is called with ({given}), as a function for tf.data.Dataset.map is, and takes "
+            f"preprocess is called with ({names}), as a function for tf.data.Dataset.map is, and takes "
             f"{signature}; wrap it, as by lambda x, y: (preprocess(x), y)"
         ) from None
+
+
+def batch_spec(arrays: Any, num_samples: int, batch_size: int) -> Any:
+    """Returns the nested specs of a batch of arrays, whose size is None if the last one is smaller."""
+    size = None if num_samples % batch_size else batch_size
+    return keras.tree.map_structure(lambda t: tf.TensorSpec([size, *t.shape[1:]], t.dtype), arrays)
 
 
 def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> tuple[TracedFunction | None, Any]:

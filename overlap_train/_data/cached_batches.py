@@ -17,11 +17,11 @@ __all__ = ["CachedBatches", "Fold"]
 
 
 BatchStep = Callable[[Any], list[tf.Tensor]]
-"""What is done with one batch, inside a compiled loop; returns the tensors that the loop carries."""
+"""Processes one batch inside a compiled loop; returns the tensors that the loop carries."""
 
 
 class Fold(abc.ABC):
-    """Goes through batches in memory inside a compiled function. Holds no data; compares by what it does."""
+    """Walks through batches in memory inside a compiled function. Holds no data; compares by behavior."""
 
     def over(
         self,
@@ -32,7 +32,7 @@ class Fold(abc.ABC):
         step: BatchStep,
         shapes: list[tf.TensorShape],
     ) -> list[tf.Tensor]:
-        """Does `step` with the batches from `first` to before `stop`, and returns the last tensors."""
+        """Calls `step` with the batches from `first` to before `stop`, and returns its last tensors."""
         _, carried = tf.while_loop(
             lambda index, _: index < stop,
             lambda index, _: (index + 1, step(self.batch(held, index))),
@@ -51,7 +51,7 @@ _ONE_BY_ONE = 64  # batches that Python draws, at some 0.1 ms each
 
 
 class CachedFold(Fold):
-    """Through lists of tensors, one list for each component of a batch."""
+    """Walks through lists of tensors, one list for each component of a batch."""
 
     def __init__(self, element_spec: Any) -> None:
         self._element_spec = element_spec
@@ -88,26 +88,31 @@ class CachedBatches:
     each other (docs/results/2026-11-27-full-cores.md).
     """
 
+    preparation = None
+
     def __init__(self, dataset: tf.data.Dataset, steps: int | None) -> None:
         self._dataset = dataset if steps is None else dataset.take(steps)
         self.element_spec = self.raw_spec = dataset.element_spec
-        self.preparation = None
         self.num_batches: int | None = None
-        self._fold = CachedFold(self.element_spec)
-        self._components = self._fold.components
-        self._lists: tuple[tf.Tensor, ...] = ()
-        self._begun: tuple[Any, Any] | None = None
-        self._failed: Exception | None = None
+        self.fold = CachedFold(self.element_spec)
+        # What `fold` reads after `fill`: a list of tensors, variant[], for each component of a batch.
+        self.held: tuple[tf.Tensor, ...] = ()
+        self.held_spec = tuple(tf.TensorSpec([], tf.variant) for _ in self.fold.components)
+        self._first_pass: tuple[Any, Any] | None = None  # its iterator and its first batch, until `fill`
+        self._error: Exception | None = None
         self.failures = 0
         self._lock = threading.Lock()
 
     @property
     def first(self) -> Any:
         """The first batch, or None if there is none; it begins the pass that `fill` goes on with."""
-        if self._begun is None:
+        return self._begin()[1]
+
+    def _begin(self) -> tuple[Any, Any]:
+        if self._first_pass is None:
             iterator = iter(self._dataset)
-            self._begun = iterator, next_batch(iterator)
-        return self._begun[1]
+            self._first_pass = iterator, next_batch(iterator)
+        return self._first_pass
 
     @property
     def first_rows(self) -> int | None:
@@ -115,132 +120,100 @@ class CachedBatches:
         return rows_of_batches(self._dataset)
 
     @property
-    def expected(self) -> int:
-        """Batches of a validation; the first call prepares them."""
-        return self.fill()
-
-    @property
     def last_count(self) -> int:
         """Batches that the last validation had."""
         return self.num_batches or 0
 
     @property
-    def held(self) -> tuple[tf.Tensor, ...]:
-        """What `fold` reads after `fill`: a list of tensors, variant[], for each component of a batch."""
-        return self._lists
-
-    @property
     def blank(self) -> tuple[tf.Tensor, ...]:
-        """What stands in for `held` where no batch is taken from it: the same."""
-        return self._lists
+        """A stand-in for `held` where no batch is taken from it."""
+        return self.held
 
     def held_on(self, device: str | None) -> tuple[tf.Tensor, ...]:
-        """Returns the same: the lists stay where they are, and each batch goes to the device when drawn."""
-        return self._lists
-
-    @property
-    def held_spec(self) -> tuple[tf.TensorSpec, ...]:
-        """Specs of `held`."""
-        return tuple(tf.TensorSpec([], tf.variant) for _ in self._components)
+        """Returns `held`: the lists stay where they are, and each batch goes to the device when drawn."""
+        return self.held
 
     def fill(self, failures: int | None = None) -> int:
         """Prepares every batch once, however many threads call it, and returns their number.
 
-        `failures` are those that the caller knows of: another one is its own. None draws again after any.
+        `failures` are those that the caller knows of; an error that it does not know is raised again.
+        Without it, the data is drawn again after any error.
         """
         with self._lock:
             if self.num_batches is not None:
                 return self.num_batches
-            if self._failed is not None and failures is not None and failures < self.failures:
-                raise self._failed
+            if self._error is not None and failures is not None and failures < self.failures:
+                raise self._error
             try:
-                self._lists, self.num_batches = self._drawn()
+                # After an error of the data its iterator would skip a batch, so that a new one begins.
+                (iterator, first), self._first_pass = self._begin(), None
+                with tf.device("CPU:0"):
+                    count, self.held = _draw_all(iterator, first, self.fold.components)
             except Exception as error:
-                self._failed, self.failures = error, self.failures + 1
+                self._error, self.failures = error, self.failures + 1
                 raise
+            self.num_batches = int(count)
             return self.num_batches
-
-    def _drawn(self) -> tuple[tuple[tf.Tensor, ...], int]:
-        _ = self.first  # which begins the pass
-        assert self._begun is not None
-        # Who draws again after an error of the data begins again: an iterator goes on behind it.
-        (iterator, first), self._begun = self._begun, None
-        with tf.device("CPU:0"):
-            empty = tuple(_empty_list(spec.dtype) for spec in self._components)
-            count, lists = _draw_all(iterator, first, empty)
-        return tuple(lists), int(count)
-
-    @property
-    def fold(self) -> CachedFold:
-        """Goes through the batches inside a compiled function."""
-        return self._fold
 
     def stream(self) -> BatchStream:
         """Returns the batches one by one."""
         return BatchStream(
-            lambda _: (self._fold.batch(self._lists, index) for index in range(self.fill())), None
+            lambda _: (self.fold.batch(self.held, index) for index in range(self.fill())), None
         )
 
 
-def _draw_all(iterator: Any, first: Any, lists: tuple[tf.Tensor, ...]) -> tuple[Any, tuple[tf.Tensor, ...]]:
-    """Returns the number of batches, the first included, and the lists with their components.
+def _draw_all(
+    iterator: Any, first: Any, components: list[tf.TensorSpec]
+) -> tuple[Any, tuple[tf.Tensor, ...]]:
+    """Returns the number of batches, the first included, and the lists of their components.
 
-    Compiling what draws them takes as long as drawing some hundreds of them one by one, so it is left for
-    those that are many.
+    Compiling the loop that draws takes as long as drawing some hundreds of batches one by one, so only many
+    batches are drawn by it.
     """
     batch, count = first, 0
+    lists = tuple(
+        tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=spec.dtype)
+        for spec in components
+    )
     while batch is not None:
         lists, count = _longer(lists, batch), count + 1
         if count == _ONE_BY_ONE:
-            drawn: tuple[Any, tuple[tf.Tensor, ...]] = _draw_the_rest(
+            all_of_them: tuple[Any, tuple[tf.Tensor, ...]] = _draw_the_rest(
                 iterator, tf.constant(count, tf.int64), lists
             )
-            return drawn
+            return all_of_them
         batch = next_batch(iterator)
     return count, lists
 
 
 def _longer(lists: tuple[tf.Tensor, ...], batch: Any) -> tuple[tf.Tensor, ...]:
-    """Returns the lists with the components of a batch behind them."""
+    """Returns the lists with the components of a batch appended."""
+    tensors = [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
     return tuple(
         tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=tensor)
-        for handle, tensor in zip(lists, _tensors_of(batch), strict=True)
+        for handle, tensor in zip(lists, tensors, strict=True)
     )
-
-
-def _tensors_of(batch: Any) -> list[tf.Tensor]:
-    return [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
-
-
-def _empty_list(dtype: tf.DType) -> tf.Tensor:
-    return tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=dtype)
 
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]
 def _draw_the_rest(
-    iterator: Any, count: tf.Tensor, begun: tuple[tf.Tensor, ...]
+    iterator: Any, count: tf.Tensor, lists: tuple[tf.Tensor, ...]
 ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
     """Draws all further batches; returns the number of all, and the lists of their components.
 
     Traced once in a process for each kind of batch, which is all that the trace knows of the data.
     """
+
+    def draw(count: tf.Tensor, _: tf.Tensor, lists: tuple[tf.Tensor, ...]) -> Any:
+        batch = iterator.get_next_as_optional()
+        return tf.cond(
+            batch.has_value(),
+            lambda: (count + 1, tf.constant(True), _longer(lists, batch.get_value())),
+            lambda: (count, tf.constant(False), lists),
+        )
+
     with tf.device("CPU:0"):
-
-        def body(count: tf.Tensor, _: tf.Tensor, lists: tuple[tf.Tensor, ...]) -> tuple[Any, ...]:
-            batch = iterator.get_next_as_optional()
-
-            def keep() -> tuple[Any, ...]:
-                return count + 1, tf.constant(True), _longer(lists, batch.get_value())
-
-            kept: tuple[Any, ...] = tf.cond(
-                batch.has_value(), keep, lambda: (count, tf.constant(False), lists)
-            )
-            return kept
-
         count, _, lists = tf.while_loop(
-            lambda _count, more, _lists: more,
-            body,
-            (count, tf.constant(True), begun),
-            parallel_iterations=1,
+            lambda _count, more, _lists: more, draw, (count, tf.constant(True), lists), parallel_iterations=1
         )
     return count, lists

@@ -42,33 +42,34 @@ class Cursor:
         self, feed: Feed, steps_per_epoch: int | None, group: int = 1, *, tells: bool = True
     ) -> None:
         self.feed = feed
-        self._asked = steps_per_epoch
+        self.seen = 0  # batches used of the current pass; the next batch has this number
+        self.steps = 0  # made in this epoch
+        self._steps_as_passed = steps_per_epoch
         self._group = group
-        self._steps_per_epoch = None if steps_per_epoch is None else -(-steps_per_epoch // group) * group
+        self._steps_per_epoch = None if steps_per_epoch is None else self._whole_groups(steps_per_epoch)
         self._pass: Any = None
-        self._seen = 0
-        self._steps = 0
         self._within = False
         self._rewound_to: CursorState | None = None
-        self._found: tuple[int, int] | None = None  # a pass, and the length that Keras takes from its end
-        self._epochs = self._marked = 0
-        self._told_of_end = False
-        # The user's data is told once of each epoch, also of one that is taken back and trained again.
-        self._told_begun = self._told_ended = 0
+        # The first pass that ended early or had no known length, and the length that Keras concludes from it.
+        self._measured: tuple[int, int] | None = None
+        self._epochs = self._pass_epoch = 0  # epochs that have ended: now, and when the pass began
+        self._has_warned = False
+        # The user's data is told of each epoch once, also of one that is taken back and trained again.
+        self._begins_told = self._ends_told = 0
         if tells:
             feed.draw_beforehand()
             feed.end_epoch()  # as Keras does before the first epoch
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Steps in an epoch as the user counts them, or None if only the end of the data will tell."""
-        return self._asked or self.feed.num_batches
+        """Steps in an epoch as the user counts them, or None if only the end of the data shows it."""
+        return self._steps_as_passed or self.feed.num_batches
 
     @property
     def _length(self) -> int | None:
-        """Batches that a pass may have, if that is known or has been found."""
+        """Batches that a pass may have, if that is known or has been measured."""
         length = self.feed.num_batches
-        return self._found[1] if length is None and self._found is not None else length
+        return self._measured[1] if length is None and self._measured is not None else length
 
     @property
     def current_pass(self) -> Any:
@@ -76,43 +77,33 @@ class Cursor:
         return self.feed.source(self._pass)
 
     @property
-    def seen(self) -> int:
-        """Batches used of the current pass; the next batch has this number."""
-        return self._seen
-
-    @property
-    def steps(self) -> int:
-        """Steps made in this epoch."""
-        return self._steps
-
-    @property
     def within(self) -> bool:
         """Whether an epoch has begun that is not to be taken back."""
         return self._within and self._rewound_to is None
 
     def begin_epoch(self) -> None:
-        self._steps, goes_on = 0, False
+        self.steps, goes_on = 0, False
         self._within = True
         if self._rewound_to is not None:
             goes_on = self._rewound_to.within
             self._redo(self._rewound_to)
             self._rewound_to = None
-        if self._told_begun <= self._epochs:
+        if self._begins_told <= self._epochs:
             self.feed.begin_epoch()
-            self._told_begun = self._epochs + 1
+            self._begins_told = self._epochs + 1
         if self._pass is None or not (self._steps_per_epoch or goes_on):
             self._new_pass()
-        if self._seen == 0:
-            self._marked = self._epochs
+        if self.seen == 0:
+            self._pass_epoch = self._epochs
             self.feed.mark()
 
     def remaining(self) -> int | None:
         """Steps that may follow in this epoch without a new pass; None if unknown."""
         limits = []
         if self._steps_per_epoch:
-            limits.append(self._steps_per_epoch - self._steps)
+            limits.append(self._steps_per_epoch - self.steps)
         if self._length:
-            limits.append(self._length - self._seen)
+            limits.append(self._length - self.seen)
         return min(limits) if limits else None
 
     def most_steps(self) -> int | None:
@@ -122,45 +113,48 @@ class Cursor:
 
     def advance(self, steps: int) -> None:
         """Counts steps that have been made."""
-        self.feed.used(self._pass, self._seen, steps)
-        self._seen += steps
-        self._steps += steps
+        self.feed.used(self._pass, self.seen, steps)
+        self.seen += steps
+        self.steps += steps
 
     def failed(self, error: Exception) -> None:
-        """Says that a call has raised, behind any number of its steps; a rollback may make it again."""
+        """Records that a call has raised after any number of its steps; a rollback may repeat it."""
         if self._pass is not None:
-            self.feed.failed(self._pass, self._seen, error)
+            self.feed.failed(self._pass, self.seen, error)
 
     def exhausted(self) -> None:
-        """Says that the pass ended: its length was unknown, or it was shorter than it said."""
-        missing = -self._steps % self._group  # of a group of steps that began, which Keras counts as a whole
-        counted = self._seen + (-self._seen % self._group)
-        if missing and self._length and counted >= self._length:
-            self._seen = self._length
+        """Records that the pass ended: its length was unknown, or it was shorter than it said."""
+        missing = -self.steps % self._group  # of a group of steps that began, which Keras counts as a whole
+        length = self._whole_groups(self.seen)
+        if missing and self._length and length >= self._length:
+            self.seen = self._length
             return
-        if missing and self._steps_per_epoch and self._steps + missing >= self._steps_per_epoch:
+        if missing and self._steps_per_epoch and self.steps + missing >= self._steps_per_epoch:
             return  # the next epoch will find that there is no more
-        if self.steps_per_epoch or not self._seen or not self._told_of_end:
-            self._told_of_end = True
+        if self.steps_per_epoch or not self.seen or not self._has_warned:
+            self._has_warned = True
             warn_out_of_data(asked=bool(self.steps_per_epoch))
-        self._end_pass(counted + self._group)  # Keras counts those that found nothing, too
+        self._end_pass(length + self._group)  # Keras counts the group that found no batch, too
 
     def cut(self, steps: int) -> None:
-        """Ends the epoch, and the pass, because a hook of a batch says that the data has ended."""
+        """Ends the epoch and the pass because a batch hook raised that the data has ended."""
         warn_out_of_data(asked=bool(self.steps_per_epoch))
-        self._end_pass(self._seen + steps)
+        self._end_pass(self.seen + steps)
 
     def _end_pass(self, length: int) -> None:
-        """Ends the pass; the first one that ends so tells how long, at most, the passes behind it are."""
-        if self._found is None:
-            self._found = self.feed.drawn, length
+        """Ends the pass; the first one that ends so bounds the length of all later ones."""
+        if self._measured is None:
+            self._measured = self.feed.num_passes, length
         self._pass = None
+
+    def _whole_groups(self, count: int) -> int:
+        """Returns a count of steps as Keras counts them: a group that has begun counts as a whole."""
+        return -(-count // self._group) * self._group
 
     def end_epoch(self) -> None:
         length = self._length
-        if self._pass is not None and length and self._seen >= length:
-            counted = self._steps + (-self._steps % self._group)  # a group that has begun counts as a whole
-            if self._steps_per_epoch and counted < self._steps_per_epoch:
+        if self._pass is not None and length and self.seen >= length:
+            if self._steps_per_epoch and self._whole_groups(self.steps) < self._steps_per_epoch:
                 warn_out_of_data()
             if self.feed.draws_seeds:
                 # Keras begins a pass here too, and each one draws from the seeds of the user's pipeline.
@@ -169,57 +163,56 @@ class Cursor:
                 self._pass = None
         self._epochs += 1
         self._within = False
-        if self._told_ended < self._epochs:
-            self._told_ended = self._epochs
+        if self._ends_told < self._epochs:
+            self._ends_told = self._epochs
             self.feed.end_epoch()
 
     def state(self) -> CursorState:
         """Returns the position; call it between two training calls."""
         if self._rewound_to is not None:
             return self._rewound_to
-        steps = self._steps if self._within else 0
+        steps = self.steps if self._within else 0
         is_open = self._pass is not None
-        begun = is_open and (self._within or (bool(self._steps_per_epoch) and self._seen > 0))
-        data = self.feed.remembered(begun=begun, seen=self._seen)
+        begun = is_open and (self._within or (bool(self._steps_per_epoch) and self.seen > 0))
+        data = self.feed.memory(begun=begun, batch=self.seen)
         if data and begun:
-            data = {**data, "marked": self._marked}
-        if self.feed.num_batches is None and self._found is not None:
-            data = {**data, "found": self._found}
-        return CursorState(self.feed.drawn, self._seen, is_open, self._epochs, self._within, steps, data)
+            data = {**data, "marked": self._pass_epoch}
+        if self.feed.num_batches is None and self._measured is not None:
+            data = {**data, "found": self._measured}
+        return CursorState(self.feed.num_passes, self.seen, is_open, self._epochs, self._within, steps, data)
 
     def as_left(self, state: CursorState) -> CursorState:
-        """Returns the present position with what callbacks have set on the data since `state` was taken.
+        """Returns `state` with the changes that callbacks have made to the data since it was taken.
 
-        A pass that goes on is drawn again from its first batch, before which they had set nothing of it.
+        A pass that goes on is drawn again from its first batch, before which they had changed nothing.
         """
         if state.data.get("begun", True):
             return state
         self.feed.tell_anew()
-        return replace(state, data={**state.data, **self.feed.remembered(begun=False, seen=0)})
+        return replace(state, data={**state.data, **self.feed.memory(begun=False, batch=0)})
 
     def restore(self, state: CursorState) -> None:
         """Goes back to a position; the data is fetched again only if another epoch begins."""
-        self._rewound_to, self._pass = state, None  # of which nothing more is fetched ahead
+        self._rewound_to, self._pass = state, None  # so that it prefetches no more
 
     def settle(self) -> None:
-        """Says that the fit is over: where it went back, so do the seeds of the user's shuffles."""
+        """Ends the fit: after a rollback the seeds of the user's shuffles go back, too."""
         if self._rewound_to is not None:
             self.feed.leave(self._rewound_to.drawn)
 
     def close(self) -> None:
-        """Ends the pass that is open, and what makes batches for it. Idempotent."""
-        opened = [self._pass]
-        self._pass = None
-        self.feed.close(opened)
+        """Ends the open pass and what makes batches for it. Idempotent."""
+        passes, self._pass = [self._pass], None
+        self.feed.close(passes)
 
     def resume(self, state: CursorState) -> Sequence[str]:
         """Goes to a position of another process."""
-        check_remembered(state, self.feed, asked=self._asked is not None)
-        self._found = state.data.get("found")
+        check_remembered(state, self.feed, asked=self._steps_as_passed is not None)
+        self._measured = state.data.get("found")
         others = self.feed.recall(state.drawn, state.data)
-        self._marked = state.data.get("marked", state.epochs)
-        self._told_ended, self._told_begun = self._marked, self._marked + ("marked" in state.data)
-        self.feed.skip_epochs(self._marked)
+        epoch = state.data.get("marked", state.epochs)
+        self._ends_told, self._begins_told = epoch, epoch + ("marked" in state.data)
+        self.feed.skip_epochs(epoch)
         self.restore(state)
         return others
 
@@ -230,29 +223,27 @@ class Cursor:
     def forget_used(self) -> None:
         """Lets go of what only a rollback would need."""
         if self.feed.keeps and self._rewound_to is None:
-            self.feed.forget(self.feed.drawn, self._seen)
+            self.feed.forget(self.feed.num_passes, self.seen)
 
     def _new_pass(self) -> None:
-        self._pass = self.feed.new_pass()
-        self._seen = 0
+        self._pass, self.seen = self.feed.new_pass(), 0
 
     def _redo(self, state: CursorState) -> None:
         self._pass = None
-        self._epochs, self._marked = state.epochs, state.data.get("marked", state.epochs)
-        self._steps = state.steps
-        if self._found is not None and self._found[0] > state.drawn - state.open:
-            self._found = None  # by a pass that is to be made again
+        self._epochs, self._pass_epoch = state.epochs, state.data.get("marked", state.epochs)
+        self.steps = state.steps
+        if self._measured is not None and self._measured[0] > state.drawn - state.open:
+            self._measured = None  # on a pass that is to be made again
         if not (state.open and (self._steps_per_epoch or state.within)):
             self.feed.rewind(state.drawn)
             return
-        self._pass = self.feed.reopen(state.drawn, state.seen)
-        self._seen = state.seen
-        while self._told_ended < state.epochs:  # in another process, which has told nothing of them
-            if self._told_begun == self._told_ended:
+        self._pass, self.seen = self.feed.reopen(state.drawn, state.seen), state.seen
+        while self._ends_told < state.epochs:  # in another process, which has told nothing of them
+            if self._begins_told == self._ends_told:
                 self.feed.begin_epoch()
             self.feed.end_epoch()
-            self._told_ended += 1
-            self._told_begun = self._told_ended
+            self._ends_told += 1
+            self._begins_told = self._ends_told
 
 
 def check_remembered(state: CursorState, feed: Feed | None = None, *, asked: bool = False) -> None:
@@ -261,13 +252,13 @@ def check_remembered(state: CursorState, feed: Feed | None = None, *, asked: boo
     If training goes on from there, `feed` is the data, and `asked` says that epochs have their own length,
     so that a pass may outlast them.
     """
-    found, marked = state.data.get("found"), state.data.get("marked", state.epochs)
-    counts = isinstance(found, tuple) and len(found) == 2 and all(is_count(n) and n > 0 for n in found)
-    if found is not None and not counts:
-        raise ValueError(f"the length of its passes is invalid ({short_repr(found)})")
-    if not is_count(marked, state.epochs):
+    length, epoch = state.data.get("found"), state.data.get("marked", state.epochs)
+    is_pair = isinstance(length, tuple) and len(length) == 2 and all(is_count(n) and n > 0 for n in length)
+    if length is not None and not is_pair:
+        raise ValueError(f"the length of its passes is invalid ({short_repr(length)})")
+    if not is_count(epoch, state.epochs):
         raise ValueError(
-            f"its pass began before epoch {short_repr(marked)}, and {state.epochs} epochs have ended"
+            f"its pass began before epoch {short_repr(epoch)}, and {state.epochs} epochs have ended"
         )
     if feed is not None:
         feed.check(state.data, begun=state.open and (state.within or (asked and state.seen > 0)))

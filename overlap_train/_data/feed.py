@@ -37,9 +37,13 @@ class Feed(abc.ABC):
     # those of them to which the functions write, such as the seeds of an augmentation
     drawn_variables: Sequence[CapturedVariable] = ()
     reads: Sequence[str] = ()  # the names of these, and of tables
+    runs_python = (
+        False  # whether Python takes part in making a batch, so that others may change what it makes
+    )
+    made_of: tf.data.Dataset | None = None  # the user's pipeline, whose arrays tell this data from other data
 
     def __init__(self) -> None:
-        self.drawn = 0
+        self.num_passes = 0  # passes that have been made
 
     @property
     def full_batch(self) -> int | None:
@@ -59,18 +63,13 @@ class Feed(abc.ABC):
         """Draws a batch and drops it, where Keras does so before the first pass."""
 
     def looked_at(self) -> contextlib.ExitStack:
-        """Has nothing drawn within the block, not even to find out whether it could be drawn again."""
+        """Prevents drawing within the block, even to find out whether the data could be drawn again."""
         return contextlib.ExitStack()
 
     @property
     @abc.abstractmethod
     def rewindable(self) -> bool:
         """Whether `rewind` works to wherever a training has been, in this process or another."""
-
-    @property
-    def runs_python(self) -> bool:
-        """Whether Python takes part in making a batch, so that others may change what it makes."""
-        return False
 
     @property
     def python_sources(self) -> Sequence[Any]:
@@ -82,26 +81,21 @@ class Feed(abc.ABC):
         """Begins the next pass and counts it."""
 
     @abc.abstractmethod
-    def rewind(self, drawn: int) -> None:
-        """Makes the next pass be the one behind `drawn` passes again."""
+    def rewind(self, num_passes: int) -> None:
+        """Makes the pass that follows `num_passes` passes the next one again."""
 
-    def leave(self, drawn: int) -> None:
-        """Leaves the user's shuffles as `drawn` passes do: nothing more is drawn in this fit."""
+    def leave(self, num_passes: int) -> None:
+        """Leaves the user's shuffles as `num_passes` passes do: nothing more is drawn in this fit."""
 
-    def reopen(self, drawn: int, seen: int) -> Any:
-        """Makes pass number `drawn`, counted from 1, the current one again, at its batch `seen`."""
-        self.rewind(drawn - 1)
-        opened = self.new_pass()
-        if hasattr(opened, "get_next"):
-            for _ in range(seen):
-                if next(opened, None) is None:
-                    raise ValueError(f"the training data ended before batch {seen}, where it had stood")
-        return opened
+    def reopen(self, number: int, batch: int) -> Any:
+        """Makes pass number `number`, counted from 1, the current one again, at a batch."""
+        self.rewind(number - 1)
+        return self.new_pass()
 
     def keep(self, limit_bytes: int) -> bool:
         """Keeps batches from now on for a rollback; returns whether this data allows it.
 
-        Behind `limit_bytes` of them `full` says that the training has to wait.
+        Once they take `limit_bytes`, `full` says that the training has to wait.
         """
         return False
 
@@ -112,45 +106,45 @@ class Feed(abc.ABC):
 
     @property
     def full(self) -> bool:
-        """Whether as many are kept as may be."""
+        """Whether no more batches may be kept."""
         return False
 
-    def source(self, opened: Any) -> Any:
-        """Returns what the next call draws from."""
-        return opened
+    def source(self, batches: Any) -> Any:
+        """Returns what the next call draws from, of the batches of a pass."""
+        return batches
 
-    def used(self, opened: Any, first: int, steps: int) -> None:
-        """Takes note of batches of a pass that have been drawn, from number `first` on."""
+    def used(self, batches: Any, first: int, steps: int) -> None:
+        """Records that batches of a pass have been drawn, from number `first` on."""
 
-    def failed(self, opened: Any, first: int, error: Exception) -> None:
-        """Takes note that a call has raised, for data whose pass cannot be made again."""
+    def failed(self, batches: Any, first: int, error: Exception) -> None:
+        """Records that a call has raised, for data whose pass cannot be made again."""
 
-    def most_steps(self, opened: Any) -> int | None:
+    def most_steps(self, batches: Any) -> int | None:
         """Returns how many batches the next call may draw; None if any number."""
         return None
 
-    def forget(self, drawn: int, seen: int = 0) -> None:
-        """Lets go of what only a rollback to before batch `seen` of pass `drawn` would need."""
+    def forget(self, number: int, batch: int = 0) -> None:
+        """Lets go of what only a rollback to before a batch of pass `number` would need."""
 
     def remember(self, note: NotesState) -> bool:
-        """Prepares to tell where it stands, for another process; returns whether this data allows it."""
+        """Prepares to tell another process the position; returns whether this data allows it."""
         return self.rewindable
 
     @property
     def left_out(self) -> Sequence[str]:
-        """The names of what no checkpoint holds of the data's state."""
+        """The names of those parts of the data's state that no checkpoint holds."""
         return ()
 
     @property
     def unseeded(self) -> Sequence[str]:
-        """What draws at random without a seed, in words, so that another process draws otherwise."""
+        """The operations, in words, that draw without a seed, so that another process draws otherwise."""
         return ()
 
     def mark(self) -> None:
-        """Takes note that the first batch of the present pass is about to be drawn."""
+        """Records that the first batch of the present pass is about to be drawn."""
 
-    def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
-        """Returns what another process has to be told besides the position, in values for a checkpoint."""
+    def memory(self, *, begun: bool, batch: int) -> dict[str, Any]:
+        """Returns what another process needs in addition to the position, in values for a checkpoint."""
         return {}
 
     def share_seeds(self, from_chief: Callable[[Any], Any]) -> None:
@@ -158,13 +152,13 @@ class Feed(abc.ABC):
         from_chief(None)
 
     def tell_anew(self) -> None:
-        """Has `remembered` tell anew how the data stands behind its passes so far; nothing is drawn of it."""
+        """Makes `memory` read the state behind the present passes again; nothing is drawn."""
 
-    def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
-        """Makes sure that this can be what another process remembered, and changes nothing."""
+    def check(self, memory: dict[str, Any], *, begun: bool) -> None:
+        """Raises a ValueError unless another process may have stored this; changes nothing."""
 
-    def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
-        """Takes what another process remembered behind `drawn` passes; a `rewind` or `reopen` follows.
+    def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
+        """Takes what another process stored behind `num_passes` passes; a `rewind` or `reopen` follows.
 
         Returns the names of attributes of the data that differ from those there. A ValueError says that
         this data cannot go on from there.
@@ -175,22 +169,17 @@ class Feed(abc.ABC):
     def describe(self) -> dict[str, str]:
         """Returns what tells this data from other data, as far as that is cheap to find out, part by part.
 
-        Under the empty name it says of what kind the data is; a text that begins with " digest " is no news.
+        The part with the empty name is its kind; a text that begins with " digest " is not reported.
         """
-
-    @property
-    def made_of(self) -> tf.data.Dataset | None:
-        """The user's pipeline, whose own arrays tell this data from other data too; None without one."""
-        return None
 
     def begin_epoch(self) -> None:
         """Tells the user's data that an epoch begins (`PyDataset.on_epoch_begin`)."""
 
     def skip_epochs(self, count: int) -> None:
-        """Says that epochs have ended in another process, of which the user's data is not told."""
+        """Counts epochs that have ended in another process, of which the user's data is not told."""
 
     def end_epoch(self) -> None:
         """Tells the user's data that an epoch is over (`PyDataset.on_epoch_end`)."""
 
-    def close(self, opened: list[Any] | None = None) -> None:
-        """Ends what makes its batches; empties `opened`, the last reference to an open pass. Idempotent."""
+    def close(self, passes: list[Any] | None = None) -> None:
+        """Ends what makes its batches; empties `passes`, the last reference to an open one. Idempotent."""

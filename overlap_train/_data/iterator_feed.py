@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import keras
@@ -57,16 +56,18 @@ _MOST_LEFT = 1 << 18
 class IteratorFeed(Feed):
     """Anything that Keras can turn into a `tf.data.Dataset`; a pass is an iterator over it.
 
-    Each new iterator draws from the seeds of the user's shuffles, so a pass is repeated by putting those
-    seeds back to where they stood at the first pass and making as many iterators again. The first
-    iterator's state, taken before it has drawn an element, holds the seeds and no data. Taking it costs a
-    few microseconds for each slot of a shuffle buffer, so it is done once, in a thread of its own, while
-    the training functions are traced. Variables to which the pipeline's functions write (a
-    `tf.random.Generator`, a layer that augments) are not in it. They are put back with the training's other
-    variables before a pass is made again; for one that had begun, their values are kept as it was made.
-    Where Python makes the data there is no such state; nor are the seeds in it of a shuffle that draws them
-    only with its first element, as under another shuffle or a repeat. Such data can still go back to where
-    it was told to keep its batches.
+    Each new iterator draws from the seeds of the user's shuffles. A pass is repeated by setting those seeds
+    to where they stood at the first pass and making as many iterators again. The state of the first iterator,
+    saved before it has drawn an element, holds the seeds and no data. Saving it costs a few microseconds for
+    each slot of a shuffle buffer, so it is done once, in a background thread, while functions are traced.
+
+    Variables to which the pipeline's functions write (a `tf.random.Generator`, a layer that augments) are not
+    part of that state. They are restored with the training's other variables before a pass is made again; for
+    a pass that had begun, the values that they had when it was made are kept here.
+
+    There is no such state where Python makes the data. It also lacks the seeds of a shuffle that draws them
+    with its first element, as one under another shuffle or a repeat does. Such data can go back only as far
+    as its batches are kept.
     """
 
     def __init__(self, pipeline: Pipeline, preprocess: Preprocess | None = None) -> None:
@@ -81,17 +82,19 @@ class IteratorFeed(Feed):
         self.reads = read_by(self._dataset)
         self.shuffles = shuffles_of(self._dataset)
         self.files = cache_files(self._dataset)
-        self._first: Any = None
-        self._origin: Future[tf.Tensor | None] | None = None
-        self._kept: ReplayBuffer | None = None
-        self._note: NotesState | None = None
-        self._state: SourceState | None = None
-        self._taken: dict[tuple[int, bool], dict[str, Any]] = {}
-        self._recalled = False
-        self._position: dict[str, Any] | None = None
-        self._telling: dict[int, Any] = {}
+        self.runs_python = pipeline.by_python or calls_python(self._dataset)
+        self.made_of = None if pipeline.by_python else pipeline.dataset
+        self._first: Any = None  # the first iterator, until a pass begins with it
+        self._origin: Callable[[], tf.Tensor | None] | None = None  # waits until its state is saved
+        self._replay: ReplayBuffer | None = None
         self._variables = PipelineVariables(self.drawn_variables)
         self._seeds: PassSeeds | None = None
+        self._note: NotesState | None = None
+        self._state: SourceState | None = None  # of data that Python makes, for a checkpoint
+        self._states: dict[tuple[int, bool], dict[str, Any]] = {}  # of it, by pass and whether it had begun
+        self._iterators: dict[int, Any] = {}  # by pass, of a source that tells where it stands
+        self._resumes = False  # whether the next pass is that of another process,
+        self._position: dict[str, Any] | None = None  # and where its iterator stood there
 
     @property
     def first_rows(self) -> int | None:
@@ -101,44 +104,43 @@ class IteratorFeed(Feed):
         """Makes the first iterator and begins to save its seeds."""
         if self._origin is not None:
             return
-        if not self._has_seeds() or calls_python(self._dataset):
-            self._origin = Future()
-            self._origin.set_result(None)
+        if not self._has_seeds():
+            self._origin = lambda: None
             return
-        self._first = iter(self._dataset)
-        first, known = self._first, looks_up_rows(self._dataset)
-        self._origin = in_background(lambda: _save_iterator(first, known_python=known), "overlap-seeds")
+        first, is_lookup = iter(self._dataset), looks_up_rows(self._dataset)
+        self._first = first
+        saving = in_background(lambda: _save_iterator(first, is_lookup=is_lookup), "overlap-seeds")
+        self._origin = saving.result
 
     def looked_at(self) -> contextlib.ExitStack:
         # An iterator would draw from the user's seeds; the pipeline's operations tell nearly as much.
-        before, undo = (self._origin, self._kept), contextlib.ExitStack()
+        before, undo = (self._origin, self._replay), contextlib.ExitStack()
         if self._origin is None:
-            known = self._has_seeds() and not calls_python(self._dataset)
-            self._origin = Future()
-            self._origin.set_result(tf.constant(0) if known else None)
+            state = tf.constant(0) if self._has_seeds() else None
+            self._origin = lambda: state
 
         @undo.callback
-        def put_back() -> None:
-            self._origin, self._kept = before
+        def restore() -> None:
+            self._origin, self._replay = before
 
         return undo
 
     def _has_seeds(self) -> bool:
         """Whether the state of a new iterator is all that the passes from it on depend on."""
-        if not self._pipeline.is_dataset or not isinstance(self._dataset, tf.data.Dataset):
-            return False
         dataset = self._dataset
-        hidden = keeps_more_than_variables(dataset) or draws_lazily(dataset) or draws_orders(dataset)
-        return not hidden and not caches_draws(dataset)
+        if not self._pipeline.is_dataset or keeps_more_than_variables(dataset) or calls_python(dataset):
+            return False
+        return not (draws_lazily(dataset) or draws_orders(dataset) or caches_draws(dataset))
+
+    def _first_state(self) -> tf.Tensor | None:
+        """Waits for the state of the first iterator, variant[n]; None if it does not hold all the seeds."""
+        self.prepare()
+        assert self._origin is not None
+        return self._origin()
 
     @property
     def rewindable(self) -> bool:
-        self.prepare()
-        return self._origin is not None and self._origin.result() is not None
-
-    @property
-    def runs_python(self) -> bool:
-        return self._pipeline.by_python or calls_python(self._dataset)
+        return self._first_state() is not None
 
     @property
     def python_sources(self) -> Sequence[Any]:
@@ -146,37 +148,36 @@ class IteratorFeed(Feed):
 
     @property
     def keeps(self) -> bool:
-        return self._kept is not None
+        return self._replay is not None
 
     @property
     def full(self) -> bool:
-        return self._kept is not None and self._kept.size_bytes >= self._kept.limit_bytes
+        return self._replay is not None and self._replay.size_bytes >= self._replay.limit_bytes
 
     def keep(self, limit_bytes: int) -> bool:
-        # What a pipeline reads and writes of variables is rolled back, while its iterators go on.
-        possible = isinstance(self._dataset, tf.data.Dataset) and not self.reads and limit_bytes > 0
-        begun = self.drawn > 0 or self._first is not None
-        if self._kept is None and possible and not begun and self.may_keep:
+        # A rollback restores the variables that a pipeline reads and writes, while its iterators go on.
+        possible = self.may_keep and not self.reads and limit_bytes > 0
+        if self._replay is None and possible and not self.num_passes and self._first is None:
             lends = self.runs_python and not self._pipeline.own_batches()
-            self._kept = ReplayBuffer(self._dataset, limit_bytes, copies=lends)
-        return self._kept is not None
+            self._replay = ReplayBuffer(self._dataset, limit_bytes, copies=lends)
+        return self._replay is not None
 
     @property
     def left_out(self) -> Sequence[str]:
         return () if self._state is None else self._state.left_out
 
     def remember(self, note: NotesState) -> bool:
-        if self._state is None and isinstance(self._dataset, tf.data.Dataset):
+        if self._state is None:
             alike = self._pipeline.is_dataset and python_draws_at_pass(self._dataset)
             if self._pipeline.resumable or (alike and not self.rewindable):
                 self._note, self._state = note, note(self._pipeline.stateful)
-            elif self.rewindable and self._origin is not None:
-                self._seeds = PassSeeds.of(self._dataset, self._origin.result())
+            elif self.rewindable:
+                self._seeds = PassSeeds.of(self._dataset, self._first_state())
         return self._state is not None or self.rewindable
 
     def share_seeds(self, from_chief: Callable[[Any], Any]) -> None:
-        if self._state is None and self.rewindable and self._origin is not None:
-            self._seeds = PassSeeds.of(self._dataset, self._origin.result())
+        if self._state is None and self.rewindable:
+            self._seeds = PassSeeds.of(self._dataset, self._first_state())
         seed = from_chief(None if self._seeds is None else self._seeds.seed)
         if self._seeds is not None and isinstance(seed, int):
             self._seeds.take(seed)
@@ -187,111 +188,115 @@ class IteratorFeed(Feed):
 
     def mark(self) -> None:
         # Since the pass was made a validation or a callback may have written.
-        self._variables.note(self.drawn)
-        self._take(begun=True)
+        self._variables.note(self.num_passes)
+        self._source_state(begun=True)
 
-    def remembered(self, *, begun: bool, seen: int) -> dict[str, Any]:
-        if self._state is None:
+    def memory(self, *, begun: bool, batch: int) -> dict[str, Any]:
+        if self._note is None:
             seed = {} if self._seeds is None else {"own_seed": self._seeds.seed}
-            rewinds = self._rewinds_variables and begun
-            return seed | ({"variables": self._variables.noted(self.drawn)} if rewinds else {})
-        taken, position = self._take(begun=begun), None
-        if begun and taken and self._note is not None:
-            position = state_at(self._telling.get(self.drawn), seen, self._note)
-        return taken if position is None else {**taken, "position": position}
+            rewinds = begun and self._rewinds_variables
+            return seed | ({"variables": self._variables.noted(self.num_passes)} if rewinds else {})
+        state = self._source_state(begun=begun)
+        position = state_at(self._iterators.get(self.num_passes), batch, self._note) if begun else None
+        return state if position is None else {**state, "position": position}
 
-    def _take(self, *, begun: bool) -> dict[str, Any]:
+    def _source_state(self, *, begun: bool) -> dict[str, Any]:
         """Returns the state before a pass's first batch, or behind the passes so far.
 
-        Taken when the training is first there: after a rollback the source stands further on.
+        Taken when the training is first there: after a rollback the source is further on.
         """
         if self._state is None:
             return {}
-        if (self.drawn, begun) not in self._taken:
-            self._taken[self.drawn, begun] = {"begun": begun, **self._state.take()}
-        return self._taken[self.drawn, begun]
+        if (self.num_passes, begun) not in self._states:
+            self._states[self.num_passes, begun] = {"begun": begun, **self._state.take()}
+        return self._states[self.num_passes, begun]
 
     def tell_anew(self) -> None:
-        self._taken.pop((self.drawn, False), None)
+        self._states.pop((self.num_passes, False), None)
 
-    def check(self, remembered: dict[str, Any], *, begun: bool) -> None:
+    def check(self, memory: dict[str, Any], *, begun: bool) -> None:
         if self._seeds is not None:
-            self._seeds.check(remembered.get("own_seed"))
+            self._seeds.check(memory.get("own_seed"))
         if self._rewinds_variables:
-            if begun or "variables" in remembered:
-                self._variables.check(remembered.get("variables"))
+            if begun or "variables" in memory:
+                self._variables.check(memory.get("variables"))
         elif self._state is not None:
-            self._state.check(remembered)
+            self._state.check(memory)
 
-    def recall(self, drawn: int, remembered: dict[str, Any]) -> Sequence[str]:
-        if self._rewinds_variables and "variables" in remembered:
-            self._variables.take(drawn, remembered["variables"])
+    def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
+        if self._rewinds_variables and "variables" in memory:
+            self._variables.take(num_passes, memory["variables"])
         if self._seeds is not None:
-            self._seeds.take(remembered.get("own_seed"))
+            self._seeds.take(memory.get("own_seed"))
         if self._state is None:
             return ()
-        if not self._pipeline.restarts and (drawn > 1 or not remembered.get("begun")):
+        if not self._pipeline.restarts and (num_passes > 1 or not memory.get("begun")):
             raise ValueError("it was written after a generator had ended, which cannot begin again")
         try:
-            others = self._state.put_back(remembered)
+            others = self._state.put_back(memory)
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the state of its data is invalid ({error_text(error):.160})") from error
-        self._recalled, self._position = True, remembered.get("position")
+        self._resumes, self._position = True, memory.get("position")
         return others
 
-    def source(self, opened: Any) -> Any:
-        return opened.iterator if isinstance(opened, ReplayPass) else opened
+    def source(self, batches: Any) -> Any:
+        return batches.iterator if isinstance(batches, ReplayPass) else batches
 
-    def used(self, opened: Any, first: int, steps: int) -> None:
+    def used(self, batches: Any, first: int, steps: int) -> None:
         if self._pipeline.told is not None and steps:
-            self._telling.setdefault(self.drawn, self._pipeline.told.newest)
-        if self._kept is not None:
-            self._kept.used(opened, first, steps)
+            self._iterators.setdefault(self.num_passes, self._pipeline.told.newest)
+        if self._replay is not None:
+            self._replay.used(batches, first, steps)
         elif self._draws_end and first + steps == self.num_batches:
-            next_batch(opened)
+            next_batch(batches)
 
-    def failed(self, opened: Any, first: int, error: Exception) -> None:
-        if self._kept is not None:
-            self._kept.failed(opened, first, error)
+    def failed(self, batches: Any, first: int, error: Exception) -> None:
+        if self._replay is not None:
+            self._replay.failed(batches, first, error)
 
-    def most_steps(self, opened: Any) -> int | None:
-        return None if self._kept is None else self._kept.most_steps(opened)
+    def most_steps(self, batches: Any) -> int | None:
+        return None if self._replay is None else self._replay.most_steps(batches)
 
-    def forget(self, drawn: int, seen: int = 0) -> None:
-        self._taken = {key: state for key, state in self._taken.items() if key[0] >= drawn}
-        self._telling = {number: each for number, each in self._telling.items() if number >= drawn}
-        self._variables.forget(drawn)
-        if self._kept is not None:
-            self._kept.forget(drawn, seen)
+    def forget(self, number: int, batch: int = 0) -> None:
+        self._states = {key: state for key, state in self._states.items() if key[0] >= number}
+        self._iterators = {n: iterator for n, iterator in self._iterators.items() if n >= number}
+        self._variables.forget(number)
+        if self._replay is not None:
+            self._replay.forget(number, batch)
 
-    def reopen(self, drawn: int, seen: int) -> Any:
-        if self._recalled:
-            return self._reopen_recalled(drawn, seen)
-        if self._kept is None:
-            if self._rewinds_variables and seen:  # or nothing of it had been drawn
-                self._variables.put_back(drawn)
-            return super().reopen(drawn, seen)
-        self._kept.rewind(drawn, seen)
-        self.drawn = drawn
-        return self._kept.open(drawn)
+    def reopen(self, number: int, batch: int) -> Any:
+        if self._resumes:
+            return self._reopen_resumed(number, batch)
+        if self._replay is not None:
+            self._replay.rewind(number, batch)
+            self.num_passes = number
+            return self._replay.open(number)
+        if self._rewinds_variables and batch:  # or nothing of it had been drawn
+            self._variables.put_back(number)
+        return self._skip(super().reopen(number, batch), batch)
 
-    def _reopen_recalled(self, drawn: int, seen: int) -> Any:
+    def _reopen_resumed(self, number: int, batch: int) -> Any:
         """Makes a pass go on as another process left it: by its state, or drawn from its first batch on."""
-        self._recalled, self.drawn = False, drawn - 1
-        opened = self.new_pass()
+        self._resumes, self.num_passes = False, number - 1
+        batches = self.new_pass()
         self.mark()
-        told, position, begun = self._pipeline.told, self._position, None
-        if told is not None and position is not None and self._note is not None:
-            begun = begun_at(told, seen, position, self._note)
-        if begun is not None:
-            self._telling[drawn] = begun
-            return opened
-        for _ in range(seen):
-            if next_batch(self.source(opened)) is None:
-                raise ValueError(f"the training data ended before batch {seen}, where the checkpoint stood")
-        self.used(opened, 0, seen)
-        self.forget(drawn, seen)
-        return opened
+        source, position = self._pipeline.told, self._position
+        if source is not None and position is not None and self._note is not None:
+            iterator = begun_at(source, batch, position, self._note)
+            if iterator is not None:
+                self._iterators[number] = iterator
+                return batches
+        self._skip(batches, batch)
+        self.used(batches, 0, batch)
+        self.forget(number, batch)
+        return batches
+
+    def _skip(self, batches: Any, count: int) -> Any:
+        """Draws the first batches of a pass and drops them; returns the pass."""
+        for _ in range(count):
+            if next_batch(self.source(batches)) is None:
+                raise ValueError(f"the training data ended before batch {count}, where it had stood")
+        return batches
 
     @property
     def _rewinds_variables(self) -> bool:
@@ -299,17 +304,16 @@ class IteratorFeed(Feed):
 
     def new_pass(self) -> Any:
         self.prepare()
-        self.drawn += 1
-        self._variables.note(self.drawn)
-        return self._next_iterator() if self._kept is None else self._kept.open(self.drawn)
+        self.num_passes += 1
+        self._variables.note(self.num_passes)
+        return self._next_iterator() if self._replay is None else self._replay.open(self.num_passes)
 
     def _next_iterator(self) -> Any:
         if self._seeds is not None:
-            return self._seeds.iterator(self.drawn)
+            return self._seeds.iterator(self.num_passes)
         if self._first is None:
             return iter(self._dataset)
-        assert self._origin is not None
-        self._origin.result()  # an iterator that is being saved must not be advanced
+        self._first_state()  # an iterator that is being saved must not be advanced
         iterator, self._first = self._first, None
         return iterator
 
@@ -322,52 +326,43 @@ class IteratorFeed(Feed):
             next_batch(self._next_iterator())
         self._first = None  # which has drawn its seeds, and may be under way to be saved
 
-    def rewind(self, drawn: int) -> None:
-        if drawn == self.drawn:
+    def rewind(self, num_passes: int) -> None:
+        if num_passes == self.num_passes:
             return
-        if self._recalled:
-            self._recalled, self.drawn = False, drawn
-            return
-        if self._kept is not None:
-            self._kept.rewind(drawn + 1, 0)
-            self.drawn = drawn
-            return
-        if not self.rewindable:
+        if self._resumes:
+            self._resumes = False
+        elif self._replay is not None:
+            self._replay.rewind(num_passes + 1, 0)
+        elif not self.rewindable:
             raise RuntimeError(
                 "a callback has changed the training, whose data cannot be rewound, although it declares "
                 "overlap_safe = True; leave that out, or pass ValidationPolicy(on_change='continue')"
             )
-        if self._seeds is None:
-            self._first = self._made_again(drawn + 1)
-        self.drawn = drawn
+        elif self._seeds is None:
+            self._first = self._made_again(num_passes + 1)
+        self.num_passes = num_passes
 
-    def leave(self, drawn: int) -> None:
-        possible = self._kept is None and not self._recalled and self.rewindable and self._seeds is None
-        if possible and 0 < drawn != self.drawn and drawn < _MOST_LEFT:
-            self._made_again(drawn)
+    def leave(self, num_passes: int) -> None:
+        if self._replay is not None or self._resumes or self._seeds is not None or not self.rewindable:
+            return
+        if 0 < num_passes != self.num_passes and num_passes < _MOST_LEFT:
+            self._made_again(num_passes)
 
     def _made_again(self, number: int) -> Any:
         """Returns the iterator of a pass, counted from 1, with the seeds as they stood when it was made."""
-        assert self._origin is not None
         iterator = iter(self._dataset)
         tf.raw_ops.DeserializeIterator(
-            resource_handle=iterator._iterator_resource, serialized=self._origin.result()
+            resource_handle=iterator._iterator_resource, serialized=self._first_state()
         )
         for _ in range(number - 1 + self._pipeline.looked_at):
             iterator = iter(self._dataset)
         return iterator
 
     def describe(self) -> dict[str, str]:
-        pipeline = self._pipeline
-        kind = "a generator" if pipeline.by_python else "a pipeline"
-        if pipeline.stateful is not None:
-            kind = type(pipeline.stateful).__name__
+        kind = "a generator" if self._pipeline.by_python else "a pipeline"
+        if self._pipeline.stateful is not None:
+            kind = type(self._pipeline.stateful).__name__
         return {"": kind, "batches": str(self.num_batches), "elements": str(self.element_spec)}
-
-    @property
-    def made_of(self) -> tf.data.Dataset | None:
-        dataset = None if self._pipeline.by_python else self._pipeline.dataset
-        return dataset if isinstance(dataset, tf.data.Dataset) else None
 
     def begin_epoch(self) -> None:
         self._pipeline.begin_epoch()
@@ -378,24 +373,27 @@ class IteratorFeed(Feed):
     def end_epoch(self) -> None:
         self._pipeline.end_epoch()
 
-    def close(self, opened: list[Any] | None = None) -> None:
+    def close(self, passes: list[Any] | None = None) -> None:
         self._pipeline.close()
-        iterators = [] if opened is None else opened
-        iterators += [self._first, self._kept]
-        self._first = self._kept = None
+        iterators = [] if passes is None else passes
+        iterators += [self._first, self._replay]
+        self._first = self._replay = None
         end_iterators(iterators)
 
 
-def _save_iterator(iterator: Any, *, known_python: bool) -> tf.Tensor | None:
-    """Returns the state of a `tf.data` iterator, variant[n], or None if Python takes part in it."""
+def _save_iterator(iterator: Any, *, is_lookup: bool) -> tf.Tensor | None:
+    """Returns the state of a `tf.data` iterator, variant[n], or None if Python takes part in it.
+
+    Python that `is_lookup` has no state of its own.
+    """
     resource = iterator._iterator_resource
     refuse, ignore = 2, 1
     try:
         return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=refuse)
     except tf.errors.FailedPreconditionError as error:
-        # Random operations are made anew with each iterator and need no state; Python functions have one
-        # that cannot be seen.
-        if "PyFunc" in str(error) and not known_python:
+        # Random operations are made anew with each iterator and need no state; that of a Python function
+        # cannot be seen.
+        if "PyFunc" in str(error) and not is_lookup:
             return None
     except tf.errors.OpError:
         return None
@@ -407,8 +405,8 @@ def make_feed(
 ) -> Feed:
     """Returns what the training draws its batches from."""
     if isinstance(data, Arrays):
-        known = data.dense and not (data.shuffle and row_shuffling() == "counted")
-        if known and hold_in_memory(sum(map(copied_bytes, keras.tree.flatten(data.inputs)))):
+        has_orders = data.dense and not (data.shuffle and row_shuffling() == "counted")
+        if has_orders and hold_in_memory(sum(map(copied_bytes, keras.tree.flatten(data.inputs)))):
             return ArrayFeed(data, preprocess)
         data = data.pipeline
     return IteratorFeed(data, preprocess)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from overlap_train._data.pipeline import function_nodes, stages_of
+from overlap_train._data.pipeline import function_nodes, is_unseeded, stages_of
 from overlap_train._data.pipeline_parts import looked_up_once
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._support.arguments import is_count
@@ -56,9 +56,9 @@ NotesState = Callable[[Any], SourceState]
 
 
 def state_at(iterator: Any, count: int, note: NotesState) -> dict[str, Any] | None:
-    """Returns the state of a source whose iterator has given `count` elements, for `begun_at`.
+    """Returns the state of a source whose iterator has yielded `count` elements, for `begun_at`.
 
-    None if the iterator has drawn others ahead, or has a state that no checkpoint can hold.
+    None if the iterator has prefetched others, or has a state that no checkpoint can hold.
     """
     if iterator is None or iterator.count != count:
         return None
@@ -69,29 +69,28 @@ def state_at(iterator: Any, count: int, note: NotesState) -> dict[str, Any] | No
 
 
 def begun_at(source: Any, count: int, state: Mapping[str, Any], note: NotesState) -> Any:
-    """Makes a source begin its next pass where another process stood.
+    """Makes a source begin its next pass where another process stood, and returns the iterator of that pass.
 
-    Returns the iterator of that pass, or None if the source does not take the state: its elements have to be
-    drawn.
+    Returns None if the source does not accept the state, so that its elements have to be drawn.
     """
     seeds = note(None)
     try:
-        begun = source.begin_at(count, seeds.told(state))
+        iterator = source.begin_at(count, seeds.told(state))
     except (AttributeError, LookupError, TypeError, ValueError):
         return None
     seeds.put_back(state)
-    return begun
+    return iterator
 
 
 class PipelineVariables:
-    """Their values, by the number of the pass that began with them. Belongs to the training thread."""
+    """The values of variables, by the number of the pass that began with them. For the training thread."""
 
     def __init__(self, variables: Sequence[CapturedVariable]) -> None:
         self._variables = variables
         self._values: dict[int, list[tf.Tensor]] = {}
 
     def note(self, number: int) -> None:
-        """Takes the values for a pass that is being made."""
+        """Records the values for a pass that is being made."""
         self._values[number] = [
             tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
             for variable in self._variables
@@ -101,14 +100,14 @@ class PipelineVariables:
         """Returns the values of a pass, for a checkpoint."""
         return [np.array(value.numpy()) for value in self._values[number]]
 
-    def take(self, number: int, stored: Any) -> None:
-        """Takes what another process has noted of a pass."""
-        self.check(stored)
-        self._values[number] = [tf.constant(array) for array in stored]
+    def take(self, number: int, arrays: Any) -> None:
+        """Takes the values of a pass in another process."""
+        self.check(arrays)
+        self._values[number] = [tf.constant(array) for array in arrays]
 
-    def check(self, stored: Any) -> None:
-        """Makes sure that values may be these variables'."""
-        arrays = stored if isinstance(stored, list) else []
+    def check(self, arrays: Any) -> None:
+        """Raises a ValueError unless these are values of the variables."""
+        arrays = arrays if isinstance(arrays, list) else []
         if len(arrays) != len(self._variables) or not all(map(_fits, self._variables, arrays)):
             raise ValueError("the variables of its pipeline are invalid")
 
@@ -121,11 +120,11 @@ class PipelineVariables:
 
     def forget(self, number: int) -> None:
         """Lets go of the values that only a rollback to before a pass would need."""
-        self._values = {each: values for each, values in self._values.items() if each >= number}
+        self._values = {n: values for n, values in self._values.items() if n >= number}
 
 
 def _fits(variable: CapturedVariable, array: Any) -> bool:
-    """Whether a variable can have such a value; a shape that it leaves open is that of any."""
+    """Whether a variable, whose shape may be open, can have a value."""
     if not isinstance(array, np.ndarray) or array.dtype != variable.dtype.as_numpy_dtype:
         return False
     return bool(variable.shape.is_compatible_with(array.shape))
@@ -138,29 +137,26 @@ _IGNORE = 1  # that random operations begin anew with each iterator
 
 @looked_up_once
 def unseeded_draws(dataset: Any) -> list[str]:
-    """Returns in words what of a pipeline draws at random without a seed; of other data than that nothing."""
-    found = []
+    """Returns in words the operations of a pipeline that draw without a seed; of other data none."""
+    draws = []
     for stage in stages_of(dataset):
         if _seeds_of(stage) == (0, 0):
             if not hasattr(stage, "_reshuffle_each_iteration"):
-                found.append("Dataset.random")
+                draws.append("Dataset.random")
             else:
-                found.append(_A_SHUFFLE if stage._reshuffle_each_iteration else f"{_A_SHUFFLE} once")
-        for node in function_nodes(stage):
-            if "seed2" in node.attr and not (node.attr["seed"].i or node.attr["seed2"].i):
-                found.append(node.op)
-    return found
+                draws.append(_A_SHUFFLE if stage._reshuffle_each_iteration else f"{_A_SHUFFLE} once")
+        draws += [node.op for node in function_nodes(stage) if is_unseeded(node)]
+    return draws
 
 
 @looked_up_once
 def seeds_of(dataset: Any) -> list[tuple[int, int]]:
-    """Returns the seeds that were given to the shuffles of a pipeline; other data has none."""
-    found = map(_seeds_of, stages_of(dataset))
-    return [seeds for seeds in found if seeds is not None and seeds != (0, 0)]
+    """Returns the seeds that were passed to the shuffles of a pipeline; other data has none."""
+    return [seeds for stage in stages_of(dataset) if (seeds := _seeds_of(stage)) not in (None, (0, 0))]
 
 
 def _seeds_of(stage: tf.data.Dataset) -> tuple[int, int] | None:
-    """Returns the seeds of a stage that shuffles, or draws otherwise; both are 0 where there is none."""
+    """Returns the seeds of a stage that shuffles or draws, both 0 if it has none; None for other stages."""
     seeds = getattr(stage, "_seed", None), getattr(stage, "_seed2", None)
     if not all(isinstance(seed, tf.Tensor) for seed in seeds):
         return None
@@ -187,7 +183,10 @@ class PassSeeds:
         if set(unseeded_draws(dataset)) != {_A_SHUFFLE}:
             return None
         try:
-            seeds = cls(dataset, _states_of(iter(dataset)) if states is None else states)
+            if states is None:
+                resource = iter(dataset)._iterator_resource
+                states = tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=_IGNORE)
+            seeds = cls(dataset, states)
             seeds.iterator(0)
         except (ValueError, LookupError, tf.errors.OpError):
             return None
@@ -200,15 +199,15 @@ class PassSeeds:
 
     @staticmethod
     def check(seed: Any) -> None:
-        """Makes sure that a value of a file is a seed."""
+        """Raises a ValueError unless a value of a file is a seed."""
         if not is_count(seed, _LARGEST_SEED):
             raise ValueError("it does not say from which seed its shuffles draw")
 
     def iterator(self, number: int) -> Any:
         """Returns the iterator of a pass."""
-        drawn = np.random.default_rng([self.seed, number]).integers(1, 1 << 62, (len(self._shuffles), 2))
-        for part, seeds in zip(self._shuffles, drawn, strict=True):
-            # The last tells how far the dataset's own seeds go on, for other iterators than this one.
+        numbers = np.random.default_rng([self.seed, number]).integers(1, 1 << 62, (len(self._shuffles), 2))
+        for part, seeds in zip(self._shuffles, numbers, strict=True):
+            # The last value advances the dataset's own seeds, for iterators other than this one.
             values = {b"seed": seeds[0], b"seed2": seeds[1], b"epoch_num_random_samples": number << 20}
             for name, value in values.items():
                 part.tensors[_names(part).index(name)].int64_val[:] = [int(value)]
@@ -221,13 +220,6 @@ class PassSeeds:
                 serialized=tf.io.parse_tensor(states.SerializeToString(), tf.variant),
             )
         return iterator
-
-
-def _states_of(iterator: Any) -> tf.Tensor:
-    """Returns the state of an iterator, variant[n]: a part for each stage and for each slot of a shuffle."""
-    return tf.raw_ops.SerializeIterator(
-        resource_handle=iterator._iterator_resource, external_state_policy=_IGNORE
-    )
 
 
 def _parts(states: tf.Tensor) -> Iterator[tensor_pb2.VariantTensorDataProto]:

@@ -1,9 +1,8 @@
 """What the operations of a `tf.data` pipeline tell about another pass over it, and how it is run.
 
 Read from the pipeline's Python objects, without running or copying any data. TensorFlow has no public way
-to ask; `tests/data/test_pipeline.py` fails where the private names used here move. Keras lets TensorFlow put
-a stage behind a pipeline that fetches ahead. Where that can be seen in the next pass, a pipeline is asked for
-as much here.
+to ask; `tests/data/test_pipeline.py` fails where the private names used here move. With Keras, TensorFlow
+appends a stage that prefetches. Where the next pass would show it, a pipeline is run the same way here.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ __all__ = [
     "function_nodes",
     "is_asked_for_its_end",
     "is_repeatable",
+    "is_unseeded",
     "keeps_more_than_variables",
     "keeps_state",
     "looks_up_rows",
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 
-# Stages that make their inputs' iterators when their own is made. Any other stage may do so when the first
+# Stages that make their inputs' iterators along with their own. Any other stage may do so when the first
 # element is drawn, as `shuffle` and `repeat` do, or may keep elements of an earlier pass, as `cache` does.
 _EAGER = (
     "_BatchDataset",
@@ -84,9 +84,9 @@ _KEEPING_NOTHING = (
     "_UnbatchDataset",
 )
 
-_MOST_WRITTEN_OUT_BYTES = 4 << 20
+_MOST_SERIALIZED_BYTES = 4 << 20
 
-UNKNOWN = 0  # where the `id` of a tensor would be
+UNKNOWN = 0  # in place of the `id` of a tensor
 
 _DRAWING_OPS = ("Multinomial", "Parameterized", "Random", "SampleDistorted", "Truncated")
 
@@ -108,17 +108,17 @@ _WRITING_OPS = (
 @looked_up_once
 def reorders(dataset: Any) -> bool:
     """Whether another pass may bring the elements in another order, as a reshuffling `shuffle` does."""
-    return any(_is_reordering(stage) for stage in stages_of(dataset))
+    return any(map(_is_reordering, stages_of(dataset)))
 
 
 def shuffles_of(data: Any) -> frozenset[int]:
-    """Returns what tells the stages that draw a new order for each iterator; they live as long as `data`.
+    """Returns the ids of the stages that draw a new order for each iterator; they live as long as `data`.
 
-    Pipelines made from one of them draw from the same seeds in turn. Sources of functions that are not
-    found count as one, `UNKNOWN`. Other data than a dataset has none.
+    Pipelines made from one of them draw from the same seeds in turn. All unknown sources of functions count
+    as one, `UNKNOWN`. Data other than a dataset has none.
     """
     unknown = {UNKNOWN} if hides_a_source(data) else set()
-    return frozenset(unknown.union(id(each._variant_tensor) for each in stages_of(data) if reorders(each)))
+    return frozenset(unknown.union(id(stage._variant_tensor) for stage in stages_of(data) if reorders(stage)))
 
 
 def cache_files(data: Any) -> frozenset[str]:
@@ -126,14 +126,9 @@ def cache_files(data: Any) -> frozenset[str]:
 
     The first pass over such a pipeline writes the file; until it has ended no other pass may begin.
     """
-    files = [getattr(stage, "_filename", None) for stage in stages_of(data) if is_cache(stage)]
+    files = [getattr(cache, "_filename", None) for cache in _caches_of(data)]
     names = (bytes(file.numpy()).decode() for file in files if isinstance(file, tf.Tensor))
-    return frozenset(name for name in names if name)  # that in memory has the empty name
-
-
-def is_cache(stage: tf.data.Dataset) -> bool:
-    """Whether a stage caches elements, in memory or in a file."""
-    return type(stage).__name__ == "CacheDataset"
+    return frozenset(name for name in names if name)  # a cache in memory has the empty name
 
 
 def is_repeatable(dataset: tf.data.Dataset) -> bool:
@@ -142,10 +137,9 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
     False for datasets with random operations or Python functions in them, that reshuffle, and that read what
     code may set.
     """
-    nodes = (node for stage in stages_of(dataset) for node in function_nodes(stage))
-    if reorders(dataset) or read_by(dataset) or any(node.op.startswith("RandomDataset") for node in nodes):
+    if reorders(dataset) or read_by(dataset) or _has_operation(dataset, "RandomDataset"):
         return False
-    captured = (each for stage in stages_of(dataset) for each in captured_datasets(stage))
+    captured = (source for stage in stages_of(dataset) for source in captured_datasets(stage))
     return all(map(_keeps_nothing_outside, [dataset, *captured]))
 
 
@@ -153,9 +147,9 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
 def _keeps_nothing_outside(dataset: tf.data.Dataset) -> bool:
     """Whether TensorFlow finds no state outside a dataset: no seeds, and nothing of Python's.
 
-    To find out it writes out the whole dataset; of one that embeds much its operations have to tell.
+    TensorFlow serializes the whole dataset to find out. One that embeds much data is judged by its stages.
     """
-    if sum(map(_embedded_bytes, stages_of(dataset))) > _MOST_WRITTEN_OUT_BYTES:
+    if sum(map(_embedded_bytes, stages_of(dataset))) > _MOST_SERIALIZED_BYTES:
         return all(map(_is_known_to_keep_nothing, stages_of(dataset)))
     refuse = 2
     try:
@@ -183,9 +177,9 @@ def _is_known_to_keep_nothing(stage: tf.data.Dataset) -> bool:
 def draws_lazily(dataset: Any) -> bool:
     """Whether some shuffle draws its seeds later than when an iterator is made.
 
-    Then making an iterator again is not enough to draw the same seeds again: of two shuffles in a row, for
-    a shuffle that is repeated and for one that is cached. A shuffle that is repeated without end is made with
-    the only iterator that there will be.
+    Then making an iterator again does not draw the same seeds again: of two shuffles in a row, of a shuffle
+    that is repeated, and of one that is cached. A shuffle that is repeated without end draws with the only
+    iterator that there will be.
     """
     endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     eager = (*_EAGER, "_RepeatDataset") if endless else _EAGER
@@ -196,7 +190,7 @@ def draws_lazily(dataset: Any) -> bool:
             return True
         if not _is_reordering(stage) and type(stage).__name__ in eager:
             left += stage._inputs()
-        elif any(reorders(source) for source in stage._inputs()):
+        elif any(map(reorders, stage._inputs())):
             return True
     return False
 
@@ -207,40 +201,37 @@ def keeps_state(dataset: Any) -> bool:
 
     That is how `tf.random.Generator` and Keras's random layers draw in `Dataset.map`.
     """
-    if hides_a_source(dataset):
-        return True
-    return any(op.startswith(_WRITING_OPS) for stage in stages_of(dataset) for op in _function_ops(stage))
+    return hides_a_source(dataset) or _has_operation(dataset, *_WRITING_OPS)
 
 
 @looked_up_once
 def keeps_more_than_variables(dataset: Any) -> bool:
-    """Whether a function of the pipeline writes to what no variable holds that it has captured: a table.
+    """Whether a function of the pipeline writes to something other than the variables that it captured.
 
-    Drawing from an iterator or a queue counts as writing.
+    That is a table, an iterator or a queue: drawing from the last two counts as writing.
     """
     if hides_a_source(dataset):
         return True
-    for function in (function for stage in stages_of(dataset) for function in stage._functions()):
-        concrete = function.function
-        writing = {node.op for node in nodes_of(concrete) if node.op.startswith(_WRITING_OPS)}
-        written = any(variable.written for variable in captured_variables(concrete))
-        if any(op.startswith("LookupTable") for op in writing) or (writing and not written):
+    for function in _functions_of(dataset):
+        writes = {node.op for node in nodes_of(function) if node.op.startswith(_WRITING_OPS)}
+        if any(op.startswith("LookupTable") for op in writes):
+            return True
+        if writes and not any(variable.written for variable in captured_variables(function)):
             return True
     return False
 
 
 @looked_up_once
 def hides_a_source(dataset: Any) -> bool:
-    """Whether a function of the pipeline draws from what is not known; see `hides_sources`."""
+    """Whether a function of the pipeline draws from an unknown source; see `hides_sources`."""
     return any(map(hides_sources, stages_of(dataset)))
 
 
 @looked_up_once
 def caches_draws(dataset: Any) -> bool:
     """Whether a cache holds what has been drawn below it: made again, it would hold other draws."""
-    sources = [source for each in stages_of(dataset) if is_cache(each) for source in each._inputs()]
-    drawing = (op for source in sources for stage in stages_of(source) for op in _function_ops(stage))
-    return any(map(keeps_state, sources)) or any(op.startswith(_DRAWING_OPS) for op in drawing)
+    sources = [source for cache in _caches_of(dataset) for source in cache._inputs()]
+    return any(keeps_state(source) or _has_operation(source, *_DRAWING_OPS) for source in sources)
 
 
 @looked_up_once
@@ -249,9 +240,13 @@ def draws_orders(dataset: Any) -> bool:
 
     So does the shuffle of Hugging Face's `to_tf_dataset` unless TensorFlow has a global seed.
     """
-    scans = [stage for stage in stages_of(dataset) if type(stage).__name__ == "_ScanDataset"]
-    draws = [node for scan in scans for node in function_nodes(scan) if "seed2" in node.attr]
-    return any(node.attr["seed"].i == 0 and node.attr["seed2"].i == 0 for node in draws)
+    scans = (stage for stage in stages_of(dataset) if type(stage).__name__ == "_ScanDataset")
+    return any(map(is_unseeded, (node for scan in scans for node in function_nodes(scan))))
+
+
+def is_unseeded(node: Any) -> bool:
+    """Whether an operation draws at random without a seed."""
+    return "seed2" in node.attr and not (node.attr["seed"].i or node.attr["seed2"].i)
 
 
 @looked_up_once
@@ -274,36 +269,32 @@ def python_draws_at_pass(dataset: Any) -> bool:
     """Whether the Python in a pipeline depends on nothing but global seeds as a pass begins."""
     functions = python_functions(dataset)
     alike = all(is_lookup(function) or makes_passes_alike(function) for function in functions)
-    kept = reorders(dataset) or keeps_state(dataset) or draws_orders(dataset) or bool(read_by(dataset))
-    return bool(functions) and alike and not kept
+    depends = reorders(dataset) or keeps_state(dataset) or draws_orders(dataset) or bool(read_by(dataset))
+    return bool(functions) and alike and not depends
 
 
 @looked_up_once
 def captured_by(dataset: Any) -> list[CapturedVariable]:
     """Returns the variables that the functions of a pipeline read or write, each once."""
-    found = {
-        id(variable.handle): variable
-        for stage in stages_of(dataset)
-        for function in stage._functions()
-        for variable in captured_variables(function.function)
-    }
-    return list(found.values())
+    variables = (each for function in _functions_of(dataset) for each in captured_variables(function))
+    return list({id(variable.handle): variable for variable in variables}.values())
 
 
 @looked_up_once
 def read_by(dataset: Any) -> list[str]:
     """Returns the names of what a pass reads and code may set: variables, then others."""
-    functions = [function.function for stage in stages_of(dataset) for function in stage._functions()]
-    tables = ["a lookup table" for function in functions if find_tables(function)]
+    tables = ["a lookup table"] if any(map(find_tables, _functions_of(dataset))) else []
     hidden = ["an iterator, a queue or a dataset that is not found"] if hides_a_source(dataset) else []
-    return [*(variable.name for variable in captured_by(dataset)), *tables[:1], *hidden]
+    return [*(variable.name for variable in captured_by(dataset)), *tables, *hidden]
 
 
 def python_functions(dataset: Any) -> list[Any]:
     """Returns the functions that a pipeline calls in Python; None for each that cannot be found."""
-    nodes = [node for stage in stages_of(dataset) for node in function_nodes(stage) if "PyFunc" in node.op]
-    found = [python_function(node.attr["token"].s) for node in nodes]
-    return [*found, None] if hides_a_source(dataset) else found
+    nodes = (
+        node for function in _functions_of(dataset) for node in nodes_of(function) if "PyFunc" in node.op
+    )
+    functions = [python_function(node.attr["token"].s) for node in nodes]
+    return [*functions, None] if hides_a_source(dataset) else functions
 
 
 def _is_reordering(stage: tf.data.Dataset) -> bool:
@@ -311,13 +302,18 @@ def _is_reordering(stage: tf.data.Dataset) -> bool:
 
 
 def stages_of(dataset: Any) -> Iterator[tf.data.Dataset]:
-    """Yields a dataset and all that it is made from, with what its functions have captured."""
+    """Yields a dataset and all that it is made from, including what its functions have captured."""
     return own_stages(dataset, lambda stage: [*stage._inputs(), *captured_datasets(stage)])
 
 
-def _function_ops(stage: tf.data.Dataset) -> set[str]:
-    """Returns the types of all operations in the functions of one stage and in those that they call."""
-    return {node.op for node in function_nodes(stage)}
+def _caches_of(dataset: Any) -> list[tf.data.Dataset]:
+    """Returns the stages that cache elements, in memory or in a file."""
+    return [stage for stage in stages_of(dataset) if type(stage).__name__ == "CacheDataset"]
+
+
+def _functions_of(dataset: Any) -> Iterator[Any]:
+    """Yields the traced functions of all stages."""
+    return (function.function for stage in stages_of(dataset) for function in stage._functions())
 
 
 def function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
@@ -326,10 +322,20 @@ def function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
         yield from nodes_of(function.function)
 
 
-def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:
-    """Returns what a training or a validation runs of a user's pipeline: prepared, without autotune.
+@looked_up_once
+def _operations(dataset: Any) -> frozenset[str]:
+    """Returns the types of all operations in the functions of a pipeline."""
+    return frozenset(node.op for function in _functions_of(dataset) for node in nodes_of(function))
 
-    Other data comes back as it is, unless a function is to prepare it.
+
+def _has_operation(dataset: Any, *prefixes: str) -> bool:
+    return any(op.startswith(prefixes) for op in _operations(dataset))
+
+
+def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:
+    """Returns the user's pipeline as a training or a validation runs it: prepared, without autotune.
+
+    Other data comes back as it is, unless it is to be prepared by `preprocess`.
     """
     if preprocess is not None:
         dataset = dataset.map(lambda *batch: prepare(preprocess, batch if len(batch) > 1 else batch[0]))
@@ -340,10 +346,10 @@ def prepared_batches(dataset: Any, preprocess: Preprocess | None) -> Any:
 
 @looked_up_once
 def _is_begun_ahead(dataset: tf.data.Dataset) -> bool:
-    """Whether Keras has the next pass begun when the last batch of one has been drawn, and that can be seen.
+    """Whether Keras begins the next pass when it has drawn a pass's last batch, and later draws show it.
 
-    Behind the last batch of a repeated shuffle TensorFlow's prefetching draws the next order, so
-    that another pipeline with the same seeds gets the one after.
+    Behind the last batch of a repeated shuffle TensorFlow's prefetching draws the next order, so that another
+    pipeline with the same seeds gets the one after.
     """
     repeats = (stage for stage in stages_of(dataset) if type(stage).__name__ == "_RepeatDataset")
     return _is_prefetched(dataset) and not _runs_ahead(dataset) and any(map(reorders, repeats))
@@ -351,21 +357,21 @@ def _is_begun_ahead(dataset: tf.data.Dataset) -> bool:
 
 @looked_up_once
 def is_asked_for_its_end(dataset: Any) -> bool:
-    """Whether Keras has the end of a pass drawn, too, whose length it knows, and that can be seen.
+    """Whether Keras draws the end of a pass whose length it knows, too, and later passes show it.
 
-    By prefetching: thereby a cache that does not know its length, or is written to a file, learns that it
-    holds all. How far that gets before Keras lets go of an iterator is a matter of time; almost always it
-    does.
+    It does so by prefetching. A cache of unknown length, or one that is written to a file, learns in this way
+    that it is complete. Prefetching almost always gets there before Keras lets go of the iterator.
     """
     if not isinstance(dataset, tf.data.Dataset):
         return False
-    caches = [stage for stage in stages_of(dataset) if is_cache(stage)]
-    waits = cache_files(dataset) or any(each.cardinality() == tf.data.UNKNOWN_CARDINALITY for each in caches)
-    return bool(waits) and (_is_prefetched(dataset) or _runs_ahead(dataset))
+    of_unknown_length = (c.cardinality() == tf.data.UNKNOWN_CARDINALITY for c in _caches_of(dataset))
+    if not (cache_files(dataset) or any(of_unknown_length)):
+        return False
+    return _is_prefetched(dataset) or _runs_ahead(dataset)
 
 
 def _is_prefetched(dataset: tf.data.Dataset) -> bool:
-    """Whether TensorFlow has a pipeline prefetch: unless it is told not to."""
+    """Whether TensorFlow adds prefetching to a pipeline: unless its options forbid it."""
     options = dataset.options()
     return options.autotune.enabled is None and (
         options.experimental_optimization.inject_prefetch is not False

@@ -1,9 +1,9 @@
-"""What a `tf.data` pipeline is made of, and what has been found out about it.
+"""The parts of a `tf.data` pipeline, and a cache of facts about it.
 
-Its stages, the datasets that its functions have captured, and the Python that Hugging Face's
-`Dataset.to_tf_dataset` puts into it. A pipeline never changes, and to walk through its functions takes
-milliseconds: a `fit` in a loop looks once. Nothing that is kept here may hold the pipeline: its arrays are to
-go when the user lets go of it.
+Its parts are its stages, the datasets that its functions have captured, and the Python that Hugging Face's
+`Dataset.to_tf_dataset` puts into it. A pipeline never changes, and walking through its functions takes
+milliseconds, so a `fit` in a loop does it once. No cached fact may hold the pipeline: its arrays are to be
+freed when the user drops it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _LOCK = threading.Lock()
 
 
 def looked_up_once(find: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Decorates a function that finds something out about a pipeline, which does not hold the pipeline."""
+    """Caches what a function returns of a pipeline, which must not hold the pipeline."""
 
     @functools.wraps(find)
-    def found(dataset: Any) -> T:
+    def look_up(dataset: Any) -> T:
         facts = _facts_of(dataset)
         if facts is None:
             return find(dataset)
@@ -55,13 +55,13 @@ def looked_up_once(find: Callable[[Any], T]) -> Callable[[Any], T]:
         fact: T = facts[find.__name__]
         return fact
 
-    return found
+    return look_up
 
 
 def without_autotune(dataset: Any) -> Any:
     """Returns a pipeline with the autotune thread off, unless the user set it; other data as it is.
 
-    Tearing an iterator down can wait for that thread's next period, up to seconds:
+    Ending an iterator can wait for that thread's next period, up to seconds:
     docs/results/2026-11-24-epochs.md.
     """
     if not isinstance(dataset, tf.data.Dataset) or _sets_autotune(dataset):
@@ -78,7 +78,7 @@ def _sets_autotune(dataset: tf.data.Dataset) -> bool:
 
 @looked_up_once
 def _untuned(dataset: tf.data.Dataset) -> Any:
-    """Returns the pipeline without autotune, which does not hold the one that it was made from."""
+    """Returns the pipeline without autotune; it does not hold the one that it was made from."""
     options = tf.data.Options()
     options.autotune.enabled = False
     untuned = dataset.with_options(options)
@@ -87,7 +87,7 @@ def _untuned(dataset: tf.data.Dataset) -> Any:
 
 
 def _facts_of(dataset: Any) -> dict[str, Any] | None:
-    """Returns what is kept of a pipeline; it is the same one without autotune. None for any other data."""
+    """Returns the cached facts of a pipeline, with autotune or without; None for any other data."""
     if not isinstance(dataset, tf.data.Dataset):
         return None
     source = getattr(dataset, "_input_dataset", None)
@@ -98,8 +98,8 @@ def _facts_of(dataset: Any) -> dict[str, Any] | None:
         return _FACTS.setdefault(dataset, {})
 
 
-# Operations that TensorFlow calls stateful, which are looked at elsewhere or begin anew with each iterator.
-_SEEN = re.compile(
+# Operations that TensorFlow calls stateful, but that are handled elsewhere or start over with each iterator.
+_HARMLESS = re.compile(
     r"(?!.*(Queue|Iterator|Barrier|Accumulator))"
     r"(Random.*|Multinomial|.*TruncatedNormal|Skipgram|SampleDistorted.*|.*CandidateSampler|StatelessRandomGetAlg"
     r"|(Eager)?PyFunc|Print.*|StringFormat|LookupTable.*|InitializeTable.*|.*HashTable.*|Write.*Summary"
@@ -111,11 +111,11 @@ def own_stages(
     dataset: Any, sources: Callable[[Any], Iterable[Any]] = lambda stage: stage._inputs()
 ) -> Iterator[tf.data.Dataset]:
     """Yields a dataset and all that it is made from, without what functions have captured."""
-    left, seen = [dataset], set()
+    left, visits = [dataset], set()
     while left:
         stage = left.pop()
-        if isinstance(stage, tf.data.Dataset) and id(stage) not in seen:
-            seen.add(id(stage))
+        if isinstance(stage, tf.data.Dataset) and id(stage) not in visits:
+            visits.add(id(stage))
             yield stage
             left += sources(stage)
 
@@ -125,25 +125,24 @@ def rows_of_batches(dataset: Any) -> int | None:
     while isinstance(dataset, tf.data.Dataset):
         size, sources = getattr(dataset, "_batch_size", None), dataset._inputs()
         if size is not None:
-            rows = int(sources[0].cardinality())  # negative where it has no end, or none that is known
+            rows = int(sources[0].cardinality())  # negative if infinite or unknown
             return min(int(size), rows) if rows > 0 else int(size)
         dataset = sources[0] if len(sources) == 1 else None
     return None
 
 
 def captured_datasets(stage: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """Returns the datasets that the functions of one stage have captured, as far as they are found."""
+    """Returns the datasets that the functions of one stage have captured, as far as Python can reach them."""
     return [dataset for dataset in _captured(stage) if dataset is not None]
 
 
 def hides_sources(stage: tf.data.Dataset) -> bool:
-    """Whether the functions of one stage draw from what is not known.
+    """Whether the functions of one stage draw from an unknown source.
 
-    That is a dataset which is not found, an iterator, a queue, a file that is written, the clock.
+    That is a dataset that Python cannot reach, an iterator, a queue, a file that is written, the clock.
     """
-    return None in _captured(stage) or any(
-        _is_hidden(node.op) for function in stage._functions() for node in nodes_of(function.function)
-    )
+    nodes = (node for function in stage._functions() for node in nodes_of(function.function))
+    return None in _captured(stage) or not all(is_kept(n.op) or _HARMLESS.fullmatch(n.op) for n in nodes)
 
 
 def nodes_of(concrete: Any) -> Iterator[Any]:
@@ -154,23 +153,19 @@ def nodes_of(concrete: Any) -> Iterator[Any]:
         yield from inner.node_def
 
 
-def _is_hidden(operation: str) -> bool:
-    return not is_kept(operation) and _SEEN.fullmatch(operation) is None
-
-
 def _captured(stage: tf.data.Dataset) -> list[tf.data.Dataset | None]:
-    """Returns what each tensor of a dataset is that a function of a stage has captured; None is not found."""
-    found: list[tf.data.Dataset | None] = []
+    """Returns the datasets that the functions of a stage have captured; None for each out of reach."""
+    datasets: list[tf.data.Dataset | None] = []
     for function in stage._functions():
         tensors = [tensor for tensor in function.function.captured_inputs if tensor.dtype == tf.variant]
         if tensors:
-            known = _within_reach(getattr(function, "_func", None))
-            found += [known.get(id(tensor)) for tensor in tensors]
-    return found
+            by_tensor = _within_reach(getattr(function, "_func", None))
+            datasets += [by_tensor.get(id(tensor)) for tensor in tensors]
+    return datasets
 
 
 def _within_reach(function: Any) -> dict[int, tf.data.Dataset]:
-    """Returns the datasets that a function's Python can get hold of and their stages, by their tensors."""
+    """Returns the datasets that a function's Python can reach and their stages, by their tensors."""
     try:
         datasets = reached([function], tf.data.Dataset)
     except Unclear:
@@ -196,7 +191,7 @@ def is_lookup(function: Any) -> bool:
 
 
 def makes_passes_alike(function: Any) -> bool:
-    """Whether a function is that of a generator which processes of Hugging Face's feed."""
+    """Whether a function belongs to a generator that is fed by processes of Hugging Face's."""
     source: Any = getattr(_state_of(function), "_generator", None)
     if _name(type(source)) != (_MODULE, "NumpyMultiprocessingGenerator"):
         return False
@@ -204,7 +199,7 @@ def makes_passes_alike(function: Any) -> bool:
 
 
 def _state_of(function: Any) -> Any:
-    """Returns what one of the functions of `tf.data.Dataset.from_generator` works on."""
+    """Returns the state of the generator of which `Dataset.from_generator` made a function."""
     if inspect.ismethod(function):
         return function.__self__
     try:
@@ -214,10 +209,10 @@ def _state_of(function: Any) -> Any:
 
 
 def _is_plain(dataset: Any, collate: Any) -> bool:
-    named = collate if inspect.isfunction(collate) else type(collate)
+    collator = collate if inspect.isfunction(collate) else type(collate)
     plain = hugging_face_kind(dataset) == "Dataset" and dataset.format["type"] != "custom"
-    return plain and _name(named) in _COLLATORS
+    return plain and _name(collator) in _COLLATORS
 
 
-def _name(named: Any) -> tuple[str, str]:
-    return getattr(named, "__module__", ""), getattr(named, "__name__", "")
+def _name(definition: Any) -> tuple[str, str]:
+    return getattr(definition, "__module__", ""), getattr(definition, "__name__", "")

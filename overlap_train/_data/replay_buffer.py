@@ -1,9 +1,8 @@
 """A: batches of data that cannot be drawn again, kept as far back as the training may go.
 
-Each batch that the loop draws leaves a reference to its tensors in a queue, or a copy where they may lie in
-memory of the user's arrays, which their owner may fill anew. After a rollback these
-come first; then the iterators that have been made go on where they stand, with what they have fetched ahead.
-Belongs to the training thread.
+Each batch that the loop draws is also put into a queue: by reference, or as a copy where its tensors may
+share memory with arrays that the user fills again. After a rollback these batches come first; then the
+iterators go on where they stand, with what they have prefetched. Belongs to the training thread.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ __all__ = ["ReplayBuffer", "ReplayPass"]
 
 _UNBOUNDED = 2**31 - 1
 _DRAWING = "IteratorGetNext"  # TensorFlow's operation, which it names in an error that comes through it
-_STRING_BYTES = 16  # of a string tensor's element, what it points to apart
+_STRING_BYTES = 16  # of a string tensor's element, apart from its text
 
 
 class ReplayPass:
-    """One pass: what is replayed of it, and what goes on behind that."""
+    """One pass: its batches that are replayed, and the iterator that follows them."""
 
     def __init__(self, number: int, left: int, replay: Any, live: Any, error: Exception | None) -> None:
         self.number, self.left, self.error = number, left, error
@@ -31,7 +30,7 @@ class ReplayPass:
 
     @property
     def iterator(self) -> Any:
-        """What the next batch is drawn from."""
+        """The iterator that yields the next batch; raises the error at which the data ended."""
         if self.left:
             return self._replay
         if self.error is not None:
@@ -46,76 +45,75 @@ class ReplayBuffer:
         self.limit_bytes = limit_bytes
         self._spec = dataset.element_spec
         with tf.device("CPU:0"):
-            self._drawn = tf.queue.FIFOQueue(_UNBOUNDED, [tf.variant, tf.int64], [[], []])
-            self._ahead = tf.queue.FIFOQueue(_UNBOUNDED, [tf.variant], [[]])
+            self._past = tf.queue.FIFOQueue(_UNBOUNDED, [tf.variant, tf.int64], [[], []])
+            self._future = tf.queue.FIFOQueue(_UNBOUNDED, [tf.variant], [[]])
             self._size_bytes = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._dataset = self._recorded(dataset, copies=copies)
         self._live: dict[int, Any] = {}
         self._errors: dict[int, Exception] = {}
-        self._drawn_places: deque[tuple[int, int]] = deque()
-        self._ahead_places: deque[tuple[int, int]] = deque()
+        self._past_places: deque[tuple[int, int]] = deque()
+        self._future_places: deque[tuple[int, int]] = deque()
 
     @property
     def size_bytes(self) -> int:
-        """Of the batches that have been drawn and are kept."""
+        """Bytes of the drawn batches that are kept."""
         return int(self._size_bytes)
 
     def open(self, number: int) -> ReplayPass:
         """Returns a pass: the next one, or one that is made again."""
         if number not in self._live:
             self._live[number] = iter(self._dataset)
-        left = sum(place[0] == number for place in self._ahead_places)
+        left = sum(pass_number == number for pass_number, _ in self._future_places)
         replay = self._replay(left) if left else None
         return ReplayPass(number, left, replay, self._live[number], self._errors.get(number))
 
-    def used(self, kept: ReplayPass, first: int, steps: int) -> None:
-        """Takes note of batches that have been drawn."""
-        self._drawn_places.extend((kept.number, first + i) for i in range(steps))
-        replayed = min(kept.left, steps)
-        kept.left -= replayed
-        for _ in range(replayed):
-            self._ahead_places.popleft()
+    def used(self, batches: ReplayPass, first: int, steps: int) -> None:
+        """Records batches that have been drawn, from number `first` of a pass on."""
+        self._past_places.extend((batches.number, first + i) for i in range(steps))
+        replays = min(batches.left, steps)
+        batches.left -= replays
+        for _ in range(replays):
+            self._future_places.popleft()
 
-    def failed(self, kept: ReplayPass, first: int, error: Exception) -> None:
-        """Takes note of what a call had drawn before it raised."""
-        self.used(kept, first, int(self._drawn.size()) - len(self._drawn_places))
+    def failed(self, batches: ReplayPass, first: int, error: Exception) -> None:
+        """Records what a call had drawn before it raised."""
+        self.used(batches, first, int(self._past.size()) - len(self._past_places))
         if _DRAWING in str(error):
-            kept.error = self._errors[kept.number] = error
+            batches.error = self._errors[batches.number] = error
 
-    def most_steps(self, kept: ReplayPass) -> int:
+    def most_steps(self, batches: ReplayPass) -> int:
         """Returns how many batches the next call may draw, at least one."""
         left = self.limit_bytes
-        count = len(self._drawn_places)
+        count = len(self._past_places)
         if count:
             size_bytes = self.size_bytes
             left = int((self.limit_bytes - size_bytes) * count / max(size_bytes, 1))
-        return max(1, min(left, kept.left or _UNBOUNDED))
+        return max(1, min(left, batches.left or _UNBOUNDED))
 
     def rewind(self, number: int, seen: int) -> None:
-        """Makes all that has been drawn from batch `seen` of pass `number` on come again."""
+        """Makes the batches drawn from batch `seen` of pass `number` on come again."""
         self.forget(number, seen)
-        count = tf.constant(len(self._drawn_places)), tf.constant(len(self._ahead_places))
-        _turn_back(self._drawn.queue_ref, self._ahead.queue_ref, self._size_bytes.handle, *count)
-        self._ahead_places.extendleft(reversed(self._drawn_places))
-        self._drawn_places.clear()
+        count = tf.constant(len(self._past_places)), tf.constant(len(self._future_places))
+        _turn_back(self._past.queue_ref, self._future.queue_ref, self._size_bytes.handle, *count)
+        self._future_places.extendleft(reversed(self._past_places))
+        self._past_places.clear()
 
     def forget(self, number: int, seen: int) -> None:
         """Lets go of what only a rollback to before batch `seen` of pass `number` would need."""
-        for made in [n for n in self._live if n < number]:
-            del self._live[made]
-            self._errors.pop(made, None)
+        self._live = {n: iterator for n, iterator in self._live.items() if n >= number}
+        self._errors = {n: error for n, error in self._errors.items() if n >= number}
         count = 0
-        while self._drawn_places and self._drawn_places[0] < (number, seen):
-            self._drawn_places.popleft()
+        while self._past_places and self._past_places[0] < (number, seen):
+            self._past_places.popleft()
             count += 1
         if count:
-            _drop(self._drawn.queue_ref, self._size_bytes.handle, tf.constant(count))
+            _drop(self._past.queue_ref, self._size_bytes.handle, tf.constant(count))
 
     def _replay(self, count: int) -> Any:
         return iter(self._recorded(tf.data.Dataset.range(count).map(self._replayed), copies=False))
 
     def _recorded(self, dataset: tf.data.Dataset, *, copies: bool) -> tf.data.Dataset:
-        # The last stage, so that what has been fetched ahead is not recorded before it is drawn.
+        # The last stage, so that what is prefetched is not recorded before it is drawn.
         options = tf.data.Options()
         options.autotune.enabled = False
         options.experimental_optimization.inject_prefetch = False
@@ -128,53 +126,50 @@ class ReplayBuffer:
         size_bytes = tf.add_n([_size_bytes(part) for part in parts])
         if copies:
             parts = [part if part.dtype == tf.variant else tf.raw_ops.DeepCopy(x=part) for part in parts]
-        kept = self._drawn.enqueue([tf.raw_ops.OptionalFromValue(components=parts), size_bytes])
-        with tf.control_dependencies([kept, self._size_bytes.assign_add(size_bytes)]):
+        recording = self._past.enqueue([tf.raw_ops.OptionalFromValue(components=parts), size_bytes])
+        with tf.control_dependencies([recording, self._size_bytes.assign_add(size_bytes)]):
             return tf.nest.map_structure(tf.identity, element, expand_composites=True)
 
     def _replayed(self, _: tf.Tensor) -> Any:
         specs = tf.nest.flatten(self._spec, expand_composites=True)
         parts = tf.raw_ops.OptionalGetValue(
-            optional=self._ahead.dequeue(),
+            optional=self._future.dequeue(),
             output_types=[spec.dtype for spec in specs],
             output_shapes=[spec.shape for spec in specs],
         )
         return tf.nest.pack_sequence_as(self._spec, parts, expand_composites=True)
 
 
-# Of handles, so that each is traced once in a process.
+# Functions of handles, so that each is traced once in a process.
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-def _drop(drawn: tf.Tensor, total: tf.Tensor, count: tf.Tensor) -> None:
+def _drop(past: tf.Tensor, total: tf.Tensor, count: tf.Tensor) -> None:
     """Takes batches out of a queue for good."""
-    _repeat(count, lambda: _take_off(total, _next_drawn(drawn)[1]))
+    _repeat(count, lambda: _dequeue(past, total)[1])
 
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]
 def _turn_back(
-    drawn: tf.Tensor, ahead: tf.Tensor, total: tf.Tensor, count: tf.Tensor, ahead_count: tf.Tensor
+    past: tf.Tensor, future: tf.Tensor, total: tf.Tensor, count: tf.Tensor, future_count: tf.Tensor
 ) -> None:
-    """Puts what has been drawn before what is ahead."""
+    """Puts all batches of the past before those of the future."""
 
     def move() -> Any:
-        batch, size_bytes = _next_drawn(drawn)
-        with tf.control_dependencies([_take_off(total, size_bytes)]):
-            return tf.raw_ops.QueueEnqueueV2(handle=ahead, components=[batch])
+        batch, subtraction = _dequeue(past, total)
+        with tf.control_dependencies([subtraction]):
+            return tf.raw_ops.QueueEnqueueV2(handle=future, components=[batch])
 
-    def around() -> Any:
-        (batch,) = tf.raw_ops.QueueDequeueV2(handle=ahead, component_types=[tf.variant])
-        return tf.raw_ops.QueueEnqueueV2(handle=ahead, components=[batch])
+    def rotate() -> Any:
+        batch = tf.raw_ops.QueueDequeueV2(handle=future, component_types=[tf.variant])
+        return tf.raw_ops.QueueEnqueueV2(handle=future, components=batch)
 
     with tf.control_dependencies([_repeat(count, move)]):
-        _repeat(ahead_count, around)
+        _repeat(future_count, rotate)
 
 
-def _next_drawn(drawn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    batch, size_bytes = tf.raw_ops.QueueDequeueV2(handle=drawn, component_types=[tf.variant, tf.int64])
-    return batch, size_bytes
-
-
-def _take_off(total: tf.Tensor, size_bytes: tf.Tensor) -> Any:
-    return tf.raw_ops.AssignSubVariableOp(resource=total, value=size_bytes)
+def _dequeue(past: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """Returns the oldest batch, and the operation that subtracts its size from the total."""
+    batch, size_bytes = tf.raw_ops.QueueDequeueV2(handle=past, component_types=[tf.variant, tf.int64])
+    return batch, tf.raw_ops.AssignSubVariableOp(resource=total, value=size_bytes)
 
 
 def _repeat(count: tf.Tensor, body: Callable[[], Any]) -> tf.Tensor:
@@ -182,8 +177,8 @@ def _repeat(count: tf.Tensor, body: Callable[[], Any]) -> tf.Tensor:
         with tf.control_dependencies([body()]):
             return (index + 1,)
 
-    (done,) = tf.while_loop(lambda index: index < count, step, (tf.constant(0),), parallel_iterations=1)
-    return done
+    (index,) = tf.while_loop(lambda index: index < count, step, (tf.constant(0),), parallel_iterations=1)
+    return index
 
 
 def _size_bytes(part: tf.Tensor) -> tf.Tensor:

@@ -29,18 +29,18 @@ from overlap_train._keras.training import Pass
 __all__ = ["BatchStream", "StreamedBatches"]
 
 
-# A worker takes one of so many parts of the batches that are left, if their number is known.
+# A worker takes this fraction (1 / n) of the batches that are left, if their number is known.
 _TURNS = 4
 
 
 class StreamedBatches:
     """Batches that are drawn anew for each validation, by all workers from one iterator.
 
-    The user's data sees one pass at a time: a worker turns to the next validation only when the pass of
-    the one before has given its last batch, and the next pass is begun by the first worker to draw from it.
-    A generator is drawn from by one iterator for good: another one would lose the batches that the first has
-    fetched ahead, and how many those are is a matter of luck. As under Keras, each validation begins with the
-    batches at which it looked beforehand; behind them the generator goes on where it stopped.
+    The user's data sees one pass at a time: a worker turns to the next validation only when the pass of the
+    one before has given its last batch, and the first worker to draw from a pass begins it. A generator has
+    one iterator for good: another one would lose the batches that the first has prefetched, and their number
+    depends on timing. As under Keras, each validation begins with the batches at which it looked beforehand;
+    then the generator goes on where it stopped.
     """
 
     num_batches = None
@@ -61,29 +61,23 @@ class StreamedBatches:
         # whether it does so as it is read, so that it has to be read to get there again
         self.redraws = self.draws and _draws_as_read(dataset)
         self.in_order = False  # whether a validation's batches are all drawn before the training goes on
-        self._made = 0
+        self.last_count = 0  # batches of the last validation
+        self._num_iterators = 0
         self._seeds: PassSeeds | None = None
-        self._passes: list[tuple[int, bool]] = []
+        self._passes: list[tuple[int, bool]] = []  # of `redraws`: the batches of each, and whether it ended
         self._steps = steps
-        self._lock = threading.Lock()  # for the three below; not held while a batch is drawn
+        self._has_warned = False
+        self._first_batches: list[Any] = []
+        self._lock = threading.Lock()  # for the four below; not held while a batch is drawn
         self._under_way: BatchStream | None = None
         self._only_iterator: Iterator[Any] | None = None
         self._newest: Iterator[Any] | None = None  # at which Keras may look again
-        self._first_batches: list[Any] = []
         self._closed = False
-        self._told_of_end = False
-        self.last_count = 0
 
     @property
     def first_rows(self) -> int | None:
         """Rows of the first batch, or None if they are not known beforehand."""
         return rows_of_batches(self._dataset)
-
-    @property
-    def expected(self) -> int | None:
-        """Batches of the next validation, if they can be counted beforehand."""
-        counts = [count for count in (self._steps, self._pipeline.num_batches) if count]
-        return min(counts, default=None)
 
     def begin(self, most: int | None = None) -> BatchStream:
         """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
@@ -97,13 +91,12 @@ class StreamedBatches:
         return self.begin()
 
     def close(self) -> None:
-        """Ends the last pass and lets none begin any more. Idempotent; does not wait for a draw."""
+        """Ends the last pass and prevents any other. Idempotent; does not wait for a draw."""
         with self._lock:
             self._closed = True
-            under_way = self._under_way
-        if under_way is not None:
-            self._end_pass(under_way)
-            under_way.give_up()
+        stream = self._give_up_pass()
+        if stream is not None:
+            stream.give_up()
 
     def reopen(self) -> None:
         """Lets passes begin again."""
@@ -117,16 +110,13 @@ class StreamedBatches:
         end_iterators(iterators)
 
     def _begin_pass(self, stream: BatchStream) -> Iterator[Any]:
-        with self._lock:
-            under_way = self._under_way
-        if under_way is not None:  # given up before its end
-            self._end_pass(under_way)
+        self._give_up_pass()
         with self._lock:
             if self._closed:
                 return iter(())
             self._under_way = stream
-            # Keras asks how many batches there are when it rewinds the data, and then tells the data so. Of
-            # a `PyDataset` that says another number behind that, a pass still has no more than it said.
+            # Keras asks for the number of batches when it rewinds the data, before it tells the data. If a
+            # `PyDataset` then says another number, a pass still has no more batches than it said first.
             length = self._pipeline.num_batches
             if length and not self._pipeline.is_dataset:
                 stream.limit(length)
@@ -141,54 +131,63 @@ class StreamedBatches:
             return self._first_again(self._only_iterator)
 
     def _first_again(self, rest: Iterator[Any]) -> Iterator[Any]:
-        """Yields the batches of a generator at which Keras looks beforehand, and what follows of it."""
+        """Yields the batches of a generator at which Keras looks beforehand, and then its next ones."""
         yield from tuple(self._first_batches)
         for batch in rest:
             if len(self._first_batches) < self._pipeline.peeked:
                 self._first_batches.append(batch)
             yield batch
 
+    def _give_up_pass(self) -> BatchStream | None:
+        """Ends the pass that is under way, and returns it, if there is one."""
+        with self._lock:
+            stream = self._under_way
+        if stream is not None:
+            self._end_pass(stream)
+        return stream
+
     def _end_pass(self, stream: BatchStream) -> None:
-        """Tells the user's data that a validation is over, once for each."""
+        """Tells the user's data once that a validation is over."""
         with self._lock:
             if self._under_way is not stream:
                 return
             self._under_way = None
-        self.last_count = stream.drawn
+        self.last_count = stream.count
         length = self._pipeline.num_batches
-        if self._pipeline.is_dataset and length and stream.drawn >= length:
+        if self._pipeline.is_dataset and length and stream.count >= length:
             if is_asked_for_its_end(self._pipeline.dataset):
                 stream.draw_beyond()
             # As Keras at the end of a pass: it draws from the seeds of the user's shuffles.
             self._iterator()
         if self.redraws:
-            self._passes.append((stream.drawn, stream.ended))
+            self._passes.append((stream.count, stream.ended))
         self._pipeline.end_epoch()
 
     def _look(self) -> None:
         """Draws a batch that is not evaluated, as Keras does before each validation.
 
-        It comes from a pass of its own, or from the last one where a validation has a number of steps.
+        It comes from a separate pass, or from the last one where a validation has a number of steps.
         """
-        looked_at = self._iterator() if self._newest is None else self._newest
+        iterator = self._iterator() if self._newest is None else self._newest
         if self.redraws or self.written or not self.is_dataset:
-            next_batch(looked_at)
+            next_batch(iterator)
 
     def _iterator(self) -> Iterator[Any]:
-        self._made += 1
-        iterator = iter(self._dataset) if self._seeds is None else self._seeds.iterator(self._made)
+        self._num_iterators += 1
+        seeds = self._seeds
+        iterator = iter(self._dataset) if seeds is None else seeds.iterator(self._num_iterators)
         if self._pipeline.looked_at and self._steps is not None:
             self._newest = iterator
         return iterator
 
     def warn_of_end(self) -> None:
-        """Warns as Keras does, but once, that data of unknown length has ended."""
-        if self._steps is None and self._pipeline.num_batches is None and not self._told_of_end:
-            self._told_of_end = True
+        """Warns once, in Keras's words, that data of unknown length has ended."""
+        if self._steps is None and self._pipeline.num_batches is None and not self._has_warned:
+            self._has_warned = True
             warn_out_of_data(asked=False)
 
     def seed_passes(self) -> bool:
-        """Gives shuffles without a seed one that `standing` tells; returns whether that can be had.
+        """Gives shuffles without a seed one that is part of `standing`; returns whether that is possible.
 
         Call it before the first pass.
         """
@@ -197,34 +196,30 @@ class StreamedBatches:
         return self._seeds is not None
 
     def standing(self) -> dict[str, Any]:
-        """Returns what another process is told so that its next pass is the same; none is under way."""
-        with self._lock:
-            given_up = self._under_way
-        if given_up is not None:
-            self._end_pass(given_up)
+        """Returns what another process needs for its next pass to be the same. No draw is under way."""
+        self._give_up_pass()
         seed = {} if self._seeds is None else {"own_seed": self._seeds.seed}
-        return {"made": self._made, "passes": list(self._passes), **seed}
+        return {"made": self._num_iterators, "passes": list(self._passes), **seed}
 
-    def passed(self, made: Pass) -> None:
-        """Takes note of a validation that Keras has made, with iterators of its own."""
-        self._made += made.iterators
-        self.last_count = made.batches
+    def passed(self, keras_pass: Pass) -> None:
+        """Records a validation that Keras has made with its own iterators."""
+        self._num_iterators += keras_pass.iterators
+        self.last_count = keras_pass.batches
         if self.redraws:
-            self._passes.append((made.batches, made.ended))
+            self._passes.append((keras_pass.batches, keras_pass.ended))
 
-    def go_on(self, stood: dict[str, Any]) -> None:
+    def go_on(self, position: dict[str, Any]) -> None:
         """Makes the next pass the one that followed in another process. No draw is under way."""
-        for count, ended in stood["passes"] if self.redraws else ():
+        for count, ended in position["passes"] if self.redraws else ():
             stream = self.begin()
-            drawn = [stream.draw() is not None for _ in range(count)]
-            if not all(drawn):
+            if not all(stream.draw() is not None for _ in range(count)):
                 raise ValueError(f"the validation data ended before batch {count} of a pass")
             if ended:
                 stream.draw()
             stream.finish()
         if self._seeds is not None:
-            self._seeds.take(stood.get("own_seed"))
-        for _ in range(stood["made"] - self._made):
+            self._seeds.take(position.get("own_seed"))
+        for _ in range(position["made"] - self._num_iterators):
             self._iterator()
 
 
@@ -241,11 +236,10 @@ class BatchStream:
         self._end = end
         self._batches: Iterator[Any] | None = None
         self._left = steps
-        self._lock = threading.Lock()
-        self._turn = threading.Condition(self._lock)
-        self._drawing = 0
+        self._changed = threading.Condition(threading.Lock())
+        self._drawing = 0  # workers in `draw_some`
         self._ahead: _Ahead | None = None
-        self.drawn = 0
+        self.count = 0
         self.ended = False
 
     def limit(self, most: int) -> None:
@@ -253,11 +247,11 @@ class BatchStream:
         self._left = most if self._left is None else min(self._left, most)
 
     def keep_ahead(self, limit_bytes: int) -> None:
-        """Leaves the drawing to `draw_ahead`, which keeps batches up to a size, and at least one."""
+        """Leaves the drawing to `draw_ahead`, which keeps up to `limit_bytes`, but one batch at least."""
         self._ahead = _Ahead(limit_bytes)
 
     def draw_ahead(self) -> None:
-        """Draws all batches, which `draw` gives to the workers; returns when the last one has been drawn."""
+        """Draws all batches, for `draw` to give to the workers; returns when the last one has been drawn."""
         assert self._ahead is not None
         try:
             while (batch := self._draw()) is not None and self._ahead.put(batch):
@@ -277,7 +271,7 @@ class BatchStream:
         return self._draw() if self._ahead is None else self._ahead.take()
 
     def _draw(self) -> Any | None:
-        with self._lock:
+        with self._changed:
             if self._batches is None:
                 self._batches = self._begin(self)
             batch = None if self._left == 0 else next_batch(self._batches)
@@ -285,41 +279,42 @@ class BatchStream:
                 self.ended, self._left = self.ended or self._left != 0, 0
                 self._end(self)
                 return None
-            self.drawn += 1
+            self.count += 1
             if self._left is not None:
                 self._left -= 1
             return batch
 
     def draw_some(self, draw: Callable[[Any, int], tuple[int, bool]], most: int) -> bool:
-        """Has batches of a dataset drawn; returns whether there may be more.
+        """Draws up to `most` batches of a dataset; returns whether more may follow.
 
-        May be called from any thread; several draw at once. Who finds the end waits for the others, so that
+        `draw` takes an iterator and a limit; it returns the number of batches and whether more may follow.
+        May be called from several threads at once. The one that finds the end waits for the others, so that
         the next validation begins when this one's batches have been counted.
         """
-        with self._turn:
+        with self._changed:
             if self._batches is None:
                 self._batches = self._begin(self)
             if self._left is not None:
-                # Each a part, or the first to come would evaluate them all.
+                # Only a part, or the first worker would evaluate them all.
                 most = min(most, -(-self._left // _TURNS))
                 self._left -= most
             if not isinstance(self._batches, tf.data.Iterator):  # closed
                 most = 0
             self._drawing += 1
-        drawn, more = 0, False
+        count, more = 0, False
         try:
             if most:
-                drawn, more = draw(self._batches, most)
+                count, more = draw(self._batches, most)
         finally:
-            with self._turn:
+            with self._changed:
                 self._drawing -= 1
-                self.drawn += drawn
+                self.count += count
                 if not more:
                     self.ended, self._left = self.ended or most > 0, 0
                 more = more and self._left != 0
                 if not more:
-                    self._turn.wait_for(lambda: not self._drawing)
-                    self._turn.notify_all()
+                    self._changed.wait_for(lambda: not self._drawing)
+                    self._changed.notify_all()
                     self._end(self)
         return more
 
@@ -330,13 +325,13 @@ class BatchStream:
 
     def finish(self) -> None:
         """Ends the validation: no worker draws any more."""
-        with self._lock:
+        with self._changed:
             self._left = 0
             self._end(self)
 
 
 class _Ahead:
-    """Batches that have been drawn and that no worker has asked for yet. Thread-safe."""
+    """Batches that have been drawn and that no worker has requested yet. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -375,7 +370,7 @@ class _Ahead:
         return None
 
     def end(self, error: BaseException | None = None) -> None:
-        """Says that no more will be put. The first call counts."""
+        """Ends the queue; only the first call counts."""
         with self._changed:
             if not self._ended:
                 self._ended, self._error = True, error
@@ -383,17 +378,13 @@ class _Ahead:
 
 
 def _draws_as_read(dataset: tf.data.Dataset) -> bool:
-    """Whether passes that each have an iterator of their own draw seeds, or fill a cache, as they are read.
+    """Whether a pass draws seeds, or fills a cache, as it is read.
 
-    To make as many iterators is then not enough for what follows to be the same. What Python makes is not
-    read again: its state is found otherwise, or not.
+    Then making as many iterators does not lead to the same draws. What Python makes is not read again: its
+    state is stored, or nothing is known of it.
     """
     if any(each is not None and not is_lookup(each) for each in python_functions(dataset)):
         return False
-    endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
-    return (
-        is_hidden(dataset)
-        or caches_draws(dataset)
-        or draws_lazily(dataset)
-        or (endless and reorders(dataset))
-    )
+    if is_hidden(dataset) or caches_draws(dataset) or draws_lazily(dataset):
+        return True
+    return reorders(dataset) and dataset.cardinality() == tf.data.INFINITE_CARDINALITY

@@ -1,9 +1,9 @@
-"""D: one validation set, from what was given to the batches that its workers evaluate.
+"""D: one validation set, from the user's data to the batches that its workers evaluate.
 
-Keras takes hold of the validation data when it first validates, behind the training of that epoch, and keeps
-what it took for all validations that follow. Until then a callback may change an array, and what Python draws
-from a random generator for a validation would be missing in the training. So no row is read and no Python
-runs before. Of dense arrays the shapes and types are known, which is enough to trace.
+Keras first reads the validation data when it first validates, after the training of that epoch, and keeps
+what it read for all later validations. Until then a callback may change an array, and what Python draws from
+a random generator for a validation would be missing in the training. So no row is read and no Python runs
+before. The shapes and types of dense arrays are known, which is enough to trace.
 
 There are three kinds of batches, by where they are between two validations: in arrays, in memory after a
 first pass, or nowhere, to be drawn again each time.
@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.batches import Preprocess, size_bytes, trace_preprocess
+from overlap_train._data.batches import Preprocess, batch_spec, size_bytes, trace_preprocess
 from overlap_train._data.cached_batches import CachedBatches, Fold
 from overlap_train._data.pipeline import is_repeatable, prepared_batches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """What dense arrays are, without their rows."""
+    """The shapes and types of dense arrays, without their rows."""
 
     specs: Any
     num_samples: int
@@ -46,7 +46,7 @@ class ArrayLayout:
 
 
 class ValidationSource:
-    """One validation set. On the training thread, but for what has been read."""
+    """One validation set. On the training thread, except for what has been read."""
 
     def __init__(
         self,
@@ -63,18 +63,19 @@ class ValidationSource:
         self._tensors: Any = None
         self._pipeline: Pipeline | None = None
         self.layout: ArrayLayout | None = None  # of dense arrays; None for other data
-        # What draws its batches, once it has been made: another one would begin a generator anew.
-        self.batches: Any = None
+        self.batches: Any = None  # made once: others would begin a generator anew
         self.left_to_keras = False  # whether Keras reads the arrays itself when it validates
         self.is_read = False
-        if now:
-            self._take(recognize())
-        elif not by_python:
-            self._look(recognize())
+        if now or not by_python:
+            data = recognize()
+            if now or isinstance(data, Pipeline):
+                self._take(data)
+            elif data.dense:
+                self.layout = _layout(data)
 
     @property
     def waits(self) -> bool:
-        """Whether nothing is known of its batches before it is read."""
+        """Whether its batches are unknown until it is read."""
         return self.layout is None and self._pipeline is None
 
     @property
@@ -94,12 +95,12 @@ class ValidationSource:
         """Reads the data, once; returns whether it has the layout that was known before."""
         if self.is_read:
             return True
-        known = self.layout
+        layout = self.layout
         self._take(self._recognize())
-        return known is not None and self.layout == known
+        return layout is not None and self.layout == layout
 
     def blank(self) -> Any:
-        """Returns tensors as the arrays will give, nested, with no rows."""
+        """Returns nested tensors like those of the arrays, but with no rows."""
         assert self.layout is not None
         with tf.device(self._device):
             return keras.tree.map_structure(
@@ -117,12 +118,6 @@ class ValidationSource:
             self._pipeline.close()
         if hasattr(self.batches, "end"):
             self.batches.end()
-
-    def _look(self, data: Arrays | Pipeline) -> None:
-        if isinstance(data, Pipeline):  # whose dataset the user made
-            self._take(data)
-        elif data.dense:
-            self.layout = _layout(data)
 
     def _take(self, data: Arrays | Pipeline) -> None:
         self.is_read, self.layout = True, None
@@ -146,7 +141,7 @@ def _layout(arrays: Arrays) -> ArrayLayout:
 
 @dataclass(frozen=True)
 class ArrayFold(Fold):
-    """Through slices of arrays."""
+    """Walks through slices of arrays."""
 
     num_samples: int
     batch_size: int
@@ -167,86 +162,55 @@ class ArrayBatches:
 
     def __init__(
         self,
-        given: ValidationSource,
+        source: ValidationSource,
         *,
         batch_size: int,
         steps: int | None,
         preprocess: Preprocess | None = None,
     ) -> None:
-        assert given.layout is not None
-        self._given, self._specs = given, given.layout.specs
-        self.is_joined = batch_size != given.layout.batch_size
-        num_samples = given.layout.num_samples
-        static_size = None if num_samples % batch_size else batch_size
-        self.raw_spec = keras.tree.map_structure(
-            lambda t: tf.TensorSpec([static_size, *t.shape[1:]], t.dtype), self._specs
-        )
+        layout = source.layout
+        assert layout is not None
+        self._source = source
+        self.is_joined = batch_size != layout.batch_size
+        self.raw_spec = batch_spec(layout.specs, layout.num_samples, batch_size)
         self.preparation, self.element_spec = trace_preprocess(preprocess, self.raw_spec)
-        self._num_samples = num_samples
-        self._batch_size = batch_size
-        available = math.ceil(num_samples / batch_size)
-        self.num_batches = min(steps, available) if steps else available
-
-    @property
-    def tensors(self) -> Any:
-        """Nested tensors, the rows along axis 0, as they are when this is first asked for."""
-        return self._given.tensors
-
-    @property
-    def first_rows(self) -> int:
-        """Rows of the first batch."""
-        return min(self._batch_size, self._num_samples)
-
-    @property
-    def expected(self) -> int:
-        """Batches of a validation."""
-        return self.num_batches
-
-    @property
-    def last_count(self) -> int:
-        """Batches that the last validation had."""
-        return self.num_batches
+        self.held_spec = keras.tree.map_structure(  # for any number of rows
+            lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), layout.specs
+        )
+        self.fold = ArrayFold(layout.num_samples, batch_size)
+        self.first_rows = min(batch_size, layout.num_samples)
+        available = math.ceil(layout.num_samples / batch_size)
+        self.num_batches = self.last_count = min(steps, available) if steps else available
 
     @property
     def held(self) -> Any:
-        """What `fold` reads."""
-        return self.tensors
+        """What `fold` reads: nested tensors, the rows along axis 0, as they are when first asked for."""
+        return self._source.tensors
 
     def held_on(self, device: str | None) -> Any:
-        """Returns the same on another device, so that it is not copied there by each evaluation."""
+        """Returns `held` on another device, so that it is not copied there by each evaluation."""
         if device is None:
-            return self.tensors
+            return self.held
         with tf.device(device):
-            return keras.tree.map_structure(tf.identity, self.tensors)
-
-    @property
-    def held_spec(self) -> Any:
-        """Specs of `held`, for any number of rows."""
-        return keras.tree.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), self._specs)
+            return keras.tree.map_structure(tf.identity, self.held)
 
     @property
     def blank(self) -> Any:
-        """What stands in for `held` where no batch is taken from it."""
-        return self._given.blank()
+        """A stand-in for `held` where no batch is taken from it."""
+        return self._source.blank()
 
     def stream(self) -> BatchStream:
         """Returns the slices one by one."""
-        size = self._batch_size
-        rows = range(0, min(self.num_batches * size, self._num_samples), size)
-        slices = (self._rows(row) for row in rows)
-        return BatchStream(lambda _: slices, None)
+        size = self.fold.batch_size
 
-    def _rows(self, first: int) -> Any:
-        def take(tensor: tf.Tensor) -> tf.Tensor:
-            with tf.device(tensor.device):  # or all rows would go to where the batch is wanted
-                return tensor[first : first + self._batch_size]
+        def rows_from(first: int) -> Any:
+            def take(tensor: tf.Tensor) -> tf.Tensor:
+                with tf.device(tensor.device):  # or all rows would be copied to the current device
+                    return tensor[first : first + size]
 
-        return keras.tree.map_structure(take, self.tensors)
+            return keras.tree.map_structure(take, self.held)
 
-    @property
-    def fold(self) -> ArrayFold:
-        """Goes through the slices inside a compiled function."""
-        return ArrayFold(self._num_samples, self._batch_size)
+        return BatchStream(lambda _: map(rows_from, range(0, self.num_batches * size, size)), None)
 
 
 Batches = ArrayBatches | CachedBatches | StreamedBatches
@@ -255,7 +219,7 @@ _LEAST_JOINED = 32
 
 
 def make_batches(
-    given: ValidationSource,
+    source: ValidationSource,
     *,
     steps: int | None,
     cache_bytes: int,
@@ -263,23 +227,20 @@ def make_batches(
     most_rows: Callable[[Any], int] | None = None,
 ) -> Batches:
     """Returns the validation set as `keras.Model.evaluate` would batch it."""
-    layout = given.layout
+    layout = source.layout
     if layout is not None:
+        # Join batches, but leave enough for any number of workers to share evenly.
         most = most_rows(layout.specs) if most_rows is not None and steps is None else 0
-        batch_size = layout.batch_size * _together(layout.batch_size, layout.num_samples, most)
-        return ArrayBatches(given, batch_size=batch_size, steps=steps, preprocess=preprocess)
-    if given.batches is None:
-        given.batches = _batches_of(given.pipeline, steps, cache_bytes if given.keeps else 0, preprocess)
-    batches: Batches = given.batches
+        size = layout.batch_size
+        size *= max(1, min(most // size, layout.num_samples // size // _LEAST_JOINED))
+        return ArrayBatches(source, batch_size=size, steps=steps, preprocess=preprocess)
+    if source.batches is None:
+        data, cache_bytes = source.pipeline, cache_bytes if source.keeps else 0
+        dataset = prepared_batches(data.dataset, preprocess)
+        cached = _cached(dataset, steps, cache_bytes) if data.is_dataset else None
+        source.batches = cached or StreamedBatches(data, dataset, steps)
+    batches: Batches = source.batches
     return batches
-
-
-def _batches_of(
-    data: Pipeline, steps: int | None, cache_bytes: int, preprocess: Preprocess | None
-) -> CachedBatches | StreamedBatches:
-    dataset = prepared_batches(data.dataset, preprocess)
-    cached = _cached(dataset, steps, cache_bytes) if data.is_dataset else None
-    return StreamedBatches(data, dataset, steps) if cached is None else cached
 
 
 def _cached(dataset: tf.data.Dataset, steps: int | None, cache_bytes: int) -> CachedBatches | None:
@@ -291,18 +252,13 @@ def _cached(dataset: tf.data.Dataset, steps: int | None, cache_bytes: int) -> Ca
             "or limit it with dataset.take(n)"
         )
     count = min(n for n in (cardinality, steps) if n is not None and n > 0) if cardinality > 0 else steps
-    # Where they are not kept, no pass may be begun to look at one.
+    # Without a cache no pass may begin just to look at a batch.
     if count is None or not cache_bytes or not is_repeatable(dataset):
         return None
     batches = CachedBatches(dataset, steps)
     first = tf.nest.flatten(batches.first, expand_composites=True)
     fits = count * sum(size_bytes(leaf) for leaf in first if tf.is_tensor(leaf)) <= cache_bytes
     return batches if fits else None
-
-
-def _together(batch_size: int, num_samples: int, most_rows: int) -> int:
-    """Returns how many batches to join; enough are left for any number of workers to share evenly."""
-    return max(1, min(most_rows // batch_size, num_samples // batch_size // _LEAST_JOINED))
 
 
 @dataclass(frozen=True, slots=True)

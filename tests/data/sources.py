@@ -12,8 +12,6 @@ from overlap_train._data.validation_data import ValidationSource, make_batches
 from overlap_train._keras.data import recognize
 
 X = np.arange(26, dtype="float32").reshape(13, 2)
-
-
 Y = np.arange(13)
 
 
@@ -34,7 +32,6 @@ def dataset(size=5):
 
 def sums(batches, first, stop):
     """Returns the number of batches from `first` to `stop`, their rows and the sum of all values."""
-
     total = tf.Variable(tf.zeros(3))
 
     def step(batch):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from overlap_train._data.batches import all_batches, next_batch, prepare, trace_preprocess
+from overlap_train._data.batches import all_batches, next_batch, trace_preprocess
 from tests.networks import assert_same_history
 from tests.pools import pooled
 from tests.seeds import set_random_seed
@@ -56,6 +56,8 @@ RNG = np.random.default_rng(0)
 
 PIXELS = RNG.integers(0, 256, (44, 6), np.uint8)
 
+SCALED = PIXELS.astype("float32") / np.float32(255)
+
 LABELS = RNG.integers(0, 3, 44)
 
 BATCH = 8
@@ -75,38 +77,27 @@ def build():
     return model
 
 
-def datasets():
-    data = tf.data.Dataset.from_tensor_slices((PIXELS, LABELS)).batch(BATCH)
+def datasets(x):
+    data = tf.data.Dataset.from_tensor_slices((x, LABELS)).batch(BATCH)
     return {"x": data, "validation_data": data.take(3)}
 
 
-def generators():
+def generators(x):
     def batches():
         while True:
-            yield PIXELS[:BATCH], LABELS[:BATCH], None
+            yield x[:BATCH], LABELS[:BATCH], None
 
     return {"x": batches(), "validation_data": batches(), "steps_per_epoch": 4, "validation_steps": 2}
 
 
-def arrays():
-    return {"x": PIXELS, "y": LABELS, "batch_size": BATCH, "validation_data": (PIXELS[:20], LABELS[:20])}
+def arrays(x):
+    return {"x": x, "y": LABELS, "batch_size": BATCH, "validation_data": (x[:20], LABELS[:20])}
 
 
 def expected(kind):
     """What Keras makes of the same data, scaled beforehand."""
-    x = PIXELS.astype("float32") / np.float32(255)
     model = build()
-    if kind is generators:
-        first = x[:BATCH], LABELS[:BATCH]
-        repeated = tf.data.Dataset.from_tensors(first).repeat()
-        data = {"x": repeated, "validation_data": repeated, "steps_per_epoch": 4, "validation_steps": 2}
-    elif kind is datasets:
-        scaled = tf.data.Dataset.from_tensor_slices((x, LABELS)).batch(BATCH)
-        data = {"x": scaled, "validation_data": scaled.take(3)}
-    else:
-        data = {"x": x, "y": LABELS, "batch_size": BATCH, "validation_data": (x[:20], LABELS[:20])}
-    history = model.fit(**data, epochs=3, shuffle=False, verbose=0)
-    return model, history.history
+    return model, model.fit(**kind(SCALED), epochs=3, shuffle=False, verbose=0).history
 
 
 @pytest.mark.parametrize("kind", [arrays, datasets, generators])
@@ -115,10 +106,9 @@ def expected(kind):
 def test_the_numbers_are_those_of_data_prepared_beforehand(kind):
     model, history = expected(kind)
     trainer = Trainer(build(), preprocess=scale, validation=ValidationPolicy(workers=2))
-    ours = trainer.fit(**kind(), epochs=3, shuffle=False, verbose=0)
-    assert_same_history(ours.history, history)
-    for mine, theirs in zip(trainer.model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)
+    assert_same_history(trainer.fit(**kind(PIXELS), epochs=3, shuffle=False, verbose=0).history, history)
+    for ours, theirs in zip(trainer.model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.by_default("plan2")
@@ -126,22 +116,15 @@ def test_the_numbers_are_those_of_data_prepared_beforehand(kind):
 def test_every_way_to_execute_the_steps_prepares_the_batches(plan):
     _, history = expected(arrays)
     trainer = Trainer(build(), preprocess=scale, execution=ExecutionPlan(**plan))
-    assert_same_history(trainer.fit(**arrays(), epochs=3, shuffle=False, verbose=0).history, history)
+    assert_same_history(trainer.fit(**arrays(PIXELS), epochs=3, shuffle=False, verbose=0).history, history)
 
 
 def test_sample_weights_are_the_third_part_of_a_batch():
     weights = np.linspace(0, 1, 44, dtype="float32")
     trainer = Trainer(build(), preprocess=scale)
-    got = trainer.evaluate(PIXELS, LABELS, sample_weight=weights, batch_size=44, return_dict=True)
-    x = PIXELS.astype("float32") / np.float32(255)
-    wanted = trainer.model.evaluate(x, LABELS, sample_weight=2 * weights, batch_size=44, verbose=0)
-    assert got["loss"] == pytest.approx(wanted[0], rel=1e-5)
-
-
-def test_without_a_function_a_batch_is_left_alone():
-    batch, spec = object(), object()
-    assert prepare(None, batch) is batch
-    assert trace_preprocess(None, spec) == (None, spec)
+    ours = trainer.evaluate(PIXELS, LABELS, sample_weight=weights, batch_size=44, return_dict=True)
+    theirs = trainer.model.evaluate(SCALED, LABELS, sample_weight=2 * weights, batch_size=44, verbose=0)
+    assert ours["loss"] == pytest.approx(theirs[0], rel=1e-5)
 
 
 def test_the_spec_of_a_prepared_batch_is_that_of_what_the_function_returns():

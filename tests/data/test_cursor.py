@@ -26,13 +26,13 @@ class CountingFeed(Feed):
         return "counted"
 
     def new_pass(self):
-        self.drawn += 1
-        self.events.append(f"pass {self.drawn}")
-        return [f"{self.drawn}.{i}" for i in range(self._length)]
+        self.num_passes += 1
+        self.events.append(f"pass {self.num_passes}")
+        return [f"{self.num_passes}.{i}" for i in range(self._length)]
 
-    def rewind(self, drawn):
-        self.events.append(f"rewind {drawn}")
-        self.drawn = drawn
+    def rewind(self, num_passes):
+        self.events.append(f"rewind {num_passes}")
+        self.num_passes = num_passes
 
     def begin_epoch(self):
         self.events.append("begin")
@@ -150,7 +150,7 @@ def test_a_pass_that_began_in_no_epoch_is_refused(marked):
 
 def test_a_feed_is_asked_what_it_has_remembered_before_it_is_told(monkeypatch):
     feed, asked = CountingFeed(4), []
-    monkeypatch.setattr(feed, "check", lambda remembered, begun: asked.append(begun))
+    monkeypatch.setattr(feed, "check", lambda memory, begun: asked.append(begun))
     place = CursorState(1, 2, True, 1)
     check_remembered(place, feed), check_remembered(place, feed, asked=True)
     Cursor(feed, 4).resume(place)

@@ -59,12 +59,11 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize("build", PIPELINES.values(), ids=PIPELINES)
-@pytest.mark.parametrize("back_to", [0, 1, 3, 4])
-def test_an_iterator_feed_repeats_its_passes(build, back_to):
+def test_an_iterator_feed_repeats_its_passes(build):
     feed = feed_of(build())
     assert feed.rewindable
     passes = [one_pass(feed) for _ in range(4)]
-    for _ in range(2):
+    for back_to in (3, 0, 0, 4, 1):
         feed.rewind(back_to)
         assert [one_pass(feed) for _ in range(4 - back_to)] == passes[back_to:]
 

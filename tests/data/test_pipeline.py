@@ -173,12 +173,12 @@ def _told(row):
 )
 def test_a_large_dataset_is_judged_by_its_operations_as_a_small_one_by_what_is_written_out(make, monkeypatch):
     written_out = is_repeatable(make(rows()))
-    monkeypatch.setattr("overlap_train._data.pipeline._MOST_WRITTEN_OUT_BYTES", 0)
+    monkeypatch.setattr("overlap_train._data.pipeline._MOST_SERIALIZED_BYTES", 0)
     assert is_repeatable(make(rows())) is written_out
 
 
 def test_a_large_dataset_is_not_written_out(monkeypatch):
-    monkeypatch.setattr("overlap_train._data.pipeline._MOST_WRITTEN_OUT_BYTES", ROWS.nbytes - 1)
+    monkeypatch.setattr("overlap_train._data.pipeline._MOST_SERIALIZED_BYTES", ROWS.nbytes - 1)
     monkeypatch.setattr(tf.raw_ops, "DatasetToGraphV2", lambda **_: pytest.fail("written out"))
     assert is_repeatable(rows().batch(3))
     table = tf.constant(ROWS)

@@ -115,13 +115,13 @@ def test_a_step_that_failed_does_not_end_the_data():
 def test_what_nobody_goes_back_to_is_let_go():
     feed, cursor = kept(counting(), 3)
     train(cursor, 3)
-    assert feed._kept.size_bytes == 3 * 2 * ROW_BYTES
+    assert feed._replay.size_bytes == 3 * 2 * ROW_BYTES
     state = cursor.state()
     train(cursor, 3)
     cursor.forget(state)
-    assert feed._kept.size_bytes == 3 * 2 * ROW_BYTES
+    assert feed._replay.size_bytes == 3 * 2 * ROW_BYTES
     cursor.forget_used()
-    assert feed._kept.size_bytes == 0
+    assert feed._replay.size_bytes == 0
     assert train(cursor, 3) == [[6, 6], [7, 7], [8, 8]]
 
 

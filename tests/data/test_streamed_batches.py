@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import itertools
 import threading
 
 import keras
@@ -72,7 +74,7 @@ def test_a_validation_whose_data_ends_early_is_told_by_the_batches_that_it_had(r
         batches = make(data, steps=steps, cache_bytes=0)
         stream = batches.begin()
         list(iter(stream.draw, None))
-        assert batches.last_count == stream.drawn == count
+        assert batches.last_count == stream.count == count
         if count < steps:
             with pytest.warns(UserWarning, match="Your input ran out of data"):
                 warn_if_short(batches.last_count, steps)
@@ -90,23 +92,24 @@ def test_no_pass_begins_after_the_end():
     batches.close()
     assert left.draw() is None
     assert data.events == []
-    batches, taken = streamed(), []
+    batches = streamed()
     batches.close()
-    assert not batches.begin().draw_some(drawing(taken), 4)
-    assert taken == []
+    assert draw_all(batches.begin()) == ([], [])
 
 
-def drawing(taken, most_seen=None):
-    """Returns what draws from an iterator as a compiled call does."""
+def draw_all(stream, most=4):
+    """Draws some batches at a time, as compiled calls do; returns them, and how many each call might draw."""
+    batches, limits = [], []
 
-    def draw(iterator, most):
-        if most_seen is not None:
-            most_seen.append(most)
-        batches = [batch for _, batch in zip(range(most), iterator, strict=False)]
-        taken.extend(batches)
-        return len(batches), len(batches) == most
+    def draw(iterator, limit):
+        limits.append(limit)
+        drawn = list(itertools.islice(iterator, limit))
+        batches.extend(drawn)
+        return len(drawn), len(drawn) == limit
 
-    return draw
+    while stream.draw_some(draw, most):
+        pass
+    return batches, limits
 
 
 def streamed(steps=None, rows=10):
@@ -115,62 +118,46 @@ def streamed(steps=None, rows=10):
 
 
 def test_some_batches_at_a_time_are_all_of_them_once():
-    batches, taken = streamed(), []
+    batches = streamed()
     stream = batches.begin()
-    rounds = 1
-    while stream.draw_some(drawing(taken), 4):
-        rounds += 1
-    assert (rounds, len(taken), stream.drawn, batches.last_count) == (3, 10, 10, 10)
-    assert not stream.draw_some(drawing(taken), 4), "nothing is left"
-    assert len(taken) == 10
+    taken, limits = draw_all(stream)
+    assert (limits, len(taken), stream.count, batches.last_count) == ([4, 4, 4], 10, 10, 10)
+    assert draw_all(stream) == ([], []), "nothing is left"
 
 
 def test_of_a_known_number_nobody_takes_all():
-    taken, asked = [], []
     batches = streamed(steps=8)
-    stream = batches.begin()
-    while stream.draw_some(drawing(taken, asked), 100):
-        pass
-    assert asked == [2, 2, 1, 1, 1, 1]
+    taken, limits = draw_all(batches.begin(), 100)
+    assert limits == [2, 2, 1, 1, 1, 1]
     assert (len(taken), batches.last_count) == (8, 8)
     short = streamed(steps=20)
-    stream = short.begin()
-    while stream.draw_some(drawing([]), 100):
-        pass
+    draw_all(short.begin(), 100)
     assert short.last_count == 10
 
 
 def test_who_finds_the_end_waits_for_those_who_still_draw():
-    batches, taken = streamed(), []
+    batches = streamed()
     stream = batches.begin()
-    holds, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    holds, go_on = threading.Event(), threading.Event()
 
     def slowly(iterator, most):
-        taken.append(next(iterator))
+        next(iterator)
         holds.set()
         assert go_on.wait(30)
         return 1, True
 
-    def to_the_end():
-        while stream.draw_some(drawing(taken), 100):
-            pass
-        ended.set()
-
-    slow = threading.Thread(target=stream.draw_some, args=(slowly, 1))
-    slow.start()
-    assert holds.wait(30)
-    other = threading.Thread(target=to_the_end)
-    other.start()
-    assert not ended.wait(0.2)
-    go_on.set()
-    slow.join(30)
-    other.join(30)
-    assert ended.is_set()
-    assert (len(taken), batches.last_count) == (10, 10)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(stream.draw_some, slowly, 1)
+        assert holds.wait(30)
+        others = pool.submit(draw_all, stream, 100)
+        assert concurrent.futures.wait([others], 0.2).not_done
+        go_on.set()
+        slow.result(30)
+        assert (len(others.result(30)[0]), batches.last_count) == (9, 10)
 
 
 def test_nobody_gets_more_after_an_error_and_the_next_validation_begins_anew():
-    batches, taken = streamed(), []
+    batches = streamed()
     stream = batches.begin()
 
     def fails(iterator, most):
@@ -179,9 +166,5 @@ def test_nobody_gets_more_after_an_error_and_the_next_validation_begins_anew():
 
     with pytest.raises(RuntimeError, match="broken row"):
         stream.draw_some(fails, 1)
-    assert not stream.draw_some(drawing(taken), 4)
-    assert taken == []
-    stream = batches.begin()
-    while stream.draw_some(drawing(taken), 4):
-        pass
-    assert len(taken) == 10
+    assert draw_all(stream)[0] == []
+    assert len(draw_all(batches.begin())[0]) == 10

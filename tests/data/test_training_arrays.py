@@ -20,23 +20,14 @@ from overlap_train._support.threads import in_background
 from tests.data.sources import X, Y, feed_of, one_pass
 
 
-@pytest.mark.parametrize("shuffle", [True, "batch"])
-def test_an_array_feed_repeats_its_orders(shuffle):
-    feed = feed_of(X, Y, batch_size=4, shuffle=shuffle)
-    orders = [feed.new_pass() for _ in range(4)]
-    assert all(sorted(order.numpy()) == list(range(13)) for order in orders)
-    feed.rewind(1)
-    assert all(np.array_equal(feed.new_pass(), order) for order in orders[1:])
-    assert feed.drawn == 4
-
-
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("shuffle", [True, "batch"])
 def test_what_is_remembered_gives_another_process_the_same_orders(seed, shuffle):
     tf.random.set_seed(seed)
     here, there = (feed_of(X, Y, batch_size=4, shuffle=shuffle) for _ in range(2))
     orders = [here.new_pass() for _ in range(4)]
-    there.recall(2, here.remembered(begun=True, seen=1))
+    assert all(sorted(order.numpy()) == list(range(13)) for order in orders)
+    there.recall(2, here.memory(begun=True, batch=1))
     there.reopen(2, 1)
     assert all(np.array_equal(there.new_pass(), order) for order in orders[2:])
 
@@ -110,24 +101,23 @@ def unseeded(unseeded, monkeypatch):
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])
-def test_without_a_seed_each_pass_has_another_order(unseeded, shuffle):
-    found = orders_of(100, 4, shuffle)
-    passes = [found[number].numpy().tolist() for number in range(4)]
+def test_without_a_seed_each_pass_has_another_order(unseeded, shuffle, monkeypatch):
+    """Short ones take no thread: TensorFlow keeps something of every thread that calls it, for good."""
+    monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("a thread"))
+    orders = orders_of(100, 4, shuffle)
+    passes = [orders[number].numpy().tolist() for number in range(4)]
     assert all(sorted(order) == list(range(100)) for order in passes)
     assert len({tuple(order) for order in passes}) == 4
     again = orders_of(100, 4, shuffle)
-    again.draw_under(None, found.own_seed)
+    again.draw_under(None, orders.own_seed)
     assert [again[number].numpy().tolist() for number in (2, 0, 1, 3)] == [passes[n] for n in (2, 0, 1, 3)]
 
 
 def test_rows_that_are_shuffled_within_their_batches_stay_in_them(unseeded):
     """As by Keras, of a last batch that is smaller too."""
     order = orders_of(10, 4, "batch")[0].numpy()
-    assert [sorted(batch) for batch in (order[:4], order[4:8], order[8:])] == [
-        [0, 1, 2, 3],
-        [4, 5, 6, 7],
-        [8, 9],
-    ]
+    batches = [sorted(batch) for batch in (order[:4], order[4:8], order[8:])]
+    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 def test_where_keras_shuffles_without_drawing_all_passes_and_runs_have_its_order(unseeded, monkeypatch):
@@ -135,7 +125,7 @@ def test_where_keras_shuffles_without_drawing_all_passes_and_runs_have_its_order
     monkeypatch.setattr(array_feed, "row_order", lambda *_: tf.data.Dataset.range(9, -1, -1).batch(4))
     passes = [orders_of(10, 4, True)[number].numpy().tolist() for number in range(3)]
     assert passes == [[*range(9, -1, -1)]] * 3
-    array_feed._remembered.cache_clear()  # of an order that is none of Keras's
+    array_feed._cached_order.cache_clear()  # of an order that is none of Keras's
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
@@ -143,24 +133,24 @@ def test_a_seed_gives_all_passes_one_order_which_is_drawn_once(shuffle, monkeypa
     """As by Keras, whose pipeline begins from the global seed in each epoch: test_iterator_feed.py."""
     monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("nothing is left to be drawn"))
     keras.utils.set_random_seed(3)
-    found = orders_of(20, 4, shuffle)
-    first = found[0]
-    assert all(found[number] is first for number in range(1, 4))
+    orders = orders_of(20, 4, shuffle)
+    first = orders[0]
+    assert all(orders[number] is first for number in range(1, 4))
 
 
 @pytest.mark.by_default("1048576")
 @pytest.mark.parametrize("largest", [0, 1 << 20])
 def test_what_is_remembered_is_the_order_of_keras_for_each_seed_and_kind(largest, monkeypatch):
     """Each one twice: what is remembered of one is not taken for another."""
-    monkeypatch.setattr(array_feed, "_MOST_REMEMBERED", largest)
+    monkeypatch.setattr(array_feed, "_MOST_CACHED", largest)
     kinds = [(20, 4, True), (20, 5, True), (21, 4, True), (20, 4, "batch"), (20, 5, "batch"), (20, 4, False)]
     for seed in (3, 4, 3):
         for rows, batch_size, shuffle in 2 * kinds:
             keras.utils.set_random_seed(seed)
             expected = [*row_order(rows, batch_size, shuffle)]
             keras.utils.set_random_seed(seed)
-            found = orders_of(rows, batch_size, shuffle)
-            np.testing.assert_array_equal(found[0], np.concatenate([np.ravel(batch) for batch in expected]))
+            orders = orders_of(rows, batch_size, shuffle)
+            np.testing.assert_array_equal(orders[0], np.concatenate([np.ravel(batch) for batch in expected]))
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -199,18 +189,18 @@ def test_asking_for_the_seed_leaves_what_is_drawn_next_as_it_was():
 @pytest.mark.parametrize("largest", [0, 1 << 20])
 @pytest.mark.parametrize("now", [None, 7])
 def test_orders_are_drawn_under_the_seed_of_a_training_that_goes_on(now, largest, unseeded, monkeypatch):
-    monkeypatch.setattr(array_feed, "_MOST_REMEMBERED", largest)
+    monkeypatch.setattr(array_feed, "_MOST_CACHED", largest)
     keras.utils.set_random_seed(3)
     of_three, expected = orders_of(30, 4, True)[0].numpy(), tf.random.uniform([4]).numpy()
     tf.random.set_seed(now)
-    found = orders_of(30, 4, True)
-    found.draw_under(3)
-    assert found.seed == 3
-    np.testing.assert_array_equal(found[0].numpy(), of_three)
+    orders = orders_of(30, 4, True)
+    orders.draw_under(3)
+    assert orders.seed == 3
+    np.testing.assert_array_equal(orders[0].numpy(), of_three)
     assert array_feed._global_seed() == now
     keras.utils.set_random_seed(3)
-    found.draw_under(None)
-    assert found[0].numpy().tolist() != found[1].numpy().tolist()
+    orders.draw_under(None)
+    assert orders[0].numpy().tolist() != orders[1].numpy().tolist()
     np.testing.assert_array_equal(tf.random.uniform([4]).numpy(), expected)
 
 
@@ -218,16 +208,16 @@ def test_orders_are_drawn_under_the_seed_of_a_training_that_goes_on(now, largest
 def test_a_seed_of_numpys_is_remembered_as_a_number(seed, unseeded):
     tf.random.set_seed(seed)
     arrays = recognize(np.zeros((6, 1)), batch_size=2, shuffle=True)
-    remembered = make_feed(arrays, hold_in_memory=lambda size: True).remembered(begun=False, seen=0)
+    remembered = make_feed(arrays, hold_in_memory=lambda size: True).memory(begun=False, batch=0)
     assert remembered == {"seed": 3, "own_seed": None}
     assert type(remembered["seed"]) is int
 
 
 def test_a_seed_that_comes_later_changes_nothing(unseeded):
     """Keras's pipeline has its seeds from when it was made."""
-    found = orders_of(100, 4, True)
+    orders = orders_of(100, 4, True)
     keras.utils.set_random_seed(3)
-    assert found[0].numpy().tolist() != found[1].numpy().tolist()
+    assert orders[0].numpy().tolist() != orders[1].numpy().tolist()
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])
@@ -240,21 +230,14 @@ def test_the_thread_that_draws_ends_by_itself(shuffle, monkeypatch, unseeded):
         return in_background(draw, name)
 
     monkeypatch.setattr(array_feed, "in_background", noted)
-    found = orders_of(100, 4, shuffle)
-    first = found[0]
+    orders = orders_of(100, 4, shuffle)
+    first = orders[0]
     assert names == ["overlap-order"]
     for thread in threading.enumerate():
         if thread.name.startswith("overlap-order"):
             thread.join(30)
             assert not thread.is_alive()
-    assert found[1].numpy().tolist() != first.numpy().tolist()
-
-
-def test_short_orders_take_no_thread(monkeypatch, unseeded):
-    """TensorFlow keeps something of every thread that calls it, for good."""
-    monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("a thread"))
-    found = orders_of(100, 4, True)
-    assert len({tuple(found[number].numpy()) for number in range(5)}) == 5
+    assert orders[1].numpy().tolist() != first.numpy().tolist()
 
 
 def mapped(tmp_path, array):

@@ -99,18 +99,6 @@ def test_batches_of_arrays_are_prepared_by_a_trace_and_those_of_a_dataset_in_the
             batches.close()
 
 
-def test_how_many_batches_are_to_come_is_known_where_it_can_be():
-    """A live validation counts by it, as Keras does, and must not wait for one more batch than there is."""
-    assert make(X, Y, batch_size=5).expected == 3
-    assert make(X, Y, batch_size=5, steps=2).expected == 2
-    assert make(dataset()).expected == 3
-    assert make(dataset(), cache_bytes=0).expected == 3
-    assert make(dataset().repeat(), steps=2, cache_bytes=0).expected == 2
-    unknown = make(dataset().filter(lambda x, y: True), cache_bytes=0)
-    assert isinstance(unknown, StreamedBatches)
-    assert unknown.expected is None
-
-
 def test_a_pipeline_that_reads_a_variable_is_drawn_anew_and_names_it():
     """A cache would keep what the variable was when it was filled."""
     scale = tf.Variable(2.0, name="scale")
@@ -217,13 +205,14 @@ def test_every_batch_is_kept_whoever_draws_it(count):
     assert kept == list(range(count))
 
 
-def test_parts_add_up_to_the_whole_for_arrays_and_datasets():
-    for batches in (make(X, Y, batch_size=2), make(dataset(2))):
-        count = batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
-        whole = sums(batches, 0, count)
-        parts = [sums(batches, s.first, s.stop) for s in split_batches(count, 3)]
-        np.testing.assert_allclose(np.sum(parts, axis=0), whole)
-        assert whole == [7, 13, X.sum()]
+@pytest.mark.parametrize("batches", [lambda: make(X, Y, batch_size=2), lambda: make(dataset(2))])
+def test_parts_add_up_to_the_whole(batches):
+    batches = batches()
+    count = batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
+    whole = sums(batches, 0, count)
+    parts = [sums(batches, s.first, s.stop) for s in split_batches(count, 3)]
+    np.testing.assert_allclose(np.sum(parts, axis=0), whole)
+    assert whole == [7, 13, X.sum()]
 
 
 def test_a_cache_is_filled_once_however_many_threads_ask():

@@ -44,10 +44,10 @@ def shuffling(request, monkeypatch):
 
     for module in (data_adapters, keras_data):
         monkeypatch.setattr(module, "ArrayDataAdapter", Counting)
-    for cached in (keras_data.row_shuffling, array_feed._remembered):
+    for cached in (keras_data.row_shuffling, array_feed._cached_order):
         cached.cache_clear()
     yield request.param
-    for cached in (keras_data.row_shuffling, array_feed._remembered):
+    for cached in (keras_data.row_shuffling, array_feed._cached_order):
         cached.cache_clear()
 
 
