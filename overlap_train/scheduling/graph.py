@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from overlap_train._support.arguments import (
     freeze,
@@ -185,11 +185,11 @@ class LayerGraph:
             self._check_port(port, len(self.layers), "the output")
 
     def _check_pieces(self) -> None:
-        """What is left out must be missed by nobody, and what runs instead must find its inputs."""
+        """Check that only the join reads the pieces, and that the whole layer's inputs are still there."""
         for piece, join in self.joins.items():
             layer, whole = self.layers[join], self.form(join, whole=True)
-            found = {port for other in self.pieces[join] for port in self.layers[other].inputs}
-            if not set(whole.inputs) <= found | set(layer.inputs):
+            read = {port for other in self.pieces[join] for port in self.layers[other].inputs}
+            if not set(whole.inputs) <= read | set(layer.inputs):
                 raise ValueError(
                     f"{self.name}: {whole.name!r} reads what neither its pieces nor their join read"
                 )
@@ -394,7 +394,15 @@ def require_priority(name: str, value: object) -> int:
     return require_count(name, value, minimum=-_LARGEST_PRIORITY, maximum=_LARGEST_PRIORITY)
 
 
-def urgency(request: Request, *, remaining_s: float, aging_s: float) -> float:
+class _Timed(Protocol):
+    """A request, or a submission that becomes one."""
+
+    arrival_s: float
+    priority: int
+    deadline_s: float | None
+
+
+def urgency(request: _Timed, *, remaining_s: float, aging_s: float) -> float:
     """When a request would have to arrive to rank where it does, in seconds of the engine's clock.
 
     A unit of priority counts as having waited `aging_s` longer; a deadline ranks a request as if it

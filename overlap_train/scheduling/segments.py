@@ -57,15 +57,15 @@ def choose_segments(
     alone = {index for index, layer in enumerate(graph.layers) if layer.alone}
     limit_s = call_s
     for limit_s in (0.0, call_s / 4, call_s):
-        groups = _merged_within(groups, alone, limit_s, longest_s)
+        groups = _merge_within(groups, alone, limit_s, longest_s)
     return [members for members, _ in groups]
 
 
 def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s: float = 1e-4) -> set[str]:
-    """Which layers that can run in pieces gain a quarter by it on some device that has nothing else to do.
+    """Return which layers that can run in pieces gain a quarter by it on some otherwise idle device.
 
-    Less is soon lost: pieces that run at the same time share caches and memory, which a profile of one after
-    another does not show, and what is cut does not merge with its neighbours.
+    A smaller gain is easily lost: pieces that run at the same time share caches and memory, which a profile
+    of one after another does not show, and pieces are not merged with their neighbours.
 
     Returns:
         The names that the layers have in one piece.
@@ -92,13 +92,13 @@ def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
             f"{graph.name}: segments must cover layers 0 to {len(graph) - 1} in order, got {groups}"
         )
     merging = _Merging(graph, groups)
-    merged = LayerGraph(
+    segment_graph = LayerGraph(
         [merging.layer(number) for number in range(len(groups))],
         [merging.rename(port) for port in graph.outputs],
         input_bytes=graph.input_bytes,
         name=graph.name,
     )
-    return Segments(merged, tuple(groups), merging.inputs, merging.outputs, merging.whole_inputs)
+    return Segments(segment_graph, tuple(groups), merging.inputs, merging.outputs, merging.whole_inputs)
 
 
 class _Merging:
@@ -112,22 +112,22 @@ class _Merging:
             _inputs(self._whole_members(n), group) if self._members[n][0].whole is not None else ()
             for n, group in enumerate(groups)
         )
-        wanted = self._wanted(groups)
-        made = (
+        exports = self._exports(groups)
+        ports_of = (
             [Port(i, n) for i in group for n in range(len(graph.layers[i].output_bytes))] for group in groups
         )
-        self.outputs = tuple(tuple(port for port in ports if port in wanted) for ports in made)
+        self.outputs = tuple(tuple(port for port in ports if port in exports) for ports in ports_of)
         self._renamed = {
             port: Port(number, n) for number, ports in enumerate(self.outputs) for n, port in enumerate(ports)
         }
 
-    def _wanted(self, groups: Sequence[range]) -> set[Port]:
+    def _exports(self, groups: Sequence[range]) -> set[Port]:
         """Return the tensors that leave their group."""
         home = {index: number for number, group in enumerate(groups) for index in group}
-        wanted = set(self._graph.outputs)
+        exports = set(self._graph.outputs)
         for index, layer in enumerate(self._graph.layers):
-            wanted |= {p for p in layer.inputs if p.source != REQUEST and home[p.source] != home[index]}
-        return wanted
+            exports |= {p for p in layer.inputs if p.source != REQUEST and home[p.source] != home[index]}
+        return exports
 
     def _whole_members(self, number: int) -> list[Layer]:
         first, *others = self._members[number]
@@ -167,13 +167,13 @@ _Group = tuple[range, list[list[float]]]
 """Layers, and their seconds by form (with those that can in pieces, whole) and device."""
 
 
-def _merged_within(groups: list[_Group], alone: set[int], limit_s: float, longest_s: float) -> list[_Group]:
+def _merge_within(groups: list[_Group], alone: set[int], limit_s: float, longest_s: float) -> list[_Group]:
     """Merge each group into the one before it while that loses at most `limit_s`."""
-    merged: list[_Group] = []
+    result: list[_Group] = []
     for group in groups:
-        merged.append(group)
-        while len(merged) > 1:
-            (left, left_s), (right, right_s) = merged[-2], merged[-1]
+        result.append(group)
+        while len(result) > 1:
+            (left, left_s), (right, right_s) = result[-2], result[-1]
             both_s = [
                 [a + b for a, b in zip(*rows, strict=True)] for rows in zip(left_s, right_s, strict=True)
             ]
@@ -182,5 +182,5 @@ def _merged_within(groups: list[_Group], alone: set[int], limit_s: float, longes
                 break
             if loss_s > limit_s * (1 + 1e-9) + 1e-12 or max(map(min, both_s)) > longest_s:
                 break
-            merged[-2:] = [(range(left.start, right.stop), both_s)]
-    return merged
+            result[-2:] = [(range(left.start, right.stop), both_s)]
+    return result

@@ -509,8 +509,8 @@ def test_a_controller_keeps_what_the_form_will_read_and_nothing_else(whole):
     assert controller.complete(0, [tensor("y")]) == [1, 2]
     controller.decide(3, whole)
     if whole:
-        assert controller.skip(1) == []
-        assert controller.skip(2) == [3]
+        assert controller.complete(1) == []
+        assert controller.complete(2) == [3]
         assert controller.inputs(3) == (made["y"],)
     else:
         assert controller.complete(1, [tensor("p")]) == []

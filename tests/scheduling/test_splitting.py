@@ -14,12 +14,7 @@ from overlap_train.scheduling.calls import calls_of, elements, tensor_bytes, wor
 from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.models import ModelInputs, WholeModel, inputs_of, split_model
-from overlap_train.scheduling.preparing import (
-    ModelBuilder,
-    Preparation,
-    compile_segments,
-    tensorflow_platform,
-)
+from overlap_train.scheduling.preparing import ModelBuilder, compile_segments, tensorflow_platform
 from overlap_train.scheduling.segments import choose_segments, merge_layers
 from tests.scheduling.graphs import CORES, cut
 
@@ -350,8 +345,8 @@ def relus(layers=6):
     return keras.Model(inputs, x)
 
 
-def built(model, costs=None, **preparation):
-    builder = ModelBuilder(ONE_CORE.devices, costs, Preparation(**preparation))
+def built(model, costs=None, **options):
+    builder = ModelBuilder(ONE_CORE.devices, costs, **options)
     return builder.build("m", model, 7, 3), builder
 
 
@@ -395,7 +390,7 @@ def test_layers_are_timed_one_by_one_where_it_was_asked_for(costs, profile, prof
 )
 def test_what_cannot_be_meant_is_refused_by_name(name, value, error):
     with pytest.raises(error, match=f"{name} must be"):
-        Preparation(**{name: value})
+        ModelBuilder(None, None, **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -444,10 +439,10 @@ def test_costs_that_do_not_learn_are_left_alone_and_a_cut_is_not_put_together_ag
     costs = FixedCosts(lambda layer, device: 1.0)
     assert built(relus(2), costs, profile=True)[1].costs is costs
     with pytest.raises(TypeError, match="costs"):
-        ModelBuilder(ONE_CORE.devices, 3, Preparation())
-    assert Preparation(cut=2, segments="layers").cut == 2
+        ModelBuilder(ONE_CORE.devices, 3)
+    assert ModelBuilder(ONE_CORE.devices, None, cut=2, segments="layers")
     with pytest.raises(ValueError, match="cut=2 needs segments='auto' or 'layers'; 'whole' would put"):
-        Preparation(cut=2, segments="whole")
+        ModelBuilder(ONE_CORE.devices, None, cut=2, segments="whole")
 
 
 def test_a_segment_reads_each_tensor_once_and_returns_what_leaves_it():
