@@ -104,11 +104,11 @@ def find_counters(*, powercap: Path = _POWERCAP) -> tuple[list[EnergyCounter], l
     """Return the counters of this machine, and for each kind that it lacks the reason."""
     counters: list[EnergyCounter] = []
     missing: list[Unavailable] = []
-    for found in (_find_nvml(), _find_rapl(powercap)):
-        if isinstance(found, Unavailable):
-            missing.append(found)
+    for result in (_find_nvml(), _find_rapl(powercap)):
+        if isinstance(result, Unavailable):
+            missing.append(result)
         else:
-            counters += found
+            counters += result
     return counters, missing
 
 

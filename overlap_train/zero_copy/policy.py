@@ -46,7 +46,6 @@ def check_mode(mode: Mode) -> Mode:
 
 def choose_sharing(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
     """Decide for an input that a GPU reads once; up to `crossover_bytes` sharing was measured as quicker."""
-    mode = check_mode(mode)
     if mode != "auto":
         return Choice(mode == "zero_copy", f"mode={mode!r} was asked for")
     if integrated:

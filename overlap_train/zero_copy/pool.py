@@ -59,7 +59,7 @@ class Backend(Protocol):
 
 
 class HostBackend:
-    """Ordinary memory. Nothing to synchronise: TensorFlow's CPU operations end before they let go of it."""
+    """Ordinary memory; TensorFlow's CPU operations end before they let go of it."""
 
     name = "host"
     frees_anywhere = True
@@ -83,7 +83,7 @@ class HostBackend:
         block.released = True
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
+        """Do nothing: there is no device to wait for."""
 
 
 class Lease:
@@ -181,11 +181,11 @@ class Pool:
             return PoolStatistics(self._leases, self._reused, self._live_bytes, self._cached_bytes)
 
     def _take(self, size: int) -> Block:
-        waiting = self._free.get(size)
-        if waiting:
-            block = waiting[-1]
+        blocks = self._free.get(size)
+        if blocks:
+            block = blocks[-1]
             self._settle(block)
-            waiting.pop()
+            blocks.pop()
             self._cached_bytes -= size
             self._reused += 1
             return block
@@ -219,16 +219,16 @@ class Pool:
 
     def _shrink(self, limit_bytes: int) -> None:
         for size in sorted(self._free, reverse=True):
-            waiting = self._free[size]
-            while waiting and self._cached_bytes > limit_bytes:
-                block = waiting.pop()
+            blocks = self._free[size]
+            while blocks and self._cached_bytes > limit_bytes:
+                block = blocks.pop()
                 self._cached_bytes -= size
                 try:
                     self._settle(block)
                     self.backend.release(block)
                 except errors.OverlapTrainError as error:
                     _log.warning("a block of %d bytes could not be freed: %s", size, error)
-            if not waiting:
+            if not blocks:
                 del self._free[size]
 
     def _settle(self, block: Block) -> None:

@@ -52,7 +52,7 @@ def test_the_first_fit_ends_the_script(script, call, by_keras, tmp_path):
     fit = Trainer.fit
     reached = first_fit(script(f"{call}\nopen({str(tmp_path / 'behind')!r}, 'w')"), [], kept)
     assert reached.kwargs["epochs"] == 3
-    assert reached.given[0].shape == (8, 2)
+    assert reached.args[0].shape == (8, 2)
     assert reached.by_keras is by_keras
     assert not (tmp_path / "behind").exists()
     assert Trainer.fit is fit
