@@ -134,8 +134,8 @@ def stock_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
 
 
 def _convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
-    found = model._flatten_layers(include_self=False, recursive=True)
-    return [layer for layer in found if isinstance(layer, keras.layers.Conv2D)]
+    layers = model._flatten_layers(include_self=False, recursive=True)
+    return [layer for layer in layers if isinstance(layer, keras.layers.Conv2D)]
 
 
 def _reason_to_skip(layer: keras.layers.Conv2D) -> str | None:

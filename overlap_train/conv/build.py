@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import functools
 import hashlib
 import os
@@ -51,8 +50,6 @@ __all__ = ["Toolchain", "build", "cache_directory", "cached_library", "find_tool
 
 _VERSION_S = 5.0
 _VERSION_BYTES = 1 << 16
-# What this process or the system lacks at the moment.
-_PASSING = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _REMEDY = (
     "set CXX to a C++17 compiler that runs here, or unset it; algorithm='auto' is tf.nn.conv2d meanwhile"
 )
@@ -86,7 +83,7 @@ def find_toolchain(*, cuda: bool = False) -> Toolchain:
         raise NativeUnavailableError(
             "A build with CUDA needs nvcc, which is neither on the path nor in /usr/local/cuda."
         )
-    version = _version_of((compiler, *arguments), _stamp(compiler))
+    version = _version_of((compiler, *arguments))
     if isinstance(version, NativeUnavailableError):
         raise NativeUnavailableError(str(version))
     generator = "Ninja" if ninja else "Unix Makefiles"
@@ -94,23 +91,17 @@ def find_toolchain(*, cuda: bool = False) -> Toolchain:
 
 
 def _find_program(*names: str) -> str | None:
-    """Returns the first of the names found on the path or next to this Python, where pip puts CMake.
-
-    Of a Python inside another program it may be unknown where it lies. An empty place would be the working
-    directory.
-    """
+    """Return the first of these programs on the path or next to this Python, where pip puts CMake."""
+    # An empty entry would be the working directory. An embedded Python may not know its own place.
     places = [os.environ.get("PATH", ""), os.path.dirname(sys.executable or "")]
-    for name in names:
-        found = shutil.which(name, path=os.pathsep.join(filter(None, places)) or os.defpath)
-        if found:
-            return found
-    return None
+    path = os.pathsep.join(filter(None, places)) or os.defpath
+    return next(filter(None, (shutil.which(name, path=path) for name in names)), None)
 
 
 def _find_compiler() -> list[str]:
-    """Returns the program that `$CXX` names, or a usual one, and its arguments."""
-    chosen = os.environ.get("CXX", "").strip()
-    if not chosen:
+    """Return the compiler that `$CXX` names, or a usual one, and its arguments."""
+    value = os.environ.get("CXX", "").strip()
+    if not value:
         compiler = _find_program("g++", "c++", "clang++")
         if compiler is None:
             raise NativeUnavailableError(
@@ -118,57 +109,45 @@ def _find_compiler() -> list[str]:
                 "Install one (Debian, Ubuntu: apt install g++), or keep algorithm='auto': tf.nn.conv2d then."
             )
         return [compiler]
-    whole = _find_program(chosen)  # a path may hold spaces
-    if whole is not None:
-        return [whole]
+    compiler = _find_program(value)  # a path may hold spaces
+    if compiler is not None:
+        return [compiler]
     try:
-        name, *arguments = shlex.split(chosen)
+        name, *arguments = shlex.split(value)
     except ValueError as error:
-        raise NativeUnavailableError(f"CXX={chosen!r} cannot be read ({error}): {_REMEDY}.") from error
+        raise NativeUnavailableError(f"CXX={value!r} cannot be read ({error}): {_REMEDY}.") from error
     compiler = _find_program(name)
     if compiler is None:
         raise NativeUnavailableError(
-            f"The tiled convolution needs a C++17 compiler; CXX={chosen!r} names none: {_REMEDY}."
+            f"The tiled convolution needs a C++17 compiler; CXX={value!r} names none: {_REMEDY}."
         )
     return [compiler, *arguments]
 
 
-def _stamp(program: str) -> tuple[int, int, int]:
-    """Returns what changes when a program is replaced."""
-    with contextlib.suppress(OSError):
-        status = os.stat(program)
-        return status.st_ino, status.st_mtime_ns, status.st_size
-    return 0, 0, 0
-
-
 @functools.lru_cache(maxsize=8)
-def _version_of(command: tuple[str, ...], stamp: tuple[int, int, int]) -> str | NativeUnavailableError:
-    """Returns what a compiler says of its version, or why it says nothing; asked once, as that may last."""
-    del stamp
-    shown = shlex.join(command)
+def _version_of(command: tuple[str, ...]) -> str | NativeUnavailableError:
+    """Return a compiler's `--version` output, or why there is none; run once, as it may take seconds."""
+    name = shlex.join(command)
     output = bytearray()
 
     def take(chunk: bytes) -> None:
         output.extend(chunk)
         if len(output) > _VERSION_BYTES:
-            raise NativeUnavailableError(f"The compiler {shown} prints without end when run with --version")
+            raise NativeUnavailableError(f"The compiler {name} prints without end when run with --version")
 
     try:
         status = run_limited([*command, "--version"], limit_s=_VERSION_S, take=take)
     except TimeoutError:
         return NativeUnavailableError(
-            f"The compiler {shown} did not say its version within {_VERSION_S:g} s: {_REMEDY}."
+            f"The compiler {name} did not say its version within {_VERSION_S:g} s: {_REMEDY}."
         )
     except (OSError, ValueError) as error:
-        refusal = NativeUnavailableError(f"The compiler {shown} cannot be run here ({error}): {_REMEDY}.")
-        if getattr(error, "errno", None) in _PASSING:
-            raise refusal from error  # what is raised is not remembered
-        return refusal
+        return NativeUnavailableError(f"The compiler {name} cannot be run here ({error}): {_REMEDY}.")
     except NativeUnavailableError as error:
         return NativeUnavailableError(f"{error}: {_REMEDY}.")
     if status != 0:
         return NativeUnavailableError(
-            f"The compiler {shown} ended with status {status} when asked for its version: {_REMEDY}."
+            f"The compiler {name} ended with status {status} when asked for its version: {_REMEDY}."
         )
     return output.decode("utf-8", errors="replace")
 

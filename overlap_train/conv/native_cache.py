@@ -156,13 +156,12 @@ def say(text: str) -> None:
 
 
 _DIRECTORY = Path(__file__).parent / "prebuilt"
-_MOST_BYTES = 1 << 16
 
 
 def bundled_library() -> Path | None:
     """Returns the library of this installation, if it was compiled for this machine and TensorFlow."""
     try:
-        recorded = json.loads(read_regular(_DIRECTORY / MANIFEST, most_bytes=_MOST_BYTES))
+        recorded = json.loads(read_regular(_DIRECTORY / MANIFEST, most_bytes=_MOST_MANIFEST_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     library = _DIRECTORY / LIBRARY_NAME
