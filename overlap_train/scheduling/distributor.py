@@ -96,7 +96,6 @@ class SyncChecker:
     def __init__(self, graph: LayerGraph) -> None:
         self._graph = graph
         self._missing = [len(before) for before in graph.predecessors]
-        self._done = [False] * len(graph)
         self._waiters: list[list[int]] = [[] for _ in graph.layers]  # beyond the graph's own successors
         self.left = len(graph)
         self._free = len(self.first())  # layers that wait for nothing and are not done
@@ -115,10 +114,6 @@ class SyncChecker:
 
     def complete(self, index: int) -> list[int]:
         """Mark a layer as done and return the layers that this releases."""
-        if self._done[index] or self._missing[index]:
-            state = "a second time" if self._done[index] else "before its inputs"
-            raise SchedulingError(f"layer {self._graph.layers[index].name!r} completed {state}")
-        self._done[index] = True
         self.left -= 1
         released = []
         for after in (*self._graph.successors[index], *self._waiters[index]):

@@ -283,8 +283,6 @@ def split_model(
 
     `only` names the layers that may be cut, as they are in the graph; a subclassed model needs `input_specs`.
     """
-    if cut < 1:
-        raise ValueError(f"cut must be at least 1, got {cut}")
     name = name or model.name
     functional = keras_models.stock_graph(model)
     inputs = inputs_of(model, () if functional is not None else input_specs, name)

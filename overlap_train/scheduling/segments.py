@@ -86,11 +86,7 @@ def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s
 
 
 def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
-    """Build the graph of segments."""
-    if [index for group in groups for index in group] != list(range(len(graph))):
-        raise ValueError(
-            f"{graph.name}: segments must cover layers 0 to {len(graph) - 1} in order, got {groups}"
-        )
+    """Build the graph of segments from groups that cover all layers in order."""
     merging = _Merging(graph, groups)
     segment_graph = LayerGraph(
         [merging.layer(number) for number in range(len(groups))],
