@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.rest = rest
     except SystemExit as end:  # 2 for what cannot be parsed, 0 for --help and --version
         return end.code if isinstance(end.code, int) else 2
-    # Of TensorFlow's own lines only errors are of use beside a report.
+    # TensorFlow's log lines would clutter the report, but for errors.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not options.json:
         return _run(modules[options.command], options)

@@ -1,8 +1,7 @@
-"""One convolution, what was measured of it, and the measurements that other processes have kept.
+"""One convolution, its measured times, and the file that keeps them for other processes.
 
-They lie in the user's cache directory, in one small JSON file for each combination of conditions
-(`_support/conditions.py`) and threads. A file that cannot be read or written, or that holds what was never
-measured, is as good as none: nothing here fails. Any thread.
+The user's cache directory has one small JSON file for each combination of conditions (`_support/caches.py`)
+and threads. A file that cannot be read, written or understood is ignored: nothing here raises. Any thread.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class ConvKey:
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """What can compute it in place of `STOCK`."""
+        """The algorithms that can replace `STOCK`."""
         if self.strides != (1, 1):
             return ("direct",)
         return {(3, 3): ("winograd", "direct"), (1, 1): (MATMUL, "direct")}.get(
@@ -86,7 +85,7 @@ class ConvKey:
 
     @property
     def untimed(self) -> str:
-        """The algorithm where none has been timed: one that does not lose to `STOCK`, or that itself."""
+        """The algorithm to use without timing: one that is never slower than `STOCK`, or else that."""
         batch, height, width, _ = self.input_shape
         is_small = batch * height * width <= _FEW_PIXELS
         return MATMUL if is_small and MATMUL in self.algorithms else STOCK

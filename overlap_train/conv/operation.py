@@ -170,7 +170,7 @@ def tiled_conv2d(
 
 
 def unsupported(layer: keras.layers.Conv2D) -> str | None:
-    """Why our operation cannot compute a Conv2D layer, or None if it can."""
+    """Return why our operation cannot compute a Conv2D layer, or None if it can."""
     if layer.data_format != "channels_last":
         return f"data_format={layer.data_format!r}: only channels_last"
     if layer.groups != 1:
@@ -185,7 +185,7 @@ def unsupported(layer: keras.layers.Conv2D) -> str | None:
 def convolve(
     layer: keras.layers.Conv2D, inputs: tf.Tensor, *, algorithm: str = "auto", batch_hint: int | None = None
 ) -> tf.Tensor:
-    """Computes a Conv2D layer by our operation, its ReLU included where it has one."""
+    """Compute a Conv2D layer by our operation, which includes a ReLU."""
     relu = layer.activation is keras.activations.relu
     y = tiled_conv2d(
         inputs,

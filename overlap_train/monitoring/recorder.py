@@ -223,7 +223,7 @@ class _Entry:
 class Accounts:
     """Collects what each epoch cost.
 
-    Only the intervals of recent epochs are kept; what is finished is a number.
+    Spans are kept for recent epochs only; a delivered epoch has numbers.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ __all__ = ["LoadMeter", "Sampler"]
 
 _logger = logging.getLogger(__name__)
 _MIB = 1 << 20
-_gpu_given_up = threading.Event()  # for the whole process: what is absent is said once, not once a run
+_gpu_given_up = threading.Event()  # for the whole process, so that the reason is logged once
 
 
 class LoadMeter:
@@ -175,7 +175,7 @@ def _merge(earlier: Sample, later: Sample) -> Sample:
 def _read_gpus() -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Return the utilisation in percent (NaN where the driver gives none) and the bytes in use, per GPU.
 
-    Once no GPU answered, none is asked again in this process.
+    After a failure or without GPUs, later calls in this process return nothing at once.
     """
     if _gpu_given_up.is_set():
         return (), ()

@@ -298,8 +298,8 @@ def _in_pieces(
 def kernel_rows(kernel: Any, first: int, stop: int) -> tf.Tensor:
     """Return rows of a kernel, on its own memory if they begin and end at multiples of 64 bytes.
 
-    Of a matrix TensorFlow would copy them if the columns were not a multiple of 16; of a vector it looks at
-    where they begin and end. They are taken where the variable is, so that no more than they go elsewhere.
+    TensorFlow would copy rows of a matrix whose columns are no multiple of 16; of a vector it checks only
+    where the slice begins and ends. It is made on the variable's device, so that only these rows are moved.
     """
     columns = kernel.shape[1]
     with tf.device(kernel.value.device):

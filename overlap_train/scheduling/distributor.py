@@ -164,7 +164,7 @@ class LayerController:
         self.places: dict[int, str] = {}  # where each layer runs, and leaves its outputs
 
     def start(self, waits: Sequence[tuple[int, int]] = ()) -> list[int]:
-        """The layers that may run at once, with the orderings `waits` kept with the graph's own."""
+        """Return the layers that may run at once; `waits` are orderings beyond the graph's."""
         self._checker.hold(waits)
         return self._checker.first()
 
@@ -174,7 +174,7 @@ class LayerController:
         return self._checker.left == 0
 
     def inputs(self, index: int) -> tuple[Any, ...]:
-        """The tensors that layer `index` reads, in order (None where none were given)."""
+        """Return the tensors that layer `index` reads, in order; None for an input that is left out."""
         return tuple(self._tensors.get(port) for port in self.request.layer(index).inputs)
 
     def decide(self, index: int, whole: bool) -> None:

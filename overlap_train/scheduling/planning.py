@@ -107,7 +107,7 @@ class Problem:
 def _edges(
     graph: LayerGraph, layers: Sequence[Layer], left_out: Container[int], platform: Platform, examples: float
 ) -> _Edges:
-    """Return what each layer reads and how long that takes to come; what is left out reads nothing."""
+    """Return what each layer reads and how long the transfer takes; layers left out read nothing."""
     names = [device.name for device in platform.devices]
 
     def between(size: float) -> _Times:
@@ -144,9 +144,9 @@ def upward_ranks(problem: Problem) -> list[float]:
 def optimistic_costs(problem: Problem) -> list[list[float]]:
     """`[layers][devices]` seconds from the end of a layer on a device to the end of the request.
 
-    Every later layer is taken to run on its best device at once: the optimistic cost table of PEFT
-    (Arabnejad and Barbosa 2014), exact for chains on idle devices. Pieces are taken to share the slots of the
-    device with each other, or to be left out where the layer is done sooner whole.
+    This is the optimistic cost table of PEFT (Arabnejad and Barbosa 2014): every later layer is assumed to
+    start at once on its best device, which is exact for chains on idle devices. Pieces share the slots of a
+    device, or are left out if the layer is done sooner whole.
     """
     devices = range(len(problem.slots))
     table = [[0.0 for _ in devices] for _ in problem.run_s]
@@ -362,7 +362,7 @@ def search_placement(problem: Problem, *, first: Sequence[Placement] = (), max_s
 
     The heuristics are `first`, each device alone, HEFT, and earliest finish with the optimistic costs.
     The improvement moves one layer, or one layer together with a neighbour, and exchanges the ranks of
-    two layers, while that helps. On graphs of a dozen layers it takes some ten milliseconds.
+    two layers, while that helps. On graphs of a dozen layers it takes about ten milliseconds.
     """
     ranks, size, devices = upward_ranks(problem), len(problem.run_s), range(len(problem.slots))
     table = optimistic_costs(problem)

@@ -86,7 +86,7 @@ class EarliestFinish(Policy):
     layer goes to the device that minimises: when the device is free + transfers + run time + optimistic
     time from there to the end of the request + what that takes from the other requests. Run times carry the
     present load through the cost model; plans and optimistic times are made anew when it has changed, but not
-    more than a few times a second. What waits is given to a device that has become idle if it would be done
+    more than a few times a second. A waiting layer moves to a device that has become idle if it would be done
     sooner there.
     """
 
@@ -207,20 +207,20 @@ def _problem(request: Request, board: Board, *, whole: bool = False) -> Problem:
 
 
 def _better_form(request: Request, board: Board, plan: Callable[[Problem, bool], Plan]) -> Plan:
-    """Of the plans with all layers in pieces and with all whole, the shorter."""
+    """Return the shorter of two plans, with all layers in pieces and with all whole."""
     in_pieces, joins = plan(_problem(request, board), False), request.graph.joins
     if not joins:
         return in_pieces
     whole = plan(_problem(request, board, whole=True), True)
     if in_pieces.makespan_s <= whole.makespan_s:
         return in_pieces
-    # Should the plan be given up and the pieces run after all, nothing is to hold them.
+    # If the plan is given up and the pieces run after all, nothing must hold them back.
     waits = tuple(pair for pair in whole.waits if joins.keys().isdisjoint(pair))
     return replace(whole, whole=True, waits=waits)
 
 
 def _fixed(policy: Policy, request: Request, board: Board, *, whole: bool) -> Placement:
-    """What `policy` would do on an idle machine."""
+    """Return where `policy` would place a request on an idle machine."""
     request = replace(request, whole=dict.fromkeys(request.graph.joins.values(), whole))
     numbers = {device.name: number for number, device in enumerate(board.platform.devices)}
     places: dict[int, str] = {}
@@ -236,7 +236,7 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def make_policy(policy: str | Policy) -> Policy:
-    """A fresh policy by name, or the one given."""
+    """Return a new policy by name, or `policy` itself."""
     if isinstance(policy, Policy):
         return policy
     return POLICIES[require_choice("policy", policy, sorted(POLICIES))]()

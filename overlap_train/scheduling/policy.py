@@ -30,7 +30,7 @@ class Board:
         self._ends_s: dict[str, dict[int, float]] = {device.name: {} for device in platform.devices}
 
     def copy(self) -> Board:
-        """A board to try things on."""
+        """Return a board for trials."""
         other = Board(self.platform, self.costs)
         other.now_s, other.active_requests = self.now_s, self.active_requests
         other._waiting_s, other._waiting = dict(self._waiting_s), dict(self._waiting)
@@ -38,12 +38,12 @@ class Board:
         return other
 
     def expect(self, device: Device, seconds: float) -> None:
-        """One more job of `seconds` waits for `device`."""
+        """Count one more job of `seconds` that waits for `device`."""
         self._waiting[device.name] += 1
         self._waiting_s[device.name] += seconds
 
     def dropped(self, job: Job) -> None:
-        """A job left the queue, to be run or because its request failed."""
+        """Take a job off the queue, to be run or because its request failed."""
         name = job.device.name
         self._waiting[name] -= 1
         self._waiting_s[name] = self._waiting_s[name] - job.predicted_s if self._waiting[name] else 0.0
@@ -58,7 +58,7 @@ class Board:
         self._ends_s[job.device.name].pop(id(job), None)
 
     def free_s(self, device: Device) -> float:
-        """When a job that is put behind everything waiting on `device` would begin."""
+        """Return when a job would begin that is queued behind everything waiting on `device`."""
         ends = self._ends_s[device.name]
         if len(ends) + self._waiting[device.name] < device.slots:
             return self.now_s
@@ -68,7 +68,7 @@ class Board:
             return self.now_s + left_s + self._waiting_s[device.name]
         shared_s = (left_s + self._waiting_s[device.name]) / device.slots
         if len(ends) < device.slots:
-            # Those that wait are about to begin: until then the slots that run something long do not matter.
+            # The waiting jobs are about to begin in free slots, so slots with long jobs do not matter.
             return self.now_s + min(shared_s, self._waiting_s[device.name] / (device.slots - len(ends)))
         return self.now_s + max(min(each_s), shared_s)
 
@@ -96,19 +96,19 @@ class Board:
         )
 
     def run_s(self, request: Request, index: int, places: Mapping[int, str], device: Device) -> float:
-        """How long a layer would occupy a slot of `device`, transfers included."""
+        """Return how long a layer would occupy a slot of `device`, transfers included."""
         seconds = self.costs.seconds(request.layer(index), device, request.examples)
         return self.transfer_in_s(request, index, places, device) + seconds
 
     def done_s(self, request: Request, index: int, places: Mapping[int, str], device: Device) -> float:
-        """When a layer would be done on `device`, behind what waits there."""
+        """Return when a layer would be done on `device`, behind the jobs that wait there."""
         return self.free_s(device) + self.run_s(request, index, places, device)
 
     def held_up_s(self, device: Device, seconds: float) -> float:
-        """How much later all other requests together are done if one takes so long of a slot of `device`.
+        """Return by how much all other requests together are delayed by `seconds` on a slot of `device`.
 
-        Each is taken to want any of the devices as likely meanwhile, and to wait for its share of that; so a
-        device is not given to whoever would gain a little while the others lose more.
+        Each is assumed to need every device with equal probability, and to wait for its share of the time. So
+        no request takes a device for a small gain while the others lose more.
         """
         return (self.active_requests - 1) * seconds / device.slots / len(self.platform.devices)
 
@@ -172,7 +172,7 @@ class Policy(ABC):
 
 
 def selected(policy: Policy, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-    """What a policy selects, which may be one of the user's."""
+    """Return the device that a policy selects, checked, as the policy may be a custom one."""
     device = policy.select(request, index, places, board)
     if not isinstance(device, Device) or device not in board.platform.devices:
         raise SchedulingError(

@@ -70,8 +70,8 @@ def compile_segments(
 ) -> LayerGraph:
     """The graph of segments with a traced function for each device that may run them.
 
-    With `constant_weights` TensorFlow folds and prepares the weights of this moment once, not in every call;
-    they are held once more for each device, and once more in pieces.
+    With `constant_weights` TensorFlow folds and prepares the present weights once, not in every call. Each
+    device has another copy of them, and so do the pieces.
     """
 
     def runs(number: int, reads: Sequence[Port], whole: bool) -> dict[str, Run]:
@@ -211,7 +211,7 @@ class _Compiled:
         function = self._variant(inputs) if self._varies else self._function
         outputs = list(function(*(value for value in inputs if value is not None)))
         if self._asynchronous:
-            # The last output is a number on the host, made of all others: to read it is to wait for them.
+            # The last output is a number on the host that depends on all others: reading it waits for them.
             outputs.pop().numpy()
         return outputs
 
@@ -343,7 +343,7 @@ class ModelBuilder:
                 split = cut(only=only)
                 single = None
         graph = single if single is not None and self._segments == "layers" else self._compile(split)
-        # What is one number for a whole batch cannot be divided among the requests in it.
+        # An output for the whole batch cannot be divided among the requests in it.
         most = max_batch if split.keeps_rows else 1
         return Model(
             name, graph, functools.partial(split.inputs.flatten, name), split.pack, max_pending, most

@@ -1,8 +1,8 @@
 """Models in service: what is submitted for them waits, is batched and runs on the engine.
 
-One lock owns what waits (a bounded queue for each model) and the accounts; it is never held while the engine
-is called. Results are delivered on the worker thread that ran the last layer. A batch counts as running until
-all of its callbacks have been called, so nothing waits in one of them: it would wait for itself.
+One lock guards the bounded queue of each model and the accounts; it is not held while the engine is called.
+Results are delivered on the worker thread that ran the last layer. A batch counts as running until all of its
+callbacks have returned, so no callback may wait for that: it would wait for itself.
 """
 
 from __future__ import annotations

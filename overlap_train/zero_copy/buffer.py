@@ -4,14 +4,14 @@ TensorFlow takes a tensor for immutable, so a buffer is either written or read, 
 
     WRITE  numpy() gives arrays          no tensor is alive
       |    tensor()
-    READ   tensor() gives tensors        the arrays given before are read-only for good
+    READ   tensor() gives tensors        earlier arrays are read-only for good
       |    numpy(), once every tensor has gone
     WRITE  ...
 
 Each hand-over waits for the device, where there is one. A use out of turn raises BufferStateError.
 
-`MappedBuffer._lock` guards the turn and may be taken from any thread. The death of a tensor, on a thread of
-TensorFlow's, takes no lock: it is seen through weak references.
+`MappedBuffer._lock` guards the turn; any thread may take it. A tensor that dies, perhaps on a thread of
+TensorFlow's, takes no lock: weak references show it.
 """
 
 from __future__ import annotations

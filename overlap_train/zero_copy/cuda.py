@@ -245,7 +245,7 @@ _cuda: Pool | errors.NativeUnavailableError | None = None
 def shared_pool(backend: Literal["auto", "host", "cuda"] = "auto") -> Pool:
     """Return the pool of a backend; "auto" means "cuda" where that can be had, and "host" elsewhere.
 
-    Whether there is a GPU is found out once for each process.
+    A GPU is looked for once in each process.
 
     Raises:
         ValueError: for another name.

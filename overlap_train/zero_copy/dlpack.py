@@ -56,9 +56,9 @@ _set_name.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Keeper:
-    """Stands between an array and the memory it shows, and keeps the owner of that memory alive.
+    """Keeps the owner of memory alive as long as an array or tensor shows that memory.
 
-    A weak reference to it dies when the last array or tensor made from it does, on whatever thread that is.
+    A weak reference to it dies with the last of them, on any thread.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "owner")

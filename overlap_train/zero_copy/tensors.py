@@ -156,7 +156,7 @@ def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
     if mode == "copy":
         choice = Choice(False, "mode='copy' was asked for")
     if choice.zero_copy:
-        # The array itself is kept, not only its memory: a subclass may free that when it dies.
+        # The owner is the array, not only its memory: a subclass may free that when it dies.
         tensor, _ = share(_address(plain), plain.shape, plain.dtype, array)
         count(shared=1)
         return tensor
@@ -252,7 +252,7 @@ def share(
     try:
         tensor = tf.experimental.dlpack.from_dlpack(capsule)
     except Exception as error:
-        # Of a capsule that it refuses, TensorFlow calls the deleter in some cases and not in others.
+        # When TensorFlow refuses a capsule, it calls the deleter in some cases and not in others.
         if watch() is None:
             dlpack.defuse(capsule)
         raise errors.BufferError(f"TensorFlow refused the memory: {error}") from error
