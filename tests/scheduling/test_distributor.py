@@ -10,7 +10,7 @@ from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor, SyncChecker
 from overlap_train.scheduling.graph import LayerGraph, Port, Request, require_priority, urgency
 from overlap_train.scheduling.policy import Board
-from tests.scheduling.graphs import Movable, chain, cut, job, layer
+from tests.scheduling.graphs import Movable, chain, job, layer
 
 
 def test_queue_gives_each_device_its_most_urgent_job_first():
@@ -237,12 +237,3 @@ def test_a_priority_is_an_integer_that_can_be_weighed_as_a_time():
         if abs(value) > 3:
             with pytest.raises(ValueError, match="priority must be"):
                 require_priority("priority", value + value // abs(value))
-
-
-def test_a_layer_comes_in_the_form_that_was_decided():
-    made = Request(0, cut(2))
-    assert made.layer(3).name == "x/join"
-    made.whole[3] = True
-    assert (made.layer(3).name, made.layer(1).name) == ("x", "x/0")
-    made.whole[3] = False
-    assert made.layer(3).name == "x/join"

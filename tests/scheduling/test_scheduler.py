@@ -367,22 +367,6 @@ def test_a_leaked_scheduler_warns():
     scheduler.close()
 
 
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        ([np.ones((1, 8, 8, 3)), np.ones((1, 8, 8, 3))], "takes 1 inputs, got 2"),
-        (np.ones((0, 8, 8, 3)), "one batch dimension"),
-        (np.float32(3), "one batch dimension"),
-    ],
-)
-def test_inputs_that_do_not_fit_are_refused_at_once(x, message):
-    with (
-        MultiModelScheduler({"m": small_model()}, devices=ONE) as scheduler,
-        pytest.raises(ValueError, match=message),
-    ):
-        scheduler.submit("m", x)
-
-
 @pytest.mark.parametrize("refuses", [False, True])
 def test_zero_copy_reads_inputs_in_place_where_that_is_allowed(monkeypatch, refuses):
     seen = []

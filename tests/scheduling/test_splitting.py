@@ -133,6 +133,8 @@ REFUSED = {
     "none": (list, [ONES, None], ValueError, "the input 'right' is not optional"),
     "shape": (list, [ONES, ONES[:, :3]], ValueError, r"'right' takes \(None, 4\), got the shape \(2, 3\)"),
     "batch": (list, [ONES, ONES[:1]], ValueError, "one batch dimension"),
+    "no rows": (list, [ONES[:0], ONES[:0]], ValueError, "one batch dimension"),
+    "no batch": (list, [np.float32(3), np.float32(3)], ValueError, "one batch dimension"),
     "text": (list, [ONES, np.full((2, 4), "1")], TypeError, "'right' takes float32, got <U1"),
     "complex": (list, [ONES, ONES * 1j], TypeError, "'right' takes float32, got complex64"),
     "list": (list, ONES.tolist() * 2, ValueError, "a list is one value for each input: pass an array"),
