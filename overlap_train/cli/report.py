@@ -39,7 +39,7 @@ class Finding:
     remedy: str | None = None
 
     @property
-    def shown(self) -> str:
+    def display(self) -> str:
         """What people read."""
         return self.text or str(self.value)
 
@@ -61,7 +61,13 @@ class Report:
         """Return the report for programs."""
         sections = {
             heading: [
-                {"name": f.name, "value": f.value, "text": f.shown, "state": f.state, "remedy": f.remedy}
+                {
+                    "name": f.name,
+                    "value": f.value,
+                    "text": f.display,
+                    "state": f.state,
+                    "remedy": f.remedy,
+                }
                 for f in findings
             ]
             for heading, findings in self.sections.items()
@@ -108,7 +114,7 @@ def _plain_lines(report: Report) -> Iterator[str]:
         yield from ("", heading)
         for finding in findings:
             mark, _ = _STYLES[finding.state]
-            yield f"  {mark:<4}  {finding.name:<{width}}  {finding.shown}"
+            yield f"  {mark:<4}  {finding.name:<{width}}  {finding.display}"
             if finding.remedy:
                 yield f"  {'':<4}  {'':<{width}}  -> {finding.remedy}"
     yield from ("", _summary(report))
@@ -132,7 +138,7 @@ def _show_rich(report: Report, stream: TextIO) -> None:
         table.add_column()
         for finding in findings:
             mark, style = _STYLES[finding.state]
-            cell = Text(printable(finding.shown, stream))
+            cell = Text(printable(finding.display, stream))
             if finding.remedy:
                 cell.append("\n-> ", "dim").append(printable(finding.remedy, stream), "cyan")
             table.add_row(Text(mark, style), Text(finding.name), cell)

@@ -87,70 +87,48 @@ def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s
 
 def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
     """Build the graph of segments from groups that cover all layers in order."""
-    merging = _Merging(graph, groups)
-    segment_graph = LayerGraph(
-        [merging.layer(number) for number in range(len(groups))],
-        [merging.rename(port) for port in graph.outputs],
-        input_bytes=graph.input_bytes,
-        name=graph.name,
-    )
-    return Segments(segment_graph, tuple(groups), merging.inputs, merging.outputs, merging.whole_inputs)
+    members = [[graph.layers[index] for index in group] for group in groups]
+    wholes = [[first.whole, *others] if first.whole is not None else [] for first, *others in members]
+    inputs = tuple(map(_inputs, members, groups))
+    whole_inputs = tuple(map(_inputs, wholes, groups))
+    outputs = _outputs(graph, groups)
+    names = {port: Port(number, n) for number, ports in enumerate(outputs) for n, port in enumerate(ports)}
 
+    def rename(port: Port) -> Port:
+        return port if port.source == REQUEST else names[port]
 
-class _Merging:
-    """What each of some groups of neighbours reads and returns, and the segment that it becomes."""
-
-    def __init__(self, graph: LayerGraph, groups: Sequence[range]) -> None:
-        self._graph = graph
-        self._members = [[graph.layers[index] for index in group] for group in groups]
-        self.inputs = tuple(_inputs(self._members[n], group) for n, group in enumerate(groups))
-        self.whole_inputs = tuple(
-            _inputs(self._whole_members(n), group) if self._members[n][0].whole is not None else ()
-            for n, group in enumerate(groups)
-        )
-        exports = self._exports(groups)
-        ports_of = (
-            [Port(i, n) for i in group for n in range(len(graph.layers[i].output_bytes))] for group in groups
-        )
-        self.outputs = tuple(tuple(port for port in ports if port in exports) for ports in ports_of)
-        self._renamed = {
-            port: Port(number, n) for number, ports in enumerate(self.outputs) for n, port in enumerate(ports)
-        }
-
-    def _exports(self, groups: Sequence[range]) -> set[Port]:
-        """Return the tensors that leave their group."""
-        home = {index: number for number, group in enumerate(groups) for index in group}
-        exports = set(self._graph.outputs)
-        for index, layer in enumerate(self._graph.layers):
-            exports |= {p for p in layer.inputs if p.source != REQUEST and home[p.source] != home[index]}
-        return exports
-
-    def _whole_members(self, number: int) -> list[Layer]:
-        first, *others = self._members[number]
-        return [first.whole or first, *others]
-
-    def rename(self, port: Port) -> Port:
-        """Return what a tensor of the graph is called in the graph of segments."""
-        return port if port.source == REQUEST else self._renamed[port]
-
-    def layer(self, number: int) -> Layer:
-        """Return the segment that a group becomes."""
-        layer = self._merge(self._members[number], self.inputs[number], self.outputs[number])
-        if self._members[number][0].whole is None:
-            return layer
-        whole = self._merge(self._whole_members(number), self.whole_inputs[number], self.outputs[number])
-        return replace(layer, whole=whole)
-
-    def _merge(self, members: Sequence[Layer], reads: Sequence[Port], returns: Sequence[Port]) -> Layer:
-        first, single = members[0], len(members) == 1
+    def merge(layers: Sequence[Layer], reads: Sequence[Port], returns: Sequence[Port]) -> Layer:
+        first, single = layers[0], len(layers) == 1
         return Layer(
-            first.name if single else f"{first.name}..{members[-1].name}",
-            merge_work([member.work for member in members]),
-            tuple(self.rename(port) for port in reads),
-            tuple(self._graph.port_bytes(port) for port in returns),
+            first.name if single else f"{first.name}..{layers[-1].name}",
+            merge_work([layer.work for layer in layers]),
+            tuple(map(rename, reads)),
+            tuple(map(graph.port_bytes, returns)),
             first.runs if single and len(returns) == len(first.output_bytes) else {},
             alone=single and first.alone,
         )
+
+    segments = list(map(merge, members, inputs, outputs))
+    for number, whole in enumerate(wholes):
+        if whole:
+            whole_segment = merge(whole, whole_inputs[number], outputs[number])
+            segments[number] = replace(segments[number], whole=whole_segment)
+    segment_graph = LayerGraph(
+        segments, list(map(rename, graph.outputs)), input_bytes=graph.input_bytes, name=graph.name
+    )
+    return Segments(segment_graph, tuple(groups), inputs, outputs, whole_inputs)
+
+
+def _outputs(graph: LayerGraph, groups: Sequence[range]) -> tuple[tuple[Port, ...], ...]:
+    """Return the tensors of each group that other groups or the graph's caller read."""
+    home = {index: number for number, group in enumerate(groups) for index in group}
+    exports = set(graph.outputs)
+    for index, layer in enumerate(graph.layers):
+        exports |= {p for p in layer.inputs if p.source != REQUEST and home[p.source] != home[index]}
+    ports = [
+        [Port(i, n) for i in group for n in range(len(graph.layers[i].output_bytes))] for group in groups
+    ]
+    return tuple(tuple(port for port in of_group if port in exports) for of_group in ports)
 
 
 def _inputs(members: Sequence[Layer], group: range) -> tuple[Port, ...]:
