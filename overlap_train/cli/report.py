@@ -61,13 +61,7 @@ class Report:
         """Return the report for programs."""
         sections = {
             heading: [
-                {
-                    "name": f.name,
-                    "value": f.value,
-                    "text": f.display,
-                    "state": f.state,
-                    "remedy": f.remedy,
-                }
+                {"name": f.name, "value": f.value, "text": f.display, "state": f.state, "remedy": f.remedy}
                 for f in findings
             ]
             for heading, findings in self.sections.items()
