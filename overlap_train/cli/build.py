@@ -25,8 +25,8 @@ def run(options: argparse.Namespace) -> Report:
     try:
         library = build(cuda=options.cuda, force=options.force)
     except NativeUnavailableError as error:
-        failed = Finding("compiled", False, one_line(error, 2000), "mend")
-        return Report("build", {"convolution": [failed]})
+        finding = Finding("compiled", False, one_line(error, 2000), "mend")
+        return Report("build", {"convolution": [finding]})
     seconds = time.monotonic() - start_s
     findings = [
         Finding("compiled", True, "yes"),

@@ -45,10 +45,10 @@ def run(options: argparse.Namespace) -> Report:
         return Report("compare", {"comparison": [refused]})
     if status == 2:
         raise UsageError(f"{SCRIPT} does not know {' '.join(arguments)}")
-    ended = Finding("status", status)
+    end = Finding("status", status)
     if status:
-        ended = Finding("status", status, f"it ended with status {status}; it says above why", "mend")
-    return Report("compare", {"comparison": [Finding("checkout", str(checkout)), ended]})
+        end = Finding("status", status, f"it ended with status {status}; it says above why", "mend")
+    return Report("compare", {"comparison": [Finding("checkout", str(checkout)), end]})
 
 
 def find_checkout() -> Path | None:

@@ -55,34 +55,31 @@ def _import(name: str) -> tuple[ModuleType | None, str]:
 
 
 def _versions() -> list[Finding]:
-    found = [Finding("overlap_train", __version__), Finding("Python", platform.python_version())]
-    found += [_version(name, module) for name, module in (("TensorFlow", "tensorflow"), ("Keras", "keras"))]
-    found.append(_version("NumPy", "numpy"))
+    findings = [Finding("overlap_train", __version__), Finding("Python", platform.python_version())]
+    modules = {"TensorFlow": "tensorflow", "Keras": "keras", "NumPy": "numpy"}
+    findings += [_version(name, module) for name, module in modules.items()]
     keras, _ = _import("keras")
     if keras is not None:
         backend = keras.config.backend()
-        wrong = backend != "tensorflow"
-        found.append(
-            Finding(
-                "Keras backend", backend, "", "mend" if wrong else "ok", BACKEND_REMEDY if wrong else None
-            )
-        )
-    return found
+        if backend == "tensorflow":
+            findings.append(Finding("Keras backend", backend))
+        else:
+            findings.append(Finding("Keras backend", backend, "", "mend", BACKEND_REMEDY))
+    return findings
 
 
 def _version(name: str, module_name: str) -> Finding:
-    """Return the version of a required package, held against what this package asks for."""
-    asked = next((r for r in _requirements() if r.name == module_name), None)
-    install = f'pip install "{module_name}{asked.specifier if asked is not None else ""}"'
+    """Return the version of a required package, compared with what this package requires."""
+    requirement = next((r for r in _requirements() if r.name == module_name), None)
+    install = f'pip install "{module_name}{requirement.specifier if requirement is not None else ""}"'
     module, error = _import(module_name)
     if module is None:
-        asks = module_name == "keras" and configured_backend() != "tensorflow"
-        return Finding(
-            name, None, f"cannot be imported: {error}", "mend", BACKEND_REMEDY if asks else install
-        )
+        has_other_backend = module_name == "keras" and configured_backend() != "tensorflow"
+        remedy = BACKEND_REMEDY if has_other_backend else install
+        return Finding(name, None, f"cannot be imported: {error}", "mend", remedy)
     version = str(module.__version__)
-    if asked is not None and not asked.specifier.contains(version, prereleases=True):
-        text = f"{version}, where overlap_train {__version__} needs {asked.specifier}"
+    if requirement is not None and not requirement.specifier.contains(version, prereleases=True):
+        text = f"{version}, where overlap_train {__version__} needs {requirement.specifier}"
         return Finding(name, version, text, "mend", install)
     return Finding(name, version)
 
@@ -103,13 +100,13 @@ def _devices() -> list[Finding]:
 
     cores = available_cores()
     cpu = {"name": processor_name(), "cores": cores}
-    found = [Finding("CPU", cpu, f"{cpu['name'] or platform.machine()}, {cores} cores to run on")]
+    findings = [Finding("CPU", cpu, f"{cpu['name'] or platform.machine()}, {cores} cores to run on")]
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         details = tf.config.experimental.get_device_details(gpu)
         name = details.get("device_name", gpu.name)
-        found.append(Finding(gpu.name.rpartition("physical_device:")[2], name))
-    return found if gpus else [*found, _missing_gpu()]
+        findings.append(Finding(gpu.name.rpartition("physical_device:")[2], name))
+    return findings if gpus else [*findings, _missing_gpu()]
 
 
 def _missing_gpu() -> Finding:
@@ -171,25 +168,25 @@ def _threads() -> list[Finding]:
     threading = tf.config.threading
     intra = threading.get_intra_op_parallelism_threads()
     inter = threading.get_inter_op_parallelism_threads()
-    found = [
+    findings = [
         Finding("cores", available_cores(), f"{available_cores()} of {os.cpu_count()}"),
         Finding("intra-op threads", intra, str(intra or "TensorFlow's default, all cores")),
         Finding("inter-op threads", inter, str(inter or "TensorFlow's default, all cores")),
     ]
-    found += [
+    findings += [
         Finding(name, os.environ[name], state="note")
         for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
         if name in os.environ
     ]
     remedy = "overlap_train.configure(), right after a script's imports" if splits_would_pay() else None
     text = f"batches {'can be' if splits_pay() else 'are not'} split over the cores"
-    return [*found, Finding("splitting", splits_pay(), text, "ok" if splits_pay() else "note", remedy)]
+    return [*findings, Finding("splitting", splits_pay(), text, "ok" if splits_pay() else "note", remedy)]
 
 
 def _caches() -> list[Finding]:
     from overlap_train.conv.native_cache import cache_path
 
-    found = []
+    findings = []
     try:
         compiled: Path | None = cache_path()
     except NativeUnavailableError:
@@ -197,15 +194,15 @@ def _caches() -> list[Finding]:
     home = cache_home()
     if home is None:
         remedy = "export XDG_CACHE_HOME=DIRECTORY"
-        found.append(Finding("measurements", None, "there is no home directory", "mend", remedy))
+        findings.append(Finding("measurements", None, "there is no home directory", "mend", remedy))
     else:
-        found.append(_cache("measurements", home, "XDG_CACHE_HOME", without=compiled))
+        findings.append(_cache("measurements", home, "XDG_CACHE_HOME", without=compiled))
     if compiled is None:
         remedy = "export OVERLAP_TRAIN_CACHE_DIR=DIRECTORY"
-        found.append(Finding("compiled code", None, "there is no home directory", "mend", remedy))
+        findings.append(Finding("compiled code", None, "there is no home directory", "mend", remedy))
     else:
-        found.append(_cache("compiled code", compiled, "OVERLAP_TRAIN_CACHE_DIR"))
-    return found
+        findings.append(_cache("compiled code", compiled, "OVERLAP_TRAIN_CACHE_DIR"))
+    return findings
 
 
 def _cache(name: str, directory: Path, variable: str, without: Path | None = None) -> Finding:
@@ -219,8 +216,8 @@ def _cache(name: str, directory: Path, variable: str, without: Path | None = Non
 
 def _is_writable(directory: Path) -> bool:
     """Whether files can be made in a directory, or the directory itself where it is not there yet."""
-    there = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
-    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    nearest = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def _size_bytes(directory: Path, without: Path | None) -> int:
@@ -235,15 +232,16 @@ def _size_bytes(directory: Path, without: Path | None) -> int:
 
 def _extras() -> list[Finding]:
     """Return, for each extra that users may want, what of it is missing."""
-    found = []
+    findings = []
     for extra in sorted(_extra_names()):
-        lacking = [r for r in _requirements() if _belongs(r, extra) and not _is_installed(r)]
-        missing = [r.name for r in lacking]
-        wanted = " ".join(f'"{r.name}{r.specifier}"' for r in lacking)
-        text = f"missing: {', '.join(missing)}" if missing else "complete"
-        remedy = f"pip install {wanted}" if missing else None
-        found.append(Finding(extra, missing, text, "note" if missing else "ok", remedy))
-    return found
+        missing = [r for r in _requirements() if _belongs(r, extra) and not _is_installed(r)]
+        names = [r.name for r in missing]
+        if names:
+            remedy = "pip install " + " ".join(f'"{r.name}{r.specifier}"' for r in missing)
+            findings.append(Finding(extra, names, f"missing: {', '.join(names)}", "note", remedy))
+        else:
+            findings.append(Finding(extra, names, "complete"))
+    return findings
 
 
 def _extra_names() -> Iterable[str]:
@@ -259,7 +257,7 @@ def _belongs(requirement: Any, extra: str) -> bool:
 
 
 def _is_installed(requirement: Any) -> bool:
-    """Whether a package is there in a version that will do; a program of its name, as CMake, is as good."""
+    """Whether a package is installed in a fitting version; a program of its name, such as CMake, will do."""
     try:
         version = importlib.metadata.version(requirement.name)
     except importlib.metadata.PackageNotFoundError:

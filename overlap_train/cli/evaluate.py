@@ -46,30 +46,30 @@ def run(options: argparse.Namespace) -> Report:
 
     def look(reached: FirstFit) -> tuple[Mapping[int, Mapping[str, Any]], list[str]]:
         with warnings.catch_warnings(record=True) as caught:
-            found = _evaluated(options.directory, reached, options.wait)
-        return found, [one_line(warning.message) for warning in caught]
+            epochs = _evaluated(options.directory, reached, options.wait)
+        return epochs, [one_line(warning.message) for warning in caught]
 
-    found, warned = first_fit(options.script, [a for a in options.rest if a != "--"], look)
+    epochs, messages = first_fit(options.script, [a for a in options.rest if a != "--"], look)
     findings = [
         Finding(f"epoch {epoch + 1}", {name: _plain(value) for name, value in logs.items()}, _shown(logs))
-        for epoch, logs in found.items()
+        for epoch, logs in epochs.items()
     ]
     if not findings:
-        where = f"{options.directory} holds no weights"
-        keep = "train with ValidationPolicy(evaluator=EvaluatorPolicy(directory, keep_weights=True))"
-        findings = [Finding("epochs", 0, where, "note", keep)]
-    findings += [Finding("said", text, state="note") for text in warned]
+        text = f"{options.directory} holds no weights"
+        remedy = "train with ValidationPolicy(evaluator=EvaluatorPolicy(directory, keep_weights=True))"
+        findings = [Finding("epochs", 0, text, "note", remedy)]
+    findings += [Finding("said", text, state="note") for text in messages]
     return Report("evaluate", {"epochs": findings}, str(options.directory))
 
 
 def _evaluated(directory: Path, reached: FirstFit, wait_s: float) -> dict[int, dict[str, Any]]:
-    """Return what comes of a run by epoch, or raise a UsageError with what is wrong."""
+    """Return the logs of a run by epoch, or raise a UsageError with what is wrong."""
     from overlap_train.parallel import evaluate_run
     from overlap_train.trainer import Trainer
 
     trainer = reached.trainer
-    given = inspect.signature(Trainer.fit).bind(trainer, *reached.given, **reached.kwargs).arguments
-    if given.get("validation_data") is None and given.get("validation_split"):
+    arguments = inspect.signature(Trainer.fit).bind(trainer, *reached.args, **reached.kwargs).arguments
+    if arguments.get("validation_data") is None and arguments.get("validation_split"):
         raise UsageError("the script's fit has a validation_split; give it the rows as validation_data")
     settings = trainer._settings()
     if not settings.stock_validation:
@@ -78,7 +78,7 @@ def _evaluated(directory: Path, reached: FirstFit, wait_s: float) -> dict[int, d
         return evaluate_run(
             directory,
             settings.model,
-            **{name: given[name] for name in _AS_FIT if name in given},
+            **{name: arguments[name] for name in _AS_FIT if name in arguments},
             validation=dataclasses.replace(settings.validation, evaluator=None),
             preprocess=settings.preprocess,
             timeout_s=wait_s,

@@ -42,15 +42,15 @@ def run(options: argparse.Namespace) -> Report:
         findings.insert(0, Finding("called", "keras.Model.fit", "", "note", _TRAINER))
     plan = explanation.plan
     findings.append(Finding("plan", plan, plan))
-    known = (f"plan: {plan}", *(f"validating in step with the training: {r}" for r in explanation.reasons))
-    findings += [Finding("said", text, "", "note") for text in explanation.messages if text not in known]
+    repeats = (f"plan: {plan}", *(f"validating in step with the training: {r}" for r in explanation.reasons))
+    findings += [Finding("said", text, "", "note") for text in explanation.messages if text not in repeats]
     return Report("explain", {"fit": findings}, str(options.script))
 
 
 def _explained(script: Path, reached: FirstFit) -> Explanation:
     """Return what a script's first `fit` would do, or raise a UsageError with what it would raise."""
     try:
-        explanation: Explanation = reached.trainer.explain(*reached.given, **reached.kwargs)
+        explanation: Explanation = reached.trainer.explain(*reached.args, **reached.kwargs)
     except Exception as error:
         raise UsageError(f"the fit of {script} would raise {one_line(error_text(error))}") from error
     return explanation

@@ -66,22 +66,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=purpose, description=purpose, allow_abbrev=False)
         command.add_argument("--json", action="store_true", help="print one JSON object")
         modules[name].add_arguments(command)
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words:
         parser.print_help(sys.stderr)
         return 2
     try:
-        _check_command(parser, given)
-        options, rest = parser.parse_known_args(given)
-        unknown = rest if options.command not in _PASSING_ON else _before_script(options, given, rest)
+        _check_command(parser, words)
+        options, rest = parser.parse_known_args(words)
+        unknown = rest if options.command not in _PASSING_ON else _before_script(options, words, rest)
         if unknown:
-            known = commands.choices[options.command]._option_string_actions
-            remedy = _meant(unknown[0], known) or f"; its options are {', '.join(known)}"
+            names = commands.choices[options.command]._option_string_actions
+            remedy = _suggestion(unknown[0], names) or f"; its options are {', '.join(names)}"
             parser.error(f"{options.command} does not know {' '.join(unknown)}{remedy}")
         options.rest = rest
     except SystemExit as end:  # 2 for what cannot be parsed, 0 for --help and --version
         return end.code if isinstance(end.code, int) else 2
-    # Of TensorFlow's own lines only errors are of use beside a report.
+    # TensorFlow's log lines would clutter the report, but for errors.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not options.json:
         return _run(modules[options.command], options)
@@ -90,25 +90,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(modules[options.command], options, stream)
 
 
-def _check_command(parser: argparse.ArgumentParser, given: Sequence[str]) -> None:
+def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """End with an error that helps where the first argument is neither a command nor an option."""
     options = parser._option_string_actions
-    if given[0] not in (*_COMMANDS, *options):
-        what, known = ("option", options) if given[0].startswith("-") else ("command", _COMMANDS)
-        remedy = _meant(given[0], known) or f"; the commands are {', '.join(_COMMANDS)}"
-        parser.error(f"there is no {what} {given[0]}{remedy}")
+    word = words[0]
+    if word not in (*_COMMANDS, *options):
+        kind, names = ("option", options) if word.startswith("-") else ("command", _COMMANDS)
+        remedy = _suggestion(word, names) or f"; the commands are {', '.join(_COMMANDS)}"
+        parser.error(f"there is no {kind} {word}{remedy}")
 
 
-def _before_script(options: argparse.Namespace, given: Sequence[str], rest: Sequence[str]) -> list[str]:
+def _before_script(options: argparse.Namespace, words: Sequence[str], rest: Sequence[str]) -> list[str]:
     """Return the unknown options before the script's name, which are not the script's."""
     script = getattr(options, "script", None)
-    before = given[: given.index(str(script))] if script is not None and str(script) in given else []
-    return [argument for argument in before if argument in rest]
+    before = words[: words.index(str(script))] if script is not None and str(script) in words else []
+    return [word for word in before if word in rest]
 
 
-def _meant(given: str, known: Iterable[str]) -> str:
-    """Return which of the known names may have been meant."""
-    close = difflib.get_close_matches(given.partition("=")[0].lower(), list(known), cutoff=0.7)
+def _suggestion(word: str, names: Iterable[str]) -> str:
+    """Return a question with the names that are spelled like a word; empty if there are none."""
+    close = difflib.get_close_matches(word.partition("=")[0].lower(), list(names), cutoff=0.7)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
@@ -125,7 +126,7 @@ def _run(command: Command, options: argparse.Namespace, stream: TextIO | None = 
         return 0
     try:
         show(report, as_json=options.json, stream=stream)
-    except BrokenPipeError:  # who reads has seen enough
+    except BrokenPipeError:  # the reader has ended
         _drop(sys.stdout if stream is None else stream)
     except (OSError, ValueError) as error:  # a full disk; a script that has closed the stream
         print(f"overlap-train {options.command}: the report cannot be written: {error}", file=sys.stderr)
@@ -135,6 +136,6 @@ def _run(command: Command, options: argparse.Namespace, stream: TextIO | None = 
 
 
 def _drop(stream: TextIO) -> None:
-    """Let what a stream still holds go nowhere, or the interpreter would complain of it at its end."""
+    """Discard what a stream has buffered, or the interpreter would complain about it at exit."""
     with contextlib.suppress(OSError, ValueError):  # it is closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TextIO
 
 from overlap_train._support.printing import is_watched, printable
@@ -39,7 +39,7 @@ class Finding:
     remedy: str | None = None
 
     @property
-    def shown(self) -> str:
+    def display(self) -> str:
         """What people read."""
         return self.text or str(self.value)
 
@@ -51,29 +51,23 @@ class Report:
     command: str
     sections: Mapping[str, Sequence[Finding]]
     title: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def to_mend(self) -> list[Finding]:
         """What has to be mended."""
-        return [finding for findings in self.sections.values() for finding in findings if _mends(finding)]
+        return [f for findings in self.sections.values() for f in findings if f.state == "mend"]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for programs."""
         sections = {
             heading: [
-                {"name": f.name, "value": f.value, "text": f.shown, "state": f.state, "remedy": f.remedy}
+                {"name": f.name, "value": f.value, "text": f.display, "state": f.state, "remedy": f.remedy}
                 for f in findings
             ]
             for heading, findings in self.sections.items()
         }
-        return {
-            "command": self.command,
-            "version": __version__,
-            "ok": not self.to_mend,
-            **self.details,
-            "sections": sections,
-        }
+        ok = not self.to_mend
+        return {"command": self.command, "version": __version__, "ok": ok, "sections": sections}
 
 
 def show(report: Report, *, as_json: bool, stream: TextIO | None = None) -> None:
@@ -104,10 +98,6 @@ def one_line(text: object, most: int = 400) -> str:
     return joined if len(joined) <= most else f"{joined[: most - 3]}..."
 
 
-def _mends(finding: Finding) -> bool:
-    return finding.state == "mend"
-
-
 def _plain_lines(report: Report) -> Iterator[str]:
     if report.title:
         yield report.title
@@ -118,7 +108,7 @@ def _plain_lines(report: Report) -> Iterator[str]:
         yield from ("", heading)
         for finding in findings:
             mark, _ = _STYLES[finding.state]
-            yield f"  {mark:<4}  {finding.name:<{width}}  {finding.shown}"
+            yield f"  {mark:<4}  {finding.name:<{width}}  {finding.display}"
             if finding.remedy:
                 yield f"  {'':<4}  {'':<{width}}  -> {finding.remedy}"
     yield from ("", _summary(report))
@@ -142,7 +132,7 @@ def _show_rich(report: Report, stream: TextIO) -> None:
         table.add_column()
         for finding in findings:
             mark, style = _STYLES[finding.state]
-            cell = Text(printable(finding.shown, stream))
+            cell = Text(printable(finding.display, stream))
             if finding.remedy:
                 cell.append("\n-> ", "dim").append(printable(finding.remedy, stream), "cyan")
             table.add_row(Text(mark, style), Text(finding.name), cell)
@@ -157,44 +147,39 @@ def _summary(report: Report) -> str:
     count = len(report.to_mend)
     if count:
         return f"{count} to mend"
-    chosen = any(finding.remedy for findings in report.sections.values() for finding in findings)
-    return "nothing to mend" + ("; a line with -> is optional" if chosen else "")
+    has_remedies = any(finding.remedy for findings in report.sections.values() for finding in findings)
+    return "nothing to mend" + ("; a line with -> is optional" if has_remedies else "")
 
 
 def report_only(resources: contextlib.ExitStack, *, put_back: bool) -> TextIO:
-    """Send standard output to standard error until `resources` close, also C code's and other processes'.
+    """Send standard output to standard error until `resources` close, also of C code and child processes.
 
-    Returns a stream to what it was. It is put back at the end, but not in a process of the command's own:
-    what a script prints when the interpreter ends would stand behind the report.
+    Return a stream to the former standard output. `put_back` restores that at the end; the command's own
+    process does not, or what a script prints at the interpreter's exit would follow the report.
     """
     before: TextIO | None = sys.stdout
-    if before is None:  # closed by who started the process
+    if before is None:  # closed by the parent process
         return resources.enter_context(open(os.devnull, "w", encoding="utf-8"))
     before.flush()
-    kept = _copied(1)
-    if kept is not None:
-        resources.callback(os.close, kept)
+    duplicate = None
+    with contextlib.suppress(OSError):  # there may be no descriptor 1
+        duplicate = os.dup(1)
+        resources.callback(os.close, duplicate)
     if put_back:
-        resources.callback(_give_back, before, kept)
+        resources.callback(_restore, before, duplicate)
     _point(1, at=2)
     sys.stdout = sys.stderr
-    if kept is None or _descriptor(before) != 1:
+    if duplicate is None or _descriptor(before) != 1:
         return before
-    stream = open(kept, "w", encoding=before.encoding, errors=before.errors, closefd=False)  # noqa: SIM115
+    stream = open(duplicate, "w", encoding=before.encoding, errors=before.errors, closefd=False)  # noqa: SIM115
     return resources.enter_context(stream)
 
 
-def _give_back(before: TextIO, kept: int | None) -> None:
+def _restore(before: TextIO, duplicate: int | None) -> None:
     before.flush()
-    if kept is not None:
-        _point(1, at=kept)
+    if duplicate is not None:
+        _point(1, at=duplicate)
     sys.stdout = before
-
-
-def _copied(descriptor: int) -> int | None:
-    with contextlib.suppress(OSError):  # there may be none
-        return os.dup(descriptor)
-    return None
 
 
 def _point(descriptor: int, *, at: int) -> None:

@@ -28,7 +28,7 @@ class FirstFit:
     """A script's first call of `fit`."""
 
     trainer: Any
-    given: tuple[Any, ...]
+    args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     by_keras: bool  # the script called `keras.Model.fit` itself, and nothing routes it
 
@@ -38,31 +38,31 @@ class _Ends(BaseException):
 
 
 def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit], T]) -> T:
-    """Run a script as `python script` does, and return what is found out about its first call of `fit`.
+    """Run a script as `python script` does up to its first call of `fit`, and return what `look` returns.
 
     Everything before that call is done: files are read and written, models are built. `look` is called in the
-    place of `fit`, when files are still open that the script closes behind it.
+    place of `fit`, while the script's files are still open.
     """
     require_script(script)
-    found: list[Callable[[], T]] = []
-    with _stopping_at_fit(look, found), as_main(script, arguments):
+    answers: list[Callable[[], T]] = []
+    with _stopping_at_fit(look, answers), as_main(script, arguments):
         try:
             runpy.run_path(str(script), run_name="__main__")
         except _Ends:
             pass
         except SystemExit as end:
-            if not found:
+            if not answers:
                 how = f"said {one_line(end.code)} and ended" if isinstance(end.code, str) else "ended"
                 status = "" if isinstance(end.code, str) else f" with status {end.code or 0}"
                 raise UsageError(f"{script} {how}{status} before it called fit; {_WHERE}") from end
         except Exception as error:
-            if not found:
+            if not answers:
                 reason = one_line(error_text(error))
                 raise UsageError(f"{script} raised before it called fit: {reason}") from error
     _require_tensorflow(script)  # which it may have set itself, after keras was imported here
-    if not found:
+    if not answers:
         raise UsageError(f"{script} has not called Trainer.fit or keras.Model.fit; {_WHERE}")
-    return found[0]()
+    return answers[0]()
 
 
 def require_script(script: Path) -> None:
@@ -79,7 +79,7 @@ def _require_tensorflow(script: Path) -> None:
 
 
 def as_main(script: Path, arguments: Sequence[str]) -> contextlib.ExitStack:
-    """Give a script its own arguments, and the modules beside it."""
+    """Give a script its own arguments, and the modules in its folder."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
@@ -93,8 +93,8 @@ def as_main(script: Path, arguments: Sequence[str]) -> contextlib.ExitStack:
     return undo
 
 
-def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]) -> contextlib.ExitStack:
-    """End whatever calls `fit` there; the first call is given to `look`."""
+def _stopping_at_fit(look: Callable[[FirstFit], T], answers: list[Callable[[], T]]) -> contextlib.ExitStack:
+    """End the script where it calls `fit`, and add what `look` answers to the first call."""
     from overlap_train._keras import routes
     from overlap_train.trainer import Trainer
 
@@ -109,10 +109,10 @@ def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]
         return end(FirstFit(Trainer(model), args, kwargs, by_keras=True))
 
     def end(reached: FirstFit) -> NoReturn:
-        if not found:
+        if not answers:
             setattr(Trainer, "fit", fit)  # noqa: B010  whose arguments are looked at, and which may train
             with routes.suspended():
-                found.append(_told(look, reached))
+                answers.append(_answer(look, reached))
             setattr(Trainer, "fit", stop)  # noqa: B010
         raise _Ends
 
@@ -128,15 +128,15 @@ def _stopping_at_fit(look: Callable[[FirstFit], T], found: list[Callable[[], T]]
     return undo
 
 
-def _told(look: Callable[[FirstFit], T], reached: FirstFit) -> Callable[[], T]:
-    """Return what gives the result of `look` again, or raises what it raised."""
+def _answer(look: Callable[[FirstFit], T], reached: FirstFit) -> Callable[[], T]:
+    """Call `look`; return a function that returns its result, or raises its exception."""
     try:
         result = look(reached)
     except Exception as error:
-        failed = error  # not to be raised within the script, which may catch it
+        failure = error  # not raised within the script, which might catch it
 
-        def again() -> T:
-            raise failed
+        def fail() -> T:
+            raise failure
 
-        return again
+        return fail
     return lambda: result

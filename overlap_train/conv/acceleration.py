@@ -113,7 +113,7 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
 
 
 def acceleration_report(model: keras.Model) -> AccelerationReport:
-    """What `accelerate` did to `model`.
+    """Return what `accelerate` did to `model`.
 
     Raises:
         ValueError: the model was not accelerated.
@@ -125,7 +125,7 @@ def acceleration_report(model: keras.Model) -> AccelerationReport:
 
 
 def stock_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
-    """Returns the Conv2D layers that `accelerate` would swap and has not."""
+    """Return the Conv2D layers that `accelerate` would swap and has not."""
     return [
         layer
         for layer in _convolutions(model)
@@ -134,8 +134,8 @@ def stock_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
 
 
 def _convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
-    found = model._flatten_layers(include_self=False, recursive=True)
-    return [layer for layer in found if isinstance(layer, keras.layers.Conv2D)]
+    layers = model._flatten_layers(include_self=False, recursive=True)
+    return [layer for layer in layers if isinstance(layer, keras.layers.Conv2D)]
 
 
 def _reason_to_skip(layer: keras.layers.Conv2D) -> str | None:

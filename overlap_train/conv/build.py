@@ -2,18 +2,16 @@
 
     python -m overlap_train.conv.build [--cuda] [--force] [--into DIRECTORY]
 
-The same happens by itself on first use. A build is kept under a key made of everything that decides the
-binary: TensorFlow's version and flags, the compiler and its version, the CPU, the sources. Several processes
-that need one build at the same time make it once: the first takes a lock, the others wait for it and find the
-result. The programs are found and run within limits: what `$CXX` names may be arguments behind a launcher, a
-program for another machine, one that never ends or prints without end.
+The same happens on first use. A build is stored under a key made of everything that decides the binary:
+TensorFlow's version and flags, the compiler and its version, the CPU, the sources. If several processes need
+one build at the same time, the first takes a lock and builds, and the others wait for the result. Programs
+run within limits of time and output, because `$CXX` may name one that hangs or prints without end.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import functools
 import hashlib
 import os
@@ -51,8 +49,6 @@ __all__ = ["Toolchain", "build", "cache_directory", "cached_library", "find_tool
 
 _VERSION_S = 5.0
 _VERSION_BYTES = 1 << 16
-# What this process or the system lacks at the moment.
-_PASSING = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _REMEDY = (
     "set CXX to a C++17 compiler that runs here, or unset it; algorithm='auto' is tf.nn.conv2d meanwhile"
 )
@@ -72,7 +68,7 @@ class Toolchain:
 
 
 def find_toolchain(*, cuda: bool = False) -> Toolchain:
-    """Finds CMake, a build program and a compiler; raises NativeUnavailableError, naming what is missing."""
+    """Return CMake, a build program and a compiler, or raise NativeUnavailableError with what is missing."""
     compiler, *arguments = _find_compiler()
     cmake = _find_program("cmake")
     ninja = _find_program("ninja")
@@ -86,7 +82,7 @@ def find_toolchain(*, cuda: bool = False) -> Toolchain:
         raise NativeUnavailableError(
             "A build with CUDA needs nvcc, which is neither on the path nor in /usr/local/cuda."
         )
-    version = _version_of((compiler, *arguments), _stamp(compiler))
+    version = _version_of((compiler, *arguments))
     if isinstance(version, NativeUnavailableError):
         raise NativeUnavailableError(str(version))
     generator = "Ninja" if ninja else "Unix Makefiles"
@@ -94,23 +90,17 @@ def find_toolchain(*, cuda: bool = False) -> Toolchain:
 
 
 def _find_program(*names: str) -> str | None:
-    """Returns the first of the names found on the path or next to this Python, where pip puts CMake.
-
-    Of a Python inside another program it may be unknown where it lies. An empty place would be the working
-    directory.
-    """
+    """Return the first of these programs on the path or next to this Python, where pip puts CMake."""
+    # An empty entry would be the working directory. An embedded Python may not know its own place.
     places = [os.environ.get("PATH", ""), os.path.dirname(sys.executable or "")]
-    for name in names:
-        found = shutil.which(name, path=os.pathsep.join(filter(None, places)) or os.defpath)
-        if found:
-            return found
-    return None
+    path = os.pathsep.join(filter(None, places)) or os.defpath
+    return next(filter(None, (shutil.which(name, path=path) for name in names)), None)
 
 
 def _find_compiler() -> list[str]:
-    """Returns the program that `$CXX` names, or a usual one, and its arguments."""
-    chosen = os.environ.get("CXX", "").strip()
-    if not chosen:
+    """Return the compiler that `$CXX` names, or a usual one, and its arguments."""
+    value = os.environ.get("CXX", "").strip()
+    if not value:
         compiler = _find_program("g++", "c++", "clang++")
         if compiler is None:
             raise NativeUnavailableError(
@@ -118,57 +108,45 @@ def _find_compiler() -> list[str]:
                 "Install one (Debian, Ubuntu: apt install g++), or keep algorithm='auto': tf.nn.conv2d then."
             )
         return [compiler]
-    whole = _find_program(chosen)  # a path may hold spaces
-    if whole is not None:
-        return [whole]
+    compiler = _find_program(value)  # a path may hold spaces
+    if compiler is not None:
+        return [compiler]
     try:
-        name, *arguments = shlex.split(chosen)
+        name, *arguments = shlex.split(value)
     except ValueError as error:
-        raise NativeUnavailableError(f"CXX={chosen!r} cannot be read ({error}): {_REMEDY}.") from error
+        raise NativeUnavailableError(f"CXX={value!r} cannot be read ({error}): {_REMEDY}.") from error
     compiler = _find_program(name)
     if compiler is None:
         raise NativeUnavailableError(
-            f"The tiled convolution needs a C++17 compiler; CXX={chosen!r} names none: {_REMEDY}."
+            f"The tiled convolution needs a C++17 compiler; CXX={value!r} names none: {_REMEDY}."
         )
     return [compiler, *arguments]
 
 
-def _stamp(program: str) -> tuple[int, int, int]:
-    """Returns what changes when a program is replaced."""
-    with contextlib.suppress(OSError):
-        status = os.stat(program)
-        return status.st_ino, status.st_mtime_ns, status.st_size
-    return 0, 0, 0
-
-
 @functools.lru_cache(maxsize=8)
-def _version_of(command: tuple[str, ...], stamp: tuple[int, int, int]) -> str | NativeUnavailableError:
-    """Returns what a compiler says of its version, or why it says nothing; asked once, as that may last."""
-    del stamp
-    shown = shlex.join(command)
+def _version_of(command: tuple[str, ...]) -> str | NativeUnavailableError:
+    """Return a compiler's `--version` output, or why there is none; run once, as it may take seconds."""
+    name = shlex.join(command)
     output = bytearray()
 
     def take(chunk: bytes) -> None:
         output.extend(chunk)
         if len(output) > _VERSION_BYTES:
-            raise NativeUnavailableError(f"The compiler {shown} prints without end when run with --version")
+            raise NativeUnavailableError(f"The compiler {name} prints without end when run with --version")
 
     try:
         status = run_limited([*command, "--version"], limit_s=_VERSION_S, take=take)
     except TimeoutError:
         return NativeUnavailableError(
-            f"The compiler {shown} did not say its version within {_VERSION_S:g} s: {_REMEDY}."
+            f"The compiler {name} did not say its version within {_VERSION_S:g} s: {_REMEDY}."
         )
     except (OSError, ValueError) as error:
-        refusal = NativeUnavailableError(f"The compiler {shown} cannot be run here ({error}): {_REMEDY}.")
-        if getattr(error, "errno", None) in _PASSING:
-            raise refusal from error  # what is raised is not remembered
-        return refusal
+        return NativeUnavailableError(f"The compiler {name} cannot be run here ({error}): {_REMEDY}.")
     except NativeUnavailableError as error:
         return NativeUnavailableError(f"{error}: {_REMEDY}.")
     if status != 0:
         return NativeUnavailableError(
-            f"The compiler {shown} ended with status {status} when asked for its version: {_REMEDY}."
+            f"The compiler {name} ended with status {status} when asked for its version: {_REMEDY}."
         )
     return output.decode("utf-8", errors="replace")
 
@@ -180,7 +158,7 @@ def run_limited(
     take: Callable[[bytes], None],
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Runs a program, with all that it starts, for so long at most; returns its exit status."""
+    """Run a program and its children for at most `limit_s` seconds; return its exit status."""
     deadline_s = time.monotonic() + limit_s
     process = subprocess.Popen(
         command,
@@ -193,7 +171,7 @@ def run_limited(
     try:
         for chunk in _output(process, deadline_s):
             take(chunk)
-        # It has closed its output, and may go on for all that.
+        # It has closed its output, but may still run.
         return process.wait(max(0.1, deadline_s - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"{shlex.join(command)} took longer than {limit_s:g} s") from None
@@ -205,7 +183,7 @@ def run_limited(
 
 
 def _output(process: subprocess.Popen[bytes], deadline_s: float) -> Iterator[bytes]:
-    """Yields what a program prints, as it comes; raises TimeoutExpired once the deadline has passed."""
+    """Yield the output of a program as it comes; raise TimeoutExpired once the deadline has passed."""
     assert process.stdout is not None
     with process.stdout, selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -240,7 +218,7 @@ def _tensorflow_flags() -> tuple[str, str, str]:
 
 
 def cache_key(toolchain: Toolchain) -> str:
-    """A digest of all that decides the binary."""
+    """Return a digest of everything that decides the binary."""
     digest = hashlib.sha256()
     parts = [
         *_tensorflow_flags(),
@@ -250,14 +228,14 @@ def cache_key(toolchain: Toolchain) -> str:
         toolchain.nvcc or "no CUDA",
     ]
     for part in [*parts, _cpu_description()]:
-        # A path may hold bytes that are no text.
+        # A path may have bytes that are no UTF-8.
         digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
     digest.update(digest_sources().encode())
     return digest.hexdigest()[:24]
 
 
 def _run(command: list[str], log: list[str], directory: Path | None = None) -> None:
-    """Runs a step of the build, its progress shown on one line where stderr is a terminal."""
+    """Run a step of the build, and show its progress on one line if stderr is a terminal."""
     show = is_watched(sys.stderr)
     rest = ""
 
@@ -287,7 +265,7 @@ def _run(command: list[str], log: list[str], directory: Path | None = None) -> N
 
 
 def _end(status: int) -> str:
-    """What ended a program; a signal, such as that of a limit of this process, leaves no other trace."""
+    """Return how a program ended; a signal, such as that of a resource limit, leaves no other trace."""
     if status > 0:
         return f"status {status}"
     with contextlib.suppress(ValueError):  # a signal without a name
@@ -296,7 +274,7 @@ def _end(status: int) -> str:
 
 
 def _compile(toolchain: Toolchain, directory: Path) -> Path:
-    """Configures and builds in `directory`; returns the library."""
+    """Configure and build in `directory`; return the library."""
     _, compile_flags, link_flags = _tensorflow_flags()
     configure = [toolchain.cmake, "-S", str(NATIVE_SOURCES), "-B", str(directory), "-G", toolchain.generator]
     compiler = ";".join([toolchain.compiler, *toolchain.compiler_arguments])
@@ -315,9 +293,9 @@ def _compile(toolchain: Toolchain, directory: Path) -> Path:
 
 
 def is_cached(*, cuda: bool = False) -> bool:
-    """Whether `build` would find its result in the cache; makes nothing and opens nothing for writing."""
+    """Whether the cache has what `build` would return; nothing is made or opened for writing."""
     try:
-        # The compiler is asked for its version only where there can be a build of it.
+        # Without a cache directory there is no build, so the compiler need not be run.
         return cache_path().is_dir() and cached_library(cache_key(find_toolchain(cuda=cuda))) is not None
     except (NativeUnavailableError, OSError):
         return False
@@ -331,7 +309,7 @@ def build(*, cuda: bool = False, force: bool = False) -> Path:
     toolchain = find_toolchain(cuda=cuda)
     try:
         key = cache_key(toolchain)
-        # Without the lock first: it is a file to be written, which a read-only cache does not allow.
+        # Look without the lock first: its file cannot be written in a read-only cache.
         library = None if force else cached_library(key)
         return library if library is not None else _build(toolchain, key, force=force)
     except OSError as error:
@@ -342,7 +320,7 @@ def build(*, cuda: bool = False, force: bool = False) -> Path:
 
 
 def _build(toolchain: Toolchain, key: str, *, force: bool) -> Path:
-    """Builds what `build` did not find, unless another process does so meanwhile."""
+    """Build under the lock, unless another process has done so meanwhile."""
     cache = cache_directory()
     with locked(cache / f"{key}.lock", limit_s=_BUILD_S):
         library = None if force else cached_library(key)

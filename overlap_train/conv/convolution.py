@@ -37,7 +37,7 @@ class Convolution:
 
     @classmethod
     def of(cls, key: ConvKey) -> Convolution:
-        """Returns the convolution that a key describes; "auto"."""
+        """Return the convolution that a key describes, with algorithm "auto"."""
         return cls(key.strides, key.padding, key.relu, key.bias)
 
     def key(
@@ -70,7 +70,7 @@ class Convolution:
         key = self.key(direction, dtype, x, filters)
         if key is None:
             return _guess(self.strides, filters)
-        # Timed on one thread: in training the others may have something of their own to do.
+        # Timed on one thread, as the other threads may be busy in training.
         alone = dataclasses.replace(self, share=False)
         return selection.choose(key, lambda algorithm: alone.function(direction, algorithm, key))
 
@@ -83,7 +83,7 @@ class Convolution:
         return lambda x, dz: self.filter_gradient(algorithm, x, key.filter_shape, dz)
 
     def timings(self, dtype: tf.DType, x: tf.TensorShape, filters: tf.TensorShape) -> tuple[Timing, ...]:
-        """Times all three directions, as "auto" would when it meets the shape; what is known is kept."""
+        """Return the timings of all three directions; those that are missing are measured, as by "auto"."""
         library.load()
         for direction in DIRECTIONS:
             self.choose(direction, dtype, x, filters)
@@ -149,7 +149,7 @@ class Convolution:
         self, dy: tf.Tensor, y: tf.Tensor, x: tf.Tensor, filters: tf.Tensor, _: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The gradients to input, filters and bias, each by the algorithm chosen for it."""
-        dy.set_shape(y.shape)  # which a gradient of somebody's own may have lost
+        dy.set_shape(y.shape)  # which a custom gradient may have lost
         dz, dbias = self.epilogue_gradient(dy, y)
         by_input = self.choose("input_gradient", x.dtype, x.shape, filters.shape)
         by_filter = self.choose("filter_gradient", x.dtype, x.shape, filters.shape)
@@ -157,14 +157,14 @@ class Convolution:
         return dx, self.filter_gradient(by_filter, x, tf.shape(filters), dz), dbias
 
     def __call__(self, x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-        """Computes the convolution, so that each direction runs the algorithm chosen for it."""
+        """Compute the convolution; each direction runs the algorithm chosen for it."""
         y = self.forward(self.choose("forward", x.dtype, x.shape, filters.shape), x, filters, bias)
         record_gradient(self, (x, filters, bias), y)
         return y
 
 
 def may_run_natively(dtype: tf.DType) -> bool:
-    """Whether our kernels may compute in `dtype` here; says once why not, where the library cannot be had."""
+    """Whether our kernels may compute in `dtype` here; if there is no library, the reason is logged once."""
     if dtype not in (tf.float32, tf.float64):
         return False
     if not library.is_available():
@@ -177,17 +177,17 @@ def may_run_natively(dtype: tf.DType) -> bool:
 
 
 def _guess(strides: tuple[int, int], filters: tf.TensorShape) -> str:
-    """A choice without timing, for images of unknown size."""
+    """Choose an algorithm without timing, for images of unknown size."""
     sizes = filters.as_list() if filters.rank == 4 else []
     deep = len(sizes) == 4 and sizes[:2] == [3, 3] and all(n is not None and n >= 16 for n in sizes[2:])
     return "winograd" if deep and strides == (1, 1) else STOCK
 
 
 def matmul_forward(x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor | None, *, relu: bool) -> tf.Tensor:
-    """Computes [batch, height, width, out_channels] from filters [1, 1, in_channels, out_channels].
+    """Compute [batch, height, width, out_channels] from filters [1, 1, in_channels, out_channels].
 
-    They are the same sums. Where the images are small and the channels many, TensorFlow's convolution spends
-    more time on preparing such a product than on the product.
+    A 1x1 convolution is this product. For small images of many channels, TensorFlow's convolution takes
+    longer to prepare it than to compute it.
     """
     y = tf.matmul(_rows(x), _matrix(filters))
     if bias is not None:
@@ -198,12 +198,12 @@ def matmul_forward(x: tf.Tensor, filters: tf.Tensor, bias: tf.Tensor | None, *, 
 
 
 def matmul_input_gradient(shape: Any, filters: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
-    """Computes the gradient to the input, of the given shape."""
+    """Compute the gradient to the input, which has `shape`."""
     return tf.reshape(tf.matmul(_rows(dz), _matrix(filters), transpose_b=True), shape)
 
 
 def matmul_filter_gradient(x: tf.Tensor, shape: Any, dz: tf.Tensor) -> tf.Tensor:
-    """Computes the gradient to the filters, of the given shape."""
+    """Compute the gradient to the filters, which have `shape`."""
     return tf.reshape(tf.matmul(_rows(x), _rows(dz), transpose_a=True), shape)
 
 
@@ -228,7 +228,7 @@ class DepthwiseConvolution:
     padding: str
 
     def __call__(self, x: tf.Tensor, filters: tf.Tensor) -> tf.Tensor:
-        """Computes [batch, out_height, out_width, channels] from filters [height, width, channels, 1]."""
+        """Compute [batch, out_height, out_width, channels] from filters [height, width, channels, 1]."""
         y = tf.nn.depthwise_conv2d(x, filters, self._window, self.padding)
         record_gradient(self, (x, filters), y)
         return y

@@ -1,8 +1,8 @@
 """The native library, loaded into TensorFlow once per process, and the derivatives of its operations.
 
-Shared state: `_state`, under `_lock`. Whoever needs the library first builds and loads it; other threads
-wait. The first derivative of a convolution uses our operations, the derivatives of those TensorFlow's: second
-derivatives are convolutions too, but seldom enough that their speed does not count.
+Shared state: `_state`, under `_lock`. The first thread that needs the library builds and loads it, the others
+wait. The first derivative of a convolution uses our operations. Second derivatives use TensorFlow's, as they
+are too rare for their speed to matter.
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ __all__ = [
 
 
 class Differentiable(Hashable, Protocol):
-    """A computation that knows its derivatives; hashable, and equal to every other that has the same ones."""
+    """A computation with its derivatives; equal to all others that have the same ones."""
 
     def gradients(self, dy: tf.Tensor, y: tf.Tensor, *inputs: tf.Tensor) -> Sequence[tf.Tensor]:
-        """Returns the gradients to all inputs, given the output's."""
+        """Return the gradients to all inputs from that of the output."""
 
 
 def record_gradient(computation: Differentiable, inputs: tuple[tf.Tensor, ...], y: tf.Tensor) -> None:
-    """Gives `y` the computation's derivatives in place of those of the operations that it was made by.
+    """Give `y` the computation's derivatives in place of those of the operations that computed it.
 
-    In a graph, tf.custom_gradient would register a function for each call, for ever, that keeps the graph
-    alive.
+    In a graph, tf.custom_gradient would register a function for each call, which keeps the graph alive.
     """
     with _registering:
         name = _registered(computation)
@@ -59,7 +58,7 @@ _registering = threading.Lock()
 
 @functools.cache
 def _registered(computation: Differentiable) -> str:
-    """Returns the name under which TensorFlow knows the gradients."""
+    """Register the gradients with TensorFlow; return their name."""
     name = f"OverlapTrain{computation}"
 
     def gradient(op: Any, dy: tf.Tensor) -> Sequence[tf.Tensor]:
@@ -70,13 +69,13 @@ def _registered(computation: Differentiable) -> str:
 
 
 def bias_gradient(dz: tf.Tensor) -> tf.Tensor:
-    """Sums [batch, height, width, channels] over the pixels, row by row: one long sum would lose digits."""
+    """Sum [batch, height, width, channels] over the pixels, row by row, as one long sum loses digits."""
     return tf.reduce_sum(tf.reduce_sum(dz, 2), [0, 1])
 
 
 @functools.cache  # TensorFlow takes one gradient for each operation and process
 def register_gradients(operations: Any) -> None:
-    """Tells TensorFlow the derivatives of the native operations; under the lock of `library`."""
+    """Register the derivatives of the native operations with TensorFlow; `_lock` is held."""
 
     def forward_gradient(op: Any, dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         x, filters, bias = op.inputs
@@ -160,9 +159,9 @@ _lock = threading.Lock()
 
 
 def load() -> Any:
-    """Builds the library if need be and returns TensorFlow's wrapper module of its operations. Any thread.
+    """Return TensorFlow's wrapper module of the operations, after a build if need be. Any thread.
 
-    Where that fails, each later call raises the same NativeUnavailableError.
+    If that fails, each later call raises the same NativeUnavailableError.
     """
     with _lock:
         if _state.operations is not None:
@@ -205,7 +204,7 @@ def _load_locked() -> None:
 
 
 def _adopt(path: Path) -> None:
-    """Loads a library into TensorFlow."""
+    """Load a library into TensorFlow."""
     try:
         operations = tf.load_op_library(str(path))
         handle = ctypes.CDLL(str(path))
@@ -223,7 +222,7 @@ def _adopt(path: Path) -> None:
     _state.instruction_set = instruction_set
     _state.helps_accepted = handle.overlap_conv_helps_accepted
     _state.has_cuda = hasattr(handle, "overlap_conv_forward_cuda")
-    register_gradients(operations)  # an operation is not to be had without its gradient
+    register_gradients(operations)  # before any thread can use an operation
     _state.operations = operations
 
 
@@ -268,7 +267,7 @@ def has_cuda() -> bool:
 
 
 def warn_unavailable_once() -> None:
-    """Says, once per process, that tf.nn.conv2d is used because there is no native library, and why."""
+    """Log, once per process, that and why tf.nn.conv2d is used in place of the native library."""
     with _lock:
         if _state.failure is None or _state.warned:
             return
@@ -277,5 +276,5 @@ def warn_unavailable_once() -> None:
 
 
 def helps_accepted() -> int:
-    """How often in this process a thread without an operation to run has helped a convolution. Any thread."""
+    """Return how often an idle thread has helped a convolution in this process. Any thread."""
     return _state.helps_accepted()

@@ -1,8 +1,7 @@
-"""One convolution, what was measured of it, and the measurements that other processes have kept.
+"""One convolution, its measured times, and the file that keeps them for other processes.
 
-They lie in the user's cache directory, in one small JSON file for each combination of conditions
-(`_support/conditions.py`) and threads. A file that cannot be read or written, or that holds what was never
-measured, is as good as none: nothing here fails. Any thread.
+The user's cache directory has one small JSON file for each combination of conditions (`_support/caches.py`)
+and threads. A file that cannot be read, written or understood is ignored: nothing here raises. Any thread.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._support.arguments import require_flag, require_real
+from overlap_train._support.arguments import require_real
 from overlap_train._support.caches import conditions, convolution_times
 from overlap_train._support.files import read_regular, replace_content
 from overlap_train.options.threads import available_cores
@@ -73,21 +72,11 @@ class ConvKey:
     @property
     def flops(self) -> int:
         """Floating-point operations of the direct method; a product and a sum count as two."""
-        batch, height, width, channels = self.output_shape
-        return (
-            2
-            * batch
-            * height
-            * width
-            * channels
-            * self.filter_shape[0]
-            * self.filter_shape[1]
-            * self.filter_shape[2]
-        )
+        return 2 * math.prod(self.output_shape) * math.prod(self.filter_shape[:3])
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """What can compute it in place of `STOCK`."""
+        """The algorithms that can replace `STOCK`."""
         if self.strides != (1, 1):
             return ("direct",)
         return {(3, 3): ("winograd", "direct"), (1, 1): (MATMUL, "direct")}.get(
@@ -96,10 +85,10 @@ class ConvKey:
 
     @property
     def untimed(self) -> str:
-        """The algorithm where none has been timed: one that does not lose to `STOCK`, or that itself."""
+        """The algorithm to use without timing: one that is never slower than `STOCK`, or else that."""
         batch, height, width, _ = self.input_shape
-        few = batch * height * width <= _FEW_PIXELS
-        return MATMUL if few and MATMUL in self.algorithms else STOCK
+        is_small = batch * height * width <= _FEW_PIXELS
+        return MATMUL if is_small and MATMUL in self.algorithms else STOCK
 
 
 @dataclass(frozen=True)
@@ -134,30 +123,29 @@ _SHORTEST_MS = 1e-6
 
 
 def load() -> dict[ConvKey, Timing]:
-    """Returns what is known on this machine; nothing if the file is absent, damaged or foreign."""
+    """Return the stored measurements of this machine; none if the file is absent, damaged or foreign."""
     path = _path()
     if path is None:
         return {}
     try:
         rows = json.loads(read_regular(path, most_bytes=_MOST_BYTES))
-        found = map(_timing, rows[:_MOST_ROWS])
-        return {timing.key: timing for timing in found}
-    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return {timing.key: timing for timing in map(_timing, rows[:_MOST_ROWS])}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
 
 
 def save(timings: Iterable[Timing]) -> None:
-    """Adds what has been measured to what other processes have kept meanwhile."""
+    """Add measurements to those that other processes have stored meanwhile."""
     path = _path()
     if path is None:
         return
-    known = load() | {timing.key: timing for timing in timings}
+    rows = [dataclasses.asdict(timing) for timing in (load() | {t.key: t for t in timings}).values()]
     with contextlib.suppress(OSError):
-        replace_content(path, json.dumps([dataclasses.asdict(timing) for timing in known.values()]))
+        replace_content(path, json.dumps(rows))
 
 
 def remove() -> None:
-    """Forgets what is known on this machine."""
+    """Delete the stored measurements of this machine."""
     path = _path()
     if path is not None:
         with contextlib.suppress(OSError):
@@ -179,33 +167,13 @@ def _path() -> Path | None:
 
 
 def _timing(row: Any) -> Timing:
-    """Returns what a row of the file says."""
-    key = row["key"]
-    convolution = ConvKey(
-        _one_of(DIRECTIONS, key["direction"]),
-        _one_of(("float32", "float64"), key["dtype"]),
-        _sizes(key["input_shape"], 4),  # type: ignore[arg-type]
-        _sizes(key["filter_shape"], 4),  # type: ignore[arg-type]
-        _sizes(key["strides"], 2),  # type: ignore[arg-type]
-        _one_of(("SAME", "VALID"), key["padding"]),
-        require_flag("bias", key["bias"]),
-        require_flag("relu", key["relu"]),
-    )
-    names = (STOCK, *convolution.algorithms)
+    """Return the timing in a row of the file; a key that no convolution has is never looked up."""
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in row["key"].items()
+    }
+    key = ConvKey(**(fields | {"batch_assumed": False}))
+    names = (STOCK, *key.algorithms)
     milliseconds = {
         name: require_real("milliseconds", row["milliseconds"][name], minimum=_SHORTEST_MS) for name in names
     }
-    return Timing(convolution, milliseconds, _one_of(names, row["chosen"]))
-
-
-def _one_of(choices: Iterable[str], value: Any) -> str:
-    if value not in tuple(choices):
-        raise ValueError(f"{value!r} is none of {choices}")
-    return str(value)
-
-
-def _sizes(values: Any, count: int) -> tuple[int, ...]:
-    sizes = tuple(values)
-    if len(sizes) != count or not all(type(n) is int and n > 0 and math.isfinite(n) for n in sizes):
-        raise ValueError(f"{values!r} are no {count} sizes")
-    return sizes
+    return Timing(key, milliseconds, names[names.index(row["chosen"])])

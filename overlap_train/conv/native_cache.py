@@ -1,13 +1,13 @@
-"""Where compiled libraries lie: the user's cache, and the installation itself if a wheel brought one along.
+"""Where compiled libraries lie: in the user's cache, and in the package if a wheel contains one.
 
     <cache>/<key>/liboverlap_conv.so   built here, for everything that the key says (`build.py`)
     <cache>/<key>/manifest.json        its digest; written last, it makes the library valid
-    <cache>/<key>.lock                 held by whoever builds
+    <cache>/<key>.lock                 locked by the process that builds
     conv/prebuilt/liboverlap_conv.so   of a wheel; its kernels are chosen by the processor when they run
     conv/prebuilt/manifest.json        what it was compiled for
 
-The cache must belong to the user alone, as code is loaded from it. Reading makes and opens nothing for
-writing, so a build in a read-only image serves. Any thread, any process.
+The cache must belong to the user alone, as code is loaded from it. Nothing is made or opened for writing to
+read from it, so a cache in a read-only image works. Any thread, any process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _REMEDY = "name another directory in OVERLAP_TRAIN_CACHE_DIR"
 
 
 def digest_sources() -> str:
-    """Returns a digest of what is compiled: the same in a wheel, which has no hidden files."""
+    """Return a digest of the sources without hidden files, which a wheel lacks."""
     digest = hashlib.sha256()
     for source in sorted(NATIVE_SOURCES.iterdir()):
         if source.is_file() and not source.name.startswith("."):
@@ -59,7 +59,7 @@ def digest_sources() -> str:
 
 
 def cache_path() -> Path:
-    """Returns the directory of all builds, `$OVERLAP_TRAIN_CACHE_DIR` or the user's cache; makes nothing."""
+    """Return the directory of all builds, which may not exist yet."""
     try:
         directory = convolution_builds()
     except OSError as error:
@@ -76,7 +76,7 @@ def cache_path() -> Path:
 
 
 def cache_directory() -> Path:
-    """Returns the directory of all builds, made if need be."""
+    """Return the directory of all builds; make it if it does not exist."""
     directory = cache_path()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def cache_directory() -> Path:
 
 
 def _check_private(path: Path) -> None:
-    """Refuses what another user owns or may write: a library from there would run as us."""
+    """Raise if another user owns or may write a path: a library from there would run as this user."""
     try:
         status = path.lstat()
     except OSError as error:
@@ -103,7 +103,7 @@ def _check_private(path: Path) -> None:
 
 
 def cached_library(key: str) -> Path | None:
-    """Returns the library built under `key`, if it is there, to be read, ours and whole."""
+    """Return the library built under `key` if it exists, is private and matches its manifest."""
     root = cache_path()
     directory = root / key
     library, manifest = directory / LIBRARY_NAME, directory / MANIFEST
@@ -135,14 +135,14 @@ def locked(path: Path, *, limit_s: float) -> contextlib.ExitStack:
 
 
 def install(library: Path, directory: Path, key: str) -> Path:
-    """Moves a finished library into the cache; the manifest goes last and makes it valid."""
+    """Move a library into the cache; the manifest, written last, makes it valid."""
     directory.mkdir(mode=0o700, exist_ok=True)
     library.chmod(0o700)
     digest = hashlib.sha256(_read(library, _MOST_LIBRARY_BYTES)).hexdigest()
     os.replace(library, directory / LIBRARY_NAME)
     manifest = directory / f"{MANIFEST}.new"
     with contextlib.suppress(FileNotFoundError):
-        manifest.unlink()  # of a build that was killed; or a pipe, which would have to be waited for
+        manifest.unlink()  # of a killed build, or a pipe, which would block
     manifest.write_text(json.dumps({"key": key, "sha256": digest}))
     manifest.chmod(0o600)
     os.replace(manifest, directory / MANIFEST)
@@ -150,19 +150,18 @@ def install(library: Path, directory: Path, key: str) -> Path:
 
 
 def say(text: str) -> None:
-    """Tells the person at the terminal, if there is one to tell."""
+    """Print a line to stderr, if there is one."""
     with contextlib.suppress(OSError, ValueError):
         print(f"overlap_train: {text}", file=sys.stderr, flush=True)
 
 
 _DIRECTORY = Path(__file__).parent / "prebuilt"
-_MOST_BYTES = 1 << 16
 
 
 def bundled_library() -> Path | None:
-    """Returns the library of this installation, if it was compiled for this machine and TensorFlow."""
+    """Return the library in this package, if it was compiled for this machine and TensorFlow."""
     try:
-        recorded = json.loads(read_regular(_DIRECTORY / MANIFEST, most_bytes=_MOST_BYTES))
+        recorded = json.loads(read_regular(_DIRECTORY / MANIFEST, most_bytes=_MOST_MANIFEST_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     library = _DIRECTORY / LIBRARY_NAME
@@ -170,7 +169,7 @@ def bundled_library() -> Path | None:
 
 
 def bundle(library: Path, directory: Path) -> None:
-    """Copies a library to where a wheel is built from, and notes what it was compiled for."""
+    """Copy a library to the folder that a wheel is built from, with what it was compiled for."""
     directory.mkdir(parents=True, exist_ok=True)
     shutil.copy(library, directory / LIBRARY_NAME)
     (directory / LIBRARY_NAME).chmod(0o755)
@@ -178,7 +177,7 @@ def bundle(library: Path, directory: Path) -> None:
 
 
 def _facts() -> dict[str, Any]:
-    """Returns what decides whether a library can be loaded."""
+    """Return everything that decides whether a library can be loaded."""
     import tensorflow as tf
 
     return {

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._support.arguments import is_text, require_choice, require_count, require_text, short_repr
-from overlap_train.conv import library, operation
+from overlap_train.conv import library
 from overlap_train.conv.convolution import Convolution
 
 __all__ = ["ALGORITHMS", "TiledConv2D", "convolve", "tiled_conv2d", "unsupported"]
@@ -50,13 +50,13 @@ def _check_options(padding: str, activation: Activation, dilations: int | Sequen
 
 
 def _tensor(name: str, value: Any, dtype: tf.DType | None = None) -> tf.Tensor:
-    """Returns a value as a tensor; what TensorFlow says of one that it does not take begins with its name."""
+    """Return a value as a tensor, or raise an error that begins with the argument's name."""
     try:
-        known = isinstance(value, (list, tuple, int, float)) or tf.is_tensor(value)
-        known = known or hasattr(value, "__array__")
-    except Exception:  # of an object of the user's
-        known = False
-    if not known:  # what else TensorFlow takes, it takes item by item: a range, a dict that holds itself
+        is_array = isinstance(value, (list, tuple, int, float)) or tf.is_tensor(value)
+        is_array = is_array or hasattr(value, "__array__")
+    except Exception:  # a custom object may raise anything
+        is_array = False
+    if not is_array:  # TensorFlow would walk through it item by item: a range, a dict that holds itself
         raise TypeError(f"{name} must be a tensor or an array, got {short_repr(value)}")
     try:
         return tf.convert_to_tensor(value, dtype=dtype, name=name)
@@ -170,7 +170,7 @@ def tiled_conv2d(
 
 
 def unsupported(layer: keras.layers.Conv2D) -> str | None:
-    """Why our operation cannot compute a Conv2D layer, or None if it can."""
+    """Return why our operation cannot compute a Conv2D layer, or None if it can."""
     if layer.data_format != "channels_last":
         return f"data_format={layer.data_format!r}: only channels_last"
     if layer.groups != 1:
@@ -185,9 +185,9 @@ def unsupported(layer: keras.layers.Conv2D) -> str | None:
 def convolve(
     layer: keras.layers.Conv2D, inputs: tf.Tensor, *, algorithm: str = "auto", batch_hint: int | None = None
 ) -> tf.Tensor:
-    """Computes a Conv2D layer by our operation, its ReLU included where it has one."""
+    """Compute a Conv2D layer by our operation, which includes a ReLU."""
     relu = layer.activation is keras.activations.relu
-    y = operation.tiled_conv2d(
+    y = tiled_conv2d(
         inputs,
         layer.kernel,
         layer.bias if layer.use_bias else None,
@@ -218,7 +218,7 @@ class TiledConv2D(keras.layers.Conv2D):  # type: ignore[misc]
 
     def __init__(self, *args: Any, algorithm: str = "auto", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        algorithm = require_choice("algorithm", algorithm, operation.ALGORITHMS)
+        algorithm = require_choice("algorithm", algorithm, ALGORITHMS)
         reason = unsupported(self)
         if reason is not None:
             raise ValueError(f"TiledConv2D cannot do {reason}; use keras.layers.Conv2D")

@@ -6,8 +6,8 @@ The choice is made while a function is traced, outside its graph, so the graph h
 alone: where TensorFlow's wins, it is exactly what tf.nn.conv2d would have been, with all of grappler's
 fusions.
 
-Shared state: `_timings` and `_kept`, under `_lock`, so that one shape is timed once and nothing else is timed
-meanwhile.
+Shared state: `_timings` and `_stored`, under `_lock`, so that one shape is timed once and nothing else is
+timed meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 import tensorflow as tf
 
 from overlap_train._support.arguments import require_items
-from overlap_train.conv import measurements, selection
+from overlap_train.conv import measurements
 from overlap_train.conv.measurements import MATMUL, STOCK, ConvKey, Timing
 
 __all__ = [
@@ -44,7 +44,7 @@ _MARGIN = 0.95
 
 
 _timings: dict[ConvKey, Timing] = {}
-_kept: dict[ConvKey, Timing] | None = None  # of other processes; None as long as nobody has asked
+_stored: dict[ConvKey, Timing] | None = None  # by other processes; None until it is read
 _lock = threading.Lock()
 _local = threading.local()
 
@@ -56,17 +56,17 @@ def timings() -> tuple[Timing, ...]:
 
 
 def clear_timings() -> None:
-    """Forgets all choices, also those kept on disk; shapes are timed again when they are traced next."""
+    """Forget all timings, also those on disk; shapes are timed again when they are traced next."""
     measurements.remove()
     forget_process()
 
 
 def forget_process() -> None:
-    """Forgets what this process has timed or read; what is kept on disk is read again."""
-    global _kept
+    """Forget the timings of this process; those on disk are read again."""
+    global _stored
     with _lock:
         _timings.clear()
-        _kept = None
+        _stored = None
 
 
 def only_known() -> contextlib.ExitStack:
@@ -84,7 +84,7 @@ def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> 
         # Nothing to time; and TensorFlow's oneDNN kernel gives an empty batch a wrong number of channels.
         return "direct"
     with _lock, tf.init_scope():
-        timing = _known(key)
+        timing = _lookup(key)
         if timing is not None:
             return timing.chosen
         if getattr(_local, "only_known", False):
@@ -96,14 +96,14 @@ def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> 
         return timing.chosen
 
 
-def _known(key: ConvKey) -> Timing | None:
-    """Returns what this process or another has measured of a convolution. Holding the lock."""
-    global _kept
+def _lookup(key: ConvKey) -> Timing | None:
+    """Return the timing of a convolution by this process or another; the lock is held."""
+    global _stored
     if key not in _timings:
-        if _kept is None:
-            _kept = measurements.load()
-        if key in _kept:
-            _timings[key] = _kept[key]
+        if _stored is None:
+            _stored = measurements.load()
+        if key in _stored:
+            _timings[key] = _stored[key]
     return _timings.get(key)
 
 
@@ -122,10 +122,9 @@ def operands(key: ConvKey) -> tuple[tf.Tensor, ...]:
 
 
 def _measure(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> Timing:
-    """Time all algorithms in rounds, compiled, as a training step is.
+    """Time all algorithms in rounds, compiled as a training step is, so that a disturbance affects all.
 
-    So a disturbance meets all of them. Each round has an order of its own, so that none has always the same
-    one's caches.
+    The order changes from round to round, so that no algorithm always follows the same other one.
     """
     names = (STOCK, *key.algorithms)
     arguments = operands(key)
@@ -146,20 +145,20 @@ def _measure(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -
             break
     # The fastest, not the median: what disturbs a run can only lengthen it.
     milliseconds = {name: min(times) for name, times in samples.items()}
-    best = min(key.algorithms, key=lambda name: milliseconds[name])
-    chosen = best if milliseconds[best] < _MARGIN * milliseconds[STOCK] else STOCK
-    return Timing(key, milliseconds, chosen)
+    ours = min(key.algorithms, key=lambda name: milliseconds[name])
+    fastest = ours if milliseconds[ours] < _MARGIN * milliseconds[STOCK] else STOCK
+    return Timing(key, milliseconds, fastest)
 
 
 def _wait_for(result: tf.Tensor) -> None:
-    """On a CPU a result is there when the call returns, unless asked otherwise; a copy of it takes time."""
+    """Wait for a result; on a CPU it is there when a synchronous call returns, and a copy takes time."""
     if "CPU" not in result.device or not tf.config.experimental.get_synchronous_execution():
         result.numpy()
 
 
 def report() -> tuple[Timing, ...]:
     """Return the times that `algorithm="auto"` has measured, for each shape and algorithm. Any thread."""
-    return selection.timings()
+    return timings()
 
 
 def format_report(rows: Iterable[Timing] | None = None) -> str:
@@ -185,7 +184,7 @@ def format_report(rows: Iterable[Timing] | None = None) -> str:
             f"{row.milliseconds[n]:9.3f}" if n in row.milliseconds else " " * 9
             for n in (STOCK, "winograd", "direct", MATMUL)
         ]
-        epilogue = "".join([" +bias" if key.bias else "", " +relu" if key.relu else ""])
+        epilogue = (" +bias" if key.bias else "") + (" +relu" if key.relu else "")
         lines.append(
             f"{f'{shape}, {window}{epilogue}':<44} {key.direction:<16} {' '.join(times)}  {row.chosen:<13} "
             f"{row.best_of_ours:5.2f}"

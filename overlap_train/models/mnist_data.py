@@ -102,20 +102,20 @@ def load_mnist(
     """
     download_timeout_s = require_seconds("download_timeout_s", download_timeout_s, zero=True)
     if data_dir is not None:
-        named: str | None = os.fspath(require_path("data_dir", data_dir))
+        directory: str | None = os.fspath(require_path("data_dir", data_dir))
     else:
-        named = os.environ.get("TFDS_DATA_DIR")
-    if named:
-        return _read(_prepared_dir(Path(os.path.expanduser(named)), named=named))
+        directory = os.environ.get("TFDS_DATA_DIR")
+    if directory:
+        return _read(_dataset_dir(directory))
     home = os.path.expanduser("~")
     if not os.path.isabs(home):
         return _embedded_digits("no home directory to look for MNIST in")
     default = Path(home) / "tensorflow_datasets"
-    prepared = default / "mnist" / _VERSION
-    if (prepared / "dataset_info.json").is_file():
-        return _read(prepared)
+    dataset = default / "mnist" / _VERSION
+    if (dataset / "dataset_info.json").is_file():
+        return _read(dataset)
     problem = _download(default, timeout_s=download_timeout_s)
-    return _read(prepared) if problem is None else _embedded_digits(problem)
+    return _read(dataset) if problem is None else _embedded_digits(problem)
 
 
 def replicate_to(arrays: MnistArrays, size_bytes: int) -> MnistArrays:
@@ -131,14 +131,14 @@ def replicate_to(arrays: MnistArrays, size_bytes: int) -> MnistArrays:
     require_instance("arrays", arrays, MnistArrays, optional=False)
     size_bytes = require_count("size_bytes", size_bytes, minimum=1)
     examples = len(arrays.x_train)
-    wanted = max(examples, size_bytes // arrays.x_train[0].nbytes)
-    if wanted == examples:
+    count = max(examples, size_bytes // arrays.x_train[0].nbytes)
+    if count == examples:
         return arrays
     return replace(
         arrays,
-        x_train=np.resize(arrays.x_train, (wanted, *arrays.x_train.shape[1:])),
-        y_train=np.resize(arrays.y_train, wanted),
-        source=f"{arrays.source}, repeated to {wanted:,} training images",
+        x_train=np.resize(arrays.x_train, (count, *arrays.x_train.shape[1:])),
+        y_train=np.resize(arrays.y_train, count),
+        source=f"{arrays.source}, repeated to {count:,} training images",
     )
 
 
@@ -158,28 +158,29 @@ def parse_size(text: str) -> int:
     return size_bytes
 
 
-def _prepared_dir(root: Path, *, named: str) -> Path:
-    if not os.path.isdir(root):  # which is False, too, for a name that the system cannot take
+def _dataset_dir(directory: str) -> Path:
+    root = Path(os.path.expanduser(directory))
+    if not os.path.isdir(root):  # also False for a name that the system does not accept
         raise DataUnavailableError(
-            f"the data directory {short_repr(named)} does not exist; name one that tensorflow-datasets "
+            f"the data directory {short_repr(directory)} does not exist; name one that tensorflow-datasets "
             "prepared, or none to let MNIST be downloaded"
         )
-    prepared = root / "mnist" / _VERSION
-    if not (prepared / "dataset_info.json").is_file():
+    dataset = root / "mnist" / _VERSION
+    if not (dataset / "dataset_info.json").is_file():
         raise DataUnavailableError(
-            f"the data directory {short_repr(named)} holds no mnist/{_VERSION}/dataset_info.json; name the "
-            "directory above 'mnist', or none to let MNIST be downloaded"
+            f"the data directory {short_repr(directory)} holds no mnist/{_VERSION}/dataset_info.json; name "
+            "the directory above 'mnist', or none to let MNIST be downloaded"
         )
-    return prepared
+    return dataset
 
 
-def _read(prepared: Path) -> MnistArrays:
+def _read(dataset: Path) -> MnistArrays:
     import tensorflow_datasets as tfds
 
     parts = {}
     try:
         # From the directory alone: `tfds.builder` would ask the network about a version.
-        builder = tfds.builder_from_directory(os.fspath(prepared))
+        builder = tfds.builder_from_directory(os.fspath(dataset))
         for split, expected in _NUM_EXAMPLES.items():
             images, labels = tfds.as_numpy(
                 builder.as_dataset(split=split, batch_size=-1, as_supervised=True, shuffle_files=False)
@@ -193,7 +194,7 @@ def _read(prepared: Path) -> MnistArrays:
         raise
     except Exception as error:  # TFDS and TensorFlow raise many types for a broken file
         raise DataUnavailableError(
-            f"the copy of MNIST in {os.fspath(prepared)!r} is damaged ({_first_line(error)}); delete that "
+            f"the copy of MNIST in {os.fspath(dataset)!r} is damaged ({_first_line(error)}); delete that "
             "directory and prepare it again"
         ) from error
     return MnistArrays(*parts["train"], *parts["test"], source=f"MNIST (tensorflow-datasets {_VERSION})")

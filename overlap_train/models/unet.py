@@ -38,12 +38,14 @@ class CropLike(keras.layers.Layer):  # type: ignore[misc]
         return (images[0], reference[1], reference[2], images[3])
 
 
+def _convolution(x: Any, width: int, name: str) -> Any:
+    return keras.layers.Conv2D(
+        width, 3, padding="same", activation="relu", kernel_initializer="he_normal", name=name
+    )(x)
+
+
 def _two_convolutions(x: Any, width: int, name: str) -> Any:
-    for part in ("a", "b"):
-        x = keras.layers.Conv2D(
-            width, 3, padding="same", activation="relu", kernel_initializer="he_normal", name=f"{name}{part}"
-        )(x)
-    return x
+    return _convolution(_convolution(x, width, f"{name}a"), width, f"{name}b")
 
 
 def unet(
@@ -79,14 +81,7 @@ def unet(
     for level in reversed(range(len(skips))):
         x = keras.layers.UpSampling2D(name=f"enlarge{level}")(x)
         x = CropLike(name=f"crop{level}")([x, skips[level]])
-        x = keras.layers.Conv2D(
-            widths[level],
-            3,
-            padding="same",
-            activation="relu",
-            kernel_initializer="he_normal",
-            name=f"up{level}",
-        )(x)
+        x = _convolution(x, widths[level], f"up{level}")
         x = keras.layers.Concatenate(name=f"join{level}")([skips[level], x])
         x = _two_convolutions(x, widths[level], f"merge{level}")
     outputs = keras.layers.Conv2D(classes, 1, name="logits")(x)

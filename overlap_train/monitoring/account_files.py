@@ -83,10 +83,10 @@ class AccountLog(Closing):
         record: dict[str, Any] = {key: _json(value) for key, value in asdict(account).items()}
         record["metrics"] = {text_of(name): _json(value) for name, value in (metrics or {}).items()}
         line = (json.dumps(record, allow_nan=False) + "\n").encode()
-        written = os.write(self._descriptor, line)
-        if written != len(line):
-            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
-            raise OSError(f"only {written} of {len(line)} bytes could be written to {self._path}: disk full?")
+        count = os.write(self._descriptor, line)
+        if count != len(line):
+            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - count)
+            raise OSError(f"only {count} of {len(line)} bytes could be written to {self._path}: disk full?")
 
     def close(self) -> None:
         """Close the file; does nothing the second time."""
@@ -102,7 +102,7 @@ class AccountLog(Closing):
             )
 
     def _mend(self) -> None:
-        """Make the file end with a line's end."""
+        """Complete the last line, or cut it off."""
         assert self._descriptor is not None
         if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
             return
@@ -124,7 +124,7 @@ def _json(value: Any) -> Any:
         return value
     try:
         numbers = np.asarray(value, float)
-    except Exception:  # whatever an object of others raises, it is no number
+    except Exception:  # a custom object may raise anything
         return text_of(value)
     return _finite(numbers.tolist())
 
@@ -214,7 +214,7 @@ class AccountWriter(Closing):
 def _scalars(tag: str, value: Any) -> dict[str, float]:
     try:
         numbers = np.asarray(value, float)
-    except Exception:  # whatever an object of others raises, it is no number
+    except Exception:  # a custom object may raise anything
         return {}
     if numbers.size == 1:
         return {tag: float(numbers.ravel()[0])}
@@ -222,6 +222,6 @@ def _scalars(tag: str, value: Any) -> dict[str, float]:
 
 
 def _tag(name: Any) -> str:
-    """Return a name as TensorFlow takes it: no text may hold half of a character."""
+    """Return a name as text that TensorFlow accepts, which has no lone surrogates."""
     text = name if isinstance(name, str) else short_repr(name)
     return printable(text, None)

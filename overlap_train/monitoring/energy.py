@@ -52,10 +52,10 @@ class EnergyReading:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Says why a machine cannot measure energy with one kind of counter, "NVML" or "RAPL"."""
+    """Why a machine cannot measure energy with one kind of counter, "NVML" or "RAPL"."""
 
     source: str
-    reason: str  # what is missing, and where known what to do
+    reason: str  # what is missing, and what to do about it if that is known
 
 
 class EnergyCounter(Protocol):
@@ -64,7 +64,7 @@ class EnergyCounter(Protocol):
     source: str
 
     def read_j(self) -> float:
-        """Return joules since some fixed moment."""
+        """Return joules since a fixed moment."""
         ...
 
 
@@ -104,11 +104,11 @@ def find_counters(*, powercap: Path = _POWERCAP) -> tuple[list[EnergyCounter], l
     """Return the counters of this machine, and for each kind that it lacks the reason."""
     counters: list[EnergyCounter] = []
     missing: list[Unavailable] = []
-    for found in (_find_nvml(), _find_rapl(powercap)):
-        if isinstance(found, Unavailable):
-            missing.append(found)
+    for result in (_find_nvml(), _find_rapl(powercap)):
+        if isinstance(result, Unavailable):
+            missing.append(result)
         else:
-            counters += found
+            counters += result
     return counters, missing
 
 
@@ -148,10 +148,10 @@ def measure(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[list[EnergyReading], list[Unavailable]]:
-    """Measure what some work costs beyond the idle machine.
+    """Measure the energy of some work beyond that of the idle machine.
 
-    The machine idles for one window, then the work is repeated for another one. One run of it returns when it
-    is done, on the device too. Without any counter the work is not run.
+    The machine idles for one window, then the work is repeated for another one. `work` must return only when
+    the device is done, too. Without any counter it is not run.
     """
     if not window_s >= MINIMUM_WINDOW_S:
         raise ValueError(f"window_s must be at least {MINIMUM_WINDOW_S}, got {window_s}: counters are coarse")

@@ -110,7 +110,7 @@ class ProgressReporter(Closing):
         self._live = LiveLine(self._stream) if on_terminal else None
         self._one_line_each = verbose == 2 or on_terminal
         self._heartbeat_s = float("inf") if self._one_line_each else heartbeat_s
-        self._held: dict[int, _DelayedLine] = {}
+        self._lines: dict[int, _DelayedLine] = {}  # by epoch, in order
         self._epoch: int | None = None
         self._step = 0
         self._metrics: RunningMetrics = {}
@@ -121,8 +121,7 @@ class ProgressReporter(Closing):
     def epoch_begin(self, epoch: int) -> None:
         """Show that an epoch begins, or begins again after a rollback."""
         epoch = require_count("epoch", epoch, minimum=0)
-        for thrown_away in [held for held in self._held if held >= epoch]:
-            del self._held[thrown_away]
+        self._lines = {earlier: line for earlier, line in self._lines.items() if earlier < epoch}
         self._epoch, self._step, self._metrics = epoch, 0, {}
         self._began_s = self._clock()
         self._show(now=True)
@@ -158,9 +157,9 @@ class ProgressReporter(Closing):
         steps, self._epoch = self._step, None
         self._steps_per_epoch = self._steps_per_epoch or steps or None
         text = f"{self._name(epoch)}: {steps} steps in {seconds:.1f} s{_pace(seconds, steps)}"
-        text = ", ".join([text, *_described(metrics)])
+        text = ", ".join([text, *_metric_texts(metrics)])
         if self._one_line_each:
-            self._held[epoch] = _DelayedLine(text, validation_follows)
+            self._lines[epoch] = _DelayedLine(text, validation_follows)
             self._release_lines()
         else:
             self._say(text)
@@ -168,12 +167,12 @@ class ProgressReporter(Closing):
     def epoch_validated(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Show that an epoch's validation was delivered; earlier ones are then delivered or left out, too."""
         epoch, metrics = require_count("epoch", epoch, minimum=0), _checked_metrics(metrics)
-        if held := self._held.get(epoch):
-            held.text = ", ".join([held.text, *_described(metrics)])
+        if line := self._lines.get(epoch):
+            line.text = ", ".join([line.text, *_metric_texts(metrics)])
         else:
-            self._say(", ".join([f"{self._name(epoch)}: validated", *_described(metrics)]))
-        for earlier, held in self._held.items():
-            held.waits = held.waits and earlier > epoch
+            self._say(", ".join([f"{self._name(epoch)}: validated", *_metric_texts(metrics)]))
+        for other, line in self._lines.items():
+            line.waits = line.waits and other > epoch
         self._release_lines()
 
     def message(self, text: str) -> None:
@@ -183,8 +182,8 @@ class ProgressReporter(Closing):
 
     def close(self) -> None:
         """Print the lines held back and remove the live line; does nothing the second time."""
-        for held in self._held.values():
-            held.waits = False
+        for line in self._lines.values():
+            line.waits = False
         self._release_lines()
         if self._live is not None:
             self._live.close()
@@ -211,7 +210,7 @@ class ProgressReporter(Closing):
         return self._name(self._epoch) if self._epoch is not None else "waiting"
 
     def _tail(self) -> list[str]:
-        """Return what stands beside the bar, the most important first."""
+        """Return the texts next to the bar, the most important first."""
         parts = []
         if self._pending:
             shards = ", ".join(f"{epoch + 1}: {done}/{total}" for epoch, done, total in self._pending)
@@ -219,16 +218,16 @@ class ProgressReporter(Closing):
         if self._epoch is not None and self._step:
             elapsed_s = self._clock() - self._began_s
             parts[:0] = [f"{self._step / elapsed_s:.1f} steps/s"] if elapsed_s > 0 else []
-            parts += _described(self._metrics() if callable(self._metrics) else self._metrics)
+            parts += _metric_texts(self._metrics() if callable(self._metrics) else self._metrics)
         return parts
 
     def _release_lines(self) -> None:
         """Write the epochs' lines in order, up to the first that still waits."""
-        for epoch, held in list(self._held.items()):
-            if held.waits:
+        for epoch, line in list(self._lines.items()):
+            if line.waits:
                 break
-            del self._held[epoch]
-            self._say(held.text)
+            del self._lines[epoch]
+            self._say(line.text)
 
     def _say(self, text: str) -> None:
         if self._silent:
@@ -260,7 +259,7 @@ def _checked_pending(name: str, item: Any) -> PendingValidation:
     return epoch, done, total
 
 
-def _described(metrics: Mapping[str, Any]) -> list[str]:
+def _metric_texts(metrics: Mapping[str, Any]) -> list[str]:
     return [f"{name} {format_metric(value)}" for name, value in metrics.items()]
 
 
@@ -280,13 +279,13 @@ _SEPARATOR = ", "
 class TolerantStream:
     """Passes text on until the stream breaks or is closed, and is silent from then on.
 
-    A lost terminal or a closed pipe must not end hours of training, nor a letter that the stream's
-    encoding has not: it is written as a number.
+    A lost terminal or a closed pipe must not end hours of training. Nor must a character that the stream's
+    encoding lacks: it is written as a number.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream: Any = stream
-        self._broken = stream is None  # as standard output is where who started the process has closed it
+        self._broken = stream is None  # as is standard output if the parent process has closed it
 
     def write(self, text: str) -> int:
         """Write text, unless the stream has broken; returns its length."""
@@ -315,7 +314,7 @@ class TolerantStream:
             operation(*args)
         except OSError:
             self._broken = True
-        except ValueError:  # what a closed file raises, but an odd stream may do too
+        except ValueError:  # of a closed file; any other stream's is an error
             if not getattr(self._stream, "closed", False):
                 raise
             self._broken = True
@@ -340,7 +339,7 @@ def is_terminal(stream: TextIO | TolerantStream) -> bool:
         return False
     try:
         return os.get_terminal_size(stream.fileno()).lines > 1
-    except Exception:  # what a program has put there says that it is a terminal and has no descriptor of one
+    except Exception:  # a console that is no file, such as a notebook's, has no descriptor
         return True
 
 
@@ -359,13 +358,13 @@ class LiveLine:
         if self._bar is None:
             self._bar = _Bar(file=self._stream, dynamic_ncols=True, leave=False, bar_format="{desc}")
         bar = self._bar
-        counted = f"{step}/{steps}" if steps else f"{step} steps"
-        fixed = len(head) + 3 + _BAR_WIDTH + 2 + len(counted)
-        bar.bar_format = f"{{desc}} |{{bar:{_BAR_WIDTH}}}| {counted}{{postfix}}"
+        count = f"{step}/{steps}" if steps else f"{step} steps"
+        width = len(head) + 3 + _BAR_WIDTH + 2 + len(count)
+        bar.bar_format = f"{{desc}} |{{bar:{_BAR_WIDTH}}}| {count}{{postfix}}"
         bar.total, bar.n = steps, step
         bar.set_description_str(head, refresh=False)
         bar.set_postfix_str(
-            _fitting(tail, bar.ncols - fixed) if bar.ncols else _SEPARATOR.join(tail), refresh=False
+            _fitting(tail, bar.ncols - width) if bar.ncols else _SEPARATOR.join(tail), refresh=False
         )
         bar.refresh()
 

@@ -1,8 +1,8 @@
 """What each thread did when, how long work of two kinds overlapped, and where the time of each epoch went.
 
 One `SpanRecorder` is shared by the training thread and all workers. Each thread appends under one lock;
-whoever reads gets a copy, so a reader never holds up a writer for longer than that copy takes. The accounts
-belong to the training thread; the intervals of the workers come to it with their results.
+a reader gets a copy, so it holds up writers only while that is made. The accounts belong to the training
+thread, to which the workers' spans come with their results.
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ class SpanRecorder:
     def spans(self) -> tuple[Span, ...]:
         """Return the spans recorded so far, in order of their start; those still open are not included."""
         with self._lock:
-            kept = self._spans.copy()
-        kept.sort(key=_start)
-        return tuple(kept)
+            spans = self._spans.copy()
+        spans.sort(key=_start)
+        return tuple(spans)
 
     @property
     def dropped(self) -> int:
@@ -160,23 +160,23 @@ class SpanRecorder:
 def require_spans(name: str, spans: Any) -> tuple[Span, ...]:
     """Return spans that can be drawn and added up, or raise TypeError or ValueError."""
     expected = "a collection of Span, such as trainer.recorder.spans()"
-    kept = require_items(name, spans, Span, expected=expected)
-    for span in kept:
+    checked = require_items(name, spans, Span, expected=expected)
+    for span in checked:
         texts: tuple[Any, ...] = (span.name, span.thread)
         if not all(isinstance(text, str) for text in texts):
-            found = " and ".join(map(short_repr, texts))
-            raise TypeError(f"{name} must have text as name and thread; got {found}")
+            values = " and ".join(map(short_repr, texts))
+            raise TypeError(f"{name} must have text as name and thread; got {values}")
         require_real(f"start_s of {name}", span.start_s)
         require_real(f"end_s of {name}", span.end_s)
-    return kept
+    return checked
 
 
 def require_samples(name: str, samples: Any) -> tuple[Sample, ...]:
     """Return samples that have a time, or raise TypeError or ValueError."""
-    kept = require_items(name, samples, Sample, expected="a collection of Sample")
-    for sample in kept:
+    checked = require_items(name, samples, Sample, expected="a collection of Sample")
+    for sample in checked:
         require_real(f"time_s of {name}", sample.time_s)
-    return kept
+    return checked
 
 
 def union_s(spans: Iterable[Span]) -> float:
@@ -202,13 +202,13 @@ def overlap_s(spans_a: Iterable[Span], spans_b: Iterable[Span]) -> float:
 
 def _union(name: str, spans: Iterable[Span]) -> list[tuple[float, float]]:
     """Merge spans into disjoint (start_s, end_s), in order."""
-    merged: list[tuple[float, float]] = []
+    intervals: list[tuple[float, float]] = []
     for span in sorted(require_spans(name, spans), key=_start):
-        if merged and span.start_s <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], span.end_s))
+        if intervals and span.start_s <= intervals[-1][1]:
+            intervals[-1] = (intervals[-1][0], max(intervals[-1][1], span.end_s))
         else:
-            merged.append((span.start_s, span.end_s))
-    return merged
+            intervals.append((span.start_s, span.end_s))
+    return intervals
 
 
 @dataclass
@@ -223,7 +223,7 @@ class _Entry:
 class Accounts:
     """Collects what each epoch cost.
 
-    Only the intervals of recent epochs are kept; what is finished is a number.
+    Spans are kept for recent epochs only; a delivered epoch has numbers.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ __all__ = ["LoadMeter", "Sampler"]
 
 _logger = logging.getLogger(__name__)
 _MIB = 1 << 20
-_gpu_given_up = threading.Event()  # for the whole process: what is absent is said once, not once a run
+_gpu_given_up = threading.Event()  # for the whole process, so that the reason is logged once
 
 
 class LoadMeter:
@@ -127,20 +127,21 @@ class _Samples:
         self.interval_s = interval_s
         self._max_samples = max_samples
         self._lock = threading.Lock()
-        self._kept: list[Sample] = []
+        self._samples: list[Sample] = []
 
     def append(self, sample: Sample) -> None:
         with self._lock:
-            if len(self._kept) == self._max_samples:
-                pairs = zip(self._kept[::2], self._kept[1::2], strict=False)
-                odd_one = self._kept[-1:] if len(self._kept) % 2 else []
-                self._kept = [_merge(earlier, later) for earlier, later in pairs] + odd_one
+            samples = self._samples
+            if len(samples) == self._max_samples:
+                pairs = zip(samples[::2], samples[1::2], strict=False)
+                odd_one = samples[-1:] if len(samples) % 2 else []
+                self._samples = [_merge(earlier, later) for earlier, later in pairs] + odd_one
                 self.interval_s *= 2
-            self._kept.append(sample)
+            self._samples.append(sample)
 
     def copy(self) -> tuple[Sample, ...]:
         with self._lock:
-            return tuple(self._kept)
+            return tuple(self._samples)
 
 
 def _sample_until(stop: threading.Event, samples: _Samples, meter: Callable[[], Sample]) -> None:
@@ -174,7 +175,7 @@ def _merge(earlier: Sample, later: Sample) -> Sample:
 def _read_gpus() -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Return the utilisation in percent (NaN where the driver gives none) and the bytes in use, per GPU.
 
-    Once no GPU answered, none is asked again in this process.
+    After a failure or without GPUs, later calls in this process return nothing at once.
     """
     if _gpu_given_up.is_set():
         return (), ()
@@ -184,9 +185,7 @@ def _read_gpus() -> tuple[tuple[float, ...], tuple[int, ...]]:
 
         gpus = [dict(gpu) for gpu in gpustat.new_query()]
         reason = "" if gpus else "the driver lists none"
-    except (
-        Exception
-    ) as error:  # NVML has an exception class for each of its codes; ImportError where it lacks
+    except Exception as error:  # NVML has a class for each of its codes; ImportError without gpustat
         gpus, reason = [], f"{type(error).__name__}: {error}"
         if type(error).__name__ == "NVMLError_LibraryNotFound":  # no driver: nobody expects a GPU here
             level = logging.INFO

@@ -18,7 +18,7 @@ EpochRow = tuple[EpochAccount, Mapping[str, Any]]
 
 _MISSING = "-"
 _GAP = "  "
-_SHOWN = 4  # of the numbers of a metric that has several
+_MOST_NUMBERS = 4  # of a metric that has several
 _LONGEST = 32
 
 
@@ -81,8 +81,8 @@ def format_metric(value: Any) -> str:
         return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
     if numbers.size == 1:
         return _format_number(float(numbers.ravel()[0]))
-    first = " ".join(_format_number(float(number)) for number in numbers.ravel()[:_SHOWN])
-    return f"[{first}]" if numbers.size <= _SHOWN else f"[{first} ... {numbers.size} values]"
+    first = " ".join(_format_number(float(number)) for number in numbers.ravel()[:_MOST_NUMBERS])
+    return f"[{first}]" if numbers.size <= _MOST_NUMBERS else f"[{first} ... {numbers.size} values]"
 
 
 def _text(value: Any) -> str:
@@ -126,17 +126,17 @@ def _seconds_columns(rows: Sequence[EpochRow]) -> list[_Column]:
     }
     if any(account.rolled_back_s for account in accounts):
         columns["rolled back"] = [account.rolled_back_s for account in accounts]
-    found = [
+    seconds = [
         _Column(heading, "s", tuple(f"{cell:.2f}" for cell in cells), f"{math.fsum(cells):.2f}")
         for heading, cells in columns.items()
     ]
     if any(account.slow_host is not None for account in accounts):
-        found.append(_Column("slow host", "s", tuple(map(_slow_host, accounts))))
-    return found
+        seconds.append(_Column("slow host", "s", tuple(map(_slow_host, accounts))))
+    return seconds
 
 
 def _slow_host(account: EpochAccount) -> str:
-    """Names the host that the others waited for, and how long."""
+    """Return the host that the others waited for, and how long."""
     return "" if account.slow_host is None else f"{account.slow_host}: {account.slow_host_s:.2f}"
 
 
@@ -145,7 +145,7 @@ def _line_width(columns: Sequence[_Column]) -> int:
 
 
 def _parts(columns: Sequence[_Column], first: _Column, width: int) -> Iterator[list[_Column]]:
-    """Cut columns into parts that fit beside `first`, at least one column in each."""
+    """Cut columns into parts that fit next to `first`, at least one column in each."""
     part: list[_Column] = []
     for column in columns:
         if part and _line_width([first, *part, column]) > width:

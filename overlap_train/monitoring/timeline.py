@@ -39,7 +39,7 @@ _DPI = 110
 _WIDTH_IN = 14.0
 _LEGEND = 180  # characters of the legend that the width holds in a row
 _ROW_PIXELS = 1300  # of the drawing area, within some percent: names of threads differ in length
-_NARROWEST_PIXELS = 1.5  # what is shorter is drawn this wide, or a snapshot would never be seen
+_NARROWEST_PIXELS = 1.5  # shorter bars are drawn this wide, or snapshots would be invisible
 _DIGIT_PIXELS = 7
 
 
@@ -120,9 +120,9 @@ def save_timeline(
 def _check_suffix(path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    known = FigureCanvasAgg.get_supported_filetypes()
-    if path.suffix[1:].lower() not in known:
-        raise ValueError(f"path must end in one of .{', .'.join(sorted(known))}; got {short_repr(str(path))}")
+    types = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix[1:].lower() not in types:
+        raise ValueError(f"path must end in one of .{', .'.join(sorted(types))}; got {short_repr(str(path))}")
 
 
 def _scale(spans: Sequence[Span], samples: Sequence[Sample]) -> _Scale:
@@ -133,11 +133,11 @@ def _scale(spans: Sequence[Span], samples: Sequence[Sample]) -> _Scale:
 
 
 def _colours(spans: Iterable[Span]) -> dict[str, str]:
-    """Give each span name its colour: the known ones first, in their order, then the others by name."""
+    """Give each span name its colour: those of `_COLOURS` first, in their order, then the others by name."""
     names = {span.name for span in spans}
     others = sorted(names - _COLOURS.keys())
-    known = {name: colour for name, colour in _COLOURS.items() if name in names}
-    return known | {name: _OTHER_COLOURS[i % len(_OTHER_COLOURS)] for i, name in enumerate(others)}
+    standard = {name: colour for name, colour in _COLOURS.items() if name in names}
+    return standard | {name: _OTHER_COLOURS[i % len(_OTHER_COLOURS)] for i, name in enumerate(others)}
 
 
 def _draw_rows(
@@ -148,7 +148,7 @@ def _draw_rows(
     narrowest = _NARROWEST_PIXELS * scale.pixel_s / scale.unit[0]
     corners, fills = [], []
     for row, bars in enumerate(rows.values()):
-        # Later ones cover earlier ones: what is inside what is around it, the short what is long.
+        # Later bars are drawn over earlier ones: inner over outer, short over long.
         for bar in sorted(bars, key=lambda bar: (bar.depth, bar.start_s - bar.end_s)):
             left = scale.x(bar.start_s)
             right = max(scale.x(bar.end_s), left + narrowest)
@@ -201,15 +201,15 @@ def _write_epochs(
 def _label_step(epoch_s: float, last_epoch: int, scale: _Scale) -> int:
     """Return 1 where each epoch has room for its number, else the smallest round step that has."""
     room = epoch_s / scale.pixel_s
-    wanted = _DIGIT_PIXELS * len(str(last_epoch + 1)) + 4
+    width = _DIGIT_PIXELS * len(str(last_epoch + 1)) + 4
     steps = (factor * 10**power for power in range(7) for factor in (1, 2, 5))
-    return next((step for step in steps if step * room >= wanted), 10**7)
+    return next((step for step in steps if step * room >= width), 10**7)
 
 
 def _draw_cpu(axis: Any, samples: Sequence[Sample], scale: _Scale) -> None:
     times = [scale.x(sample.time_s) for sample in samples]
     percents = [sample.cpu_percent for sample in samples]
-    # A sample tells of the time before it.
+    # A sample is about the time before it.
     axis.fill_between(times, percents, step="pre", color="#56B4E9", alpha=0.5, linewidth=0)
     axis.step(times, percents, where="pre", color="#0072B2", linewidth=0.8)
     axis.set_ylim(0, max(100.0, *percents) * 1.08)
@@ -221,10 +221,10 @@ def _draw_cpu(axis: Any, samples: Sequence[Sample], scale: _Scale) -> None:
 def _draw_gpus(axis: Any, samples: Sequence[Sample], scale: _Scale) -> None:
     colours = [*list(_COLOURS.values())[:4], *_OTHER_COLOURS]
     for gpu in range(_gpus(samples)):
-        known = [sample for sample in samples if gpu < len(sample.gpu_percent)]
+        of_gpu = [sample for sample in samples if gpu < len(sample.gpu_percent)]
         axis.step(
-            [scale.x(sample.time_s) for sample in known],
-            [sample.gpu_percent[gpu] for sample in known],
+            [scale.x(sample.time_s) for sample in of_gpu],
+            [sample.gpu_percent[gpu] for sample in of_gpu],
             where="pre",
             linewidth=1,
             color=colours[gpu % len(colours)],

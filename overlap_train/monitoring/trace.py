@@ -63,7 +63,7 @@ def _span_events(spans: Sequence[Span], origin_s: float) -> Iterator[dict[str, A
         yield _metadata("thread_sort_index", number, {"sort_index": number})
     for span in sorted(spans, key=lambda span: (span.start_s, -span.end_s)):
         place = {"epoch": span.epoch, "step": span.step}
-        known = {key: value for key, value in place.items() if value is not None}
+        place = {key: value for key, value in place.items() if value is not None}
         yield {
             "ph": "X",
             "name": span.name,
@@ -72,7 +72,7 @@ def _span_events(spans: Sequence[Span], origin_s: float) -> Iterator[dict[str, A
             "tid": threads[span.thread],
             "ts": _microseconds(span.start_s - origin_s),
             "dur": _microseconds(span.duration_s),
-            "args": _plain({**known, **(span.details or {})}),
+            "args": _plain({**place, **(span.details or {})}),
         }
 
 

@@ -100,7 +100,7 @@ def _runner(node: Any) -> Callable[[Sequence[Any]], Sequence[Any]]:
 
 
 def elements(shape: Sequence[int | None]) -> int:
-    """How many numbers a tensor has; a size that is not known counts one."""
+    """Return how many numbers a tensor has; an unknown size counts as one."""
     return math.prod(size or 1 for size in shape)
 
 
@@ -122,15 +122,15 @@ def work_of(operation: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Wo
     weights = getattr(operation, "weights", [])
     weight_bytes = sum(elements(w.shape) * tf.as_dtype(w.dtype).size for w in weights)
     moved_bytes = sum(map(tensor_bytes, (*inputs, *outputs)))
-    produced = sum(elements(tensor.shape[1:]) for tensor in outputs)
+    numbers = sum(elements(tensor.shape[1:]) for tensor in outputs)
     kind = _KIND_OF.get(type(operation).__name__, "other")
-    flops = float(produced)
+    flops = float(numbers)
     if isinstance(operation, _CONVOLUTIONS):
         kind, flops = "conv", sum(_convolution_flops(operation, w, outputs[0]) for w in weights)
     elif isinstance(operation, _DEPTHWISE):
-        kind, flops = "depthwise", 2.0 * produced * math.prod(operation.kernel_size)
+        kind, flops = "depthwise", 2.0 * numbers * math.prod(operation.kernel_size)
     elif kind == "dense":
-        rows = produced / max(outputs[0].shape[-1] or 1, 1)
+        rows = numbers / max(outputs[0].shape[-1] or 1, 1)
         flops = 2.0 * rows * sum(elements(w.shape) for w in weights)
     return Work(kind, flops, float(moved_bytes), float(weight_bytes))
 
@@ -159,7 +159,7 @@ _constant: ContextVar[bool] = ContextVar("constant_pieces", default=False)
 
 
 def constant_pieces() -> contextlib.ExitStack:
-    """Pieces that are traced meanwhile have their own part of the weights built in, and not all of them."""
+    """Let pieces traced on this thread until the end of the block hold only their part of the weights."""
     token = _constant.set(True)
     undo = contextlib.ExitStack()
     undo.callback(_constant.reset, token)
@@ -258,10 +258,10 @@ def _cut_convolution(call: Call, bounds: Sequence[int]) -> list[Call]:
             else:
                 with tf.device(layer.kernel.value.device):
                     kernel = tf.convert_to_tensor(layer.kernel)[..., first:stop]
-            made = layer.convolution_op(tf.cast(values[0], dtype), tf.cast(kernel, dtype))
+            y = layer.convolution_op(tf.cast(values[0], dtype), tf.cast(kernel, dtype))
             if layer.use_bias:
-                made = tf.nn.bias_add(made, tf.cast(tf.convert_to_tensor(layer.bias)[first:stop], dtype))
-            return [layer.activation(made) if layer.activation is not None else made]
+                y = tf.nn.bias_add(y, tf.cast(tf.convert_to_tensor(layer.bias)[first:stop], dtype))
+            return [layer.activation(y) if layer.activation is not None else y]
 
         share = (stop - first) / layer.filters
         moved = tensor_bytes(x) + share * tensor_bytes(y)
@@ -290,7 +290,7 @@ def _in_pieces(
         tensor, piece_work, run = piece(first, stop)
         name = f"{call.name}/{number}"
         pieces.append(Call(name, call.operation, call.inputs, (tensor,), piece_work, run, alone=True))
-    inputs = tuple(each.outputs[0] for each in pieces)
+    inputs = tuple(part.outputs[0] for part in pieces)
     name = f"{call.name}/{joins}"
     return [*pieces, replace(call, name=name, inputs=inputs, work=work, run=join, whole=call)]
 
@@ -298,8 +298,8 @@ def _in_pieces(
 def kernel_rows(kernel: Any, first: int, stop: int) -> tf.Tensor:
     """Return rows of a kernel, on its own memory if they begin and end at multiples of 64 bytes.
 
-    Of a matrix TensorFlow would copy them if the columns were not a multiple of 16; of a vector it looks at
-    where they begin and end. They are taken where the variable is, so that no more than they go elsewhere.
+    TensorFlow would copy rows of a matrix whose columns are no multiple of 16; of a vector it checks only
+    where the slice begins and ends. It is made on the variable's device, so that only these rows are moved.
     """
     columns = kernel.shape[1]
     with tf.device(kernel.value.device):

@@ -31,7 +31,7 @@ _Array = NDArray[np.float64]
 
 
 class WorkRegression:
-    """A roofline-like mean with a smooth correction on top, both fitted to relative errors.
+    """A roofline-like mean with a smooth correction on top, both fitted to relative errors of one device.
 
     The mean is `a·operations + b·flops + c·moved_bytes + d·weight_bytes` with coefficients that are not
     negative, one set for each kind with enough samples and one for all. What it leaves over, as a
@@ -44,77 +44,55 @@ class WorkRegression:
     _MAX_SAMPLES = 600
     _RIDGE = 0.02
 
-    def __init__(
-        self,
-        coefficients: dict[str, _Array],
-        centres: _Array,
-        weights: _Array,
-        scale: _Array,
-        kinds: list[str],
-    ) -> None:
-        self._coefficients = coefficients
-        self._centres = centres
-        self._weights = weights
-        self._scale = scale
-        self._kinds = kinds
-        self._cache: dict[Work, float] = {}
-
-    @classmethod
-    def fit(cls, samples: Sequence[tuple[Work, float]]) -> WorkRegression:
-        """Fit to (work, seconds) pairs of one device."""
-        if not samples:
-            raise ValueError("a regression needs at least one profiled layer, got none")
-        if len(samples) > cls._MAX_SAMPLES:
-            stride = np.linspace(0, len(samples) - 1, cls._MAX_SAMPLES).astype(int)
+    def __init__(self, samples: Sequence[tuple[Work, float]]) -> None:
+        """Fit to (work, seconds) pairs, of which there is at least one."""
+        if len(samples) > self._MAX_SAMPLES:
+            stride = np.linspace(0, len(samples) - 1, self._MAX_SAMPLES).astype(int)
             samples = [samples[i] for i in stride]
         works = [work for work, _ in samples]
         seconds = np.array([seconds for _, seconds in samples])
         linear = np.array([_linear(work) for work in works])
-        coefficients = {"": _relative_nnls(linear, seconds)}
-        for kind in {work.kind for work in works}:
-            chosen = np.array([work.kind == kind for work in works])
-            if chosen.sum() >= cls._MIN_SAMPLES:
-                coefficients[kind] = _relative_nnls(linear[chosen], seconds[chosen])
-        kinds = sorted({work.kind for work in works})
-        centres = np.array([_shape(work, kinds) for work in works])
-        scale = np.concatenate([np.full(4, 1.0), np.full(len(kinds), 3.0)])
-        mean = np.array([_mean(coefficients, work) for work in works])
-        kernel = _gaussian(centres, centres, scale) + cls._RIDGE * np.eye(len(works))
-        weights = np.linalg.solve(kernel, np.log(seconds / mean))
-        return cls(coefficients, centres, weights, scale, kinds)
+        self._kinds = sorted({work.kind for work in works})
+        self._coefficients = {"": _relative_nnls(linear, seconds)}
+        for kind in self._kinds:
+            rows = np.array([work.kind == kind for work in works])
+            if rows.sum() >= self._MIN_SAMPLES:
+                self._coefficients[kind] = _relative_nnls(linear[rows], seconds[rows])
+        self._centres = np.array([self._shape(work) for work in works])
+        self._scale = np.concatenate([np.full(4, 1.0), np.full(len(self._kinds), 3.0)])
+        mean = np.array([self._mean(work) for work in works])
+        kernel = self._gaussian(self._centres) + self._RIDGE * np.eye(len(works))
+        self._weights = np.linalg.solve(kernel, np.log(seconds / mean))
+        self._cache: dict[Work, float] = {}
 
     def seconds(self, work: Work) -> float:
         """The expected run time of `work`; of a merged segment, the sum over its parts."""
-        known = self._cache.get(work)
-        if known is None:
-            known = sum(self._single(part) for part in work.single_parts())
-            self._cache[work] = known
-        return known
+        seconds = self._cache.get(work)
+        if seconds is None:
+            seconds = self._cache[work] = sum(self._single(part) for part in work.single_parts())
+        return seconds
 
     def _single(self, work: Work) -> float:
-        near = _gaussian(np.array([_shape(work, self._kinds)]), self._centres, self._scale)
-        return float(_mean(self._coefficients, work) * np.exp(np.clip(near @ self._weights, -2, 2))[0])
+        similarity = self._gaussian(np.array([self._shape(work)]))
+        return float(self._mean(work) * np.exp(np.clip(similarity @ self._weights, -2, 2))[0])
+
+    def _shape(self, work: Work) -> list[float]:
+        sizes = [np.log2(1 + size) / 2 for size in (work.flops, work.moved_bytes, work.weight_bytes)]
+        intensity = np.log2((1 + work.flops) / (1 + work.moved_bytes + work.weight_bytes))
+        return [*sizes, float(intensity), *(float(work.kind == kind) for kind in self._kinds)]
+
+    def _mean(self, work: Work) -> float:
+        coefficients = self._coefficients.get(work.kind, self._coefficients[""])
+        return max(float(np.dot(coefficients, _linear(work))), 1e-7)
+
+    def _gaussian(self, points: _Array) -> _Array:
+        difference = (points[:, None, :] - self._centres[None, :, :]) * self._scale
+        result: _Array = np.exp(-0.5 * np.sum(difference**2, axis=2))
+        return result
 
 
 def _linear(work: Work) -> list[float]:
     return [float(work.operations), work.flops, work.moved_bytes, work.weight_bytes]
-
-
-def _shape(work: Work, kinds: list[str]) -> list[float]:
-    sizes = [np.log2(1 + size) / 2 for size in (work.flops, work.moved_bytes, work.weight_bytes)]
-    intensity = np.log2((1 + work.flops) / (1 + work.moved_bytes + work.weight_bytes))
-    return [*sizes, float(intensity), *(float(work.kind == kind) for kind in kinds)]
-
-
-def _mean(coefficients: dict[str, _Array], work: Work) -> float:
-    chosen = coefficients.get(work.kind, coefficients[""])
-    return max(float(np.dot(chosen, _linear(work))), 1e-7)
-
-
-def _gaussian(left: _Array, right: _Array, scale: _Array) -> _Array:
-    difference = (left[:, None, :] - right[None, :, :]) * scale
-    result: _Array = np.exp(-0.5 * np.sum(difference**2, axis=2))
-    return result
 
 
 def _relative_nnls(features: _Array, seconds: _Array) -> _Array:
@@ -134,7 +112,7 @@ def _relative_nnls(features: _Array, seconds: _Array) -> _Array:
 
 
 _SAMPLES = "triples of a Layer, a Device and seconds"
-_LONGEST_S = 1e9  # thirty years: what takes longer was not measured, and its ratios leave the floats
+_LONGEST_S = 1e9  # thirty years: no measurement is longer, and the ratios would overflow
 
 
 class Costs(Protocol):
@@ -234,8 +212,8 @@ class CostModel:
         """Return the seconds that a layer takes on a device, for `examples` times its own batch."""
         with self._lock:
             factor = self._published.get(device.name, 1.0)
-            own = self._layer_factor.get((layer.name, device.name), 1.0)
-            return self._unloaded_s(layer, device) * examples * factor * own
+            correction = self._layer_factor.get((layer.name, device.name), 1.0)
+            return self._unloaded_s(layer, device) * examples * factor * correction
 
     def observe(self, layer: Layer, device: Device, seconds: float, examples: float = 1.0) -> None:
         """Learn from the seconds that a layer took.
@@ -253,10 +231,10 @@ class CostModel:
             unloaded_s = self._unloaded_s(layer, device) * examples
             if seconds <= 0 or unloaded_s <= 0:
                 return
-            own = self._layer_factor.get(key, 1.0)
-            load = self._follow(device.name, seconds, unloaded_s * own)
-            surprise = math.log(min(max(seconds / (unloaded_s * own * load), 0.1), 10.0))
-            self._layer_factor[key] = own * math.exp(self._layer_rate * surprise)
+            correction = self._layer_factor.get(key, 1.0)
+            load = self._follow(device.name, seconds, unloaded_s * correction)
+            surprise = math.log(min(max(seconds / (unloaded_s * correction * load), 0.1), 10.0))
+            self._layer_factor[key] = correction * math.exp(self._layer_rate * surprise)
             if abs(math.log(load / self._published.get(device.name, 1.0))) > 0.05:
                 self._published[device.name] = load
                 self._version += 1
@@ -267,11 +245,11 @@ class CostModel:
         A mean of ratios would be wrong under a duty cycle, where short jobs either run freely or not at all.
         """
         # A little work without load to begin with keeps the first observation from being all.
-        took_s, hoped_s = self._recent_s.get(device, (self._memory_s / 4, self._memory_s / 4))
-        kept = math.exp(-max(expected_s / self._memory_s, 1 / self._FEWEST))
-        took_s, hoped_s = took_s * kept + seconds, hoped_s * kept + expected_s
-        self._recent_s[device] = (took_s, hoped_s)
-        return took_s / hoped_s
+        spent_s, planned_s = self._recent_s.get(device, (self._memory_s / 4, self._memory_s / 4))
+        decay = math.exp(-max(expected_s / self._memory_s, 1 / self._FEWEST))
+        spent_s, planned_s = spent_s * decay + seconds, planned_s * decay + expected_s
+        self._recent_s[device] = (spent_s, planned_s)
+        return spent_s / planned_s
 
     def predict_unseen(self, work: Work, device: Device) -> float:
         """Return the regression's estimate in seconds, without profile and corrections."""
@@ -279,15 +257,15 @@ class CostModel:
             return self._predict(work, device)
 
     def _unloaded_s(self, layer: Layer, device: Device) -> float:
-        profiled = self._profile.get((layer.name, device.name))
-        return self._predict(layer.work, device) if profiled is None else profiled
+        seconds = self._profile.get((layer.name, device.name))
+        return self._predict(layer.work, device) if seconds is None else seconds
 
     def _predict(self, work: Work, device: Device) -> float:
         rows = self._profiled_work.get(device.name)
         if not rows:
             return self._default_s
         if device.name not in self._regressions:
-            self._regressions[device.name] = WorkRegression.fit(rows)
+            self._regressions[device.name] = WorkRegression(rows)
         return self._regressions[device.name].seconds(work)
 
 

@@ -75,25 +75,19 @@ class JobQueue:
         """Take out all waiting jobs for which `unwanted` is true, and return them."""
         removed: list[Job] = []
         with self._lock:
-            for name, heap in self._heaps.items():
+            for heap in self._heaps.values():
                 removed += [entry[-1] for entry in heap if unwanted(entry[-1])]
-                kept = [entry for entry in heap if not unwanted(entry[-1])]
-                heapq.heapify(kept)
-                self._heaps[name][:] = kept
+                heap[:] = [entry for entry in heap if not unwanted(entry[-1])]
+                heapq.heapify(heap)
         return removed
 
-    def close(self) -> list[Job]:
-        """Let every worker go and return the jobs that no worker took. May be called again."""
-        left = self.remove(lambda job: True)
+    def close(self) -> None:
+        """Drop the jobs that no worker took, and let every worker go. May be called again."""
         with self._lock:
             self._closed = True
-            for condition in self._ready.values():
-                condition.notify_all()
-        return left + self.remove(lambda job: True)
-
-    def __len__(self) -> int:
-        with self._lock:
-            return sum(len(heap) for heap in self._heaps.values())
+            for name, heap in self._heaps.items():
+                heap.clear()
+                self._ready[name].notify_all()
 
 
 class SyncChecker:
@@ -102,15 +96,14 @@ class SyncChecker:
     def __init__(self, graph: LayerGraph) -> None:
         self._graph = graph
         self._missing = [len(before) for before in graph.predecessors]
-        self._done = [False] * len(graph)
-        self._held: list[list[int]] = [[] for _ in graph.layers]
+        self._waiters: list[list[int]] = [[] for _ in graph.layers]  # beyond the graph's own successors
         self.left = len(graph)
         self._free = len(self.first())  # layers that wait for nothing and are not done
 
     def hold(self, waits: Sequence[tuple[int, int]]) -> None:
         """Add orderings (before, after) that the graph does not ask for; before anything has run."""
         for before, after in self._pairs(waits):
-            self._held[before].append(after)
+            self._waiters[before].append(after)
             self._free -= not self._missing[after]
             self._missing[after] += 1
         self._require_free()
@@ -121,13 +114,9 @@ class SyncChecker:
 
     def complete(self, index: int) -> list[int]:
         """Mark a layer as done and return the layers that this releases."""
-        if self._done[index] or self._missing[index]:
-            state = "a second time" if self._done[index] else "before its inputs"
-            raise SchedulingError(f"layer {self._graph.layers[index].name!r} completed {state}")
-        self._done[index] = True
         self.left -= 1
         released = []
-        for after in (*self._graph.successors[index], *self._held[index]):
+        for after in (*self._graph.successors[index], *self._waiters[index]):
             self._missing[after] -= 1
             if self._missing[after] == 0:
                 released.append(after)
@@ -148,7 +137,7 @@ class SyncChecker:
         return pairs
 
     def _require_free(self) -> None:
-        """Raises where nothing can go on: whoever waits for the request would do so for ever."""
+        """Raise if no layer can run, because the request would never end."""
         if self.left and not self._free:
             raise SchedulingError(
                 f"no layer of {self._graph.name!r} can run, and {self.left} are left: what the policy's "
@@ -175,7 +164,7 @@ class LayerController:
         self.places: dict[int, str] = {}  # where each layer runs, and leaves its outputs
 
     def start(self, waits: Sequence[tuple[int, int]] = ()) -> list[int]:
-        """The layers that may run at once, with the orderings `waits` kept with the graph's own."""
+        """Return the layers that may run at once; `waits` are orderings beyond the graph's."""
         self._checker.hold(waits)
         return self._checker.first()
 
@@ -185,25 +174,24 @@ class LayerController:
         return self._checker.left == 0
 
     def inputs(self, index: int) -> tuple[Any, ...]:
-        """The tensors that layer `index` reads, in order (None where none were given)."""
+        """Return the tensors that layer `index` reads, in order; None for an input that is left out."""
         return tuple(self._tensors.get(port) for port in self.request.layer(index).inputs)
 
     def decide(self, index: int, whole: bool) -> None:
-        """Whether layer `index` runs in one piece; before any of its pieces has begun.
+        """Set whether layer `index` runs in one piece, before any of its pieces has begun.
 
-        Then each piece is to be left out, with `skip`, when it is released.
+        If so, each piece is completed without outputs when it is released.
         """
         layer = self._graph.layers[index]
         self.request.whole[index] = whole
         for port in set(self.request.layer(index).inputs) - set(layer.inputs):
             self._readers[port] = self._readers.get(port, 0) + 1
 
-    def skip(self, index: int) -> list[int]:
-        """A piece of a layer that runs whole counts as done; returns the layers released."""
-        return self.complete(index, None)
+    def complete(self, index: int, outputs: Sequence[Any] | None = None) -> list[int]:
+        """Store the outputs of a layer, drop what no layer reads any more, return the layers released.
 
-    def complete(self, index: int, outputs: Sequence[Any] | None) -> list[int]:
-        """Store the outputs of a layer, drop what no layer reads any more, return the layers released."""
+        A piece of a layer that runs whole has no outputs.
+        """
         layer = self.request.layer(index)
         if outputs is not None:
             if len(outputs) != len(layer.output_bytes):
@@ -225,8 +213,8 @@ class LayerController:
         return tuple(self._tensors.get(port) for port in self._graph.outputs)
 
 
-# Waiting jobs of a device, the most urgent first, that others are offered when they are idle.
-_LOOKED_AT = 8
+# So many of a device's waiting jobs, the most urgent first, are offered to devices that are idle.
+_MOST_OFFERS = 8
 
 
 class LayerDistributor:
@@ -240,12 +228,8 @@ class LayerDistributor:
         self._controllers: dict[int, LayerController] = {}
         self._queue = queue
 
-    def prepare(self, graph: LayerGraph) -> None:
-        """Let the policy plan for `graph` before its first request has to wait for that."""
-        self._policy.prepare(graph, self._board)
-
     def admit(self, controller: LayerController) -> None:
-        """A request begins: places its first layers."""
+        """Begin a request by placing its first layers."""
         request, board = controller.request, self._board
         self._controllers[request.number] = controller
         board.active_requests += 1
@@ -262,8 +246,8 @@ class LayerDistributor:
         waiting = deque(released)
         while waiting:
             index = waiting.popleft()
-            if self._left_out(controller, index):
-                waiting.extend(controller.skip(index))
+            if self._is_left_out(controller, index):
+                waiting.extend(controller.complete(index))
                 continue
             device = selected(self._policy, controller.request, index, controller.places, self._board)
             self._dispatch(controller, self._format(controller, index, device))
@@ -292,7 +276,7 @@ class LayerDistributor:
     def _dispatch(self, controller: LayerController, job: Job) -> None:
         controller.places[job.index] = job.device.name
         self._queue.put(job)
-        self._board.queued(job)
+        self._board.expect(job.device, job.predicted_s)
 
     def rebalance(self) -> None:
         """Give idle devices what waits for others and would be done sooner on them (work stealing).
@@ -309,11 +293,11 @@ class LayerDistributor:
         """Put one waiting job on an idle device: the most urgent, and of those the one that gains most."""
         for *_, job in sorted(self._gains(idle), key=operator.itemgetter(0, 1)):
             controller = self._controllers[job.request.number]
-            moved = self._format(controller, job.index, idle)
+            new_job = self._format(controller, job.index, idle)
             # A worker may have taken it meanwhile: the queue has a lock of its own.
             if self._queue.remove(functools.partial(operator.is_, job)):
                 self._board.dropped(job)
-                self._dispatch(controller, moved)
+                self._dispatch(controller, new_job)
                 return True
         return False
 
@@ -324,7 +308,7 @@ class LayerDistributor:
             if device is idle or board.idle(device):
                 continue
             ahead_s = board.left_s(device)
-            for job in self._queue.waiting(device, _LOOKED_AT):
+            for job in self._queue.waiting(device, _MOST_OFFERS):
                 there_s = board.now_s + ahead_s / device.slots + job.predicted_s
                 ahead_s += job.predicted_s
                 if not policy.may_move(job.request):
@@ -336,7 +320,8 @@ class LayerDistributor:
                 if lost_s < 0:
                     yield job.urgency_s, lost_s, job
 
-    def _left_out(self, controller: LayerController, index: int) -> bool:
+    def _is_left_out(self, controller: LayerController, index: int) -> bool:
+        """Whether a layer is a piece of one that runs whole; decided when the first piece could run."""
         request = controller.request
         join = request.graph.joins.get(index)
         if join is None:
@@ -346,13 +331,13 @@ class LayerDistributor:
         return request.whole[join]
 
     def release(self, request: Request) -> None:
-        """The request is over, one way or the other."""
+        """Forget a request that is done, has failed or was abandoned."""
         self._board.active_requests -= 1
         self._urgency_s.pop(request.number, None)
         self._controllers.pop(request.number, None)
         self._policy.release(request)
 
     def complete(self, controller: LayerController, job: Job, outputs: Any) -> bool:
-        """A job's layer is done: places what that releases; True if the request is finished."""
+        """Place the layers that a job's end releases; return whether the request is finished."""
         self.distribute(controller, controller.complete(job.index, outputs))
         return controller.finished

@@ -102,7 +102,8 @@ class Engine(Closing):
         self._lock = threading.Lock()
         self._queue = JobQueue(tuple(platform.devices))
         self._board = Board(platform, self.costs)
-        self._distributor = LayerDistributor(make_policy(policy), self._board, self._queue, aging_s=aging_s)
+        self._policy = make_policy(policy)
+        self._distributor = LayerDistributor(self._policy, self._board, self._queue, aging_s=aging_s)
         self._controllers: dict[int, LayerController] = {}
         self._accounts = {device.name: DeviceAccount() for device in platform.devices}
         self._closed = False
@@ -138,7 +139,7 @@ class Engine(Closing):
         require_instance("graph", graph, LayerGraph, optional=False)
         with self._lock:
             self._board.now_s = time.monotonic()
-            self._distributor.prepare(graph)
+            self._policy.prepare(graph, self._board)
 
     def start(self, request: Request) -> None:
         """Start the first layers of a request; `request.on_done` is called when it ends.
@@ -173,12 +174,12 @@ class Engine(Closing):
         require_callable("unwanted", unwanted)
         require_instance("error", error, BaseException, optional=False)
         with self._lock:
-            doomed = [c.request for c in self._controllers.values() if unwanted(c.request)]
-            for request in doomed:
+            requests = [c.request for c in self._controllers.values() if unwanted(c.request)]
+            for request in requests:
                 self._forget(request)
-        for request in doomed:
-            _tell(request, None, error)
-        return len(doomed)
+        for request in requests:
+            _notify(request, None, error)
+        return len(requests)
 
     def statistics(self) -> dict[str, DeviceAccount]:
         """Return a copy of the accounts of each device, by name."""
@@ -188,7 +189,7 @@ class Engine(Closing):
     def close(self) -> None:
         """End what is unfinished with SchedulerClosedError and join the workers. May be called again.
 
-        A worker joins none: another one may be closing too, and each would wait for the other.
+        On a worker it joins none: two workers that close at the same time would wait for each other.
         """
         with self._lock:
             self._closed = True
@@ -199,7 +200,7 @@ class Engine(Closing):
                 worker.join()
 
     def _forget(self, request: Request) -> None:
-        """Under the lock: takes a request and its waiting jobs out of everything."""
+        """Remove a request and its waiting jobs; the lock is held."""
         if self._controllers.pop(request.number, None) is None:
             return
         for job in self._queue.remove(lambda job: job.request is request):
@@ -211,30 +212,33 @@ class Engine(Closing):
         with self._lock:
             self._board.now_s = time.monotonic()
             self._board.started(job)
-            wanted = job.request.number in self._controllers
+            is_active = job.request.number in self._controllers
         outputs, error, start_s = None, None, time.monotonic()
-        if wanted:
+        if is_active:
             try:
                 outputs = self._backend(job)
             except BaseException as raised:
                 error = raised
         end_s = time.monotonic()
         left_s = time.perf_counter()
-        ended = self._finish(job, outputs, error, start_s, end_s, wanted)
+        end = self._finish(job, outputs, error, start_s, end_s, is_active)
         account = self._accounts[job.device.name]
         with self._lock:
             self._rebalance()
             account.overhead_s += (time.perf_counter() - left_s) + (left_s - entered_s) - (end_s - start_s)
-        if ended is not None:
-            _tell(job.request, ended, error)
-        if wanted and self._recorder is not None:
+        if end is not None:
+            _notify(job.request, *end)
+        if is_active and self._recorder is not None:
             try:
                 self._recorder.add(_span(job, start_s, end_s))
             except Exception:
                 _log.exception("the recorder of the scheduler's timeline failed")
 
     def _rebalance(self) -> None:
-        """Under the lock; it is about other requests' jobs, so what fails here fails none."""
+        """Move waiting jobs to idle devices; an error fails no request, as the jobs can stay.
+
+        The lock is held.
+        """
         if self._closed:
             return
         try:
@@ -244,8 +248,8 @@ class Engine(Closing):
 
     def _finish(
         self, job: Job, outputs: Any, error: BaseException | None, start_s: float, end_s: float, ran: bool
-    ) -> tuple[Any, ...] | None:
-        """Book a job; the request's outputs if this ended it, () if an error did, None if it goes on."""
+    ) -> tuple[Any, BaseException | None] | None:
+        """Book a job; return the outputs and the error of its request, or None if that goes on."""
         request = job.request
         with self._lock:
             self._board.now_s = end_s
@@ -264,14 +268,10 @@ class Engine(Closing):
                 except BaseException as raised:
                     error = raised
             self._forget(request)
-            result = controller.outputs() if error is None else ()
-        if error is not None:
-            _tell(request, None, error)
-            return None
-        return result
+            return (controller.outputs() if error is None else None), error
 
 
-def _tell(request: Request, outputs: Any, error: BaseException | None) -> None:
+def _notify(request: Request, outputs: Any, error: BaseException | None) -> None:
     if request.on_done is not None:
         try:
             request.on_done(request, outputs, error)

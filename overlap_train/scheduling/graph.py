@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from overlap_train._support.arguments import (
     freeze,
@@ -97,6 +97,7 @@ class Layer:
     runs: Mapping[str, Run] = field(default_factory=dict)  # by the name or the kind of a device
     alone: bool = False  # not to be merged with its neighbours
     # Of a layer that joins pieces: the layer in one piece, which may run instead of the pieces and the join.
+    # It has the join's outputs and reads what the pieces read; nothing but the join reads the pieces.
     whole: Layer | None = None
 
     def ports(self) -> tuple[Port, ...]:
@@ -139,7 +140,6 @@ class LayerGraph:
             piece: join for join, pieces in enumerate(self.pieces) for piece in pieces
         }
         """For each piece, the layer that joins it with the others."""
-        self._check_pieces()
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -179,26 +179,8 @@ class LayerGraph:
         for index, layer in enumerate(self.layers):
             for port in layer.ports():
                 self._check_port(port, index, f"layer {layer.name!r}")
-            if layer.whole is not None and layer.whole.output_bytes != layer.output_bytes:
-                raise ValueError(f"{self.name}: layer {layer.name!r} and its whole differ in their outputs")
         for port in self.outputs:
             self._check_port(port, len(self.layers), "the output")
-
-    def _check_pieces(self) -> None:
-        """What is left out must be missed by nobody, and what runs instead must find its inputs."""
-        for piece, join in self.joins.items():
-            layer, whole = self.layers[join], self.form(join, whole=True)
-            found = {port for other in self.pieces[join] for port in self.layers[other].inputs}
-            if not set(whole.inputs) <= found | set(layer.inputs):
-                raise ValueError(
-                    f"{self.name}: {whole.name!r} reads what neither its pieces nor their join read"
-                )
-            if not set(self.layers[piece].inputs) <= set(whole.inputs):
-                raise ValueError(
-                    f"{self.name}: {self.layers[piece].name!r} reads what {whole.name!r} does not"
-                )
-            if self.successors[piece] != (join,) or any(port.source == piece for port in self.outputs):
-                raise ValueError(f"{self.name}: {self.layers[piece].name!r} is read by others than its join")
 
     def _check_port(self, port: Port, before: int, reader: str) -> None:
         if port.source == REQUEST:
@@ -394,7 +376,15 @@ def require_priority(name: str, value: object) -> int:
     return require_count(name, value, minimum=-_LARGEST_PRIORITY, maximum=_LARGEST_PRIORITY)
 
 
-def urgency(request: Request, *, remaining_s: float, aging_s: float) -> float:
+class _Timed(Protocol):
+    """A request, or a submission that becomes one."""
+
+    arrival_s: float
+    priority: int
+    deadline_s: float | None
+
+
+def urgency(request: _Timed, *, remaining_s: float, aging_s: float) -> float:
     """When a request would have to arrive to rank where it does, in seconds of the engine's clock.
 
     A unit of priority counts as having waited `aging_s` longer; a deadline ranks a request as if it

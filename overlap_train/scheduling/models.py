@@ -48,9 +48,9 @@ class ModelInputs:
         """Return what a user passes as arrays with the batch first, None for what is left out."""
         flat = keras.tree.flatten(self._in_order(model, x))
         if len(flat) != len(self.specs):
-            listed = isinstance(x, (list, tuple))
-            told = "; a list is one value for each input: pass an array" if listed else ""
-            raise ValueError(f"x of {model!r} takes {len(self.specs)} inputs, got {len(flat)}{told}")
+            is_list = isinstance(x, (list, tuple))
+            remedy = "; a list is one value for each input: pass an array" if is_list else ""
+            raise ValueError(f"x of {model!r} takes {len(self.specs)} inputs, got {len(flat)}{remedy}")
         arrays = tuple(self._array(model, number, value) for number, value in enumerate(flat))
         shapes = [array.shape for array in arrays if array is not None]
         lengths = {shape[:1] for shape in shapes}
@@ -71,15 +71,15 @@ class ModelInputs:
         """Return inputs by name in the order of a model that has them by place."""
         if not isinstance(x, Mapping):
             if isinstance(self.structure, dict) and list(self.structure) != sorted(self.structure):
-                taken = f"a dict with {list(self.structure)}"
-                raise ValueError(f"x of {model!r} takes {taken}, got {short_repr(type(x))}")
+                expected = f"a dict with {list(self.structure)}"
+                raise ValueError(f"x of {model!r} takes {expected}, got {short_repr(type(x))}")
             return x
         missing = [name for name in self.names if name not in x]
         if isinstance(self.structure, dict) or not self.names:
             return x
         if missing:
-            taken = f"inputs named {list(self.names)}"
-            raise ValueError(f"x of {model!r} takes {taken}, got {sorted(map(str, x))}")
+            expected = f"inputs named {list(self.names)}"
+            raise ValueError(f"x of {model!r} takes {expected}, got {sorted(map(str, x))}")
         return [x[name] for name in self.names]
 
     def _array(self, model: str, number: int, value: Any) -> Any:
@@ -99,12 +99,12 @@ class ModelInputs:
             array = _as_array(model, name, value, spec.dtype.as_numpy_dtype)
         array = self._ranked(array, spec)
         if array.ndim and self.adjusts_rank and not spec.shape.is_compatible_with(array.shape):
-            taken = f"the input {name!r} takes {spec.shape}"
-            raise ValueError(f"x of {model!r}: {taken}, got the shape {array.shape}")
+            expected = f"the input {name!r} takes {spec.shape}"
+            raise ValueError(f"x of {model!r}: {expected}, got the shape {array.shape}")
         return array
 
     def _keeps(self, array: Any, spec: tf.TensorSpec) -> bool:
-        """Whether an array reaches the model in its own dtype; among floats the model's is taken."""
+        """Whether the model gets an array in the array's own dtype; floats are cast to the model's."""
         return self.keeps_dtypes and array.dtype.kind in "iub" and array.dtype != spec.dtype.as_numpy_dtype
 
     def _ranked(self, array: Any, spec: tf.TensorSpec) -> Any:
@@ -146,10 +146,10 @@ def inputs_of(model: keras.Model, specs: Sequence[tf.TensorSpec], name: str) -> 
 
 
 def _as_array(model: str, name: str, value: Any, dtype: Any) -> Any:
-    """Returns a value as an array; raises TypeError for what is none, such as a ragged tensor."""
+    """Return a value as an array, or raise TypeError for what is none, such as a ragged tensor."""
     try:
         return np.asarray(value, dtype)
-    except Exception as error:  # whatever an object of the user's raises, it is no array
+    except Exception as error:  # a custom object may raise anything
         raise TypeError(
             f"x of {model!r}: the input {name!r} takes an array, got {short_repr(value)} ({error})"
         ) from error
@@ -192,8 +192,8 @@ class SplitModel(ABC):
 
     def pack(self, outputs: Sequence[Any]) -> Any:
         """Return flat outputs, nested as a call of the model nests them."""
-        left = iter(outputs)
-        flat = [None if leaf is None else next(left) for leaf in keras.tree.flatten(self._outputs)]
+        remaining = iter(outputs)
+        flat = [None if leaf is None else next(remaining) for leaf in keras.tree.flatten(self._outputs)]
         return keras.tree.pack_sequence_as(self._outputs, flat)
 
 
@@ -210,11 +210,10 @@ class WholeModel(SplitModel):
     def __init__(self, model: keras.Model, name: str, inputs: ModelInputs) -> None:
         self._model = model
         self._inputs = inputs
-        # A layer that the graph calls with training=True keeps that only where the caller says nothing.
-        says = keras_models.overriding_class(model, "__call__") is None and not keras_models.trains_by_itself(
-            model
-        )
-        self._kwargs = {"training": False} if says else {}
+        # A layer that the graph calls with training=True would lose that to the caller's training=False.
+        is_overridden = keras_models.overriding_class(model, "__call__") is not None
+        leaves_phase = is_overridden or keras_models.trains_by_itself(model)
+        self._kwargs = {} if leaves_phase else {"training": False}
         outputs = self._traced_outputs(name)
         specs = [spec for spec in keras.tree.flatten(outputs) if spec is not None]
         self._specs = {Port(REQUEST, n): spec for n, spec in enumerate(inputs.specs)}
@@ -257,8 +256,8 @@ class WholeModel(SplitModel):
         Keras's own symbolic call would follow the graph of a functional model, whatever its `call` does.
         """
         with tracing:
-            traced = tf.function(self._call, autograph=False).get_concrete_function(*self._inputs.specs)
-        return keras.tree.map_structure(lambda leaf: _output_spec(leaf, name), traced.structured_outputs)
+            concrete = tf.function(self._call, autograph=False).get_concrete_function(*self._inputs.specs)
+        return keras.tree.map_structure(lambda leaf: _output_spec(leaf, name), concrete.structured_outputs)
 
 
 def _output_spec(leaf: Any, name: str) -> tf.TensorSpec | None:
@@ -284,8 +283,6 @@ def split_model(
 
     `only` names the layers that may be cut, as they are in the graph; a subclassed model needs `input_specs`.
     """
-    if cut < 1:
-        raise ValueError(f"cut must be at least 1, got {cut}")
     name = name or model.name
     functional = keras_models.stock_graph(model)
     inputs = inputs_of(model, () if functional is not None else input_specs, name)
@@ -359,8 +356,8 @@ class _FunctionalSplit(SplitModel):
                 call = self._calls[index]
                 if whole and index == members[0]:
                     call = call.whole or call
-                made = call.run([values[id(tensor)] for tensor in call.inputs])
-                values.update(zip(map(id, call.outputs), made, strict=True))
+                outputs = call.run([values[id(tensor)] for tensor in call.inputs])
+                values.update(zip(map(id, call.outputs), outputs, strict=True))
             return [values[id(self._tensors[port])] for port in returns]
 
         return segment

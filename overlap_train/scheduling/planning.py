@@ -22,6 +22,7 @@ __all__ = [
     "heft_placement",
     "list_schedule",
     "optimistic_costs",
+    "placed_schedule",
     "search_placement",
     "sequence_schedule",
     "upward_ranks",
@@ -106,7 +107,7 @@ class Problem:
 def _edges(
     graph: LayerGraph, layers: Sequence[Layer], left_out: Container[int], platform: Platform, examples: float
 ) -> _Edges:
-    """Return what each layer reads and how long that takes to come; what is left out reads nothing."""
+    """Return what each layer reads and how long the transfer takes; layers left out read nothing."""
     names = [device.name for device in platform.devices]
 
     def between(size: float) -> _Times:
@@ -143,9 +144,9 @@ def upward_ranks(problem: Problem) -> list[float]:
 def optimistic_costs(problem: Problem) -> list[list[float]]:
     """`[layers][devices]` seconds from the end of a layer on a device to the end of the request.
 
-    Every later layer is taken to run on its best device at once: the optimistic cost table of PEFT
-    (Arabnejad and Barbosa 2014), exact for chains on idle devices. Pieces are taken to share the slots of the
-    device with each other, or to be left out where the layer is done sooner whole.
+    This is the optimistic cost table of PEFT (Arabnejad and Barbosa 2014): every later layer is assumed to
+    start at once on its best device, which is exact for chains on idle devices. Pieces share the slots of a
+    device, or are left out if the layer is done sooner whole.
     """
     devices = range(len(problem.slots))
     table = [[0.0 for _ in devices] for _ in problem.run_s]
@@ -197,6 +198,11 @@ def list_schedule(problem: Problem, ranks: Sequence[float], choose: _Choose) -> 
             missing[after] -= 1
             if missing[after] == 0:
                 ready.append(after)
+
+
+def placed_schedule(problem: Problem, placement: Sequence[int], ranks: Sequence[float]) -> Plan:
+    """Return `list_schedule` with each layer on its device of `placement`."""
+    return list_schedule(problem, ranks, lambda index, free_s, places: placement[index])
 
 
 class _Machine:
@@ -296,15 +302,15 @@ def heft_placement(problem: Problem) -> Placement:
         ready_s = max((end_s[source] for source, _ in problem.edges[index] if source != REQUEST), default=0.0)
         for device, slots in enumerate(busy):
             length_s = problem.run_s[index][device] + problem.arrive_s(index, device, placement)
-            for slot, taken in enumerate(slots):
-                start_s = _first_gap(taken, ready_s, length_s)
+            for slot, intervals in enumerate(slots):
+                start_s = _first_gap(intervals, ready_s, length_s)
                 if best is None or start_s + length_s < best[0]:
                     best = (start_s + length_s, start_s, device, slot)
         if best is not None:
             end_s[index], start_s, placement[index], slot = best
-            taken = busy[placement[index]][slot]
-            taken.append((start_s, end_s[index]))
-            taken.sort()
+            intervals = busy[placement[index]][slot]
+            intervals.append((start_s, end_s[index]))
+            intervals.sort()
     return tuple(placement)
 
 
@@ -356,7 +362,7 @@ def search_placement(problem: Problem, *, first: Sequence[Placement] = (), max_s
 
     The heuristics are `first`, each device alone, HEFT, and earliest finish with the optimistic costs.
     The improvement moves one layer, or one layer together with a neighbour, and exchanges the ranks of
-    two layers, while that helps. On graphs of a dozen layers it takes some ten milliseconds.
+    two layers, while that helps. On graphs of a dozen layers it takes about ten milliseconds.
     """
     ranks, size, devices = upward_ranks(problem), len(problem.run_s), range(len(problem.slots))
     table = optimistic_costs(problem)
@@ -372,7 +378,7 @@ def search_placement(problem: Problem, *, first: Sequence[Placement] = (), max_s
     options = [*first, heft_placement(problem), *(((device,) * size) for device in devices)]
     plans = [
         list_schedule(problem, ranks, optimistic),
-        *(_scheduled(problem, option, ranks) for option in options),
+        *(placed_schedule(problem, option, ranks) for option in options),
     ]
     best, trials = min(plans, key=lambda plan: plan.makespan_s), 0
     improved = True
@@ -388,10 +394,6 @@ def search_placement(problem: Problem, *, first: Sequence[Placement] = (), max_s
         if trials >= max_steps:
             break
     return best
-
-
-def _scheduled(problem: Problem, placement: Sequence[int], ranks: Sequence[float]) -> Plan:
-    return list_schedule(problem, ranks, lambda index, free_s, chosen: placement[index])
 
 
 def _neighbours(problem: Problem, plan: Plan) -> Iterator[tuple[Sequence[int], Sequence[float]]]:
@@ -411,9 +413,9 @@ def _neighbours(problem: Problem, plan: Plan) -> Iterator[tuple[Sequence[int], S
         yield plan.placement, ranks
 
 
-def _first_gap(taken: list[tuple[float, float]], ready_s: float, length_s: float) -> float:
+def _first_gap(intervals: list[tuple[float, float]], ready_s: float, length_s: float) -> float:
     start_s = ready_s
-    for begin, end in taken:
+    for begin, end in intervals:
         if start_s + length_s <= begin:
             break
         start_s = max(start_s, end)

@@ -19,8 +19,8 @@ from overlap_train.scheduling.planning import (
     Problem,
     exhaustive_placement,
     heft_placement,
-    list_schedule,
     optimistic_costs,
+    placed_schedule,
     search_placement,
     upward_ranks,
 )
@@ -65,8 +65,7 @@ class Heft(_Planned):
 
     def plan(self, problem: Problem, whole: bool) -> Plan:
         """Return the places and the order of all segments of a request."""
-        placement = heft_placement(problem)
-        return list_schedule(problem, upward_ranks(problem), lambda index, free_s, chosen: placement[index])
+        return placed_schedule(problem, heft_placement(problem), upward_ranks(problem))
 
 
 class Oracle(_Planned):
@@ -87,35 +86,35 @@ class EarliestFinish(Policy):
     layer goes to the device that minimises: when the device is free + transfers + run time + optimistic
     time from there to the end of the request + what that takes from the other requests. Run times carry the
     present load through the cost model; plans and optimistic times are made anew when it has changed, but not
-    more than a few times a second. What waits is given to a device that has become idle if it would be done
+    more than a few times a second. A waiting layer moves to a device that has become idle if it would be done
     sooner there.
     """
 
     name = "earliest_finish"
-    _PLANNED_LAYERS = 24
-    _SEARCHED_LAYERS = 8
+    _MOST_PLANNED_LAYERS = 24
+    _MOST_SEARCHED_LAYERS = 8
     _MAX_STEPS = 4000
-    _KEPT_S = 0.25
+    _LIFETIME_S = 0.25
 
     def __init__(self) -> None:
-        self._plans: _Cache[Plan] = _Cache(self._KEPT_S)
-        self._tables: _Cache[list[list[float]]] = _Cache(self._KEPT_S)
-        self._planned: dict[int, Plan] = {}
+        self._plans: _Cache[Plan] = _Cache(self._LIFETIME_S)
+        self._tables: _Cache[list[list[float]]] = _Cache(self._LIFETIME_S)
+        self._plan_of: dict[int, Plan] = {}  # by the number of a request
 
     def prepare(self, graph: LayerGraph, board: Board) -> None:
         """Plan for a graph before its first request comes."""
         request = Request(REQUEST, graph)
         if len(board.platform.devices) > 1:
             self._table(request, board)
-            if len(graph) <= self._PLANNED_LAYERS:
+            if len(graph) <= self._MOST_PLANNED_LAYERS:
                 self._plans.get(request, board, lambda: self._plan(request, board))
 
     def admit(self, request: Request, board: Board) -> Waits:
         """Take in a request; returns the orderings that its plan adds."""
         several = len(board.platform.devices) > 1
-        if several and board.active_requests == 1 and len(request.graph) <= self._PLANNED_LAYERS:
+        if several and board.active_requests == 1 and len(request.graph) <= self._MOST_PLANNED_LAYERS:
             plan = self._plans.get(request, board, lambda: self._plan(request, board))
-            self._planned[request.number] = plan
+            self._plan_of[request.number] = plan
             return plan.waits
         return ()
 
@@ -124,7 +123,7 @@ class EarliestFinish(Policy):
         devices = board.platform.devices
         if len(devices) == 1:
             return devices[0]
-        plan = self._followed(request, board)
+        plan = self._current_plan(request, board)
         if plan is not None:
             return devices[plan.placement[index]]
         tails_s = self._table(request, board)[index]
@@ -135,22 +134,22 @@ class EarliestFinish(Policy):
 
         return min(zip(devices, tails_s, strict=True), key=lambda option: done_s(*option))[0]
 
-    def _followed(self, request: Request, board: Board) -> Plan | None:
-        """The plan of a request that has been alone since it was made; otherwise it is given up."""
+    def _current_plan(self, request: Request, board: Board) -> Plan | None:
+        """Return the plan of a request that has been alone since it was made; give it up otherwise."""
         if board.active_requests > 1:
-            self._planned.pop(request.number, None)
-        return self._planned.get(request.number)
+            self._plan_of.pop(request.number, None)
+        return self._plan_of.get(request.number)
 
     def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
         """Whether a layer that exists in pieces is to run whole."""
-        plan = self._followed(request, board)
+        plan = self._current_plan(request, board)
         if plan is not None:
             return plan.whole
         return super().runs_whole(request, index, places, board)
 
     def may_move(self, request: Request) -> bool:
         """Whether another device may take a layer that waits."""
-        return request.number not in self._planned
+        return request.number not in self._plan_of
 
     def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
         """Return the seconds from a layer's end on `device` to the request's."""
@@ -159,14 +158,14 @@ class EarliestFinish(Policy):
 
     def rank(self, request: Request, index: int, board: Board) -> float:
         """Return how urgent a layer is among those of its request; larger goes first."""
-        plan = self._followed(request, board)
+        plan = self._current_plan(request, board)
         if plan is not None:
             return plan.ranks[index]
         return 0.0 if len(board.platform.devices) == 1 else max(self._table(request, board)[index])
 
     def release(self, request: Request) -> None:
         """Forget a request that has ended."""
-        self._planned.pop(request.number, None)
+        self._plan_of.pop(request.number, None)
 
     def _table(self, request: Request, board: Board) -> list[list[float]]:
         return self._tables.get(request, board, lambda: optimistic_costs(_problem(request, board)))
@@ -175,7 +174,7 @@ class EarliestFinish(Policy):
         def plan(problem: Problem, whole: bool) -> Plan:
             policies = (Paper(), GpuOnly(), CpuOnly())
             first = [_fixed(policy, request, board, whole=whole) for policy in policies]
-            if len(request.graph) <= self._SEARCHED_LAYERS:
+            if len(request.graph) <= self._MOST_SEARCHED_LAYERS:
                 return exhaustive_placement(problem, max_steps=self._MAX_STEPS, first=first)
             return search_placement(problem, first=first)
 
@@ -185,22 +184,22 @@ class EarliestFinish(Policy):
 class _Cache(Generic[T]):
     """One value for each graph and batch, made anew when the costs have changed and it is old enough."""
 
-    _REMEMBERED = 64
+    _MOST_ENTRIES = 64
 
-    def __init__(self, kept_s: float) -> None:
-        self._kept_s = kept_s
-        # The graph is kept with the value, so that its id is not given to another.
-        self._values: OrderedDict[tuple[int, float], tuple[LayerGraph, int, float, T]] = OrderedDict()
+    def __init__(self, lifetime_s: float) -> None:
+        self._lifetime_s = lifetime_s
+        # The graph is stored with the value, so that no other graph gets its id.
+        self._entries: OrderedDict[tuple[int, float], tuple[LayerGraph, int, float, T]] = OrderedDict()
 
     def get(self, request: Request, board: Board, make: Callable[[], T]) -> T:
         key = (id(request.graph), request.examples)
-        known = self._values.get(key)
+        entry = self._entries.get(key)
         version = board.costs.version
-        if known is None or (known[1] != version and board.now_s >= known[2] + self._kept_s):
-            known = self._values[key] = (request.graph, version, board.now_s, make())
-            if len(self._values) > self._REMEMBERED:
-                self._values.popitem(last=False)
-        return known[3]
+        if entry is None or (entry[1] != version and board.now_s >= entry[2] + self._lifetime_s):
+            entry = self._entries[key] = (request.graph, version, board.now_s, make())
+            if len(self._entries) > self._MOST_ENTRIES:
+                self._entries.popitem(last=False)
+        return entry[3]
 
 
 def _problem(request: Request, board: Board, *, whole: bool = False) -> Problem:
@@ -208,20 +207,20 @@ def _problem(request: Request, board: Board, *, whole: bool = False) -> Problem:
 
 
 def _better_form(request: Request, board: Board, plan: Callable[[Problem, bool], Plan]) -> Plan:
-    """Of the plans with all layers in pieces and with all whole, the shorter."""
+    """Return the shorter of two plans, with all layers in pieces and with all whole."""
     in_pieces, joins = plan(_problem(request, board), False), request.graph.joins
     if not joins:
         return in_pieces
     whole = plan(_problem(request, board, whole=True), True)
     if in_pieces.makespan_s <= whole.makespan_s:
         return in_pieces
-    # Should the plan be given up and the pieces run after all, nothing is to hold them.
+    # If the plan is given up and the pieces run after all, nothing must hold them back.
     waits = tuple(pair for pair in whole.waits if joins.keys().isdisjoint(pair))
     return replace(whole, whole=True, waits=waits)
 
 
 def _fixed(policy: Policy, request: Request, board: Board, *, whole: bool) -> Placement:
-    """What `policy` would do on an idle machine."""
+    """Return where `policy` would place a request on an idle machine."""
     request = replace(request, whole=dict.fromkeys(request.graph.joins.values(), whole))
     numbers = {device.name: number for number, device in enumerate(board.platform.devices)}
     places: dict[int, str] = {}
@@ -237,7 +236,7 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def make_policy(policy: str | Policy) -> Policy:
-    """A fresh policy by name, or the one given."""
+    """Return a new policy by name, or `policy` itself."""
     if isinstance(policy, Policy):
         return policy
     return POLICIES[require_choice("policy", policy, sorted(POLICIES))]()

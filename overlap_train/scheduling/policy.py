@@ -14,7 +14,7 @@ from overlap_train.errors import SchedulingError
 from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.graph import REQUEST, Device, Job, LayerGraph, Platform, Request
 
-__all__ = ["Board", "CpuOnly", "GpuOnly", "Paper", "Policy", "Waits", "earliest", "of_kind", "selected"]
+__all__ = ["Board", "CpuOnly", "GpuOnly", "Paper", "Policy", "Waits", "selected"]
 
 
 class Board:
@@ -30,24 +30,20 @@ class Board:
         self._ends_s: dict[str, dict[int, float]] = {device.name: {} for device in platform.devices}
 
     def copy(self) -> Board:
-        """A board to try things on."""
+        """Return a board for trials."""
         other = Board(self.platform, self.costs)
         other.now_s, other.active_requests = self.now_s, self.active_requests
         other._waiting_s, other._waiting = dict(self._waiting_s), dict(self._waiting)
         other._ends_s = {name: dict(ends) for name, ends in self._ends_s.items()}
         return other
 
-    def queued(self, job: Job) -> None:
-        """Count a job that waits for its device."""
-        self.expect(job.device, job.predicted_s)
-
     def expect(self, device: Device, seconds: float) -> None:
-        """One more job of `seconds` waits for `device`."""
+        """Count one more job of `seconds` that waits for `device`."""
         self._waiting[device.name] += 1
         self._waiting_s[device.name] += seconds
 
     def dropped(self, job: Job) -> None:
-        """A job left the queue, to be run or because its request failed."""
+        """Take a job off the queue, to be run or because its request failed."""
         name = job.device.name
         self._waiting[name] -= 1
         self._waiting_s[name] = self._waiting_s[name] - job.predicted_s if self._waiting[name] else 0.0
@@ -62,7 +58,7 @@ class Board:
         self._ends_s[job.device.name].pop(id(job), None)
 
     def free_s(self, device: Device) -> float:
-        """When a job that is put behind everything waiting on `device` would begin."""
+        """Return when a job would begin that is queued behind everything waiting on `device`."""
         ends = self._ends_s[device.name]
         if len(ends) + self._waiting[device.name] < device.slots:
             return self.now_s
@@ -72,7 +68,7 @@ class Board:
             return self.now_s + left_s + self._waiting_s[device.name]
         shared_s = (left_s + self._waiting_s[device.name]) / device.slots
         if len(ends) < device.slots:
-            # Those that wait are about to begin: until then the slots that run something long do not matter.
+            # The waiting jobs are about to begin in free slots, so slots with long jobs do not matter.
             return self.now_s + min(shared_s, self._waiting_s[device.name] / (device.slots - len(ends)))
         return self.now_s + max(min(each_s), shared_s)
 
@@ -81,7 +77,7 @@ class Board:
         return sum(self._left_s(device))
 
     def _left_s(self, device: Device) -> list[float]:
-        # What has taken longer than expected is taken to need as much again as it is late.
+        # A job that is late is assumed to need as long again as it is late.
         return [abs(end - self.now_s) for end in self._ends_s[device.name].values()]
 
     def idle(self, device: Device) -> int:
@@ -100,19 +96,19 @@ class Board:
         )
 
     def run_s(self, request: Request, index: int, places: Mapping[int, str], device: Device) -> float:
-        """How long a layer would occupy a slot of `device`, transfers included."""
+        """Return how long a layer would occupy a slot of `device`, transfers included."""
         seconds = self.costs.seconds(request.layer(index), device, request.examples)
         return self.transfer_in_s(request, index, places, device) + seconds
 
     def done_s(self, request: Request, index: int, places: Mapping[int, str], device: Device) -> float:
-        """When a layer would be done on `device`, behind what waits there."""
+        """Return when a layer would be done on `device`, behind the jobs that wait there."""
         return self.free_s(device) + self.run_s(request, index, places, device)
 
     def held_up_s(self, device: Device, seconds: float) -> float:
-        """How much later all other requests together are done if one takes so long of a slot of `device`.
+        """Return by how much all other requests together are delayed by `seconds` on a slot of `device`.
 
-        Each is taken to want any of the devices as likely meanwhile, and to wait for its share of that; so a
-        device is not given to whoever would gain a little while the others lose more.
+        Each is assumed to need every device with equal probability, and to wait for its share of the time. So
+        no request takes a device for a small gain while the others lose more.
         """
         return (self.active_requests - 1) * seconds / device.slots / len(self.platform.devices)
 
@@ -176,7 +172,7 @@ class Policy(ABC):
 
 
 def selected(policy: Policy, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-    """What a policy selects, which may be one of the user's."""
+    """Return the device that a policy selects, checked, as the policy may be a custom one."""
     device = policy.select(request, index, places, board)
     if not isinstance(device, Device) or device not in board.platform.devices:
         raise SchedulingError(
@@ -186,18 +182,12 @@ def selected(policy: Policy, request: Request, index: int, places: dict[int, str
     return device
 
 
-def earliest(
-    devices: Sequence[Device], request: Request, index: int, places: dict[int, str], board: Board
-) -> Device:
-    """Of `devices`, the one on which the layer would finish first."""
+def _earliest(kind: str, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+    """Return the device of a kind on which the layer would finish first; of all if there are none."""
+    devices = board.platform.of_kind(kind) or board.platform.devices
     if len(devices) == 1:
         return devices[0]
     return min(devices, key=lambda device: board.done_s(request, index, places, device))
-
-
-def of_kind(platform: Platform, kind: str) -> Sequence[Device]:
-    """The devices of a kind, or all where there are none of it."""
-    return platform.of_kind(kind) or tuple(platform.devices)
 
 
 def _whole_is_sooner(
@@ -206,24 +196,24 @@ def _whole_is_sooner(
     """Compare both forms of layer `index`, each part put where the policy would put it.
 
     What counts is when the request is done by the policy's estimate, plus what the form takes from every
-    other request. Equal forms, such as ones of which nothing is known, run whole.
+    other request. Equal forms, such as ones without estimates, run whole.
     """
-    # What the layer reads beside its pieces may not have been placed yet; then it is taken to be at home.
-    known = {port.source: board.platform.home for port in request.graph.layers[index].ports()} | places
-    whole_s = _whole_s(policy, request, index, known, board)
-    trial, taken = board.copy(), dict(known)
+    # What the layer reads besides its pieces may have no place yet; then it is assumed to be at home.
+    whole_places = {port.source: board.platform.home for port in request.graph.layers[index].ports()} | places
+    whole_s = _whole_s(policy, request, index, whole_places, board)
+    trial, trial_places = board.copy(), dict(whole_places)
     ready_s, held_up_s = board.now_s, 0.0
     for piece in request.graph.pieces[index]:
-        device = selected(policy, request, piece, taken, trial)
-        seconds = trial.run_s(request, piece, taken, device)
+        device = selected(policy, request, piece, trial_places, trial)
+        seconds = trial.run_s(request, piece, trial_places, device)
         ready_s = max(ready_s, trial.free_s(device) + seconds)
         held_up_s += trial.held_up_s(device, seconds)
         if ready_s + held_up_s >= whole_s:
             return True
         trial.expect(device, seconds)
-        taken[piece] = device.name
-    device = selected(policy, request, index, taken, board)
-    join_s = board.run_s(request, index, taken, device)
+        trial_places[piece] = device.name
+    device = selected(policy, request, index, trial_places, board)
+    join_s = board.run_s(request, index, trial_places, device)
     join_s += board.held_up_s(device, join_s) + policy.tail_s(request, index, device, board)
     return ready_s + held_up_s + join_s >= whole_s
 
@@ -250,7 +240,7 @@ class GpuOnly(Policy):
 
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
         """Return the device on which a layer is to run."""
-        return earliest(of_kind(board.platform, "gpu"), request, index, places, board)
+        return _earliest("gpu", request, index, places, board)
 
 
 class CpuOnly(Policy):
@@ -260,7 +250,7 @@ class CpuOnly(Policy):
 
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
         """Return the device on which a layer is to run."""
-        return earliest(of_kind(board.platform, "cpu"), request, index, places, board)
+        return _earliest("cpu", request, index, places, board)
 
 
 class Paper(Policy):
@@ -271,4 +261,4 @@ class Paper(Policy):
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
         """Return the device on which a layer is to run."""
         kind = "gpu" if request.layer(index).work.kind in ("conv", "depthwise") else "cpu"
-        return earliest(of_kind(board.platform, kind), request, index, places, board)
+        return _earliest(kind, request, index, places, board)

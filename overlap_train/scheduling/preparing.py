@@ -15,14 +15,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from overlap_train._support.arguments import (
-    freeze,
     require_choice,
     require_count,
     require_flag,
@@ -38,7 +37,7 @@ from overlap_train.scheduling.segments import Segments, choose_segments, merge_l
 from overlap_train.scheduling.service import Model
 from overlap_train.zero_copy import as_tensor
 
-__all__ = ["ModelBuilder", "Preparation", "compile_segments", "profile_layers", "tensorflow_platform"]
+__all__ = ["ModelBuilder", "compile_segments", "profile_layers", "tensorflow_platform"]
 
 
 _log = logging.getLogger(__name__)
@@ -71,15 +70,17 @@ def compile_segments(
 ) -> LayerGraph:
     """The graph of segments with a traced function for each device that may run them.
 
-    With `constant_weights` TensorFlow folds and prepares the weights of this moment once, not in every call;
-    they are held once more for each device, and once more in pieces.
+    With `constant_weights` TensorFlow folds and prepares the present weights once, not in every call. Each
+    device has another copy of them, and so do the pieces.
     """
 
     def runs(number: int, reads: Sequence[Port], whole: bool) -> dict[str, Run]:
         function = split.function(reads, segments.members[number], segments.outputs[number], whole)
         specs = [split.spec(port) for port in reads]
         return {
-            device.name: _compile(function, specs, device, constant_weights, varies=split.varies)
+            device.name: _Compiled(
+                function, specs, device, constant_weights=constant_weights, varies=split.varies
+            )
             for device in platform.devices
         }
 
@@ -100,16 +101,16 @@ def profile_layers(
     """Measure each compiled layer on each device: the smallest of `repeats` times, after one warm-up.
 
     Layers are run in order on real tensors, so that data-dependent costs such as denormals are right. Sizes
-    that the model leaves open are tried until the layers run with one. Nothing is measured on a device on
-    which they run with no example: what requests bring may be of another kind. Variables that the layers
-    write are put back.
+    that the model leaves open are tried until the layers run with one of them. If none works on a device,
+    nothing is measured there: requests may bring inputs of another kind. Variables that the layers write are
+    restored.
     """
-    measured: list[tuple[Layer, Device, float]] = []
-    written = [(variable, variable.numpy()) for variable in _written(graph)]
+    samples: list[tuple[Layer, Device, float]] = []
+    values = [(variable, variable.numpy()) for variable in _written_variables(graph)]
     for device in platform.devices:
         for size in _example_sizes(graph, device):
             try:
-                measured += _measured(graph, device, size, repeats)
+                samples += _measure_layers(graph, device, size, repeats)
             except (
                 tf.errors.InvalidArgumentError,
                 tf.errors.OutOfRangeError,
@@ -120,16 +121,16 @@ def profile_layers(
                 break
         else:
             _log.info("%s ran with no example on %s; its times are not known yet", graph.name, device.name)
-    for variable, value in written:
+    for variable, value in values:
         variable.assign(value)
-    return measured
+    return samples
 
 
-def _written(graph: LayerGraph) -> list[tf.Variable]:
+def _written_variables(graph: LayerGraph) -> list[tf.Variable]:
     """Return the variables of the layers that write any, each once."""
     forms = [form for layer in graph.layers for form in (layer, layer.whole) if form is not None]
-    found = (v for form in forms for run in form.runs.values() for v in run.written)  # type: ignore[attr-defined]
-    return list({id(variable): variable for variable in found}.values())
+    runs: list[Any] = [run for form in forms for run in form.runs.values()]
+    return list({id(variable): variable for run in runs for variable in run.written}.values())
 
 
 def _example_sizes(graph: LayerGraph, device: Device) -> Sequence[int]:
@@ -147,25 +148,25 @@ def _example_sizes(graph: LayerGraph, device: Device) -> Sequence[int]:
     ] or (1,)
 
 
-def _measured(
+def _measure_layers(
     graph: LayerGraph, device: Device, size: int, repeats: int
 ) -> list[tuple[Layer, Device, float]]:
     """Measure each layer on a device, with `size` for every dimension that is open."""
-    measured = []
+    samples = []
     tensors: dict[Any, Any] = {}
     readers = _last_readers(graph)
     for index, layer in enumerate(graph.layers):
-        outputs, seconds = _timed(layer, device, tensors, size, repeats)
-        measured.append((layer, device, seconds))
+        outputs, seconds = _time_layer(layer, device, tensors, size, repeats)
+        samples.append((layer, device, seconds))
         if layer.whole is not None:
-            measured.append((layer.whole, device, _timed(layer.whole, device, tensors, size, repeats)[1]))
+            samples.append((layer.whole, device, _time_layer(layer.whole, device, tensors, size, repeats)[1]))
         tensors.update({port: outputs[port.index] for port in readers if port.source == index})
         for port in [port for port, last in readers.items() if last == index]:
             tensors.pop(port, None)
-    return measured
+    return samples
 
 
-def _timed(
+def _time_layer(
     layer: Layer, device: Device, tensors: Mapping[Port, Any], size: int, repeats: int
 ) -> tuple[Sequence[Any], float]:
     run = layer.runs[device.name]
@@ -183,22 +184,25 @@ def _timed(
 
 
 class _Compiled:
-    """A traced function on one device, whose results exist when it returns."""
+    """A function traced for one device, whose results exist when it returns."""
 
     def __init__(
         self,
-        trace: Callable[[Sequence[tf.TensorSpec | None]], Any],
+        python_function: Callable[..., list[Any]],
         specs: Sequence[tf.TensorSpec],
+        device: Device,
         *,
-        asynchronous: bool,
+        constant_weights: bool,
         varies: bool,
     ) -> None:
-        self._trace = trace
-        self._asynchronous = asynchronous
+        self._python_function = python_function
+        self._device = f"/{device.name}"
+        self._asynchronous = device.name.startswith("GPU")
+        self._constant_weights = constant_weights
         self._varies = varies
         self._variants: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self.specs = tuple(specs)
-        self._function = trace(self.specs)
+        self._function = self._trace(self.specs)
         self.written: tuple[tf.Variable, ...] = (
             tuple(self._function.variables) if _writes(self._function) else ()
         )
@@ -207,12 +211,12 @@ class _Compiled:
         function = self._variant(inputs) if self._varies else self._function
         outputs = list(function(*(value for value in inputs if value is not None)))
         if self._asynchronous:
-            # The last output is a number on the host, made of all others: to read it is to wait for them.
+            # The last output is a number on the host that depends on all others: reading it waits for them.
             outputs.pop().numpy()
         return outputs
 
     def _variant(self, inputs: tuple[Any, ...]) -> Callable[..., Any]:
-        """Return the function for the inputs that are there; it is traced when it is first needed."""
+        """Return the function for the inputs that are present; it is traced on first use."""
         dtypes = tuple(None if value is None else value.dtype for value in inputs)
         if dtypes == tuple(spec.dtype for spec in self.specs):
             return self._function
@@ -226,34 +230,21 @@ class _Compiled:
                 )
             return self._variants[dtypes]
 
-
-def _compile(
-    function: Callable[..., list[Any]],
-    specs: Sequence[tf.TensorSpec],
-    device: Device,
-    constant_weights: bool,
-    *,
-    varies: bool,
-) -> Run:
-    asynchronous = device.name.startswith("GPU")
-
-    def trace(specs: Sequence[tf.TensorSpec | None]) -> Any:
-        def placed(*given: Any) -> list[Any]:
-            left = iter(given)
-            args = [None if spec is None else next(left) for spec in specs]
-            with tf.device(f"/{device.name}"):
-                outputs = [tf.identity(output) for output in function(*args)]
-                return [*outputs, _when_all_are_there(outputs)] if asynchronous else outputs
+    def _trace(self, specs: Sequence[tf.TensorSpec | None]) -> Any:
+        def on_device(*tensors: Any) -> list[Any]:
+            remaining = iter(tensors)
+            args = [None if spec is None else next(remaining) for spec in specs]
+            with tf.device(self._device):
+                outputs = [tf.identity(output) for output in self._python_function(*args)]
+                return [*outputs, _host_number(outputs)] if self._asynchronous else outputs
 
         present = [spec for spec in specs if spec is not None]
-        concrete = tf.function(placed, autograph=False).get_concrete_function(*present)
-        if constant_weights and not _writes(concrete):
+        concrete = tf.function(on_device, autograph=False).get_concrete_function(*present)
+        if self._constant_weights and not _writes(concrete):
             from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
             concrete = convert_variables_to_constants_v2(concrete)
         return concrete
-
-    return _Compiled(trace, specs, asynchronous=asynchronous, varies=varies)
 
 
 # Operations that write a variable; the state of a `tf.random.Generator` is one.
@@ -269,8 +260,8 @@ def _writes(concrete: Any) -> bool:
     return any(_WRITES.match(node.op) for node in nodes)
 
 
-def _when_all_are_there(outputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return a number on the host that is made of all outputs; text is on the host anyway."""
+def _host_number(outputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return a number on the host that depends on all outputs; text is on the host anyway."""
     numbers = [output for output in outputs if output.dtype != tf.string]
     firsts = [tf.cast(tf.reshape(number, [-1])[:1], tf.float32) for number in numbers]
     with tf.device("/CPU:0"):
@@ -286,10 +277,10 @@ def _last_readers(graph: LayerGraph) -> dict[Any, int]:
 
 def _example(spec: tf.TensorSpec, size: int) -> tf.Tensor:
     batch, *shape = spec.shape.as_list() or [1]
-    filled = [batch or 1, *(known or size for known in shape)] if spec.shape.rank else []
+    sizes = [batch or 1, *(length or size for length in shape)] if spec.shape.rank else []
     if spec.dtype == tf.string:
-        return tf.fill(filled, "")
-    values = np.random.default_rng(0).random(filled)
+        return tf.fill(sizes, "")
+    values = np.random.default_rng(0).random(sizes)
     return tf.constant(np.asarray(values, spec.dtype.as_numpy_dtype))
 
 
@@ -298,53 +289,39 @@ _MOST_PIECES = 4096
 _SEGMENTS = ("auto", "layers", "whole")
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """How models are prepared; see `MultiModelScheduler` for the fields."""
-
-    segments: str | int = "auto"
-    cut: int = 1
-    longest_segment_s: float = float("inf")
-    constant_weights: bool = False
-    profile: bool | None = None
-    zero_copy: bool = False
-
-    def __post_init__(self) -> None:
-        profile = self.profile
-        if profile is not None:
-            profile = require_flag("profile", profile, expected="True, False or None")
-        freeze(
-            self,
-            segments=_checked_segments(self.segments),
-            cut=require_count("cut", self.cut, minimum=1, maximum=_MOST_PIECES),
-            longest_segment_s=require_real(
-                "longest_segment_s", self.longest_segment_s, minimum=0, infinite=True
-            ),
-            constant_weights=require_flag("constant_weights", self.constant_weights),
-            profile=profile,
-            zero_copy=require_flag("zero_copy", self.zero_copy),
-        )
-        if self.cut > 1 and self.segments not in ("auto", "layers"):
-            raise ValueError(
-                f"cut={self.cut} needs segments='auto' or 'layers'; {self.segments!r} would put the pieces "
-                "together again"
-            )
-
-
 class ModelBuilder:
-    """Prepares models for the devices of a platform."""
+    """Prepares models for the devices of a platform; see `MultiModelScheduler` for the options."""
 
     def __init__(
-        self, devices: Platform | Sequence[Device] | None, costs: Costs | None, preparation: Preparation
+        self,
+        devices: Platform | Sequence[Device] | None,
+        costs: Costs | None,
+        *,
+        segments: str | int = "auto",
+        cut: int = 1,
+        longest_segment_s: float = float("inf"),
+        constant_weights: bool = False,
+        profile: bool | None = None,
+        zero_copy: bool = False,
     ) -> None:
+        self._segments = _checked_segments(segments)
+        self._cut = require_count("cut", cut, minimum=1, maximum=_MOST_PIECES)
+        self._longest_s = require_real("longest_segment_s", longest_segment_s, minimum=0, infinite=True)
+        self._constant_weights = require_flag("constant_weights", constant_weights)
+        if profile is not None:
+            profile = require_flag("profile", profile, expected="True, False or None")
+        self._as_tensor = _in_place_tensor if require_flag("zero_copy", zero_copy) else _host_tensor
+        if self._cut > 1 and self._segments not in ("auto", "layers"):
+            raise ValueError(
+                f"cut={self._cut} needs segments='auto' or 'layers'; {self._segments!r} would put the pieces "
+                "together again"
+            )
         check_costs(costs)
         self.platform = devices if isinstance(devices, Platform) else tensorflow_platform(devices)
         self.costs = costs if costs is not None else CostModel()
-        self._options = preparation
         kinds = {device.kind for device in self.platform.devices}
-        gains = costs is None and (len(kinds) > 1 or preparation.cut > 1)
-        self._profile = gains if preparation.profile is None else preparation.profile
-        self._as_tensor = _in_place_tensor if preparation.zero_copy else _host_tensor
+        gains = costs is None and (len(kinds) > 1 or self._cut > 1)
+        self._profile = gains if profile is None else profile
 
     def build(
         self,
@@ -356,7 +333,7 @@ class ModelBuilder:
         input_specs: Sequence[tf.TensorSpec] = (),
     ) -> Model:
         """Compile a model; takes seconds for a large one."""
-        cut = functools.partial(split_model, model, name=name, input_specs=input_specs, cut=self._options.cut)
+        cut = functools.partial(split_model, model, name=name, input_specs=input_specs, cut=self._cut)
         split = cut()
         single = None
         if self._profile and isinstance(self.costs, CostModel):
@@ -365,8 +342,8 @@ class ModelBuilder:
             if len(only) < len(set(split.graph.joins.values())):
                 split = cut(only=only)
                 single = None
-        graph = single if single is not None and self._options.segments == "layers" else self._compiled(split)
-        # What is one number for a whole batch cannot be divided among the requests in it.
+        graph = single if single is not None and self._segments == "layers" else self._compile(split)
+        # An output for the whole batch cannot be divided among the requests in it.
         most = max_batch if split.keeps_rows else 1
         return Model(
             name, graph, functools.partial(split.inputs.flatten, name), split.pack, max_pending, most
@@ -377,33 +354,27 @@ class ModelBuilder:
         return tuple(None if array is None else self._as_tensor(array) for array in arrays)
 
     def _profile_single(self, split: SplitModel, costs: CostModel) -> LayerGraph:
-        graph = self._merged(split, _every(split.graph))
+        graph = self._merge(split, _equal_groups(len(split.graph), len(split.graph)))
         costs.add_profile(profile_layers(graph, self.platform))
         return graph
 
-    def _merged(self, split: SplitModel, groups: Sequence[range]) -> LayerGraph:
+    def _merge(self, split: SplitModel, groups: Sequence[range]) -> LayerGraph:
         segments = merge_layers(split.graph, groups)
-        constant = self._options.constant_weights
-        return compile_segments(split, segments, self.platform, constant_weights=constant)
+        return compile_segments(split, segments, self.platform, constant_weights=self._constant_weights)
 
-    def _compiled(self, split: SplitModel) -> LayerGraph:
-        every, options = _every(split.graph), self._options
-        if options.segments == "whole":
-            groups = [range(len(split.graph))]
-        elif isinstance(options.segments, int):
-            pieces = min(options.segments, len(every))
-            cuts = [round(len(every) * number / pieces) for number in range(pieces + 1)]
-            groups = [range(begin, end) for begin, end in itertools.pairwise(cuts)]
-        elif options.segments == "layers":
-            groups = every
+    def _compile(self, split: SplitModel) -> LayerGraph:
+        count = len(split.graph)
+        if self._segments == "auto":
+            groups = choose_segments(split.graph, self.platform, self.costs, longest_s=self._longest_s)
         else:
-            longest_s = options.longest_segment_s
-            groups = choose_segments(split.graph, self.platform, self.costs, longest_s=longest_s)
-        graph = self._merged(split, groups)
+            lengths = {"whole": 1, "layers": count}
+            segments = lengths[self._segments] if isinstance(self._segments, str) else self._segments
+            groups = _equal_groups(count, min(segments, count))
+        graph = self._merge(split, groups)
         # The first call of a function optimises it, which takes seconds: not in the first request.
-        measured = profile_layers(graph, self.platform, repeats=3 if self._profile else 1)
+        samples = profile_layers(graph, self.platform, repeats=3 if self._profile else 1)
         if isinstance(self.costs, CostModel):
-            self.costs.add_profile(measured)
+            self.costs.add_profile(samples)
         return graph
 
 
@@ -415,8 +386,10 @@ def _checked_segments(segments: object) -> str | int:
     return require_count("segments", segments, minimum=1, expected=expected)
 
 
-def _every(graph: LayerGraph) -> list[range]:
-    return [range(index, index + 1) for index in range(len(graph))]
+def _equal_groups(layers: int, count: int) -> list[range]:
+    """Divide layers into groups of as equal a length as can be."""
+    bounds = [round(layers * number / count) for number in range(count + 1)]
+    return [range(begin, end) for begin, end in itertools.pairwise(bounds)]
 
 
 def _host_tensor(array: Any) -> tf.Tensor:

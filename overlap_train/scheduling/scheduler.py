@@ -30,7 +30,7 @@ from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.engine import Engine, Recorder
 from overlap_train.scheduling.graph import Device, LayerGraph, Platform, require_priority
 from overlap_train.scheduling.policy import Policy
-from overlap_train.scheduling.service import Limits, Service, Submission
+from overlap_train.scheduling.service import Service, Submission
 
 __all__ = ["MultiModelScheduler"]
 
@@ -93,14 +93,26 @@ class MultiModelScheduler(Closing):
         recorder: Recorder | None = None,
     ) -> None:
         # On first use only: it imports TensorFlow.
-        from overlap_train.scheduling.preparing import ModelBuilder, Preparation
+        from overlap_train.scheduling.preparing import ModelBuilder
 
         models = _checked_models(models)
-        self._limits = Limits(max_active, max_batch, max_pending, aging_s)
-        preparation = Preparation(segments, cut, longest_segment_s, constant_weights, profile, zero_copy)
-        self._builder = builder = ModelBuilder(devices, costs, preparation)
+        if max_active is not None:
+            max_active = require_count("max_active", max_active, minimum=1)
+        self._max_batch = require_count("max_batch", max_batch, minimum=1)
+        self._max_pending = require_count("max_pending", max_pending, minimum=1)
+        aging_s = require_real("aging_s", aging_s, minimum=0)
+        self._builder = builder = ModelBuilder(
+            devices,
+            costs,
+            segments=segments,
+            cut=cut,
+            longest_segment_s=longest_segment_s,
+            constant_weights=constant_weights,
+            profile=profile,
+            zero_copy=zero_copy,
+        )
         engine = Engine(builder.platform, policy, costs=builder.costs, recorder=recorder, aging_s=aging_s)
-        self._service = Service(engine, builder.tensors, self._limits)
+        self._service = Service(engine, builder.tensors, max_active=max_active, aging_s=aging_s)
         try:
             for name, model in models.items():
                 self.add(name, model)
@@ -141,12 +153,9 @@ class MultiModelScheduler(Closing):
         name = require_text("name", name)
         require_tensorflow()
         keras_models.require_model(model)
-        limits = self._limits
-        pending, batch = limits.max_pending, limits.max_batch
-        if max_pending is not None:
-            pending = require_count("max_pending", max_pending, minimum=1)
-        if max_batch is not None:
-            batch = require_count("max_batch", max_batch, minimum=1)
+        pending = self._max_pending if max_pending is None else max_pending
+        pending = require_count("max_pending", pending, minimum=1)
+        batch = require_count("max_batch", self._max_batch if max_batch is None else max_batch, minimum=1)
         self._service.require_free(name)
         self._service.add(self._builder.build(name, model, pending, batch, **build))
 

@@ -57,15 +57,15 @@ def choose_segments(
     alone = {index for index, layer in enumerate(graph.layers) if layer.alone}
     limit_s = call_s
     for limit_s in (0.0, call_s / 4, call_s):
-        groups = _merged_within(groups, alone, limit_s, longest_s)
+        groups = _merge_within(groups, alone, limit_s, longest_s)
     return [members for members, _ in groups]
 
 
 def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s: float = 1e-4) -> set[str]:
-    """Which layers that can run in pieces gain a quarter by it on some device that has nothing else to do.
+    """Return which layers that can run in pieces gain a quarter by it on some otherwise idle device.
 
-    Less is soon lost: pieces that run at the same time share caches and memory, which a profile of one after
-    another does not show, and what is cut does not merge with its neighbours.
+    A smaller gain is easily lost: pieces that run at the same time share caches and memory, which a profile
+    of one after another does not show, and pieces are not merged with their neighbours.
 
     Returns:
         The names that the layers have in one piece.
@@ -86,75 +86,49 @@ def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s
 
 
 def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
-    """Build the graph of segments."""
-    if [index for group in groups for index in group] != list(range(len(graph))):
-        raise ValueError(
-            f"{graph.name}: segments must cover layers 0 to {len(graph) - 1} in order, got {groups}"
-        )
-    merging = _Merging(graph, groups)
-    merged = LayerGraph(
-        [merging.layer(number) for number in range(len(groups))],
-        [merging.rename(port) for port in graph.outputs],
-        input_bytes=graph.input_bytes,
-        name=graph.name,
-    )
-    return Segments(merged, tuple(groups), merging.inputs, merging.outputs, merging.whole_inputs)
+    """Build the graph of segments from groups that cover all layers in order."""
+    members = [[graph.layers[index] for index in group] for group in groups]
+    wholes = [[first.whole, *others] if first.whole is not None else [] for first, *others in members]
+    inputs = tuple(map(_inputs, members, groups))
+    whole_inputs = tuple(map(_inputs, wholes, groups))
+    outputs = _outputs(graph, groups)
+    names = {port: Port(number, n) for number, ports in enumerate(outputs) for n, port in enumerate(ports)}
 
+    def rename(port: Port) -> Port:
+        return port if port.source == REQUEST else names[port]
 
-class _Merging:
-    """What each of some groups of neighbours reads and returns, and the segment that it becomes."""
-
-    def __init__(self, graph: LayerGraph, groups: Sequence[range]) -> None:
-        self._graph = graph
-        self._members = [[graph.layers[index] for index in group] for group in groups]
-        self.inputs = tuple(_inputs(self._members[n], group) for n, group in enumerate(groups))
-        self.whole_inputs = tuple(
-            _inputs(self._whole_members(n), group) if self._members[n][0].whole is not None else ()
-            for n, group in enumerate(groups)
-        )
-        wanted = self._wanted(groups)
-        made = (
-            [Port(i, n) for i in group for n in range(len(graph.layers[i].output_bytes))] for group in groups
-        )
-        self.outputs = tuple(tuple(port for port in ports if port in wanted) for ports in made)
-        self._renamed = {
-            port: Port(number, n) for number, ports in enumerate(self.outputs) for n, port in enumerate(ports)
-        }
-
-    def _wanted(self, groups: Sequence[range]) -> set[Port]:
-        """Return the tensors that leave their group."""
-        home = {index: number for number, group in enumerate(groups) for index in group}
-        wanted = set(self._graph.outputs)
-        for index, layer in enumerate(self._graph.layers):
-            wanted |= {p for p in layer.inputs if p.source != REQUEST and home[p.source] != home[index]}
-        return wanted
-
-    def _whole_members(self, number: int) -> list[Layer]:
-        first, *others = self._members[number]
-        return [first.whole or first, *others]
-
-    def rename(self, port: Port) -> Port:
-        """Return what a tensor of the graph is called in the graph of segments."""
-        return port if port.source == REQUEST else self._renamed[port]
-
-    def layer(self, number: int) -> Layer:
-        """Return the segment that a group becomes."""
-        layer = self._merge(self._members[number], self.inputs[number], self.outputs[number])
-        if self._members[number][0].whole is None:
-            return layer
-        whole = self._merge(self._whole_members(number), self.whole_inputs[number], self.outputs[number])
-        return replace(layer, whole=whole)
-
-    def _merge(self, members: Sequence[Layer], reads: Sequence[Port], returns: Sequence[Port]) -> Layer:
-        first, single = members[0], len(members) == 1
+    def merge(layers: Sequence[Layer], reads: Sequence[Port], returns: Sequence[Port]) -> Layer:
+        first, single = layers[0], len(layers) == 1
         return Layer(
-            first.name if single else f"{first.name}..{members[-1].name}",
-            merge_work([member.work for member in members]),
-            tuple(self.rename(port) for port in reads),
-            tuple(self._graph.port_bytes(port) for port in returns),
+            first.name if single else f"{first.name}..{layers[-1].name}",
+            merge_work([layer.work for layer in layers]),
+            tuple(map(rename, reads)),
+            tuple(map(graph.port_bytes, returns)),
             first.runs if single and len(returns) == len(first.output_bytes) else {},
             alone=single and first.alone,
         )
+
+    segments = list(map(merge, members, inputs, outputs))
+    for number, whole in enumerate(wholes):
+        if whole:
+            whole_segment = merge(whole, whole_inputs[number], outputs[number])
+            segments[number] = replace(segments[number], whole=whole_segment)
+    segment_graph = LayerGraph(
+        segments, list(map(rename, graph.outputs)), input_bytes=graph.input_bytes, name=graph.name
+    )
+    return Segments(segment_graph, tuple(groups), inputs, outputs, whole_inputs)
+
+
+def _outputs(graph: LayerGraph, groups: Sequence[range]) -> tuple[tuple[Port, ...], ...]:
+    """Return the tensors of each group that other groups or the graph's caller read."""
+    home = {index: number for number, group in enumerate(groups) for index in group}
+    exports = set(graph.outputs)
+    for index, layer in enumerate(graph.layers):
+        exports |= {p for p in layer.inputs if p.source != REQUEST and home[p.source] != home[index]}
+    ports = [
+        [Port(i, n) for i in group for n in range(len(graph.layers[i].output_bytes))] for group in groups
+    ]
+    return tuple(tuple(port for port in of_group if port in exports) for of_group in ports)
 
 
 def _inputs(members: Sequence[Layer], group: range) -> tuple[Port, ...]:
@@ -167,13 +141,13 @@ _Group = tuple[range, list[list[float]]]
 """Layers, and their seconds by form (with those that can in pieces, whole) and device."""
 
 
-def _merged_within(groups: list[_Group], alone: set[int], limit_s: float, longest_s: float) -> list[_Group]:
+def _merge_within(groups: list[_Group], alone: set[int], limit_s: float, longest_s: float) -> list[_Group]:
     """Merge each group into the one before it while that loses at most `limit_s`."""
-    merged: list[_Group] = []
+    result: list[_Group] = []
     for group in groups:
-        merged.append(group)
-        while len(merged) > 1:
-            (left, left_s), (right, right_s) = merged[-2], merged[-1]
+        result.append(group)
+        while len(result) > 1:
+            (left, left_s), (right, right_s) = result[-2], result[-1]
             both_s = [
                 [a + b for a, b in zip(*rows, strict=True)] for rows in zip(left_s, right_s, strict=True)
             ]
@@ -182,5 +156,5 @@ def _merged_within(groups: list[_Group], alone: set[int], limit_s: float, longes
                 break
             if loss_s > limit_s * (1 + 1e-9) + 1e-12 or max(map(min, both_s)) > longest_s:
                 break
-            merged[-2:] = [(range(left.start, right.stop), both_s)]
-    return merged
+            result[-2:] = [(range(left.start, right.stop), both_s)]
+    return result

@@ -1,8 +1,8 @@
 """Models in service: what is submitted for them waits, is batched and runs on the engine.
 
-One lock owns what waits (a bounded queue for each model) and the accounts; it is never held while the engine
-is called. Results are delivered on the worker thread that ran the last layer. A batch counts as running until
-all of its callbacks have been called, so nothing waits in one of them: it would wait for itself.
+One lock guards the bounded queue of each model and the accounts; it is not held while the engine is called.
+Results are delivered on the worker thread that ran the last layer. A batch counts as running until all of its
+callbacks have returned, so no callback may wait for that: it would wait for itself.
 """
 
 from __future__ import annotations
@@ -18,33 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import freeze, require_count, require_real, short_repr
+from overlap_train._support.arguments import short_repr
 from overlap_train.errors import QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.scheduling.accounts import ModelAccount, SchedulerStatistics
 from overlap_train.scheduling.engine import Engine
-from overlap_train.scheduling.graph import LayerGraph, Platform, Request
+from overlap_train.scheduling.graph import LayerGraph, Platform, Request, urgency
 
-__all__ = ["Limits", "Model", "Service", "Submission", "Waiting"]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much runs and waits at the same time; see `MultiModelScheduler` for the fields."""
-
-    max_active: int | None
-    max_batch: int
-    max_pending: int
-    aging_s: float
-
-    def __post_init__(self) -> None:
-        active = self.max_active
-        freeze(
-            self,
-            max_active=None if active is None else require_count("max_active", active, minimum=1),
-            max_batch=require_count("max_batch", self.max_batch, minimum=1),
-            max_pending=require_count("max_pending", self.max_pending, minimum=1),
-            aging_s=require_real("aging_s", self.aging_s, minimum=0),
-        )
+__all__ = ["Model", "Service", "Submission", "Waiting"]
 
 
 @dataclass(eq=False)
@@ -58,11 +38,6 @@ class Submission:
     arrival_s: float  # of `time.monotonic()`, as is the deadline
     priority: int = 0
     deadline_s: float | None = None
-
-    def urgency_s(self, aging_s: float) -> float:
-        """As `requests.urgency`, with nothing known of how long it will take."""
-        rank_s = self.arrival_s - self.priority * aging_s
-        return rank_s if self.deadline_s is None else min(rank_s, self.deadline_s - aging_s)
 
 
 @dataclass(eq=False)
@@ -82,8 +57,8 @@ class Model:
 
     def take_waiting(self) -> list[Submission]:
         """Take out everything that waits."""
-        taken, self.waiting = self.waiting, []
-        return taken
+        submissions, self.waiting = self.waiting, []
+        return submissions
 
 
 class Waiting:
@@ -113,17 +88,17 @@ class Waiting:
         part = -(-sum(submission.examples for submission in model.waiting) // self._lanes)
         most = min(model.max_batch, part)
         if most > total:
+            shapes = _shapes(first)
             for other in sorted(model.waiting, key=self._rank):
-                fits = total + other.examples <= most and _same_shapes(first, other)
+                fits = total + other.examples <= most and shapes == _shapes(other)
                 if other is not first and fits:
                     batch.append(other)
                     total += other.examples
-        chosen = {id(submission) for submission in batch}
-        model.waiting = [s for s in model.waiting if id(s) not in chosen]
+        model.waiting = [submission for submission in model.waiting if submission not in batch]
         return batch
 
     def _rank(self, submission: Submission) -> float:
-        return submission.urgency_s(self._aging_s)
+        return urgency(submission, remaining_s=0.0, aging_s=self._aging_s)
 
 
 def join_inputs(batch: list[Submission]) -> tuple[Any, ...]:
@@ -145,32 +120,31 @@ def split_outputs(batch: list[Submission], outputs: tuple[Any, ...]) -> list[tup
     ]
 
 
-def _same_shapes(left: Submission, right: Submission) -> bool:
-    """Whether two submissions bring the same inputs, in the same shapes and dtypes."""
-    return all(map(_same_shape, left.inputs, right.inputs))
-
-
-def _same_shape(left: Any, right: Any) -> bool:
-    if left is None or right is None:
-        return left is right
-    return bool(left.shape[1:] == right.shape[1:] and left.dtype == right.dtype)
+def _shapes(submission: Submission) -> list[tuple[Any, Any] | None]:
+    """Return the shape beyond the batch and the dtype of each input, None for one that is left out."""
+    return [None if array is None else (array.shape[1:], array.dtype) for array in submission.inputs]
 
 
 _log = logging.getLogger(__name__)
 
 
 class Service:
-    """Answers submissions for the models that it has been given. Any thread may call any method."""
+    """Answers submissions for the models in service. Any thread may call any method."""
 
     def __init__(
-        self, engine: Engine, tensors: Callable[[tuple[Any, ...]], tuple[Any, ...]], limits: Limits
+        self,
+        engine: Engine,
+        tensors: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+        *,
+        max_active: int | None = None,
+        aging_s: float = 1.0,
     ) -> None:
         self._engine = engine
         self._tensors = tensors
         slots = sum(device.slots for device in engine.platform.devices)
-        self._max_active = limits.max_active or 2 * slots
+        self._max_active = max_active or 2 * slots
         self._changed = threading.Condition()
-        self._waiting = Waiting(limits.aging_s, _lanes(engine.platform))
+        self._waiting = Waiting(aging_s, _lanes(engine.platform))
         self._active = 0
         self._numbers = itertools.count()
         self._here = threading.local()  # has `calling` while a thread calls the callbacks of a batch
@@ -179,13 +153,17 @@ class Service:
     def require_free(self, name: str) -> None:
         """Raise ValueError if a model of that name is in service, SchedulerClosedError after `close`."""
         with self._changed:
-            self._require_free(name)
+            self._check_open()
+            if name in self._waiting.models:
+                raise ValueError(
+                    f"a model named {name!r} is in service; remove it first or choose another name"
+                )
 
     def add(self, model: Model) -> None:
         """Take a model into service."""
         self._engine.prepare(model.graph)
         with self._changed:
-            self._require_free(model.name)
+            self.require_free(model.name)
             self._waiting.models[model.name] = model
 
     def model(self, name: str) -> Model:
@@ -193,8 +171,8 @@ class Service:
         with self._changed:
             self._check_open()
             if not isinstance(name, str) or name not in self._waiting.models:
-                served = sorted(self._waiting.models)
-                raise KeyError(f"no model is named {short_repr(name)}; in service are {served}")
+                names = sorted(self._waiting.models)
+                raise KeyError(f"no model is named {short_repr(name)}; in service are {names}")
             return self._waiting.models[name]
 
     def remove(self, model: Model, *, drain: bool) -> None:
@@ -205,7 +183,7 @@ class Service:
             dropped = [] if drain else model.take_waiting()
             self._changed.notify_all()
         error = SchedulerClosedError(f"model {model.name!r} was removed")
-        raised = [self._settle(submission, None, error) for submission in dropped]
+        thread_ends = [self._settle(submission, None, error) for submission in dropped]
         if not drain:
             self._engine.abandon(lambda request: request.graph is model.graph, error)
         with self._changed:
@@ -213,7 +191,7 @@ class Service:
                 self._changed.wait()
             self._waiting.models.pop(model.name, None)
             self._changed.notify_all()
-        _raise_first(raised)
+        _raise_first(thread_ends)
 
     def submit(self, submission: Submission, timeout_s: float | None) -> None:
         """Let a submission wait for its turn, as soon as its model's queue has room."""
@@ -258,9 +236,9 @@ class Service:
             left = [s for model in self._waiting.models.values() for s in model.take_waiting()]
             self._changed.notify_all()
         error = SchedulerClosedError("the scheduler was closed")
-        raised = [self._settle(submission, None, error) for submission in left]
+        thread_ends = [self._settle(submission, None, error) for submission in left]
         self._engine.close()
-        _raise_first(raised)
+        _raise_first(thread_ends)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -276,11 +254,6 @@ class Service:
                 "it from another thread"
             )
 
-    def _require_free(self, name: str) -> None:
-        self._check_open()
-        if name in self._waiting.models:
-            raise ValueError(f"a model named {name!r} is in service; remove it first or choose another name")
-
     def _begin_what_can(self) -> None:
         while True:
             with self._changed:
@@ -293,11 +266,9 @@ class Service:
                 batch[0].model.running += 1
                 batch[0].model.account.counts["batches"] += 1
                 self._changed.notify_all()
-            error = self._begin(batch)
-            if error is not None:
-                self._settle_all(batch, None, error)
+            self._begin(batch)
 
-    def _begin(self, batch: list[Submission]) -> BaseException | None:
+    def _begin(self, batch: list[Submission]) -> None:
         def on_done(request: Request, outputs: Any, error: BaseException | None) -> None:
             self._settle_all(batch, outputs, error)
             self._begin_what_can()
@@ -315,8 +286,7 @@ class Service:
             )
             self._engine.start(request)
         except BaseException as error:
-            return error
-        return None
+            self._settle_all(batch, None, error)
 
     def _settle_all(self, batch: list[Submission], outputs: Any, error: BaseException | None) -> None:
         rows: list[Any] = [None] * len(batch)
@@ -326,10 +296,10 @@ class Service:
                 rows = [batch[0].model.pack(part) for part in split_outputs(batch, arrays)]
             except BaseException as raised:
                 error = raised
-        around, self._here.calling = self._is_calling(), True
+        was_calling, self._here.calling = self._is_calling(), True
         for submission, row in zip(batch, rows, strict=True):
             self._settle(submission, row, error)
-        self._here.calling = around
+        self._here.calling = was_calling
         with self._changed:
             self._active -= 1
             batch[0].model.running -= 1
@@ -338,10 +308,10 @@ class Service:
     def _settle(
         self, submission: Submission, result: Any, error: BaseException | None
     ) -> BaseException | None:
-        """Give a submission its end; returns what a callback of its future raised to end the thread.
+        """End a submission; return what a callback of its future raised to end the thread.
 
-        A worker must outlive its users' callbacks, and others wait for what comes behind this one. What is
-        less than the end of a thread the future logs itself.
+        A worker must outlive such a callback, since other submissions wait for it. A plain `Exception` is
+        logged by the future itself.
         """
         with self._changed:
             submission.model.account.book(
@@ -361,14 +331,13 @@ class Service:
         return None
 
 
-def _raise_first(raised: Iterable[BaseException | None]) -> None:
-    """On the caller's own thread, what ends it ends it once all is done."""
-    for error in raised:
+def _raise_first(errors: Iterable[BaseException | None]) -> None:
+    """Raise what a callback raised to end the caller's own thread, now that everything is settled."""
+    for error in errors:
         if error is not None:
             raise error
 
 
 def _lanes(platform: Platform) -> int:
     """Return how many batches run side by side: on the GPUs, or where there is none on the cores."""
-    counted = platform.of_kind("gpu") or tuple(platform.devices)
-    return sum(device.slots for device in counted)
+    return sum(device.slots for device in platform.of_kind("gpu") or platform.devices)

@@ -121,7 +121,7 @@ class SimulatedJob:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a simulation found.
+    """Hold the result of a simulation.
 
     Attributes:
         jobs: in order of completion.

@@ -4,14 +4,14 @@ TensorFlow takes a tensor for immutable, so a buffer is either written or read, 
 
     WRITE  numpy() gives arrays          no tensor is alive
       |    tensor()
-    READ   tensor() gives tensors        the arrays given before are read-only for good
+    READ   tensor() gives tensors        earlier arrays are read-only for good
       |    numpy(), once every tensor has gone
     WRITE  ...
 
 Each hand-over waits for the device, where there is one. A use out of turn raises BufferStateError.
 
-`MappedBuffer._lock` guards the turn and may be taken from any thread. The death of a tensor, on a thread of
-TensorFlow's, takes no lock: it is seen through weak references.
+`MappedBuffer._lock` guards the turn; any thread may take it. A tensor that dies, perhaps on a thread of
+TensorFlow's, takes no lock: weak references show it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class MappedBuffer(Closing):
         self._lock = threading.Lock()
         self._lease: Lease | None = self._pool.lease(self._size_bytes)
         self._turn = Turn.WRITE
-        self._given: weakref.ref[NDArray[Any]] | None = None
+        self._array: weakref.ref[NDArray[Any]] | None = None
         self._readers: list[weakref.ref[dlpack.Keeper]] = []
         self._begin_writing(self._lease)
 
@@ -139,10 +139,10 @@ class MappedBuffer(Closing):
                 self._readers.clear()
                 self._begin_writing(lease)
                 self._turn = Turn.WRITE
-            array = None if self._given is None else self._given()
+            array = None if self._array is None else self._array()
             if array is None:
                 array = self._root.view(self._dtype)
-                self._given = weakref.ref(array)
+                self._array = weakref.ref(array)
             return array
 
     def tensor(self, device: str = "CPU:0", *, mode: Mode = "auto") -> tf.Tensor:
@@ -200,12 +200,10 @@ class MappedBuffer(Closing):
             return Choice(
                 False, f"of {len(visible)} GPUs and {len(logical)} logical ones, none is surely GPU {gpu}"
             )
-        key = crossover_key(backend.attributes)
+        attributes = backend.attributes
+        crossover_bytes = crossovers.get(crossover_key(attributes))
         return choose_sharing(
-            mode,
-            self._size_bytes,
-            integrated=backend.attributes.integrated,
-            crossover_bytes=crossovers.get(key),
+            mode, self._size_bytes, integrated=attributes.integrated, crossover_bytes=crossover_bytes
         )
 
     def close(self) -> None:
@@ -227,15 +225,15 @@ class MappedBuffer(Closing):
         return self._lease
 
     def _begin_writing(self, lease: Lease) -> None:
-        # NumPy bases every array derived from ours on `_root`, which is never given out: beyond our own
-        # references and the one of the array that we gave, each further one is a derived array.
-        stored = np.dtype(np.uint16) if self._dtype == tf.bfloat16 else self._dtype
-        self._root = dlpack.view(dlpack.Keeper(lease.block.address, self._shape, stored, lease))
-        self._given = None
+        # NumPy bases every derived array on `_root`, which users never get. So each reference to it beyond
+        # our own and that of the array of `numpy()` is a derived array.
+        bits = np.dtype(np.uint16) if self._dtype == tf.bfloat16 else self._dtype
+        self._root = dlpack.view(dlpack.Keeper(lease.block.address, self._shape, bits, lease))
+        self._array = None
         self._own_references = sys.getrefcount(self._root)
 
     def _end_writing(self) -> None:
-        array = None if self._given is None else self._given()
+        array = None if self._array is None else self._array()
         derived = sys.getrefcount(self._root) - self._own_references - (array is not None)
         if derived > 0:
             raise errors.BufferStateError(
@@ -254,7 +252,7 @@ class MappedBuffer(Closing):
         tensor, reader = tensors.share(
             block.address, self._shape, self._dtype, lease, gpu=gpu, device_address=block.device_address
         )
-        self._readers = [known for known in self._readers if known() is not None]
+        self._readers = [other for other in self._readers if other() is not None]
         self._readers.append(reader)
         return tensor
 
@@ -276,7 +274,7 @@ class MappedBuffer(Closing):
 
 
 def crossover_key(attributes: DeviceAttributes) -> str:
-    """Names what a measured crossover holds for: the GPU, its driver and TensorFlow."""
+    """Return the key of a measured crossover: the GPU, its driver and TensorFlow."""
     return f"{attributes.name}, driver {attributes.driver_version}, TensorFlow {tf.__version__}"
 
 

@@ -76,10 +76,10 @@ def measure_crossover(
     if not isinstance(backend, CudaBackend) or not tf.config.list_logical_devices("GPU"):
         raise errors.NativeUnavailableError("TensorFlow shows no GPU on which to measure a crossover")
     timings = tuple(_time(size, repeats, kernel or tf.reduce_sum) for size in sorted(sizes))
-    found = Crossover(find_crossover(timings), timings)
+    crossover = Crossover(find_crossover(timings), timings)
     if keep:
-        crossovers.put(crossover_key(backend.attributes), found.crossover_bytes)
-    return found
+        crossovers.put(crossover_key(backend.attributes), crossover.crossover_bytes)
+    return crossover
 
 
 def _size(name: str, value: object) -> int:
@@ -104,9 +104,9 @@ def _time(size_bytes: int, repeats: int, kernel: Callable[[tf.Tensor], tf.Tensor
         buffer.numpy()[...] = 1.0
         seconds: dict[Mode, list[float]] = {"copy": [], "zero_copy": []}
         for repeat in range(repeats + 2):
-            for mode, measured in seconds.items():
+            for mode, samples in seconds.items():
                 begin = time.perf_counter()
                 kernel(buffer.tensor("GPU:0", mode=mode)).numpy()
                 if repeat >= 2:
-                    measured.append(time.perf_counter() - begin)
+                    samples.append(time.perf_counter() - begin)
     return SizeTiming(size_bytes, statistics.median(seconds["copy"]), statistics.median(seconds["zero_copy"]))

@@ -42,7 +42,6 @@ _SIGNATURES: dict[str, Sequence[object]] = {
     "cuDeviceGetName": [ctypes.c_char_p, ctypes.c_int, ctypes.c_int],
     "cuDeviceGetAttribute": [_int_p, ctypes.c_int, ctypes.c_int],
     "cuDevicePrimaryCtxRetain": [_pointer_p, ctypes.c_int],
-    "cuDevicePrimaryCtxRelease_v2": [ctypes.c_int],
     "cuCtxPushCurrent_v2": [ctypes.c_void_p],
     "cuCtxPopCurrent_v2": [_pointer_p],
     "cuCtxSynchronize": [],
@@ -132,9 +131,7 @@ class CudaBackend:
     def __init__(self, ordinal: int = 0, *, driver: Driver | None = None) -> None:
         self._driver = driver or Driver()
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._live = 0  # blocks, each of which needs the context until it is freed
+        self._lock = threading.Lock()  # two threads may release one block
         count = self._count()
         if not 0 <= ordinal < count:
             raise errors.NativeUnavailableError(
@@ -154,14 +151,16 @@ class CudaBackend:
             errors.BufferError: if the driver has none left.
             errors.BufferStateError: in a process forked after this backend was made.
         """
-        with self._lock:
-            self._check_usable(open_needed=True)
-            self._live += 1
-        try:
-            address, mapped = self._allocate(size_bytes)
-        except BaseException:
-            self._count_out()
-            raise
+        self._check_process()
+        with self._current():
+            address = self._driver.pointer("cuMemHostAlloc", size_bytes, _PORTABLE_MAPPED)
+            try:
+                if address % ALIGNMENT:
+                    raise errors.BufferError(f"the driver's block at {address:#x} is not {ALIGNMENT}-aligned")
+                mapped = self._driver.pointer("cuMemHostGetDevicePointer_v2", address, 0)
+            except errors.BufferError:
+                self._driver.call("cuMemFreeHost", address)
+                raise
         return Block(address, size_bytes, device_address=mapped, memory=address, pid=self._pid)
 
     def release(self, block: Block) -> None:
@@ -176,56 +175,19 @@ class CudaBackend:
             if block.released:
                 return
             block.released = True
-        try:
-            with self._current():
-                self._driver.call("cuMemFreeHost", block.memory)
-        finally:
-            self._count_out()
+        with self._current():
+            self._driver.call("cuMemFreeHost", block.memory)
 
     def synchronize(self) -> None:
         """Wait for all work of the device: TensorFlow does not show its streams, so nothing less is safe.
 
         Raises:
             errors.BufferError: if the device has failed meanwhile.
-            errors.BufferStateError: once the backend is closed and its last block freed, or after a fork.
+            errors.BufferStateError: in a process forked after this backend was made.
         """
-        with self._lock:
-            self._check_usable(open_needed=self._live == 0)
+        self._check_process()
         with self._current():
             self._driver.call("cuCtxSynchronize")
-
-    def close(self) -> None:
-        """Let go of the device's context, once the last block is freed; idempotent.
-
-        Blocks stay usable until then; no more are allocated.
-        """
-        with self._lock:
-            if self._closed or self._pid != os.getpid():
-                return
-            self._closed = True
-            last = self._live == 0
-        if last:
-            self._driver.call("cuDevicePrimaryCtxRelease_v2", self._device)
-
-    def _allocate(self, size_bytes: int) -> tuple[int, int]:
-        """Return where host and device find a new block."""
-        with self._current():
-            address = self._driver.pointer("cuMemHostAlloc", size_bytes, _PORTABLE_MAPPED)
-            try:
-                if address % ALIGNMENT:
-                    raise errors.BufferError(f"the driver's block at {address:#x} is not {ALIGNMENT}-aligned")
-                return address, self._driver.pointer("cuMemHostGetDevicePointer_v2", address, 0)
-            except errors.BufferError:
-                self._driver.call("cuMemFreeHost", address)
-                raise
-
-    def _count_out(self) -> None:
-        """Count one block less; lets go of the context after the last one of a closed backend."""
-        with self._lock:
-            self._live -= 1
-            last = self._closed and self._live == 0
-        if last:
-            self._driver.call("cuDevicePrimaryCtxRelease_v2", self._device)
 
     def _count(self) -> int:
         try:
@@ -247,14 +209,12 @@ class CudaBackend:
             driver_version=self._driver.version,
         )
 
-    def _check_usable(self, *, open_needed: bool) -> None:
+    def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise errors.BufferStateError(
                 f"this CUDA backend belongs to process {self._pid}; CUDA does not survive a fork: start "
                 f'workers with multiprocessing.get_context("spawn")'
             )
-        if self._closed and open_needed:
-            raise errors.BufferStateError("this CUDA backend is closed; make another one")
 
     def _current(self) -> contextlib.ExitStack:
         self._driver.call("cuCtxPushCurrent_v2", self._context)
@@ -285,7 +245,7 @@ _cuda: Pool | errors.NativeUnavailableError | None = None
 def shared_pool(backend: Literal["auto", "host", "cuda"] = "auto") -> Pool:
     """Return the pool of a backend; "auto" means "cuda" where that can be had, and "host" elsewhere.
 
-    Whether there is a GPU is found out once for each process.
+    A GPU is looked for once in each process.
 
     Raises:
         ValueError: for another name.
@@ -295,12 +255,12 @@ def shared_pool(backend: Literal["auto", "host", "cuda"] = "auto") -> Pool:
         raise ValueError(f'backend must be "auto", "host", "cuda" or a Pool, got {short_repr(backend)}')
     if is_text(backend, "host"):
         return _host
-    found = _find_cuda()
-    if isinstance(found, Pool):
-        return found
+    cuda = _find_cuda()
+    if isinstance(cuda, Pool):
+        return cuda
     if is_text(backend, "auto"):
         return _host
-    raise errors.NativeUnavailableError(str(found)) from found
+    raise errors.NativeUnavailableError(str(cuda)) from cuda
 
 
 def _find_cuda() -> Pool | errors.NativeUnavailableError:

@@ -56,9 +56,9 @@ _set_name.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Keeper:
-    """Stands between an array and the memory it shows, and keeps the owner of that memory alive.
+    """Keeps the owner of memory alive as long as an array or tensor shows that memory.
 
-    A weak reference to it dies when the last array or tensor made from it does, on whatever thread that is.
+    A weak reference to it dies with the last of them, on any thread.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "owner")
@@ -87,23 +87,23 @@ def capsule(
 
     With `bfloat16`, the 16-bit integers that NumPy knows are bfloat16 numbers.
     """
-    made = view(keeper).__dlpack__()
+    result = view(keeper).__dlpack__()
     if device != CPU or bfloat16 or address is not None:
-        tensor = _Tensor.from_address(_get_pointer(made, _UNUSED))
+        tensor = _Tensor.from_address(_get_pointer(result, _UNUSED))
         tensor.device.device_type = device
         tensor.device.device_id = index
         if bfloat16:
             tensor.dtype.code = _BFLOAT_CODE
         if address is not None:
             tensor.data = address
-    return made
+    return result
 
 
-def defuse(made: Any) -> None:
+def defuse(capsule: Any) -> None:
     """Mark a capsule as used, so that its destructor does not call the deleter a second time.
 
-    For a consumer that refuses a capsule and has called the deleter nevertheless, as TensorFlow does with
-    one for a device that it lacks.
+    Some consumers refuse a capsule after they have called its deleter, as TensorFlow does with one for a
+    device that it lacks.
     """
-    if ctypes.pythonapi.PyCapsule_IsValid(ctypes.py_object(made), _UNUSED):
-        _set_name(made, _USED)
+    if ctypes.pythonapi.PyCapsule_IsValid(ctypes.py_object(capsule), _UNUSED):
+        _set_name(capsule, _USED)

@@ -40,8 +40,7 @@ def drop_pages(array: NDArray[Any]) -> None:
             what was written to them.
         errors.NativeUnavailableError: this system is not Linux.
     """
-    first, end = _mapped_pages(array)
-    _drop(first, end)
+    _drop(*_mapped_pages(array))
 
 
 class ResidentLimit(Closing):
@@ -96,9 +95,9 @@ class ResidentLimit(Closing):
         self._array = None
 
     def _watch(self) -> None:
-        allowed = _resident_file_bytes() + self._limit_bytes
+        most_bytes = _resident_file_bytes() + self._limit_bytes
         while not self._stop.wait(_POLL_S):
-            if _resident_file_bytes() > allowed:
+            if _resident_file_bytes() > most_bytes:
                 _drop(*self._pages)
                 self._drops += 1
 
@@ -141,15 +140,10 @@ def _is_shared_file(low: int, high: int) -> bool:
 
 
 def _drop(first: int, end: int) -> None:
-    if end > first and _madvise(first, end - first, mmap.MADV_DONTNEED):
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    if end > first and madvise(first, end - first, mmap.MADV_DONTNEED):
         raise errors.BufferError(f"madvise failed: {os.strerror(ctypes.get_errno())}")
-
-
-def _madvise(address: int, size_bytes: int, advice: int) -> int:
-    function = ctypes.CDLL(None, use_errno=True).madvise
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    function.restype = ctypes.c_int
-    return int(function(address, size_bytes, advice))
 
 
 def _resident_file_bytes() -> int:

@@ -1,9 +1,8 @@
 """When reading host memory in place beats copying it to the device first.
 
 On a GPU that shares its memory with the CPU it always does. On a discrete GPU it does for small inputs that
-are read once; from which size on the copy wins is measured with `crossover.measure` and kept in a file. On
-the CPU there is nothing to weigh: making a tensor on an array's memory is quicker than copying at any size
-(`scripts/compare_zero_copy.sh` shows it).
+are read once; `measure_crossover` measures up to which size, and stores that in a file. On the CPU a tensor
+on an array's memory is faster than a copy at any size (`scripts/compare_zero_copy.sh`).
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ def check_mode(mode: Mode) -> Mode:
 
 def choose_sharing(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
     """Decide for an input that a GPU reads once; up to `crossover_bytes` sharing was measured as quicker."""
-    mode = check_mode(mode)
     if mode != "auto":
         return Choice(mode == "zero_copy", f"mode={mode!r} was asked for")
     if integrated:
@@ -59,9 +57,9 @@ def choose_sharing(mode: Mode, size_bytes: int, *, integrated: bool, crossover_b
 
 
 class CrossoverCache:
-    """Measured crossovers, kept in one JSON file for each user.
+    """Measured crossovers in one JSON file for each user.
 
-    A damaged or unreadable file counts as empty: it holds nothing that cannot be measured again.
+    A damaged or unreadable file counts as empty, as everything in it can be measured again.
     May be used from any thread and, since the file is replaced as a whole, from any process.
     """
 

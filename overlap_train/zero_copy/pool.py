@@ -1,9 +1,8 @@
-"""Aligned blocks of memory that are used again, and the leases by which they are held.
+"""Aligned blocks of memory for reuse, and the leases that own them.
 
-A `Lease` is the only owner of a block while anything shows the block's memory. It is dropped on whatever
-thread the last tensor dies, also from within the garbage collector, so giving a block back takes no lock: it
-is put on a queue which the next caller of the pool empties. All other state belongs to whoever holds
-`Pool._lock`.
+A `Lease` is the only owner of a block while an array or tensor shows its memory. It is dropped on the thread
+on which the last tensor dies, perhaps within the garbage collector. So returning a block takes no lock: it
+goes on a queue, which the next caller of the pool empties. All other state is under `Pool._lock`.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ class Backend(Protocol):
         """Free a block; a second call does nothing."""
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
+        """Wait until the device has finished all work."""
 
 
 class HostBackend:
-    """Ordinary memory. Nothing to synchronise: TensorFlow's CPU operations end before they let go of it."""
+    """Ordinary memory; TensorFlow's CPU operations end before they let go of it."""
 
     name = "host"
     frees_anywhere = True
@@ -83,7 +82,7 @@ class HostBackend:
         block.released = True
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was given."""
+        """Do nothing: there is no device to wait for."""
 
 
 class Lease:
@@ -181,11 +180,11 @@ class Pool:
             return PoolStatistics(self._leases, self._reused, self._live_bytes, self._cached_bytes)
 
     def _take(self, size: int) -> Block:
-        waiting = self._free.get(size)
-        if waiting:
-            block = waiting[-1]
+        blocks = self._free.get(size)
+        if blocks:
+            block = blocks[-1]
             self._settle(block)
-            waiting.pop()
+            blocks.pop()
             self._cached_bytes -= size
             self._reused += 1
             return block
@@ -202,7 +201,7 @@ class Pool:
             return  # A forked child inherited the lease, but not the device context that it belongs to.
         self._returned.append(block)
         # Freeing pinned memory is forbidden in a CUDA call-back, where a tensor may die: leave it queued.
-        # A lock that is taken is perhaps ours, with the collector running inside: never wait for it here.
+        # Never wait for the lock here: this thread may hold it, with the garbage collector running inside.
         if self.backend.frees_anywhere and self._lock.acquire(blocking=False):
             try:
                 self._drain()
@@ -219,20 +218,20 @@ class Pool:
 
     def _shrink(self, limit_bytes: int) -> None:
         for size in sorted(self._free, reverse=True):
-            waiting = self._free[size]
-            while waiting and self._cached_bytes > limit_bytes:
-                block = waiting.pop()
+            blocks = self._free[size]
+            while blocks and self._cached_bytes > limit_bytes:
+                block = blocks.pop()
                 self._cached_bytes -= size
                 try:
                     self._settle(block)
                     self.backend.release(block)
                 except errors.OverlapTrainError as error:
                     _log.warning("a block of %d bytes could not be freed: %s", size, error)
-            if not waiting:
+            if not blocks:
                 del self._free[size]
 
     def _settle(self, block: Block) -> None:
-        # A tensor dies when the host lets go of it; the device may still have to run what reads it.
+        # A tensor dies when the host drops it; the device may not have run yet what reads it.
         if block.shown_to_device:
             self.backend.synchronize()
             block.shown_to_device = False

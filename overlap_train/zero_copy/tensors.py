@@ -156,7 +156,7 @@ def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
     if mode == "copy":
         choice = Choice(False, "mode='copy' was asked for")
     if choice.zero_copy:
-        # The array itself is kept, not only its memory: a subclass may free that when it dies.
+        # The owner is the array, not only its memory: a subclass may free that when it dies.
         tensor, _ = share(_address(plain), plain.shape, plain.dtype, array)
         count(shared=1)
         return tensor
@@ -178,18 +178,15 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[
         TypeError: the dtype is not one of numbers, or the shape has the wrong type.
         ValueError: the shape is not possible.
     """
+    dtype = any_dtype(dtype)
+    if dtype.hasobject:
+        raise TypeError(f"aligned memory holds numbers, got dtype {dtype}")
     try:
-        wanted = np.dtype(dtype)
-    except Exception as error:
-        raise TypeError(f"dtype must be one that NumPy knows, got {short_repr(dtype)}") from error
-    if wanted.hasobject:
-        raise TypeError(f"aligned memory holds numbers, got dtype {wanted}")
-    try:
-        shown_as = np.broadcast_to(np.False_, shape)  # NumPy's own checks, at no cost in memory
+        checked = np.broadcast_to(np.False_, shape)  # NumPy's own checks, at no cost in memory
     except Exception as error:
         kind = ValueError if isinstance(error, (ValueError, OverflowError)) else TypeError
         raise kind(f"shape must be that of an array, got {short_repr(shape)}: {error}") from error
-    return _empty(shown_as.size * wanted.itemsize).view(wanted).reshape(shown_as.shape)
+    return _empty(checked.size * dtype.itemsize).view(dtype).reshape(checked.shape)
 
 
 def _empty(size_bytes: int) -> NDArray[np.uint8]:
@@ -255,7 +252,7 @@ def share(
     try:
         tensor = tf.experimental.dlpack.from_dlpack(capsule)
     except Exception as error:
-        # Of a capsule that it refuses, TensorFlow calls the deleter in some cases and not in others.
+        # When TensorFlow refuses a capsule, it calls the deleter in some cases and not in others.
         if watch() is None:
             dlpack.defuse(capsule)
         raise errors.BufferError(f"TensorFlow refused the memory: {error}") from error
@@ -310,8 +307,8 @@ def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     """Return a shape as a tuple, or raise TypeError or ValueError."""
     expected = "an integer or a sequence of them"
     if isinstance(shape, Sequence) and not isinstance(shape, (str, bytes)):
-        some = itertools.islice(shape, _MOST_DIMENSIONS + 1)  # one too many are enough to refuse them
-        checked = tuple(require_integer("shape", dimension, expected=expected) for dimension in some)
+        dimensions = itertools.islice(shape, _MOST_DIMENSIONS + 1)  # one too many are enough to refuse them
+        checked = tuple(require_integer("shape", dimension, expected=expected) for dimension in dimensions)
     else:
         checked = (require_integer("shape", shape, expected=expected),)
     if any(dimension < 0 for dimension in checked):

@@ -52,7 +52,7 @@ def test_the_first_fit_ends_the_script(script, call, by_keras, tmp_path):
     fit = Trainer.fit
     reached = first_fit(script(f"{call}\nopen({str(tmp_path / 'behind')!r}, 'w')"), [], kept)
     assert reached.kwargs["epochs"] == 3
-    assert reached.given[0].shape == (8, 2)
+    assert reached.args[0].shape == (8, 2)
     assert reached.by_keras is by_keras
     assert not (tmp_path / "behind").exists()
     assert Trainer.fit is fit
@@ -209,30 +209,3 @@ def test_a_fit_that_would_raise_is_wrong_usage(told):
     status, error = told("explain", "overlap_train.Trainer(model).fit(x, x[:, :1], epochs=-1)")
     assert status == 2
     assert "epochs" in error
-
-
-def test_a_fit_is_explained_while_the_script_holds_its_files_open(told):
-    body = """
-import h5py, os, tempfile
-path = os.path.join(tempfile.mkdtemp(), "data.h5")
-with h5py.File(path, "w") as file:
-    file["x"], file["y"] = x, x[:, :1]
-with h5py.File(path) as file:
-    overlap_train.Trainer(model).fit(file["x"], file["y"], shuffle="batch", validation_data=(x, x[:, :1]))
-"""
-    status, report = told("explain", body)
-    assert (status, findings(report, "fit")["overlap"]["value"]) == (0, True), report
-
-
-def test_a_generator_finds_the_modules_beside_the_script(told, tmp_path):
-    (tmp_path / "beside_it.py").write_text("import numpy as np\nBATCH = np.ones((4, 2)), np.ones((4, 1))\n")
-    body = """
-def batches():
-    import beside_it
-    while True:
-        yield beside_it.BATCH
-model.fit(batches(), steps_per_epoch=2)
-"""
-    status, report = told("explain", body)
-    assert status == 0, report
-    assert findings(report, "fit")["called"]["value"] == "keras.Model.fit"

@@ -40,9 +40,8 @@ def fresh_library(monkeypatch):
     monkeypatch.setattr(library, "_state", library._State())
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\0", b"#!/bin/sh\nexit 3\n"])
-def test_fit_does_not_notice_a_compiler_that_does_not_run(compiler, fresh_library, content) -> None:
-    compiler(content)
+def test_fit_does_not_notice_a_compiler_that_does_not_run(compiler, fresh_library) -> None:
+    compiler(b"#!/bin/sh\nexit 3\n")
     assert len(Trainer(convolutional()).fit(X, Y, epochs=2, verbose=0).history["loss"]) == 2
     with pytest.raises(NativeUnavailableError):
         library.load()

@@ -68,7 +68,6 @@ def check(algorithm: str, bound: float, x, filters, bias, strides, padding: str)
         assert error < (1e-6 if name == "bias" else bound), name
 
 
-# Every 13th case still meets every value of every parameter, and every pair of neighbours.
 WINOGRAD_CASES = [case for case in CASES if case[0] == 3 and case[1] == 1]
 BOUNDS = {"direct": 1e-6, "winograd": 5e-6}
 
@@ -99,7 +98,6 @@ def test_strides_beyond_the_image_cost_what_the_image_costs(strides, padding, ke
     check("direct", 1e-6, x, filters, bias, strides, padding)
 
 
-# They are written past the caches where their rows are whole lines: 17 MB of 64 channels, not of 70.
 # They are written past the caches where their rows are whole lines: 17 MB of 64 channels, not of 70. Winograd
 # keeps its bound for many channels too.
 @pytest.mark.parametrize(

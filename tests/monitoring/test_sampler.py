@@ -47,8 +47,9 @@ def _threads() -> set[str]:
 
 def test_samples_come_in_order_and_stay_after_close():
     meter = _CountingMeter(3)
-    with Sampler(1e-4, meter=meter) as sampler:
+    with Sampler(1e-4, max_samples=1000, meter=meter) as sampler:
         assert meter.enough.wait(60)
+    assert sampler.interval_s >= 1e-4
     times = [sample.time_s for sample in sampler.samples()]
     assert times == sorted(times)
     assert len(times) == meter.taken >= 3
@@ -63,16 +64,6 @@ def test_thread_is_a_named_daemon_and_gone_after_close():
     assert sampler.samples() == ()
 
 
-def test_long_run_is_covered_whole_in_bounded_memory():
-    meter = _CountingMeter(50)
-    with Sampler(1e-5, max_samples=8, meter=meter) as sampler:
-        assert meter.enough.wait(60)
-    samples = sampler.samples()
-    assert len(samples) <= 8
-    assert sampler.interval_s >= 8e-5
-    assert samples[-1].time_s == meter.taken - 1
-
-
 def test_thinned_samples_are_evenly_spaced_from_the_first_to_the_last():
     kept, now_s = module._Samples(interval_s=1.0, max_samples=8), 0.0
     for _ in range(100):
@@ -81,6 +72,7 @@ def test_thinned_samples_are_evenly_spaced_from_the_first_to_the_last():
     times = [0.0] + [sample.time_s for sample in kept.copy()]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert times[-1] == now_s
+    assert len(times) <= 1 + 8
     assert max(gaps) <= 2 * min(gaps)
 
 

@@ -47,6 +47,18 @@ class Movable(Policy):
         return True
 
 
+class Anywhere(Policy):
+    """Every layer on a device drawn at random: the most crossings."""
+
+    name = "anywhere"
+
+    def __init__(self, seed=0):
+        self._rng = random.Random(seed)
+
+    def select(self, request, index, places, board):
+        return self._rng.choice(board.platform.devices)
+
+
 KINDS = ("conv", "norm", "activation", "pool", "dense", "merge")
 
 

@@ -29,7 +29,7 @@ SAMPLES = [conv(f) for f in np.geomspace(1e4, 1e8, 12)] + [
 
 @pytest.fixture(scope="module")
 def fitted():
-    return WorkRegression.fit([(work, true_s(work)) for work in SAMPLES])
+    return WorkRegression([(work, true_s(work)) for work in SAMPLES])
 
 
 def test_what_was_fitted_is_predicted(fitted):
@@ -49,17 +49,15 @@ def test_a_segment_takes_what_its_parts_take(fitted):
 
 
 def test_one_layer_is_enough_and_none_gives_the_default(fitted):
-    alone = WorkRegression.fit([(conv(1e6), 0.25)])
+    alone = WorkRegression([(conv(1e6), 0.25)])
     assert alone.seconds(conv(1e6)) == pytest.approx(0.25, rel=0.01)
-    with pytest.raises(ValueError, match="needs at least one profiled layer"):
-        WorkRegression.fit([])
     assert CostModel(default_s=0.5).seconds(Layer("a", conv(1.0), (Port(-1),)), CPU) == 0.5
     assert 0 < fitted.seconds(Work("norm", 1e6, 1e4)) < 1.0, "a kind that was not seen, from all others"
 
 
 def test_of_many_samples_some_over_all_of_them_are_kept():
     works = [conv(f) for f in np.geomspace(1e4, 1e8, 1000)]
-    fitted = WorkRegression.fit([(work, true_s(work)) for work in works])
+    fitted = WorkRegression([(work, true_s(work)) for work in works])
     assert len(fitted._centres) == 600
     for work in (works[0], works[-1]):
         assert fitted.seconds(work) == pytest.approx(true_s(work), rel=0.1)

@@ -46,18 +46,22 @@ def one(device, seconds):
     return replace(job(0.0, device), predicted_s=seconds)
 
 
+def wait(board, waiting):
+    board.expect(waiting.device, waiting.predicted_s)
+
+
 def test_the_board_expects_a_job_where_a_slot_is_free():
     device = Device("cpu", slots=4)
     board = board_of(device)
     board.now_s = 10.0
     assert board.free_s(device) == 10.0
     long = one(device, 0.4)
-    board.queued(long)
+    wait(board, long)
     board.started(long)
     short = [one(device, 0.01) for _ in range(3)]
     for number, waiting in enumerate(short):
         assert board.free_s(device) == 10.0, f"{number} are about to begin in three free slots"
-        board.queued(waiting)
+        wait(board, waiting)
     assert board.free_s(device) == pytest.approx(10.01), "behind the short ones, not behind the long one"
     for waiting in short:
         board.started(waiting)
@@ -83,9 +87,9 @@ def test_a_device_is_not_taken_for_a_little_while_others_lose_more():
 def test_a_device_is_free_when_all_before_are_done_and_a_copy_is_there_to_try_things_on():
     board = board_of()
     running, waiting = one(GPU, 2.0), one(GPU, 3.0)
-    board.queued(running)
+    wait(board, running)
     board.started(running)
-    board.queued(waiting)
+    wait(board, waiting)
     assert (board.free_s(GPU), board.left_s(GPU), board.busy(GPU), board.idle(GPU)) == (5.0, 2.0, 2, 0)
     board.now_s, board.active_requests = 1.5, 2
     tried = board.copy()
@@ -102,7 +106,7 @@ def test_what_is_dropped_or_over_is_forgotten():
     board = board_of()
     jobs = [one(CPU, seconds) for seconds in (0.1, 0.2, 0.3)]
     for each in jobs:
-        board.queued(each)
+        wait(board, each)
     board.dropped(jobs[0])
     assert board.busy(CPU) == 2
     board.started(jobs[1])

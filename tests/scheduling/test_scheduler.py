@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 
 import keras
@@ -12,7 +11,8 @@ import tensorflow as tf
 
 from overlap_train.errors import QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.models.alexnet import alexnet
-from overlap_train.scheduling import POLICIES, Device, MultiModelScheduler, Platform, Policy, Transfer
+from overlap_train.scheduling import POLICIES, Device, MultiModelScheduler, Platform, Transfer
+from tests.scheduling.graphs import Anywhere
 
 kl = keras.layers
 ONE = Platform((Device("CPU:0", "cpu"),))
@@ -350,7 +350,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize(("method", "answer", "message"), NONSENSE.values(), ids=NONSENSE)
 def test_a_policy_that_answers_nonsense_fails_its_requests(method, answer, message):
-    class Own(Scattered):
+    class Own(Anywhere):
         """One that answers what the test says."""
 
     setattr(Own, method, lambda *_: answer)
@@ -365,34 +365,6 @@ def test_a_leaked_scheduler_warns():
     with pytest.warns(ResourceWarning, match="was not closed"):
         scheduler.__del__()
     scheduler.close()
-
-
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        ([np.ones((1, 8, 8, 3)), np.ones((1, 8, 8, 3))], "takes 1 inputs, got 2"),
-        (np.ones((0, 8, 8, 3)), "one batch dimension"),
-        (np.float32(3), "one batch dimension"),
-    ],
-)
-def test_inputs_that_do_not_fit_are_refused_at_once(x, message):
-    with (
-        MultiModelScheduler({"m": small_model()}, devices=ONE) as scheduler,
-        pytest.raises(ValueError, match=message),
-    ):
-        scheduler.submit("m", x)
-
-
-class Scattered(Policy):
-    """Every layer on a device drawn at random: the most crossings."""
-
-    name = "scattered"
-
-    def __init__(self):
-        self._rng = random.Random(0)
-
-    def select(self, request, index, places, board):
-        return self._rng.choice(board.platform.devices)
 
 
 @pytest.mark.parametrize("refuses", [False, True])

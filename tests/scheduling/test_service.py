@@ -13,13 +13,7 @@ import pytest
 from overlap_train.errors import QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.accounts import DeviceAccount, ModelAccount, SchedulerStatistics
-from overlap_train.scheduling.service import (
-    Limits,
-    Model,
-    Service,
-    Submission,
-    Waiting,
-)
+from overlap_train.scheduling.service import Model, Service, Submission, Waiting
 from tests.scheduling.graphs import chain, job
 
 
@@ -129,9 +123,8 @@ class Engine:
 
 class Scene:
     def __init__(self, *, max_active=None, max_batch=1, devices=CORE, **options):
-        limits = Limits(max_active=max_active, max_batch=max_batch, max_pending=64, aging_s=1.0)
         self.engine = Engine(devices)
-        self.service = Service(self.engine, lambda arrays: arrays, limits)
+        self.service = Service(self.engine, lambda arrays: arrays, max_active=max_active)
         self.model = Model(
             "m", chain("m", 1), None, lambda outputs: outputs[0].tolist(), max_batch=max_batch, **options
         )

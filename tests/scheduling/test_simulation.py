@@ -77,25 +77,6 @@ def test_a_load_that_cannot_be_is_refused(duty, share):
         BackgroundLoad(duty, share)
 
 
-def networks(seed, *, count=4, layers=12, scale=3.0):
-    """Random networks for two CPU cores and a GPU, of layers of 3 to 50 ms."""
-    rng = random.Random(seed)
-    table = {}
-    graphs = []
-    for number in range(count):
-        members = []
-        for index in range(layers):
-            reads = {index - 1} if rng.random() < 0.6 else set(rng.choices(range(-1, index), k=2))
-            kind, gpu_s = rng.choice(("conv", "norm")), rng.uniform(1, 5) * 1e-3 * scale
-            name = f"{number}/{index}"
-            members.append(Layer(name, Work(kind), tuple(Port(r) for r in sorted(reads))))
-            table[name, "gpu"] = gpu_s
-            table[name, "cpu"] = gpu_s * (rng.uniform(2, 4) if kind == "conv" else rng.uniform(0.3, 2))
-        graphs.append(LayerGraph(members, [Port(layers - 1)], name=f"network{number}"))
-    platform = Platform((Device("cpu", "cpu", slots=2), Device("gpu", "gpu")))
-    return graphs, platform, lambda layer, device: table[layer.name, device.kind]
-
-
 def run_threads(graphs, platform, policy, true_s):
     """Runs all networks at once on the engine's threads, where a layer waits on a clock."""
     clock, left = threading.Event(), threading.Semaphore(0)
@@ -122,7 +103,9 @@ def run_threads(graphs, platform, policy, true_s):
 
 @pytest.mark.parametrize("policy", ["paper", "gpu_only", "cpu_only"])
 def test_real_threads_place_layers_as_the_simulator_does(policy):
-    graphs, platform, true_s = networks(seed=11)
+    rng = random.Random(11)
+    graphs, platform = [random_graph(rng, 12, name=f"n{n}") for n in range(4)], random_platform(rng)
+    true_s = random_costs(rng, *graphs)
     simulated = simulate([Arrival(g) for g in graphs], platform, policy, true_s)
     spans = run_threads(graphs, platform, policy, true_s)
     real = {(span.name, span.details["device"]) for span in spans}

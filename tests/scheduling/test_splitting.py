@@ -14,12 +14,7 @@ from overlap_train.scheduling.calls import calls_of, elements, tensor_bytes, wor
 from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.models import ModelInputs, WholeModel, inputs_of, split_model
-from overlap_train.scheduling.preparing import (
-    ModelBuilder,
-    Preparation,
-    compile_segments,
-    tensorflow_platform,
-)
+from overlap_train.scheduling.preparing import ModelBuilder, compile_segments, tensorflow_platform
 from overlap_train.scheduling.segments import choose_segments, merge_layers
 from tests.scheduling.graphs import CORES, cut
 
@@ -138,6 +133,8 @@ REFUSED = {
     "none": (list, [ONES, None], ValueError, "the input 'right' is not optional"),
     "shape": (list, [ONES, ONES[:, :3]], ValueError, r"'right' takes \(None, 4\), got the shape \(2, 3\)"),
     "batch": (list, [ONES, ONES[:1]], ValueError, "one batch dimension"),
+    "no rows": (list, [ONES[:0], ONES[:0]], ValueError, "one batch dimension"),
+    "no batch": (list, [np.float32(3), np.float32(3)], ValueError, "one batch dimension"),
     "text": (list, [ONES, np.full((2, 4), "1")], TypeError, "'right' takes float32, got <U1"),
     "complex": (list, [ONES, ONES * 1j], TypeError, "'right' takes float32, got complex64"),
     "list": (list, ONES.tolist() * 2, ValueError, "a list is one value for each input: pass an array"),
@@ -327,8 +324,6 @@ def test_a_segment_is_not_grown_beyond_its_longest_in_any_form():
     costs = FixedCosts(lambda layer, device: 0.009 if layer.name == "x" else 0.002)
     assert choose_segments(cut(), CORES, costs)[-1] == range(5, 7)
     assert choose_segments(cut(), CORES, costs, longest_s=0.01)[-1] == range(6, 7)
-    with pytest.raises(ValueError, match="must cover layers 0 to 4"):
-        merge_layers(alternating(5), [range(2), range(3, 5)])
 
 
 def test_a_follower_is_not_merged_where_the_whole_form_would_lose():
@@ -350,8 +345,8 @@ def relus(layers=6):
     return keras.Model(inputs, x)
 
 
-def built(model, costs=None, **preparation):
-    builder = ModelBuilder(ONE_CORE.devices, costs, Preparation(**preparation))
+def built(model, costs=None, **options):
+    builder = ModelBuilder(ONE_CORE.devices, costs, **options)
     return builder.build("m", model, 7, 3), builder
 
 
@@ -395,7 +390,7 @@ def test_layers_are_timed_one_by_one_where_it_was_asked_for(costs, profile, prof
 )
 def test_what_cannot_be_meant_is_refused_by_name(name, value, error):
     with pytest.raises(error, match=f"{name} must be"):
-        Preparation(**{name: value})
+        ModelBuilder(None, None, **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -444,10 +439,10 @@ def test_costs_that_do_not_learn_are_left_alone_and_a_cut_is_not_put_together_ag
     costs = FixedCosts(lambda layer, device: 1.0)
     assert built(relus(2), costs, profile=True)[1].costs is costs
     with pytest.raises(TypeError, match="costs"):
-        ModelBuilder(ONE_CORE.devices, 3, Preparation())
-    assert Preparation(cut=2, segments="layers").cut == 2
+        ModelBuilder(ONE_CORE.devices, 3)
+    assert ModelBuilder(ONE_CORE.devices, None, cut=2, segments="layers")
     with pytest.raises(ValueError, match="cut=2 needs segments='auto' or 'layers'; 'whole' would put"):
-        Preparation(cut=2, segments="whole")
+        ModelBuilder(ONE_CORE.devices, None, cut=2, segments="whole")
 
 
 def test_a_segment_reads_each_tensor_once_and_returns_what_leaves_it():

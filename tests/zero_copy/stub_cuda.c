@@ -89,11 +89,6 @@ int cuDevicePrimaryCtxRetain(void** out, int device) {
   *out = &devices;
   return 0;
 }
-int cuDevicePrimaryCtxRelease_v2(int device) {
-  (void)device;
-  ENTER("cuDevicePrimaryCtxRelease_v2");
-  return 0;
-}
 int cuCtxPushCurrent_v2(void* context) {
   ENTER("cuCtxPushCurrent_v2");
   if (context != &devices) return 201;

@@ -26,8 +26,6 @@ def test_choice_follows_mode_device_size_and_crossover(mode, size, integrated, c
     choice = choose_sharing(mode, size, integrated=integrated, crossover_bytes=crossover)
     assert choice.zero_copy is shared
     assert reason in choice.reason
-    with pytest.raises(ValueError, match="got 'best'"):
-        choose_sharing("best", size, integrated=integrated, crossover_bytes=crossover)
 
 
 def test_crossover_survives_the_process(tmp_path, monkeypatch):
