@@ -145,8 +145,8 @@ class StateVariable:
         """Sets it on every replica; it takes over the tensor's buffer."""
         for index, handle in enumerate(self.handles):
             # Of a sum over the replicas the first one holds all.
-            own = tf.zeros_like(value) if index and self.is_sum else value
-            tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+            share = tf.zeros_like(value) if index and self.is_sum else value
+            tf.raw_ops.AssignVariableOp(resource=handle, value=share)
 
 
 class ModelState:
@@ -176,30 +176,29 @@ class ModelState:
             trains: whether the optimizer's are among them, even if nothing captured them.
         """
         optimizer = model.optimizer if trains else None
-        own = [
+        lists = [
             model.trainable_variables,
             model.non_trainable_variables,
             optimizer.variables if optimizer is not None else (),
             model.metrics_variables,
         ]
-        groups, known = [], set()
-        for variables in own:
+        groups, handles = [], set()
+        for variables in lists:
             group = [StateVariable.of_keras(variable) for variable in variables]
             # A variable may be in two lists, such as that of a metric that is a layer's too.
-            group = [v for v in group if id(v.handles[0]) not in known]
-            known |= {id(handle) for variable in group for handle in variable.handles}
+            group = [v for v in group if id(v.handles[0]) not in handles]
+            handles |= {id(handle) for variable in group for handle in variable.handles}
             groups.append(group)
-        outside = {id(v.handle): v for v in captured if id(v.handle) not in known}
+        outside = {id(v.handle): v for v in captured if id(v.handle) not in handles}
         self.outside = [StateVariable.of_captured(variable) for variable in outside.values()]
         self._groups = [*groups, self.outside]
         self.metrics = groups[3]
         self.variables = [variable for group in self._groups for variable in group]
         metrics = {id(variable) for variable in self.metrics}
-        handles = {id(variable.handle) for variable in drawn}
-        moving = [i for i, variable in enumerate(self.variables) if id(variable.handles[0]) in handles]
-        still = [i for i in range(len(self.variables)) if i not in moving]
-        self._moving, self._still = moving, still
-        self._compared = [i for i in still if id(self.variables[i]) not in metrics]
+        of_pipelines = {id(variable.handle) for variable in drawn}
+        moving = [i for i, variable in enumerate(self.variables) if id(variable.handles[0]) in of_pipelines]
+        self._moving, self._still = moving, [i for i in range(len(self.variables)) if i not in moving]
+        self._compared = [i for i in self._still if id(self.variables[i]) not in metrics]
 
     def read(self) -> Values:
         """Returns the present values, which share the variables' buffers.

@@ -23,7 +23,21 @@ State = tuple[tf.Tensor, ...]
 
 
 class EvaluationFunctions:
-    """Compiled functions of snapshots and batches. May be called from any thread."""
+    """Compiled functions of snapshots and batches. May be called from any thread.
+
+    They are made for one way of evaluating: with `fold` there is `part`; else `start`, with `some` if the
+    functions draw and with `one` if they are given the batches. A `state` is that of the metrics' variables,
+    and `values` are those of `variables`, in this order.
+
+    Attributes:
+        variables: what the step captured, and metrics that it never touches.
+        start: of values: the state as `reset_metrics` leaves it, or as it is if Python has set it back.
+        part: of values, data, first and last batch: the state and the last logs.
+        one: of values, state and a batch: the same after it.
+        some: of values, state, an iterator and a number: the same after as many batches of it, how many
+            there were, and whether there may be more.
+        result: of values and state: the metrics; None where the logs count.
+    """
 
     def __init__(
         self,
@@ -32,49 +46,41 @@ class EvaluationFunctions:
         raw_spec: Any,
         *,
         fold: Fold | None = None,
-        held_spec: Any = None,
-        drawn: bool = False,
+        data_spec: Any = None,
+        draws: bool = False,
         carries_logs: bool = False,
-        divisible: bool = True,
     ) -> None:
         self._step = step
-        self._fold = fold
+        self._fold: Any = fold
         self._carries_logs = carries_logs
-        # those whose values every function takes, in this order
         self.variables = _with_metrics(step.variables, metrics)
         self._metrics = [_place(metric, self.variables) for metric in metrics]
+        self.warm = False
         values = [tf.TensorSpec(variable.shape, variable.dtype) for variable in self.variables]
         state = tuple(tf.TensorSpec(metric.shape, metric.dtype) for metric in metrics)
         number = tf.TensorSpec([], tf.int64)
-        self.warm = False
-        # of values: the metrics' variables as `reset_metrics` leaves them, or as they are if Python has set
-        # them back; None with `fold`
-        self.start = _compile(self._start, values) if fold is None else None
-        # of values, data, first and last batch: the metrics' variables and the last logs; None without
-        # `fold`
-        self.part = _compile(self._part, values, held_spec, number, number) if fold is not None else None
-        # of values, the metrics' variables and a batch: the same after it; None with `fold` or `drawn`
-        self.one = _compile(self._one, values, state, raw_spec) if fold is None and not drawn else None
-        iterator = tf.data.IteratorSpec(raw_spec)
-        # of values, the metrics' variables, an iterator and a number: the same after as many batches of it,
-        # how many there were, and whether there may be more; None without `drawn`
-        self.some = _compile(self._some, values, state, iterator, number) if drawn else None
-        # of two states: their sum, one operation after another; None where states do not add up
-        self.add = _add if divisible else None  # some small additions, run sooner than compiled
-        # of values and the metrics' variables: the metrics; None where the logs count
-        self.result = None if step.own_logs else _compile(self._result, values, state)
+        self.start: Any = None
+        self.part: Any = None
+        self.one: Any = None
+        self.some: Any = None
+        self.result: Any = None if step.own_logs else _compile(self._result, values, state)
+        if fold is not None:
+            self.part = _compile(self._part, values, data_spec, number, number)
+        else:
+            self.start = _compile(self._start, values)
+            if draws:
+                self.some = _compile(self._some, values, state, tf.data.IteratorSpec(raw_spec), number)
+            else:
+                self.one = _compile(self._one, values, state, raw_spec)
 
     def _part(
-        self, values: Sequence[tf.Tensor], held: Any, first: tf.Tensor, stop: tf.Tensor
+        self, values: Sequence[tf.Tensor], data: Any, first: tf.Tensor, stop: tf.Tensor
     ) -> tuple[State, list[tf.Tensor]]:
-        assert self._fold is not None
         handles = private_handles(self.variables, values)
         if self._step.reset is not None:
             self._step.reset.on(handles)
-        carried, shapes = [], []
-        if self._carries_logs:
-            carried, shapes = self._step.logs.empty(), self._step.logs.shapes
-        logs = self._fold.over(held, first, stop, carried, lambda batch: self._run(handles, batch), shapes)
+        logs, shapes = self._no_logs()
+        logs = self._fold.over(data, first, stop, logs, lambda batch: self._run(handles, batch), shapes)
         return self._read(handles), logs
 
     def _one(self, values: Sequence[tf.Tensor], state: State, batch: Any) -> tuple[State, list[tf.Tensor]]:
@@ -86,16 +92,16 @@ class EvaluationFunctions:
         self, values: Sequence[tf.Tensor], state: State, iterator: Any, most: tf.Tensor
     ) -> tuple[State, list[tf.Tensor], tf.Tensor, tf.Tensor]:
         handles = private_handles(self.variables, self._in_state(values, state))
-        logs, shapes = (self._step.logs.empty(), self._step.logs.shapes) if self._carries_logs else ([], [])
+        logs, shapes = self._no_logs()
 
         def body(count: tf.Tensor, _: tf.Tensor, logs: list[tf.Tensor]) -> tuple[Any, ...]:
             batch = iterator.get_next_as_optional()
-            drawn: tuple[Any, ...] = tf.cond(
+            after: tuple[Any, ...] = tf.cond(
                 batch.has_value(),
                 lambda: (count + 1, tf.constant(True), self._run(handles, batch.get_value())),
                 lambda: (count, tf.constant(False), logs),
             )
-            return drawn
+            return after
 
         count, more, logs = tf.while_loop(
             lambda count, more, _: (count < most) & more,
@@ -105,6 +111,10 @@ class EvaluationFunctions:
             parallel_iterations=1,
         )
         return self._read(handles), logs, count, more
+
+    def _no_logs(self) -> tuple[list[tf.Tensor], list[tf.TensorShape]]:
+        """Returns what a loop carries of the logs before its first batch, and the shapes."""
+        return (self._step.logs.empty(), self._step.logs.shapes) if self._carries_logs else ([], [])
 
     def _run(self, handles: Mapping[int, Any], batch: Any) -> list[tf.Tensor]:
         """Makes one step on private variables; returns the logs to be carried."""
@@ -126,45 +136,42 @@ class EvaluationFunctions:
         return logs
 
     def _in_state(self, values: Sequence[tf.Tensor], state: State) -> list[tf.Tensor]:
-        """Returns the values with those of the metrics in a given state."""
-        own = list(values)
+        """Returns the values with the metrics in another state."""
+        values = list(values)
         for place, value in zip(self._metrics, state, strict=True):
-            own[place] = value
-        return own
+            values[place] = value
+        return values
 
     def _handles_of(
         self, function: TracedFunction | None, values: Sequence[tf.Tensor]
     ) -> dict[int, tf.Tensor]:
         """Makes private variables for a function that needs few, and for the metrics."""
-        needed = {id(variable.handle) for variable in function.variables} if function is not None else set()
-        places = {i for i, variable in enumerate(self.variables) if id(variable.handle) in needed}
-        chosen = sorted(places.union(self._metrics))
-        return private_handles([self.variables[i] for i in chosen], [values[i] for i in chosen])
+        used = {id(variable.handle) for variable in function.variables} if function is not None else set()
+        places = {i for i, v in enumerate(self.variables) if id(v.handle) in used}.union(self._metrics)
+        order = sorted(places)
+        return private_handles([self.variables[i] for i in order], [values[i] for i in order])
 
     def _read(self, handles: Mapping[int, Any]) -> State:
-        chosen = [self.variables[place] for place in self._metrics]
-        return tuple(tf.raw_ops.ReadVariableOp(resource=handles[id(v.handle)], dtype=v.dtype) for v in chosen)
+        metrics = [self.variables[place] for place in self._metrics]
+        return tuple(
+            tf.raw_ops.ReadVariableOp(resource=handles[id(v.handle)], dtype=v.dtype) for v in metrics
+        )
 
 
 def _with_metrics(
     captured: Sequence[CapturedVariable], metrics: Sequence[StateVariable]
 ) -> list[CapturedVariable]:
     """Returns the captured variables, and those of metrics that a step never touches."""
-    known = {id(variable.handle) for variable in captured}
-    untouched = [metric for metric in metrics if not known.intersection(map(id, metric.handles))]
+    handles = {id(variable.handle) for variable in captured}
+    untouched = [metric for metric in metrics if not handles.intersection(map(id, metric.handles))]
     return [*captured, *(CapturedVariable(m.handles[0], m.dtype, m.shape, m.name, False) for m in untouched)]
 
 
 def _place(metric: StateVariable, variables: Sequence[CapturedVariable]) -> int:
     """Returns which of the variables is one of a metric's copies."""
-    wanted = set(map(id, metric.handles))
-    return next(i for i, variable in enumerate(variables) if id(variable.handle) in wanted)
+    copies = set(map(id, metric.handles))
+    return next(i for i, variable in enumerate(variables) if id(variable.handle) in copies)
 
 
-def _add(first: State, second: State) -> State:
-    return tuple(a + b for a, b in zip(first, second, strict=True))
-
-
-def _compile(function: Callable[..., Any], *spec: Any) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = tf.function(function, autograph=False).get_concrete_function(*spec)
-    return compiled
+def _compile(function: Callable[..., Any], *spec: Any) -> Any:
+    return tf.function(function, autograph=False).get_concrete_function(*spec)

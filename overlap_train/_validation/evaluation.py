@@ -83,7 +83,11 @@ class ShardResult:
 
 
 class SnapshotEvaluator:
-    """Evaluates snapshots on a validation set, in parts."""
+    """Evaluates snapshots on a validation set, in parts.
+
+    Batches in memory are evaluated in one compiled call a part; batches that are drawn anew, or to which a
+    callback listens, one by one; those of a dataset in calls that draw them, several workers at once.
+    """
 
     def __init__(
         self,
@@ -96,10 +100,12 @@ class SnapshotEvaluator:
         by_device: bool = False,
     ) -> None:
         self._step = step
-        self._batches = batches
+        self._batches: Any = batches
         self._batch_by_batch = batch_by_batch
-        self._draws = isinstance(batches, StreamedBatches) and batches.is_dataset and not batches.in_order
-        self._draws = self._draws and not batch_by_batch and not by_device
+        streamed = batches if isinstance(batches, StreamedBatches) else None
+        self._in_memory = streamed is None and not batch_by_batch
+        apart = batch_by_batch or by_device
+        self._draws = streamed is not None and streamed.is_dataset and not (streamed.in_order or apart)
         self._group = keras_training.steps_per_execution(model)
         self._carries_logs = step.own_logs or batch_by_batch
         self.by_python = step.by_python
@@ -107,51 +113,61 @@ class SnapshotEvaluator:
         self.indivisible = self._find_obstacle(model)
         self._functions = self._build(model, state)
         places = {id(handle): i for i, v in enumerate(state.variables) for handle in v.handles}
-        self._places = [places[id(variable.handle)] for variable in self._functions.variables]
-        steps = {id(counter.variable.handle): counter for counter in step.counters}
         handles = [id(variable.handle) for variable in self._functions.variables]
-        self._counters = [(i, steps[handle]) for i, handle in enumerate(handles) if handle in steps]
+        self._places = [places[handle] for handle in handles]
+        counters = {id(counter.variable.handle): counter for counter in step.counters}
+        self._counters = [(i, counters[handle]) for i, handle in enumerate(handles) if handle in counters]
 
-    def evaluate(self, values: Values, part: Shard | BatchStream, held: Any = None) -> ShardResult:
-        """Evaluates one part. May be called from any thread, also from several at once."""
-        own = self._own(values)
-        if self._functions.some is not None:
-            assert isinstance(part, BatchStream)
-            return self._evaluate_drawn(own, part)
-        if self._functions.part is None or isinstance(part, BatchStream):
-            return self._evaluate_batches(own, part)
-        self._count_back(own, self._count() - part.first)
+    def evaluate(self, values: Values, part: Shard | BatchStream, data: Any = None) -> ShardResult:
+        """Evaluates one part. May be called from any thread, also from several at once.
+
+        `data` is that of `held_on`; without it the data is taken from where the batches are.
+        """
+        variables = self._variables(values)
+        if isinstance(part, BatchStream):
+            return self._evaluate_drawn(variables, part) if self._draws else self._one_by_one(variables, part)
+        if not self._in_memory:
+            stream = self._batches.stream()
+            stream.limit(part.stop)  # all of them, or the first ones
+            return self._one_by_one(variables, stream)
+        # Counters, which have been counted ahead, go back to where they stand before the last batches.
+        for place, counter in self._counters:
+            variables[place] = variables[place] + counter.times(part.first - self.count())
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
-        state, logs = self._functions.part(own, self._held() if held is None else held, first, stop)
+        state, logs = self._functions.part(
+            variables, self._batches.held if data is None else data, first, stop
+        )
         return ShardResult(tuple(state), self._packed(logs), part.stop - part.first)
+
+    def count(self, failures: int | None = None) -> int:
+        """Returns the number of batches in memory; see `CachedBatches.fill` for `failures`."""
+        batches = self._batches
+        count: int = batches.fill(failures) if isinstance(batches, CachedBatches) else batches.num_batches
+        return count
 
     def count_ahead(self, state: ModelState) -> None:
         """Adds to the counters of a model what a validation will add to them. On the training thread."""
-        for own, counter in self._counters:
-            variable = state.variables[self._places[own]]
-            variable.assign(variable.read() + counter.times(self._count()))
+        for place, counter in self._counters:
+            variable = state.variables[self._places[place]]
+            variable.assign(variable.read() + counter.times(self.count()))
 
     def held_on(self, device: str | None) -> Any:
         """Returns the data for `evaluate` on another device; None if it takes it batch by batch."""
-        if self._functions.part is None or isinstance(self._batches, StreamedBatches):
-            return None
-        return self._batches.held_on(device)
+        return self._batches.held_on(device) if self._in_memory else None
 
     def warm_up(self, values: Values) -> None:
         """Runs on no batch what an evaluation will run: TensorFlow prepares a function when it first runs.
 
         May be called from any thread. The function that evaluates a single batch is left out: it needs one.
         """
-        functions, own = self._functions, self._own(values)
-        if functions.part is None:
-            assert functions.start is not None
-            state = functions.start(own)
-        else:
+        functions, variables = self._functions, self._variables(values)
+        if self._in_memory:
             number = tf.constant(0, tf.int64)
-            assert not isinstance(self._batches, StreamedBatches)
-            state, _ = functions.part(own, self._batches.blank, number, number)
+            state, _ = functions.part(variables, self._batches.blank, number, number)
+        else:
+            state = functions.start(variables)
         if functions.result is not None:
-            functions.result(own, state)
+            functions.result(variables, state)
         functions.warm = True
 
     @property
@@ -169,27 +185,20 @@ class SnapshotEvaluator:
 
         Without any batch that is no value, with the metrics as they are reset.
         """
-        counted = over_hosts((tf.constant(sum(result.batches for result in results), tf.int64),))
-        if not int(counted[0]):
+        (count,) = over_hosts((tf.constant(sum(result.batches for result in results), tf.int64),))
+        if not int(count):
             return ValidationResult({}, (), results[0].state, unread=self.by_python)
-        running = results[-1].running
+        last = results[-1]
         if self.by_python:
-            return ValidationResult(results[-1].logs, running, results[-1].state, unread=True)
+            return ValidationResult(last.logs, last.running, last.state, unread=True)
         if self._step.own_logs:
-            logs = results[-1].logs
-            return ValidationResult(keras_metrics.python_logs(logs), running, results[-1].state)
+            return ValidationResult(keras_metrics.python_logs(last.logs), last.running, last.state)
         total = results[0].state
-        for result in results[1:]:
-            assert self._functions.add is not None
-            total = self._functions.add(total, result.state)
+        for result in results[1:]:  # some small additions, run sooner than compiled
+            total = tuple(a + b for a, b in zip(total, result.state, strict=True))
         total = tuple(over_hosts(total))
-        return self.result(values, total, running)
-
-    def result(self, values: Values, state: State, running: tuple[Running, ...] = ()) -> ValidationResult:
-        """Returns the metrics of a state of their variables."""
-        assert self._functions.result is not None
-        metrics = keras_metrics.python_logs(self._functions.result(self._own(values), state))
-        return ValidationResult(metrics, running, state)
+        metrics = keras_metrics.python_logs(self._functions.result(self._variables(values), total))
+        return ValidationResult(metrics, last.running, total)
 
     def _find_obstacle(self, model: keras.Model) -> str | None:
         """Returns why the parts of a set do not add up to the whole, or None."""
@@ -212,40 +221,30 @@ class SnapshotEvaluator:
     def _build(self, model: keras.Model, state: ModelState) -> EvaluationFunctions:
         """Returns the compiled functions, those of an earlier evaluation if they are the same."""
         batches = self._batches
-        fold = held_spec = None
-        if not self._batch_by_batch and not isinstance(batches, StreamedBatches):
-            fold, held_spec = batches.fold, batches.held_spec
-        divisible = self.indivisible is None
+        fold, data_spec = (batches.fold, batches.held_spec) if self._in_memory else (None, None)
         metrics = tuple(Same(variable.handles[0]) for variable in state.metrics)
         # One by one, batches of another kind may have the same step, traced for any size.
-        kind = str(batches.raw_spec if fold is None else held_spec)
-        key = (Same(self._step), fold, kind, self._draws, self._carries_logs, divisible, metrics)
+        kind = str(data_spec if self._in_memory else batches.raw_spec)
         return Traces.of(model).get(
             "test",
             keras_training.test_function(model),
-            key,
+            (Same(self._step), fold, kind, self._draws, self._carries_logs, metrics),
             lambda: EvaluationFunctions(
                 self._step,
                 state.metrics,
                 batches.raw_spec,
                 fold=fold,
-                held_spec=held_spec,
-                drawn=self._draws,
+                data_spec=data_spec,
+                draws=self._draws,
                 carries_logs=self._carries_logs,
-                divisible=divisible,
             ),
         )
 
-    def _evaluate_batches(self, own: Sequence[tf.Tensor], part: Shard | BatchStream) -> ShardResult:
-        assert self._functions.one is not None
-        assert self._functions.start is not None
-        state, logs, count = self._functions.start(own), None, 0
+    def _one_by_one(self, variables: list[tf.Tensor], stream: BatchStream) -> ShardResult:
+        state, logs, count = self._functions.start(variables), None, 0
         running: list[Running] = []
-        batches = part if isinstance(part, BatchStream) else self._batches.stream()
-        if isinstance(part, Shard):  # all of them, or the first ones
-            batches.limit(part.stop)
-        while (batch := batches.draw()) is not None:
-            state, logs = self._functions.one(own, state, batch)
+        while (batch := stream.draw()) is not None:
+            state, logs = self._functions.one(variables, state, batch)
             count += 1
             if self._batch_by_batch and count % self._group == 0:
                 running.append(Running(self._packed(logs), tuple(state)))
@@ -253,43 +252,26 @@ class SnapshotEvaluator:
             running.append(Running(self._packed(logs), tuple(state)))
         return ShardResult(tuple(state), self._packed(logs), count, tuple(running))
 
-    def _evaluate_drawn(self, own: Sequence[tf.Tensor], part: BatchStream) -> ShardResult:
+    def _evaluate_drawn(self, variables: list[tf.Tensor], stream: BatchStream) -> ShardResult:
         """Draws inside compiled calls, side by side with other workers."""
-        functions = self._functions
-        assert functions.some is not None
-        assert functions.start is not None
-        state, logs, count = functions.start(own), None, 0
+        state, logs, count = self._functions.start(variables), None, 0
 
         def draw(iterator: Any, most: int) -> tuple[int, bool]:
             nonlocal state, logs, count
-            assert functions.some is not None
-            state, last, drawn, more = functions.some(own, state, iterator, tf.constant(most, tf.int64))
-            logs = last if int(drawn) else logs
-            count += int(drawn)
-            return int(drawn), bool(more)
+            limit = tf.constant(most, tf.int64)
+            state, last_logs, batches, more = self._functions.some(variables, state, iterator, limit)
+            logs = last_logs if int(batches) else logs
+            count += int(batches)
+            return int(batches), bool(more)
 
-        while part.draw_some(draw, _MOST_AT_ONCE):
+        while stream.draw_some(draw, _MOST_AT_ONCE):
             pass
         return ShardResult(tuple(state), self._packed(logs), count)
 
-    def _own(self, values: Values) -> list[tf.Tensor]:
+    def _variables(self, values: Values) -> list[tf.Tensor]:
         """Returns the values of the variables that the step captured."""
         flat = values.flat()
         return [flat[place] for place in self._places]
-
-    def _count_back(self, own: list[tf.Tensor], batches: int) -> None:
-        """Takes counters, which have been counted ahead, back to where they stand before the last batches."""
-        for place, counter in self._counters:
-            own[place] = own[place] + counter.times(-batches)
-
-    def _count(self) -> int:
-        batches = self._batches
-        assert not isinstance(batches, StreamedBatches)
-        return batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
-
-    def _held(self) -> Any:
-        assert not isinstance(self._batches, StreamedBatches)
-        return self._batches.held
 
     def _packed(self, logs: Sequence[tf.Tensor] | None) -> Logs:
         return self._step.logs.packed(logs) if logs and self._carries_logs else {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import os
 import threading
 import time
@@ -32,6 +33,7 @@ from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.private_model import (
     Attributes,
     CopyRefusedError,
+    PrivateModel,
     make_private_model,
     require_no_outside,
 )
@@ -67,70 +69,58 @@ def add_functions(
 ) -> None:
     """Adds evaluation functions to a suite; on the training thread."""
     for name, function in functions.items():
-        validates = fit_arguments.epoch_selector(
-            request.validation_freq if function.freq is None else function.freq, name="freq"
-        )
-        reason, call = _reason_or_call(name, function, request)
-        if call is None:
-            live = LiveFunction(name, function, reason, request)
+        freq = request.validation_freq if function.freq is None else function.freq
+        validates = fit_arguments.epoch_selector(freq, name="freq")
+        private = _private_model(name, function, request)
+        if isinstance(private, Reason):
+            values = functools.partial(_values, name, function.function, request.model)
+            live = LiveRunner(values, private, request.state, request.on_span, function=name)
             suite.add_function(NamedRunner(name, live, validates), None)
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
-        runner = FunctionRunner(name, call, pool, request)
+        runner = FunctionRunner(name, function.function, private, pool, request)
         suite.add_function(NamedRunner(name, runner, validates, is_function=True), pool)
 
 
-def _reason_or_call(
+def _private_model(
     name: str, function: EvaluationFunction, request: FunctionRequest
-) -> tuple[Reason | None, Call | None]:
-    """Returns what calls a function during the training, or why nothing can."""
+) -> PrivateModel | Reason:
+    """Returns the model with which a function is called during the training, or why there is none."""
     if keras_models.runs_eagerly(request.model):
-        return Reason.of("model-eager"), None
-    try:
-        return None, _make_call(name, function, request)
-    except CopyRefusedError as error:
-        return Reason.of("function-model", f"{name!r}, as {error}"), None
-
-
-Call = Callable[[Values, Attributes], tuple[Mapping[str, float], Sequence[str]]]
-"""Calls a function for a snapshot; returns its values by name, and the names of what it changed."""
-
-
-def _make_call(name: str, function: EvaluationFunction, request: FunctionRequest) -> Call:
-    """Returns what calls a function during the training, on the function's thread."""
+        return Reason.of("model-eager")
     try:
         if function.clone is None:
             require_no_outside(request.state)
-        private = make_private_model(request.model, request.state, request.x_spec, function.clone)
+        return make_private_model(request.model, request.state, request.x_spec, function.clone)
     except CopyRefusedError as error:
         if function.clone is None:
-            raise
+            return Reason.of("function-model", f"{name!r}, as {error}")
         raise ValueError(
             f"the clone of evaluation function {name!r} is no copy of the model: {error}"
         ) from error
-
-    def call(values: Values, attributes: Attributes) -> tuple[Mapping[str, float], Sequence[str]]:
-        private.adopt(values, attributes)
-        with routes.suspended():  # or `install` would evaluate its model by workers of its own
-            metrics = _called(name, function.function, private.model)
-        return metrics, private.changed(values)
-
-    return call
 
 
 class FunctionRunner(Runner):
     """Has a function called for snapshots on a thread of its own. Belongs to the training thread."""
 
-    def __init__(self, name: str, call: Call, pool: WorkerPool, request: FunctionRequest) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[keras.Model], Any],
+        private: PrivateModel,
+        pool: WorkerPool,
+        request: FunctionRequest,
+    ) -> None:
         self._name = name
-        self._call = call
+        self._function = function
+        self._private = private
         self._pool = pool
         self._model = request.model
         self._on_span = request.on_span
         self._say = request.say
         self._summaries = SummaryFollower()
-        self._changed: Sequence[str] = ()
-        self._said = False
+        self._changes: Sequence[str] = ()  # what the function has last changed in its model
+        self._has_warned = False
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot."""
@@ -147,17 +137,11 @@ class FunctionRunner(Runner):
         result: ValidationResult = futures[0].result().result
         return result
 
-    def merge(self, results: list[Any], values: Values) -> ValidationResult:
-        """Returns the only result."""
-        result: ValidationResult = results[0]
-        return result
-
     def warn(self, results: Sequence[Any] = ()) -> None:
         """Says once that the function changed its model."""
-        changed = self._changed
-        if changed and not self._said:
-            self._said = True
-            names = ", ".join(changed[:3])
+        if self._changes and not self._has_warned:
+            self._has_warned = True
+            names = ", ".join(self._changes[:3])
             self._say(
                 f"the evaluation function {self._name!r} changed its model ({names}): the training does not "
                 "see that; what is to change the training belongs into a callback"
@@ -167,40 +151,28 @@ class FunctionRunner(Runner):
         start_s = time.monotonic()
         self._summaries.follow(summaries)
         settings.apply()
-        metrics, changed = self._call(snapshot.values, snapshot.attributes)
-        if changed:
-            self._changed = changed
+        private = self._private
+        private.adopt(snapshot.values, snapshot.attributes)
+        with routes.suspended():  # or `install` would evaluate its model by workers of its own
+            result = ValidationResult(_values(self._name, self._function, private.model), of_function=True)
+        self._changes = private.changed(snapshot.values) or self._changes
         thread = threading.current_thread().name
         details = {"function": self._name}
         span = Span("validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, details)
         self._on_span(span)
-        return ShardOutcome(ValidationResult(metrics, of_function=True), span)
+        return ShardOutcome(result, span, result)
 
 
-class LiveFunction(LiveRunner):
-    """Calls a function with the model itself, when its epoch is delivered. Belongs to the training thread."""
-
-    def __init__(
-        self, name: str, function: EvaluationFunction, reason: Reason | None, request: FunctionRequest
-    ) -> None:
-        def call(callbacks: keras.callbacks.CallbackList) -> Mapping[str, float]:
-            return _called(name, function.function, request.model)
-
-        super().__init__(call, reason, request.state, request.on_span)
-        self.details = {"function": name}
-
-    def _result(self, logs: Mapping[str, Any]) -> ValidationResult:
-        return ValidationResult(logs, of_function=True)
-
-
-def _called(name: str, function: Callable[[keras.Model], Any], model: keras.Model) -> Mapping[str, float]:
+def _values(
+    name: str, function: Callable[[keras.Model], Any], model: keras.Model, *_: keras.callbacks.CallbackList
+) -> Mapping[str, float]:
     """Returns a function's values by name; a process that it forked ends where it comes back."""
     process = os.getpid()
     try:
-        returned = function(model)
+        values = function(model)
     finally:
         if os.getpid() != process:  # it would go on as a second training
             # Past Python's buffers, whose locks another thread may have held at the fork.
             os.write(2, f"evaluation function {name!r}: a forked process returned, and is ended\n".encode())
             os._exit(1)
-    return metric_values(returned)
+    return metric_values(values)

@@ -19,15 +19,12 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import routes
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot
-from overlap_train._support.printing import error_text
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import require_logs
 from overlap_train._validation.pending import Runner
-from overlap_train.errors import ValidationWorkerError, worker_error
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["KerasEvaluation", "LiveRunner", "live_failure"]
-
+__all__ = ["KerasEvaluation", "LiveRunner"]
 
 _HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
 
@@ -37,10 +34,10 @@ Validates = Callable[[keras.callbacks.CallbackList], Mapping[str, Any]]
 
 
 class LiveRunner(Runner):
-    """Validates the model as it is, by `run`, when its epoch is delivered. Belongs to the training thread."""
+    """Validates the model as it is, when its epoch is delivered. Belongs to the training thread.
 
-    in_step: Reason | None = None
-    rewindable: bool = True
+    `function` is the name of an evaluation function that does so; None for a validation set.
+    """
 
     def __init__(
         self,
@@ -49,15 +46,16 @@ class LiveRunner(Runner):
         state: ModelState,
         on_span: Callable[[Span], None],
         *,
+        function: str | None = None,
         rewindable: bool = True,
         close: Callable[[], None] = lambda: None,
     ) -> None:
         self._validate = validate
         self._state = state
         self._on_span = on_span
+        self._function = function
         self._close = close
         self.in_step = reason
-        self.details: Mapping[str, Any] = {"shard": 0}
         self.rewindable = rewindable
         # What a callback has raised in the last validation: the caller may wait for it, as for a pruner's.
         self.raised_by_hook: Exception | None = None
@@ -66,75 +64,60 @@ class LiveRunner(Runner):
         """Validates the model as it is."""
         start_s = time.monotonic()
         self.raised_by_hook = None
-        with _HookErrors(callbacks, self._note):
-            logs = self._validate(callbacks)
+        with _HookErrors(callbacks, self):
+            logs = dict(self._validate(callbacks))
+        if self._function is None:
+            details: dict[str, Any] = {"shard": 0}
+            result = ValidationResult(logs, (), self._state.read_metrics())
+        else:
+            details, result = {"function": self._function}, ValidationResult(logs, of_function=True)
         thread = threading.current_thread().name
         epoch, step = (snapshot.epoch, snapshot.step) if snapshot is not None else (None, None)
-        span = Span("validate", thread, start_s, time.monotonic(), epoch, step, self.details)
+        span = Span("validate", thread, start_s, time.monotonic(), epoch, step, details)
         self._on_span(span)
-        result = self._result(logs)
         return ShardOutcome(result, span, result)
 
-    def _note(self, error: Exception) -> None:
-        self.raised_by_hook = error
-
     def run_alone(self) -> ValidationResult:
-        """Validates inside an epoch, where no callback is told and the training's metrics go on."""
-        state = self._state
-        before = state.read_metrics()
-        outcome = self.run(keras.callbacks.CallbackList([]), None)
-        state.set_metrics(before)
-        result: ValidationResult = outcome.result
+        """Validates inside an epoch: no callback is called, and the training's metrics go on."""
+        metrics = self._state.read_metrics()
+        result: ValidationResult = self.run(keras.callbacks.CallbackList([]), None).result
+        self._state.set_metrics(metrics)
         return replace(result, metrics=keras_metrics.python_logs(result.metrics))
 
     def close(self) -> None:
         """Ends what the data began."""
         self._close()
 
-    def _result(self, logs: Mapping[str, Any]) -> ValidationResult:
-        return ValidationResult(dict(logs), (), self._state.read_metrics())
-
 
 class _HookErrors:
-    """Notes what the test hooks of a list raise: Keras takes its own frames out of the traceback."""
+    """Notes in `raised_by_hook` what test hooks raise: Keras takes its own frames out of the traceback."""
 
-    def __init__(self, callbacks: keras.callbacks.CallbackList, note: Callable[[Exception], None]) -> None:
+    def __init__(self, callbacks: keras.callbacks.CallbackList, runner: LiveRunner) -> None:
         self._callbacks = callbacks
-        self._note = note
+        self._runner = runner
         self._before: dict[str, Any] = {}
 
     def __enter__(self) -> None:
         attributes = vars(self._callbacks)
         self._before = {name: attributes[name] for name in _HOOKS if name in attributes}
         for name in _HOOKS:
-            # Not `getattr`: a list of the user's may hear that.
-            attributes[name] = self._noted(object.__getattribute__(self._callbacks, name))
+            # Not `getattr`: a custom list of callbacks may define what that does.
+            attributes[name] = self._noting(object.__getattribute__(self._callbacks, name))
 
     def __exit__(self, *_: object) -> None:
         for name in _HOOKS:
             del vars(self._callbacks)[name]
         vars(self._callbacks).update(self._before)
 
-    def _noted(self, hook: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*args: Any, **kwargs: Any) -> Any:
+    def _noting(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any, **kwargs: Any) -> Any:
             try:
                 return hook(*args, **kwargs)
             except Exception as error:
-                self._note(error)
+                self._runner.raised_by_hook = error
                 raise
 
-        return called
-
-
-def live_failure(name: str, epoch: int, error: BaseException) -> ValidationWorkerError:
-    """Returns what is raised for a live validation that failed."""
-    where = f"on set {name!r} " if name else ""
-    return worker_error(
-        f"validating epoch {epoch + 1} {where}failed: {error_text(error)}",
-        epoch=epoch,
-        shard=0,
-        cause=error,
-    )
+        return noting
 
 
 @dataclass
@@ -145,7 +128,7 @@ class KerasEvaluation:
     evaluate: keras_training.FitEvaluation
     # takes the place of the model's; None leaves that
     test_step: Callable[[Any], Mapping[str, Any]] | None = None
-    passed: Callable[[keras_training.Pass], None] = lambda made: None
+    on_pass: Callable[[keras_training.Pass], None] = lambda data_pass: None
     _test_function: Any = None
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
@@ -154,24 +137,23 @@ class KerasEvaluation:
             return self._evaluate(callbacks)
         model = self.model
         before, model.test_function = model.test_function, self._test_function
-        own, set_on_it = model.test_step, "test_step" in vars(model)
-        model.test_step = self._step_around(own)
+        model_step, is_on_instance = model.test_step, "test_step" in vars(model)
+        model.test_step = self._step_around(self.test_step, model_step)
         try:
             return self._evaluate(callbacks)
         finally:
             del model.test_step
-            if set_on_it:
-                model.test_step = own
+            if is_on_instance:
+                model.test_step = model_step
             self._test_function, model.test_function = model.test_function, before
 
-    def _step_around(self, own: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Returns the step, in which `model.test_step` is the model's own; replicas take turns in it."""
-        assert self.test_step is not None
-        step, local = self.test_step, threading.local()
+    def _step_around(self, step: Callable[[Any], Any], model_step: Callable[[Any], Any]) -> Any:
+        """Returns `step`, within which `model.test_step` is the model's; replicas take turns in it."""
+        local = threading.local()
 
         def test_step(batch: Any) -> Any:
             if getattr(local, "within", False):
-                return own(batch)
+                return model_step(batch)
             local.within = True
             try:
                 logs = step(batch)
@@ -184,6 +166,6 @@ class KerasEvaluation:
 
     def _evaluate(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
         with routes.entered(self.model, "evaluate"):
-            logs, made = self.evaluate(callbacks)
-        self.passed(made)
+            logs, data_pass = self.evaluate(callbacks)
+        self.on_pass(data_pass)
         return {str(name): value for name, value in logs.items()}

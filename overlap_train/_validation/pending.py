@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support.printing import error_message
@@ -15,7 +15,7 @@ from overlap_train._support.reasons import Reason
 from overlap_train.errors import ValidationTimeoutError, worker_error
 from overlap_train.records import ShardOutcome, ValidationResult
 
-__all__ = ["NamedRunner", "PendingEpoch", "PendingValidation", "Runner", "merged_by_worker"]
+__all__ = ["NamedRunner", "PendingEpoch", "PendingValidation", "Runner", "WaitingRunner"]
 
 
 @dataclass
@@ -27,14 +27,9 @@ class PendingValidation:
     shards: Sequence[Future[ShardOutcome]]
     is_function: bool = False
 
-    @property
-    def done(self) -> int:
-        """How many parts are finished."""
-        return sum(future.done() for future in self.shards)
-
     def ready(self) -> bool:
         """Whether every part is finished, or one has failed so that waiting for others is of no use."""
-        return self.done == len(self.shards) or self._failed() is not None
+        return all(future.done() for future in self.shards) or self._failure() is not None
 
     def begun(self) -> bool:
         """Whether a worker has taken up any part."""
@@ -42,13 +37,12 @@ class PendingValidation:
 
     def outcomes(self) -> list[ShardOutcome]:
         """Returns the parts' results in their order; call it when `ready`."""
-        failed = self._failed()
-        if failed is not None:
-            shard, error = failed
-            where = f"on set {self.name!r} " if self.name else ""
+        failure = self._failure()
+        if failure is not None:
+            shard, error = failure
             raise worker_error(
-                f"validating epoch {self.epoch + 1} {where}failed in part {shard + 1} of {len(self.shards)}: "
-                f"{type(error).__name__}: {_cause(error)}",
+                f"validating epoch {self.epoch + 1} {on_set(self.name)}failed in part {shard + 1} of "
+                f"{len(self.shards)}: {type(error).__name__}: {_cause(error)}",
                 epoch=self.epoch,
                 shard=shard,
                 cause=error,
@@ -60,57 +54,56 @@ class PendingValidation:
         for future in self.shards:
             future.cancel()
 
-    def _failed(self) -> tuple[int, BaseException] | None:
+    def _failure(self) -> tuple[int, BaseException] | None:
+        """Returns the first part that failed, and its error."""
         for shard, future in enumerate(self.shards):
-            if future.done() and not future.cancelled():
-                error = future.exception()
-                if error is not None:
-                    return shard, error
+            error = future.exception() if future.done() and not future.cancelled() else None
+            if error is not None:
+                return shard, error
         return None
 
 
-class Runner(Protocol):
-    """Evaluates one validation set, or calls one evaluation function; each kind has some of this."""
+def on_set(name: str) -> str:
+    """Names a set inside a message; a single set has no name."""
+    return f"on set {name!r} " if name else ""
 
-    @property
-    def in_step(self) -> Reason | None:
-        """Why training must not run ahead of these validations, or None."""
-        return None
 
-    @property
-    def rewindable(self) -> bool:
-        """Whether a validation can be made again."""
-        return True
+class Runner:
+    """Evaluates one validation set, or calls one evaluation function; each kind overrides what it has."""
 
-    @property
-    def runs_python(self) -> bool:
-        """Whether a validation runs code of the user's, which may see what callbacks keep."""
-        return True
-
-    @property
-    def computes_here(self) -> bool:
-        """Whether the processors that a validation takes are this process's."""
-        return True
+    in_step: Reason | None = None  # why training must not run ahead of these validations
+    rewindable = True  # whether a validation can be made again
+    runs_python = True  # whether a validation runs the user's code, which may see what callbacks keep
+    computes_here = True  # whether a validation takes only this process's processors
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
         return []
 
     def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluates values now: all batches, or the first ones."""
-        raise TypeError(f"a {type(self).__name__} evaluates no values of the moment")
+        """Evaluates values now: all batches, or the first `most`."""
+        raise NotImplementedError
 
-    def merge(self, results: list[Any], values: Values) -> ValidationResult:
-        """Returns the metrics of the whole from those of the parts."""
-        raise TypeError(f"a {type(self).__name__} has no parts")
+    def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:
+        """Returns the metrics of the whole set from the outcomes of its parts."""
+        whole = outcomes[-1].whole
+        assert whole is not None
+        return whole
 
     def warn(self, results: Sequence[Any] = ()) -> None:
         """Warns of what was odd about a validation. On the training thread."""
-        return
 
     def close(self) -> None:
         """Ends what the data began."""
-        return
+
+
+class WaitingRunner(Runner):
+    """Stands in for the runner of a set before its first validation, for which the suite is built anew."""
+
+    runs_python = False
+
+    def __init__(self, *, rewindable: bool) -> None:
+        self.rewindable = rewindable
 
 
 @dataclass(frozen=True)
@@ -167,30 +160,28 @@ class PendingEpoch:
         return self.start is None and all(validation.ready() for validation in self.validations)
 
     def wait(self, timeout_s: float | None, check: Callable[[], None]) -> None:
-        """Waits until `ready`."""
+        """Waits until `ready`; calls `check` again and again, which may raise."""
         start_s = time.monotonic()
         while not self.ready():
             check()
-            left = 0.1 if timeout_s is None else min(0.1, start_s + timeout_s - time.monotonic())
-            if left <= 0:
+            left_s = 0.1 if timeout_s is None else min(0.1, start_s + timeout_s - time.monotonic())
+            if left_s <= 0:
                 raise ValidationTimeoutError(
                     f"validating epoch {self.epoch + 1} did not end within timeout_s={timeout_s:g}: "
                     f"{self._unfinished()}, or raise ValidationPolicy(timeout_s=...)"
                 )
-            unfinished = [future for future in self.shards if not future.done()]
-            wait(unfinished, timeout=left, return_when="FIRST_COMPLETED")
+            wait([f for f in self.shards if not f.done()], timeout=left_s, return_when="FIRST_COMPLETED")
 
     def _unfinished(self) -> str:
         """Says what a wait was in vain for, and what to look at."""
         late = [validation for validation in self.validations if not validation.ready()]
-        functions = [repr(validation.name) for validation in late if validation.is_function]
-        named = f"of evaluation function {' and '.join(functions)}"
-        if functions and len(functions) == len(late):
-            return f"there is no value yet {named}; look for what it waits for"
-        unfinished = sum(not future.done() for future in self.shards)
-        told = f"{unfinished} of {len(self.shards)} parts were not done"
-        told += f", that {named} among them" if functions else ""
-        return f"{told}; check whether the validation data ends"
+        names = [repr(validation.name) for validation in late if validation.is_function]
+        functions = f"of evaluation function {' and '.join(names)}"
+        if names and len(names) == len(late):
+            return f"there is no value yet {functions}; look for what it waits for"
+        parts = f"{sum(not f.done() for f in self.shards)} of {len(self.shards)} parts were not done"
+        parts += f", that {functions} among them" if names else ""
+        return f"{parts}; check whether the validation data ends"
 
     def leave_out(self) -> None:
         """Gives its validations up."""
@@ -203,11 +194,6 @@ class PendingEpoch:
         self.start = None
         for validation in self.validations:
             validation.cancel()
-
-
-def merged_by_worker(outcomes: Sequence[ShardOutcome]) -> ValidationResult | None:
-    """Returns the metrics of the whole, if the worker that came last has merged them."""
-    return next((outcome.whole for outcome in outcomes if outcome.whole is not None), None)
 
 
 # What TensorFlow puts before the cause.

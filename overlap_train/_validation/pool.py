@@ -44,41 +44,36 @@ class ShardQueue(Generic[J]):
         self._changed = threading.Condition()
         self._jobs: deque[J] = deque()
         self._under_way = 0
-        self._most: int | None = None
-        self._held_until_s: float | None = None
-        self._called = False  # a worker has been woken and has not come yet
-        self._watching = 0  # workers that wait for the time to pass
+        self._limit: int | None = None
+        self._hold_until_s = 0.0
+        self._waking = False  # whether a worker has been woken and has not come yet
+        self._timing = 0  # workers that wait for the hold to pass
         self._closed = False
 
-    def put(self, job: J) -> bool:
-        """Appends a job; returns False, and does not, if the queue has been closed."""
+    def put(self, job: J) -> None:
+        """Appends a job. Raises RuntimeError if the queue has been closed."""
         with self._changed:
             if self._closed:
-                return False
+                raise RuntimeError("this WorkerPool is closed")
             self._jobs.append(job)
             self._wake_one()
-        return True
 
     def take(self) -> J | None:
         """Waits for a job that may begin and returns it; `done` must follow. None: there will be no more."""
         with self._changed:
             while True:
-                self._called = False
-                held_s = self._held_s()
-                open_ = bool(self._jobs) and not self._full
-                if open_ and not held_s:
+                self._waking = False
+                hold_s, available = self._hold_s(), self._available
+                if available and not hold_s:
                     self._under_way += 1
                     job = self._jobs.popleft()
                     self._wake_one()
                     return job
                 if self._closed and not self._jobs:
                     return None
-                if open_:
-                    self._watching += 1
-                    self._changed.wait(held_s)
-                    self._watching -= 1
-                else:
-                    self._changed.wait(_LOOK_AGAIN_S)
+                self._timing += available
+                self._changed.wait(hold_s if available else _LOOK_AGAIN_S)
+                self._timing -= available
 
     @property
     def idle(self) -> bool:
@@ -97,45 +92,43 @@ class ShardQueue(Generic[J]):
         Jobs under way are not stopped.
         """
         with self._changed:
-            self._most = most
-            held_s = min(after_s, self._held_s())
-            self._held_until_s = time.monotonic() + held_s if held_s else None
-            if self._jobs and not self._full:
-                self._call()  # even if one watches, since the time may be another
+            self._limit = most
+            self._hold_until_s = min(self._hold_until_s, time.monotonic() + after_s)
+            if self._available:
+                self._wake()  # even if a worker waits for the hold to pass, since the time may have changed
 
     def hold(self, seconds: float) -> None:
         """Lets no job begin before `admit`, or before this time has passed."""
         with self._changed:
-            self._held_until_s = time.monotonic() + seconds
+            self._hold_until_s = time.monotonic() + seconds
 
     def close(self) -> list[J]:
         """Lets no further job begin, takes out those that wait, and sends the workers home."""
         with self._changed:
             self._closed = True
-            left = list(self._jobs)
+            waiting = list(self._jobs)
             self._jobs.clear()
             self._changed.notify_all()
-        return left
+        return waiting
 
     @property
-    def _full(self) -> bool:
-        return self._most is not None and self._under_way >= self._most
+    def _available(self) -> bool:
+        """Whether a job waits and the limit leaves room for it."""
+        return bool(self._jobs) and (self._limit is None or self._under_way < self._limit)
 
     def _wake_one(self) -> None:
-        """Wakes a worker for what may begin, unless one watches for the time at which it may."""
-        if self._jobs and not self._full and not (self._watching and self._held_s()):
-            self._call()
+        """Wakes a worker for what may begin, unless one waits for the time at which it may."""
+        if self._available and not (self._timing and self._hold_s()):
+            self._wake()
 
-    def _call(self) -> None:
-        if not self._called:
-            self._called = True
+    def _wake(self) -> None:
+        if not self._waking:
+            self._waking = True
             self._changed.notify()
 
-    def _held_s(self) -> float:
-        """Seconds for which jobs are still to be held back."""
-        if self._held_until_s is None:
-            return 0.0
-        return max(0.0, self._held_until_s - time.monotonic())
+    def _hold_s(self) -> float:
+        """Returns the seconds for which jobs are still to be held back."""
+        return max(0.0, self._hold_until_s - time.monotonic()) if self._hold_until_s else 0.0
 
 
 T = TypeVar("T")
@@ -168,7 +161,6 @@ class WorkerPool(Closing):
         if workers < 1:
             raise ValueError(f"workers must be at least 1; got {workers}")
         self._jobs: ShardQueue[_Job[Any]] = ShardQueue()
-        self._closed = False
         # The threads hold the queue and not the pool, so that a forgotten pool can be found and reported.
         self._threads = [
             threading.Thread(target=_work, args=(self._jobs,), name=f"{name}-{i}", daemon=True)
@@ -185,8 +177,8 @@ class WorkerPool(Closing):
                 thread.start()
             except BaseException as error:
                 _drain(self._jobs)
-                for started in self._threads[:number]:
-                    started.join(_CLOSE_S)
+                for other in self._threads[:number]:
+                    other.join(_CLOSE_S)
                 if not isinstance(error, RuntimeError):
                     raise
                 raise RuntimeError(
@@ -218,11 +210,8 @@ class WorkerPool(Closing):
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Appends a job; jobs are begun in this order."""
-        if self._closed:
-            raise RuntimeError("this WorkerPool is closed")
         job = _Job(function, arguments)
-        if not self._jobs.put(job):
-            job.future.cancel()
+        self._jobs.put(job)
         return job.future
 
     @property
@@ -238,20 +227,14 @@ class WorkerPool(Closing):
         """Lets no job begin before `admit`, or before this time has passed."""
         self._jobs.hold(seconds)
 
-    def close(self, timeout_s: float | None = _CLOSE_S) -> bool:
+    def close(self, timeout_s: float = _CLOSE_S) -> bool:
         """Drops the jobs that have not begun, and waits for those that have. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._finalizer.detach()
-            _drain(self._jobs)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._finalizer.detach()
+        _drain(self._jobs)
+        deadline_s = time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline_s - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
-
-    def close_now(self) -> None:
-        """Drops the jobs that have not begun; those that have go on, and end with the process."""
-        self.close(0.0)
 
 
 class CallersThread:

@@ -71,11 +71,11 @@ class Attributes:
         values = tuple(dict(_taken(layer, whole=layer is model)) for layer in layers)
         return cls(kinds, values, keras_copies.trainable(model))
 
-    def give(self, copy: keras.Model, given: Attributes | None) -> None:
-        """Sets them on a copy of the model; what has been deleted since is deleted."""
+    def give(self, copy: keras.Model, last: Attributes | None) -> None:
+        """Sets them on a copy of the model; what has been deleted since `last` were set is deleted."""
         for number, layer in enumerate(keras_models.flat_layers(copy)):
             live, values = vars(layer), self.values[number]
-            before = given.values[number] if given is not None else {}
+            before = last.values[number] if last is not None else {}
             for name in before.keys() - values.keys():
                 live.pop(name, None)
             for name, value in values.items():
@@ -119,19 +119,19 @@ def is_stock(layer: keras.Layer) -> bool:
 
 def _taken(layer: keras.Layer, *, whole: bool) -> Iterator[tuple[str, Any]]:
     """Yields the attributes that may have been set since a layer was made."""
-    stock, known = is_stock(layer), keras_copies.base_attributes() | _OF_A_RUN
+    stock, ignored = is_stock(layer), keras_copies.base_attributes() | _OF_A_RUN
     for name, value in list(vars(layer).items()):
         inner = name.startswith("_") and (stock or type(value) not in _PLAIN)
-        if inner or name in known or name.startswith("_self_"):  # TensorFlow's
+        if inner or name in ignored or name.startswith("_self_"):  # TensorFlow's
             continue
         try:
-            copied = _copied(value)
+            copy = _copied(value)
         except _NotTaken:
             continue
         # Keras's own functions, such as activations; another one may hold layers of this model.
-        own = isinstance(value, types.FunctionType) and keras_models.is_stock_method(value)
-        if whole or copied is not value or type(value) in _PLAIN or own:
-            yield name, copied
+        is_keras_s = isinstance(value, types.FunctionType) and keras_models.is_stock_method(value)
+        if whole or copy is not value or type(value) in _PLAIN or is_keras_s:
+            yield name, copy
 
 
 def _copied(value: Any) -> Any:
@@ -178,18 +178,17 @@ class PrivateModel:
     """A copy of a model whose variables take over a snapshot's values. One thread at a time."""
 
     def __init__(
-        self, model: keras.Model, variables: list[tuple[keras.Variable, int]], given: Attributes | None = None
+        self, model: keras.Model, variables: list[tuple[keras.Variable, int]], attributes: Attributes
     ) -> None:
         self.model = model
-        self._given = given
+        self._attributes = attributes  # those that the copy has now
         self._variables = [(StateVariable.of_keras(variable), place) for variable, place in variables]
 
-    def adopt(self, values: Values, attributes: Attributes | None = None) -> None:
+    def adopt(self, values: Values, attributes: Attributes) -> None:
         """Gives the copy a snapshot's values, on the snapshot's memory, and its attributes."""
         flat = values.flat()
-        if attributes is not None:
-            attributes.give(self.model, self._given)
-            self._given = attributes
+        attributes.give(self.model, self._attributes)
+        self._attributes = attributes
         for variable, place in self._variables:
             variable.assign(flat[place])
         self.model.stop_training = False
@@ -197,8 +196,8 @@ class PrivateModel:
     def changed(self, values: Values) -> list[str]:
         """Returns the names of what differs from the values that were adopted."""
         flat = values.flat()
-        found = [v.name for v, place in self._variables if not same_bits(v.read(), flat[place])]
-        return found + (["stop_training"] if self.model.stop_training else [])
+        names = [v.name for v, place in self._variables if not same_bits(v.read(), flat[place])]
+        return names + (["stop_training"] if self.model.stop_training else [])
 
 
 def make_private_model(
@@ -212,17 +211,17 @@ def make_private_model(
         variables = list(zip(copy.variables, _places_of(model, state, model.variables), strict=False))
         _require_same_variables(copy.variables, model.variables)
         keras_copies.name_alike(copy.variables, model.variables)
-        given = Attributes.of(model)
+        attributes = Attributes.of(model)
         _require_same_layers(model, copy)
         if clone is None:
             _transfer(model, copy)
-        given.give(copy, None)
+        attributes.give(copy, None)
         if not copy.compiled:
             _compile(model, copy)
         keras_copies.build_optimizer(copy)
         if clone is not None or not all(map(is_stock, keras_models.flat_layers(model))):
             _require_same_computation(model, copy, x_spec)
-    return PrivateModel(copy, variables + _optimizer_variables(model, copy, state), given)
+    return PrivateModel(copy, variables + _optimizer_variables(model, copy, state), attributes)
 
 
 def _places_of(model: keras.Model, state: ModelState, variables: list[keras.Variable]) -> list[int]:
@@ -268,16 +267,16 @@ def _cloned(clone: Callable[[], keras.Model], model: keras.Model) -> keras.Model
 
 def _custom_objects(model: keras.Model) -> dict[str, Any]:
     """Returns the classes and functions of the user's that are found in a model, by name."""
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     for layer in keras_models.flat_layers(model):
-        own = [type(layer), *(v for v in vars(layer).values() if isinstance(v, types.FunctionType))]
-        for each in own:
+        functions = (v for v in vars(layer).values() if isinstance(v, types.FunctionType))
+        for each in (type(layer), *functions):
             if keras_models.is_stock_method(each):
                 continue
             name = keras.saving.get_registered_name(each)
-            if found.setdefault(name, each) is not each:
+            if objects.setdefault(name, each) is not each:
                 raise CopyRefusedError(f"its layers use two functions or classes of the name {name!r}")
-    return found
+    return objects
 
 
 def _build(copy: keras.Model, x_spec: Any) -> None:
@@ -302,21 +301,20 @@ def _require_same_variables(copied: list[keras.Variable], own: list[keras.Variab
 
 
 def _require_same_layers(model: keras.Model, copy: keras.Model) -> None:
-    own, other = ([type(each) for each in keras_models.flat_layers(m)] for m in (model, copy))
-    for ours, theirs in zip(own, other, strict=False):
-        if ours is not theirs:
-            raise CopyRefusedError(f"the copy has a {theirs.__name__} for a {ours.__name__}")
-    if len(own) != len(other):
-        raise CopyRefusedError(f"the copy has {len(other)} layers where the model has {len(own)}")
+    ours, theirs = ([type(layer) for layer in keras_models.flat_layers(m)] for m in (model, copy))
+    for kind, other in zip(ours, theirs, strict=False):
+        if kind is not other:
+            raise CopyRefusedError(f"the copy has a {other.__name__} for a {kind.__name__}")
+    if len(ours) != len(theirs):
+        raise CopyRefusedError(f"the copy has {len(theirs)} layers where the model has {len(ours)}")
 
 
 def _require_same_computation(model: keras.Model, copy: keras.Model, x_spec: Any) -> None:
     """Compares what two models compute of a batch, operation by operation."""
     ours, theirs = _traced(model, x_spec, "its call"), _traced(copy, x_spec, "the call of its copy")
     alike = len(ours.constants) == len(theirs.constants)
-    if not alike or not all(map(np.array_equal, ours.constants, theirs.constants)):
-        raise CopyRefusedError("its copy computes something else")
-    if computation(ours.graph) != computation(theirs.graph):
+    alike = alike and all(map(np.array_equal, ours.constants, theirs.constants))
+    if not alike or computation(ours.graph) != computation(theirs.graph):
         raise CopyRefusedError("its copy computes something else")
 
 
@@ -329,8 +327,8 @@ def _traced(model: keras.Model, x_spec: Any, whose: str) -> TracedFunction:
         ) from error
     for effect in traced.effects:
         raise CopyRefusedError(f"its call {effect}")
-    own = {id(handle) for v in model.variables for handle in keras_models.variable_handles(v)}
-    foreign = [v.name for v in traced.variables if id(v.handle) not in own]
+    handles = {id(handle) for v in model.variables for handle in keras_models.variable_handles(v)}
+    foreign = [v.name for v in traced.variables if id(v.handle) not in handles]
     if foreign:
         raise CopyRefusedError(f"{whose} reads variables outside the model ({', '.join(foreign[:3])})")
     return traced
@@ -339,14 +337,14 @@ def _traced(model: keras.Model, x_spec: Any, whose: str) -> TracedFunction:
 def _transfer(model: keras.Model, copy: keras.Model) -> None:
     """Gives the copy what layers keep next to their configuration and variables: tables, statistics."""
     layers = list(zip(keras_models.flat_layers(model), keras_models.flat_layers(copy), strict=True))
-    for own, other in layers:
+    for layer, other in layers:
         store: dict[str, Any] = {}
-        own.save_own_variables(store)
+        layer.save_own_variables(store)
         if store:
             other.load_own_variables(store)
-        if hasattr(own, "save_assets"):  # tables, such as a vocabulary
+        if hasattr(layer, "save_assets"):  # tables, such as a vocabulary
             with tempfile.TemporaryDirectory() as directory:
-                own.save_assets(directory)
+                layer.save_assets(directory)
                 other.load_assets(directory)
 
 

@@ -16,7 +16,7 @@ from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import ArrayBatches, Batches, Shard, split_batches, warn_if_short
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
-from overlap_train._validation.pending import Runner, merged_by_worker
+from overlap_train._validation.pending import Runner
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -25,7 +25,10 @@ __all__ = ["ValidationRunner"]
 
 
 class ValidationRunner(Runner):
-    """Evaluates snapshots on one validation set with a pool of workers. Belongs to the training thread."""
+    """Evaluates snapshots on one validation set with a pool of workers. Belongs to the training thread.
+
+    `parts` is into how many parts the set is divided. Each device is prepared once, by a worker.
+    """
 
     def __init__(
         self,
@@ -40,35 +43,39 @@ class ValidationRunner(Runner):
         least: int | None = None,
         keep_bytes: int = 0,
     ) -> None:
-        self._least = least
-        self._keep_bytes = keep_bytes
-        self._drawn_ahead: BatchStream | None = None
         self.evaluator = evaluator
         self._batches = batches
+        self._streamed = batches if isinstance(batches, StreamedBatches) else None
         self._pool = pool
         self._on_span = on_span
         self._devices = devices
-        self._hosts = hosts if hosts is not None else SingleHost()
-        if evaluator.indivisible or isinstance(batches, StreamedBatches):
-            self._hosts = SingleHost()  # each host does it all
+        self._least = least
+        self._keep_bytes = keep_bytes
+        # Each host evaluates all of what cannot be divided.
+        alone = evaluator.indivisible is not None or self._streamed is not None
+        self._hosts: Hosts = SingleHost() if hosts is None or alone else hosts
         self.parts = 1 if evaluator.indivisible else pool.workers
         if batches.num_batches is not None:
             self.parts = max(1, min(self.parts, batches.num_batches))
+        # Of a generator the batches are gone, and what is drawn anew the user's code may make.
+        self.rewindable = self._streamed is None or self._streamed.rewindable
+        self.runs_python = self._streamed is not None
+        self._stream_in_order: BatchStream | None = None  # of the validation that was started last
+        self._data: dict[str | None, Any] = {}  # the data on each device
+        self._data_lock = threading.Lock()
+        self._has_started = False
         # While the training traces its first step. A function that is run meanwhile would be prepared twice.
-        self._held: dict[str | None, Any] = {}
-        self._copying = threading.Lock()
-        self._begun = False
-        self._prepared: dict[str | None, Future[None]] = {
+        self._preparations: dict[str | None, Future[None]] = {
             device: pool.submit(self._prepare, device, present)
             for device in dict.fromkeys(self._device(index) for index in range(self.parts))
         }
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
-        stream = self._batches.begin() if isinstance(self._batches, StreamedBatches) else None
+        stream = None if self._streamed is None else self._streamed.begin()
         if stream is not None and self.draws_in_order:
             stream.keep_ahead(self._keep_bytes)
-            self._drawn_ahead = stream
+            self._stream_in_order = stream
         if isinstance(self._batches, ArrayBatches):
             _ = self._batches.held  # read here, on the training thread, which may change them later
         values, failures = snapshot.values, self._failures()
@@ -80,8 +87,8 @@ class ValidationRunner(Runner):
             device = self._device(index)
             with tf.device(device):
                 part = stream or self._part(index, failures)
-                result = self.evaluator.evaluate(values, part, self._held_on(device))
-                whole = self._merged(parts.put(index, result), values)
+                result = self.evaluator.evaluate(values, part, self._data_on(device))
+                whole = self._merge_all(parts.put(index, result), values)
             thread = threading.current_thread().name
             span = Span(
                 "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}
@@ -103,60 +110,48 @@ class ValidationRunner(Runner):
             return self.evaluator.merge([self._evaluate_first(values, most)], values)
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
         self.draw_ahead()
-        outcomes = [future.result() for future in futures]
-        results = [outcome.result for outcome in outcomes]
-        return merged_by_worker(outcomes) or self.merge(results, values)
-
-    @property
-    def rewindable(self) -> bool:
-        """Whether a validation can be made again; the batches of a generator are gone."""
-        return not isinstance(self._batches, StreamedBatches) or self._batches.rewindable
-
-    @property
-    def runs_python(self) -> bool:
-        """Whether the batches are drawn anew for each validation, perhaps by the user's code."""
-        return isinstance(self._batches, StreamedBatches)
+        return self.merge([future.result() for future in futures], values)
 
     @property
     def draws_in_order(self) -> bool:
         """Whether all batches are drawn before the training goes on, by `draw_ahead`."""
-        return isinstance(self._batches, StreamedBatches) and self._batches.in_order
+        return self._streamed is not None and self._streamed.in_order
 
     def draw_ahead(self) -> None:
         """Draws the batches of the validation that has been started, if they are drawn in order."""
-        stream, self._drawn_ahead = (
-            self._drawn_ahead,
-            None,
-        )  # which would keep the user's iterator from ending
+        stream = self._stream_in_order
+        self._stream_in_order = None  # which would keep the user's iterator from ending
         if stream is not None:
             stream.draw_ahead()
 
     def close(self) -> None:
         """Ends what the data began; the pool is closed by its owner."""
-        if isinstance(self._batches, StreamedBatches):
-            self._batches.close()
+        if self._streamed is not None:
+            self._streamed.close()
 
     def warn(self, results: Sequence[ShardResult] = ()) -> None:
         """Warns, as Keras does, if a validation had fewer batches than were asked for, or none."""
         count = self._batches.last_count
-        if results and isinstance(self._batches, StreamedBatches):
+        if results and self._streamed is not None:
             count = sum(result.batches for result in results)  # another one may have been made since
         warn_if_short(count, self._least)
-        if count and isinstance(self._batches, StreamedBatches):
-            self._batches.warn_of_end()
+        if count and self._streamed is not None:
+            self._streamed.warn_of_end()
 
-    def merge(self, results: list[ShardResult], values: Values) -> ValidationResult:
-        """Returns the metrics of the whole from those of the parts."""
-        return self.evaluator.merge(results, values, self._hosts.sum)
+    def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:
+        """Returns the metrics of the whole set, which the worker that came last may have merged."""
+        whole = next((outcome.whole for outcome in outcomes if outcome.whole is not None), None)
+        results = [outcome.result for outcome in outcomes]
+        return whole or self.evaluator.merge(results, values, self._hosts.sum)
 
     def _evaluate_first(self, values: Values, most: int) -> ShardResult:
         """Evaluates the first batches on the calling thread."""
         self._wait_until_prepared(0)
-        if isinstance(self._batches, StreamedBatches):
-            return self.evaluator.evaluate(values, self._batches.begin(most))
-        return self.evaluator.evaluate(values, Shard(0, 0, min(most, self._count())))
+        if self._streamed is not None:
+            return self.evaluator.evaluate(values, self._streamed.begin(most))
+        return self.evaluator.evaluate(values, Shard(0, 0, min(most, self.evaluator.count())))
 
-    def _merged(self, results: list[ShardResult] | None, values: Values) -> ValidationResult | None:
+    def _merge_all(self, results: list[ShardResult] | None, values: Values) -> ValidationResult | None:
         """Returns the metrics of the whole if all parts are there, to spare the training thread that."""
         if results is None or self._hosts.count > 1:
             return None
@@ -179,32 +174,27 @@ class ValidationRunner(Runner):
                 self.evaluator.warm_up(values)
         self._on_span(Span("prepare", threading.current_thread().name, start_s, time.monotonic()))
 
-    def _held_on(self, device: str | None) -> Any:
+    def _data_on(self, device: str | None) -> Any:
         """Returns the data on a device, where it is copied once."""
-        with self._copying:
-            if device not in self._held:
-                self._held[device] = self.evaluator.held_on(device)
-            return self._held[device]
+        with self._data_lock:
+            if device not in self._data:
+                self._data[device] = self.evaluator.held_on(device)
+            return self._data[device]
 
     def _wait_until_prepared(self, index: int) -> None:
         # What failed there either fails again in the evaluation, and is reported, or does not matter.
         with contextlib.suppress(Exception):
-            self._prepared[self._device(index)].result()
+            self._preparations[self._device(index)].result()
 
     def _failures(self) -> int:
         """Returns how often the data had failed before a validation; its preparation is the first one's."""
-        begun, self._begun = self._begun, True
-        return self._batches.failures if begun and isinstance(self._batches, CachedBatches) else 0
+        before, self._has_started = self._has_started, True
+        return self._batches.failures if before and isinstance(self._batches, CachedBatches) else 0
 
     def _part(self, index: int, failures: int) -> Shard:
-        shards = split_batches(self._count(failures), self.parts * self._hosts.count)
+        shards = split_batches(self.evaluator.count(failures), self.parts * self._hosts.count)
         index += self.parts * self._hosts.index
         return shards[index] if index < len(shards) else Shard(index, 0, 0)
-
-    def _count(self, failures: int | None = None) -> int:
-        batches = self._batches
-        assert not isinstance(batches, StreamedBatches)
-        return batches.fill(failures) if isinstance(batches, CachedBatches) else batches.num_batches
 
 
 class _Parts:
@@ -218,5 +208,5 @@ class _Parts:
         """Adds a part and returns all of them, in their order, if it was the last to come."""
         with self._lock:
             self._results[index] = result
-            found = [result for result in self._results if result is not None]
-            return found if len(found) == len(self._results) else None
+            results = [result for result in self._results if result is not None]
+            return results if len(results) == len(self._results) else None

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train._support.printing import error_text
 from overlap_train._support.reasons import Reason
 from overlap_train._support.threads import in_background
-from overlap_train._validation.live import LiveRunner, live_failure
-from overlap_train._validation.pending import NamedRunner, PendingEpoch, PendingValidation, merged_by_worker
+from overlap_train._validation.evaluation import SnapshotEvaluator
+from overlap_train._validation.live import LiveRunner
+from overlap_train._validation.pending import (
+    NamedRunner,
+    PendingEpoch,
+    PendingValidation,
+    Runner,
+    WaitingRunner,
+    on_set,
+)
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
-from overlap_train._validation.validation_sources import WaitingRunner
-from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError, worker_error
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
@@ -62,33 +69,36 @@ class ValidationSuite:
         return bool(self._sets)
 
     @property
+    def _runners(self) -> list[Runner]:
+        return [named.runner for named in self._sets.values()]
+
+    @property
     def reasons(self) -> list[Reason]:
         """Why training must not run ahead of these validations."""
-        found = (named.runner.in_step for named in self._sets.values())
-        return [reason for reason in found if reason is not None]
+        return [runner.in_step for runner in self._runners if runner.in_step is not None]
+
+    def _evaluators(self, epoch: int | None = None) -> Iterator[SnapshotEvaluator]:
+        """Yields what evaluates snapshots here, of the sets that are due after an epoch or of all."""
+        for named in self._sets.values():
+            if isinstance(named.runner, ValidationRunner) and (epoch is None or named.validates(epoch)):
+                yield named.runner.evaluator
 
     def count_ahead(self, epoch: int, state: ModelState) -> None:
         """Adds to the counters of a model what the validation of an epoch will add to them.
 
         So the training goes on as behind that validation, and callbacks find what it leaves.
         """
-        for named in self._sets.values():
-            if isinstance(named.runner, ValidationRunner) and named.validates(epoch):
-                named.runner.evaluator.count_ahead(state)
+        for evaluator in self._evaluators(epoch):
+            evaluator.count_ahead(state)
 
     def changed_metric(self) -> str | None:
-        """Returns the setting of a metric that is another than when that was traced, in words; or None."""
-        changed = (each.runner.evaluator.changed_metric() for each in self._evaluated())
-        return next((name for name in changed if name is not None), None)
+        """Returns the setting of a metric that has changed since it was traced, in words; or None."""
+        changes = (evaluator.changed_metric() for evaluator in self._evaluators())
+        return next((name for name in changes if name is not None), None)
 
     def reads_by_python(self, epoch: int | None = None) -> bool:
         """Whether Python sets the metrics back and reads them for validations: of an epoch, or of any."""
-        due = [each for each in self._evaluated() if epoch is None or each.validates(epoch)]
-        return any(each.runner.evaluator.by_python for each in due)
-
-    def _evaluated(self) -> list[Any]:
-        """Returns the sets that this process's workers evaluate."""
-        return [each for each in self._sets.values() if isinstance(each.runner, ValidationRunner)]
+        return any(evaluator.by_python for evaluator in self._evaluators(epoch))
 
     @property
     def waiting(self) -> list[str]:
@@ -96,24 +106,23 @@ class ValidationSuite:
         return [name for name, named in self._sets.items() if isinstance(named.runner, WaitingRunner)]
 
     def waits_for(self, epoch: int) -> bool:
-        """Whether a validation is due for the first time behind an epoch, and to be built then."""
+        """Whether a validation is due for the first time after an epoch, and to be built then."""
         return any(self._sets[name].validates(epoch) for name in self.waiting)
 
     @property
     def rewindable(self) -> bool:
         """Whether validations that were dropped can be made again with the same data."""
-        return all(named.runner.rewindable for named in self._sets.values())
+        return all(runner.rewindable for runner in self._runners)
 
     @property
     def runs_python(self) -> bool:
-        """Whether a validation runs code of the user's, which may see what callbacks keep."""
-        return any(named.runner.runs_python for named in self._sets.values())
+        """Whether a validation runs the user's code, which may see what callbacks keep."""
+        return any(runner.runs_python for runner in self._runners)
 
     @property
     def draws_in_order(self) -> bool:
         """Whether batches are drawn before the training goes on, and behind all that came before."""
-        runners = [named.runner for named in self._sets.values()]
-        return any(isinstance(runner, ValidationRunner) and runner.draws_in_order for runner in runners)
+        return any(isinstance(runner, ValidationRunner) and runner.draws_in_order for runner in self._runners)
 
     def admit(self, most: int | None) -> None:
         """Lets the workers go on, up to `most` of them at once; None for all."""
@@ -140,8 +149,8 @@ class ValidationSuite:
     @property
     def computes_here(self) -> bool:
         """Whether this process's processors do all that the validations take."""
-        runners = [named.runner for named in self._sets.values()]
-        return all(runner.computes_here for runner in runners) and not tf.config.list_logical_devices("GPU")
+        here = all(runner.computes_here for runner in self._runners)
+        return here and not tf.config.list_logical_devices("GPU")
 
     @property
     def idle(self) -> bool:
@@ -157,42 +166,44 @@ class ValidationSuite:
 
     def live_sets(self, epoch: int) -> list[str]:
         """Returns the sets that are validated live after an epoch, when it is delivered."""
-        return [
-            name
-            for name, named in self._sets.items()
-            if isinstance(named.runner, LiveRunner) and named.validates(epoch)
-        ]
+        live = {name: n for name, n in self._sets.items() if isinstance(n.runner, LiveRunner)}
+        return [name for name, named in live.items() if named.validates(epoch)]
+
+    def _live_runner(self, name: str) -> LiveRunner:
+        runner = self._sets[name].runner
+        assert isinstance(runner, LiveRunner)
+        return runner
 
     def validate_live(
         self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
     ) -> ShardOutcome | None:
         """Validates the model as it is on one set; None if it failed and `on_error` leaves it out."""
-        runner = self._sets[name].runner
-        assert isinstance(runner, LiveRunner)
+        runner = self._live_runner(name)
         try:
             return runner.run(callbacks, snapshot)
         except Exception as error:
             if runner.raised_by_hook is error:
                 raise
-            failed = live_failure(name, snapshot.epoch, error)
+            failure = worker_error(
+                f"validating epoch {snapshot.epoch + 1} {on_set(name)}failed: {error_text(error)}",
+                epoch=snapshot.epoch,
+                shard=0,
+                cause=error,
+            )
             if self._on_error == "raise":
-                raise failed from error
-            warnings.warn(f"left out: {failed}", RuntimeWarning, stacklevel=2)
+                raise failure from error
+            warnings.warn(f"left out: {failure}", RuntimeWarning, stacklevel=2)
         return None
 
     def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
         """Validates the model as it is on one set, outside a fit; whatever goes wrong is raised as it is."""
-        runner = self._sets[name].runner
-        assert isinstance(runner, LiveRunner)
-        result: ValidationResult = runner.run(callbacks, None).result
+        result: ValidationResult = self._live_runner(name).run(callbacks, None).result
         return result
 
     def run_live_alone(self) -> dict[str, ValidationResult]:
         """Validates the model as it is, inside an epoch, on the sets that are validated live."""
         runners = {name: named.runner for name, named in self._sets.items()}
-        return {
-            name: runner.run_alone() for name, runner in runners.items() if isinstance(runner, LiveRunner)
-        }
+        return {n: runner.run_alone() for n, runner in runners.items() if isinstance(runner, LiveRunner)}
 
     def due(self, epoch: int) -> bool:
         """Whether an epoch is validated on any set."""
@@ -212,28 +223,28 @@ class ValidationSuite:
         start_s = time.monotonic()
         while self._drawing is not None and not self._drawing.done():
             check()
-            left = 0.1 if timeout_s is None else min(0.1, start_s + timeout_s - time.monotonic())
-            if left <= 0:
+            left_s = 0.1 if timeout_s is None else min(0.1, start_s + timeout_s - time.monotonic())
+            if left_s <= 0:
                 raise ValidationTimeoutError(
                     f"drawing the validation data did not end within timeout_s={timeout_s:g}: check whether "
                     "it ends, or raise ValidationPolicy(timeout_s=...)"
                 )
-            wait([self._drawing], timeout=left)
+            wait([self._drawing], timeout=left_s)
         self._drawing = None
 
-    def _start(self, chosen: Sequence[NamedRunner], snapshot: Snapshot) -> list[PendingValidation]:
-        begun = [named.start(snapshot) for named in chosen]
-        runners = [named.runner for named in chosen if isinstance(named.runner, ValidationRunner)]
-        drawn = [runner for runner in runners if runner.draws_in_order]
-        if drawn:
+    def _start(self, sets: Sequence[NamedRunner], snapshot: Snapshot) -> list[PendingValidation]:
+        validations = [named.start(snapshot) for named in sets]
+        runners = [named.runner for named in sets if isinstance(named.runner, ValidationRunner)]
+        in_order = [runner for runner in runners if runner.draws_in_order]
+        if in_order:
 
             def draw() -> None:
-                for runner in drawn:
+                for runner in in_order:
                     runner.draw_ahead()
 
             # On a thread of its own, because data that never comes cannot be ended from outside.
             self._drawing = in_background(draw, "draws-validation-data", daemon=True)
-        return begun
+        return validations
 
     def collect(self, pending: PendingEpoch) -> tuple[dict[str, ValidationResult], list[Span]]:
         """Merges the parts of an epoch's validations.
@@ -265,24 +276,24 @@ class ValidationSuite:
 
     def warn(self) -> None:
         """Warns of what was odd about the last validation that `evaluate` made of each set."""
-        for named in self._sets.values():
-            named.runner.warn()
+        for runner in self._runners:
+            runner.warn()
 
     def close(self) -> None:
         """Ends what the data began."""
-        for named in self._sets.values():
-            named.runner.close()
+        for runner in self._runners:
+            runner.close()
 
     def _outcomes(self, validation: PendingValidation) -> list[ShardOutcome]:
         """Returns the parts' results of this host once all hosts have theirs."""
-        outcomes, failed = [], None
+        outcomes, failure = [], None
         try:
             outcomes = validation.outcomes()
         except ValidationWorkerError as error:
-            failed = error
-        messages = self.hosts.gather(None if failed is None else str(failed))
-        if failed is not None:
-            raise failed
+            failure = error
+        messages = self.hosts.gather(None if failure is None else str(failure))
+        if failure is not None:
+            raise failure
         for host, message in enumerate(messages):
             if message is not None:
                 raise ValidationWorkerError(f"on host {host}: {message}", epoch=validation.epoch, shard=0)
@@ -294,6 +305,5 @@ class ValidationSuite:
         runner = self._sets[validation.name].runner
         outcomes = self._outcomes(validation)
         spans += [outcome.span for outcome in outcomes]
-        results = [outcome.result for outcome in outcomes]
-        runner.warn(results)
-        return {validation.name: merged_by_worker(outcomes) or runner.merge(results, values)}
+        runner.warn([outcome.result for outcome in outcomes])
+        return {validation.name: runner.merge(outcomes, values)}

@@ -19,11 +19,10 @@ from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._support import fit_arguments
 from overlap_train._support.arguments import short_repr
 from overlap_train._support.threads import in_background
-from overlap_train._validation.pending import Runner
 from overlap_train.errors import ValidationTimeoutError
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["ValidationSources", "WaitingRunner", "is_set", "named_sets"]
+__all__ = ["ValidationSources", "is_set", "named_sets"]
 
 
 def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, ValidationSet]:
@@ -39,8 +38,12 @@ def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, Valida
             "validation_data is a ValidationSet without a name; pass a dict such as "
             '{"clean": ValidationSet(...)}'
         )
-    _refuse_missing(validation_data)
-    if not isinstance(validation_data, dict) or not all(map(is_set, validation_data.values())):
+    several = isinstance(validation_data, dict)
+    if several and all(data is None or is_set(data) for data in validation_data.values()):
+        for name, data in validation_data.items():
+            if (data.data if isinstance(data, ValidationSet) else data) is None:
+                raise TypeError(f"validation_data[{name!r}] is None; leave this set out, or pass its data")
+    if not several or not all(map(is_set, validation_data.values())):
         return {"": replace(default, data=validation_data)}
     if not validation_data:
         raise ValueError("validation_data is an empty dict; pass at least one set, or None")
@@ -59,17 +62,6 @@ def is_set(value: Any) -> bool:
     """Whether a value in a dict of `validation_data` is a validation set of its own."""
     kinds = (tuple, ValidationSet, tf.data.Dataset, keras.utils.PyDataset)
     return isinstance(value, kinds) or hasattr(value, "__next__")
-
-
-def _refuse_missing(validation_data: Any) -> None:
-    """Raises TypeError if the data of one of several sets is None."""
-    if not isinstance(validation_data, dict) or not all(
-        d is None or is_set(d) for d in validation_data.values()
-    ):
-        return
-    for name, data in validation_data.items():
-        if (data.data if isinstance(data, ValidationSet) else data) is None:
-            raise TypeError(f"validation_data[{name!r}] is None; leave this set out, or pass its data")
 
 
 _R = TypeVar("_R")
@@ -92,66 +84,62 @@ class ValidationSources:
         written: frozenset[str] = frozenset(),
         timeout_s: float | None = None,
     ) -> None:
-        self._written = written
-        self._timeout_s = timeout_s
         self._model = model
         self._sets = sets
-        self._parts = {
-            name: keras.utils.unpack_x_y_sample_weight(chosen.data) for name, chosen in sets.items()
-        }
         self._now = now
         self._python_now = python_now
         self._device = device
+        self._written = written
+        self._timeout_s = timeout_s
         self.begun: set[str] = set()  # the sets of which a validation has been due
-        self._steps: dict[str, int | None] = {}
-        self._given: dict[str, ValidationSource] = {}
-
-    def steps(self, name: str) -> int | None:
-        """Returns how many batches a validation is to have, as Keras rounds them; None for all."""
-        if name not in self._steps:
-            steps = keras_training.capped_steps(self._sets[name].steps)
-            group = keras_training.steps_per_execution(self._model)
-            self._steps[name] = None if steps is None else -(-steps // group) * group
-        return self._steps[name]
+        # how many batches a validation is to have, as Keras rounds them; None for all
+        self.steps: dict[str, int | None] = {}
+        self._data: dict[str, tuple[Any, Any, Any]] = {}
+        self._sources: dict[str, ValidationSource] = {}  # what has been looked at
+        for name, validation_set in sets.items():
+            steps = keras_training.capped_steps(validation_set.steps)
+            group = keras_training.steps_per_execution(model)
+            self.steps[name] = None if steps is None else -(-steps // group) * group
+            self._data[name] = keras.utils.unpack_x_y_sample_weight(validation_set.data)
 
     def of(self, name: str) -> ValidationSource:
         """Returns a set's data."""
-        if name not in self._given:
-            parts, chosen, steps = self._parts[name], self._sets[name], self.steps(name)
-            by_python = keras_data.is_made_by_python(*parts)
+        if name not in self._sources:
+            data = self._data[name]
+            by_python = keras_data.is_made_by_python(*data)
             recognize = functools.partial(
                 keras_data.recognize,
-                *parts,
+                *data,
                 role="validation",
-                batch_size=chosen.batch_size,
-                steps=steps,
+                batch_size=self._sets[name].batch_size,
+                steps=self.steps[name],
                 looked_at=looks_beforehand(self._model),
             )
-            self._given[name] = ValidationSource(
+            self._sources[name] = ValidationSource(
                 functools.partial(self.in_time, recognize, name),
                 by_python=by_python,
                 now=self._now or (by_python and self._python_now),
                 device=self._device,
-                keeps=not self._written & cache_files(parts[0]),
+                keeps=not self._written & cache_files(data[0]),
             )
-        return self._given[name]
+        return self._sources[name]
 
     def for_keras(self, name: str) -> tuple[Any, Any, Any]:
         """Returns what `evaluate` is given as data; batches that have been drawn already are not lost."""
-        given = self._given.get(name)
-        if given is None or given.layout is not None:
-            return self._parts[name]
-        return given.pipeline.adapter, None, None
+        source = self._sources.get(name)
+        if source is None or source.layout is not None:
+            return self._data[name]
+        return source.pipeline.adapter, None, None
 
     def in_time(self, read: Callable[[], _R], name: str) -> _R:
         """Draws the first batches of a set by a function; under a limit on a thread that may stay behind."""
         if self._timeout_s is None:
             return read()
-        opened = in_background(read, "opens-validation-data", daemon=True)
+        future = in_background(read, "opens-validation-data", daemon=True)
         try:
-            return opened.result(self._timeout_s)
+            return future.result(self._timeout_s)
         except TimeoutError:
-            if opened.done():
+            if future.done():
                 raise
         of = f" of set {name!r}" if name else ""
         raise ValidationTimeoutError(
@@ -161,12 +149,12 @@ class ValidationSources:
 
     def expected(self, name: str) -> int | None:
         """Returns how many batches a validation will have, as far as that is known without drawing any."""
-        steps, given = self.steps(name), self.of(name)
-        if steps is not None or given.waits:
+        steps, source = self.steps[name], self.of(name)
+        if steps is not None or source.waits:
             return steps
-        if given.layout is not None:
-            return -(-given.layout.num_samples // given.layout.batch_size)
-        return given.pipeline.num_batches
+        if source.layout is not None:
+            return -(-source.layout.num_samples // source.layout.batch_size)
+        return source.pipeline.num_batches
 
     def asked(self, name: str) -> int | None:
         """Returns how many batches Keras says a validation is to have, before groups of steps are whole."""
@@ -184,12 +172,12 @@ class ValidationSources:
 
     def drawing(self) -> dict[str, StreamedBatches]:
         """Returns the batches, by the set's name, of which each pass moves what the next one draws from."""
-        kept = {name: given.batches for name, given in self._given.items()}
-        return {name: each for name, each in kept.items() if isinstance(each, StreamedBatches) and each.draws}
+        batches = {name: source.batches for name, source in self._sources.items()}
+        return {name: b for name, b in batches.items() if isinstance(b, StreamedBatches) and b.draws}
 
     def is_only_once(self, name: str) -> bool:
         """Whether the batches of a set can be drawn once, as those of a generator."""
-        return hasattr(self._parts[name][0], "__next__")
+        return hasattr(self._data[name][0], "__next__")
 
     def read(self, epoch: int, waiting: Collection[str] = ()) -> bool:
         """Reads what an epoch's validation needs; returns whether that is what was known of it.
@@ -198,26 +186,16 @@ class ValidationSources:
         """
         due = [name for name in self._sets if fit_arguments.epoch_selector(self._sets[name].freq)(epoch)]
         self.begun.update(due)
-        given = [self.of(name) for name in due if name in self._given or name in waiting]
-        as_known = [each.read() for each in given if not (each.is_read or each.left_to_keras)]
+        sources = [self.of(name) for name in due if name in self._sources or name in waiting]
+        as_known = [source.read() for source in sources if not (source.is_read or source.left_to_keras)]
         return all(as_known)
 
     def reopen(self) -> None:
         """Lets batches be drawn again after a suite that shared them was closed."""
-        for given in self._given.values():
-            given.reopen()
+        for source in self._sources.values():
+            source.reopen()
 
     def close(self) -> None:
         """Ends what makes batches for them. Idempotent."""
-        for given in self._given.values():
-            given.close()
-
-
-class WaitingRunner(Runner):
-    """Stands in for the runner of a set before its first validation, for which the suite is built anew."""
-
-    rewindable: bool = True
-    runs_python: bool = False  # before that nothing is run
-
-    def __init__(self, *, rewindable: bool) -> None:
-        self.rewindable = rewindable
+        for source in self._sources.values():
+            source.close()

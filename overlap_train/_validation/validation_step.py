@@ -126,13 +126,13 @@ def with_present_metrics(
     if step.is_present(model):
         return step
     key = ("around", Same(step.step), step.preparation and Same(step.preparation))
-    known: list[ValidationStep] = Traces.of(model).get("test", keras_training.test_function(model), key, list)
-    for other in known:
+    steps: list[ValidationStep] = Traces.of(model).get("test", keras_training.test_function(model), key, list)
+    for other in steps:
         if other.is_present(model):
             return other
-    del known[:-1]  # whoever sets a metric anew in each epoch leaves no more behind
-    known.append(_around(model, step.step, step.preparation, around))
-    return known[-1]
+    del steps[:-1]  # a program that sets a metric anew in each epoch leaves no more behind
+    steps.append(_around(model, step.step, step.preparation, around))
+    return steps[-1]
 
 
 def _around(
@@ -141,59 +141,72 @@ def _around(
     preparation: TracedFunction | None,
     around: Surroundings,
 ) -> ValidationStep:
+    """Traces what surrounds a step."""
     reset = result = None
     if around.traces_metrics or not keras_metrics.computed_by_user(model):
         result = trace(around.within(model.get_metrics_result))
     if result is not None:
         reset = TracedFunction(around.within(model.reset_metrics))
-    logs, by_python = CarriedLogs(step.outputs), result is None
-    own_logs = by_python or set(step.outputs) != set(model.get_metrics_result())
-    elsewhere = {id(variable.handle) for variable in union([reset, result, preparation])}
-    # What a callback sets of metrics is not noticed: each epoch sets them back.
-    elsewhere |= {id(handle) for v in model.metrics_variables for handle in keras_models.variable_handles(v)}
-    counters = tuple(each for each in counters_of(step) if id(each.variable.handle) not in elsewhere)
-    live = _must_be_live(model, step, reset, result, preparation, counters)
-    metrics = tuple(map(Same, model.metrics))
-    settings = {
-        Same(metric): keras_metrics.settings_of(metric)
-        for metric in keras_metrics.metric_leaves(model)
-        if not by_python or keras_models.is_stock_method(type(metric))  # what Python runs may count
+    by_python = result is None
+    metric_handles = {
+        id(handle) for v in model.metrics_variables for handle in keras_models.variable_handles(v)
     }
-    found = (preparation, logs, own_logs, live, metrics, settings, by_python, counters)
-    return ValidationStep(step, reset, result, *found)
-
-
-def _must_be_live(
-    model: keras.Model,
-    step: TracedFunction,
-    reset: TracedFunction | None,
-    result: TracedFunction | None,
-    preparation: TracedFunction | None,
-    counters: tuple[Counter, ...],
-) -> Reason | None:
-    """Returns why a validation cannot be made on private variables, to the same result, or None."""
+    # What a callback sets of metrics is not noticed: each epoch sets them back.
+    elsewhere = metric_handles | {id(v.handle) for v in union([reset, result, preparation])}
+    counters = tuple(each for each in counters_of(step) if id(each.variable.handle) not in elsewhere)
+    may_write = metric_handles | {id(counter.variable.handle) for counter in counters}
     functions = [step, reset, result, preparation]
-    for function in functions:
-        for effect in function.effects if function is not None else ():
-            return Reason.of("step-stateful", f"the validation {effect.done}", effect.remedy)
-    own = {id(handle) for v in model.metrics_variables for handle in keras_models.variable_handles(v)}
-    own |= {id(counter.variable.handle) for counter in counters}
-    written = [v for v in union(functions) if v.written and id(v.handle) not in own]
-    changed = [v.name for v in written]
-    if changed and set(keras_metrics.unlisted_loss_handles(model)).issuperset(id(v.handle) for v in written):
+    return ValidationStep(
+        step,
+        reset,
+        result,
+        preparation,
+        CarriedLogs(step.outputs),
+        own_logs=by_python or set(step.outputs) != set(model.get_metrics_result()),
+        live=_effect(functions) or _change(model, functions, may_write) or _lasting(step, reset, counters),
+        metrics=tuple(map(Same, model.metrics)),
+        settings={
+            Same(metric): keras_metrics.settings_of(metric)
+            for metric in keras_metrics.metric_leaves(model)
+            if not by_python or keras_models.is_stock_method(type(metric))  # what Python runs may count
+        },
+        by_python=by_python,
+        counters=counters,
+    )
+
+
+def _effect(functions: Sequence[TracedFunction | None]) -> Reason | None:
+    """Returns what a validation does besides computing, if that must not run on private variables."""
+    effects = (effect for function in functions if function is not None for effect in function.effects)
+    for effect in effects:
+        return Reason.of("step-stateful", f"the validation {effect.done}", effect.remedy)
+    return None
+
+
+def _change(
+    model: keras.Model, functions: Sequence[TracedFunction | None], may_write: set[int]
+) -> Reason | None:
+    """Returns which variables a validation changes that are neither metrics nor counters, or None."""
+    changes = [v for v in union(functions) if v.written and id(v.handle) not in may_write]
+    if not changes:
+        return None
+    if set(keras_metrics.unlisted_loss_handles(model)).issuperset(id(v.handle) for v in changes):
         cause = f"{type(model).__name__}.metrics leaves out Keras's own loss tracker"
         return Reason.of("metric-state", cause)
-    if changed:
-        return _changing(changed)
+    return _changing([variable.name for variable in changes])
+
+
+def _lasting(
+    step: TracedFunction, reset: TracedFunction | None, counters: Sequence[Counter]
+) -> Reason | None:
+    """Returns which state of the metrics goes on from one validation to the next, or None."""
     if reset is None:  # which Python does
         return None
     set_back = {id(variable.handle) for variable in reset.variables if variable.only_set}
     set_back |= {id(counter.variable.handle) for counter in counters}
-    kept = [variable.name for variable in step.written if id(variable.handle) not in set_back]
-    if kept:
-        cause = f"reset_state does not set back {', '.join(kept[:3])}"
-        return Reason.of("metric-state", cause)
-    return None
+    names = [variable.name for variable in step.written if id(variable.handle) not in set_back]
+    cause = f"reset_state does not set back {', '.join(names[:3])}"
+    return Reason.of("metric-state", cause) if names else None
 
 
 def _changing(names: Sequence[str]) -> Reason:

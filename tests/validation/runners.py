@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from overlap_train._validation.pending import NamedRunner
+from overlap_train._validation.pending import NamedRunner, Runner
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 
-class EndedByTest:
+class EndedByTest(Runner):
     """A runner whose validations end when the test says so."""
 
-    in_step = None
-    rewindable = True
     runs_python = False
-    computes_here = True
 
     def __init__(self):
         self.futures = {}
@@ -31,12 +28,6 @@ class EndedByTest:
             return
         span = Span("validate", "validation-0", 1.0, 2.0, epoch)
         self.futures[epoch].set_result(ShardOutcome(None, span, ValidationResult({"loss": value})))
-
-    def warn(self, results=()):
-        pass
-
-    def close(self):
-        pass
 
 
 def suite_of(*runners, every=1, **options) -> ValidationSuite:

@@ -16,9 +16,9 @@ from tests.validation.counting import counting
 X, Y = arrays(70)
 
 
-def evaluation(model, *, rows=70, batch_size=16, steps=None, test_step=None, passed=lambda made: None):
+def evaluation(model, *, rows=70, batch_size=16, steps=None, test_step=None):
     data = (X[:rows], Y[:rows], None)
-    return KerasEvaluation(model, FitEvaluation(model, lambda: data, batch_size, steps), test_step, passed)
+    return KerasEvaluation(model, FitEvaluation(model, lambda: data, batch_size, steps), test_step)
 
 
 def live_runner_of(model, spans=None):

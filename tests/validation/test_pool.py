@@ -213,13 +213,14 @@ def test_held_jobs_begin_when_they_are_admitted_and_a_closed_queue_gives_them_ba
     queue.done()
     queue.admit(0)
     for job in "abc":
-        assert queue.put(job)
+        queue.put(job)
     threads, taken = taking(queue, 3)
     assert queue.close() == ["a", "b", "c"]
     for thread in threads:
         thread.join(WAIT_S)
     assert taken == [None, None, None]
-    assert not queue.put("d")
+    with pytest.raises(RuntimeError, match="closed"):
+        queue.put("d")
     assert queue.idle
 
 

@@ -37,7 +37,7 @@ def request_of(model, *, policy=None, **options):
 
 
 def prepared_of(request, sets):
-    return prepare_sets(dataclasses.replace(request, given=ValidationSources(request.model, sets)), sets)
+    return prepare_sets(dataclasses.replace(request, sources=ValidationSources(request.model, sets)), sets)
 
 
 def of_data(data, **options):
@@ -45,7 +45,7 @@ def of_data(data, **options):
 
 
 def suite_of(request, sets, resources):
-    request = dataclasses.replace(request, given=ValidationSources(request.model, sets))
+    request = dataclasses.replace(request, sources=ValidationSources(request.model, sets))
     prepared = prepare_sets(request, sets)
     variables = [v for each in prepared if each.step is not None for v in each.step.variables]
     state = ModelState(request.model, variables)
