@@ -39,7 +39,7 @@ def make(kind, *, own_logs=True, guard=False, rows=ROWS, known=True):
     step = Step(Model(), function, halt_on_nonfinite=guard)
     if kind != "eager":
         step.adopt(step.trace(feed.element_spec))
-    loop = make_loop(feed, step, eager=kind == "eager")
+    loop = EagerLoop(step) if kind == "eager" else make_loop(feed, step)
     expected = {"arrays": ArrayLoop, "iterator": IteratorLoop, "eager": EagerLoop}[kind]
     assert isinstance(loop, expected)
     cursor = Cursor(feed, None)

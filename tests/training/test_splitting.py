@@ -138,7 +138,7 @@ def test_models_of_symbolic_layers_tell_without_a_trace_what_a_trace_would(monke
     specs = (spec, tf.TensorSpec([spec.shape[0]], tf.int64))
     assert splitting._is_plain(model, specs) == tells
     if tells:
-        assert splitting._Probe(model).obstacle(specs) is None
+        assert splitting._trace_obstacle(model, specs) is None
 
 
 def images(rows):
