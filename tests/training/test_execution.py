@@ -101,7 +101,7 @@ def test_second_fit_traces_no_step_and_reads_the_new_arrays(monkeypatch):
 
 def loops_of(model):
     """Returns the loops that are kept with a model."""
-    kept = Traces.of(model)._kept["train"].values()
+    kept = Traces.of(model)._values["train"].values()
     loops = [loop for loop in kept if isinstance(loop, Loop)]
     assert loops
     return loops
