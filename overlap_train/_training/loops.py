@@ -203,23 +203,23 @@ class CompiledArrayLoop(ArrayLoop):
         self._has_refused = False
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        feed, done = _arrays(cursor), StepsDone(0)
+        feed, result = _arrays(cursor), StepsDone(0)
         full_batches = min(max_steps, feed.num_samples // feed.batch_size - cursor.seen)
         if full_batches > 0 and not self._has_refused:
             try:
-                done = super().run(cursor, full_batches)
+                result = super().run(cursor, full_batches)
                 self._may_refuse = False
             except tf.errors.OpError:
                 if not self._may_refuse:
                     raise
                 # XLA could not compile it, so no step was made; an error of the data comes again without XLA.
                 self._has_refused = True
-        if done.halted or done.steps == max_steps:
-            return done
+        if result.halted or result.steps == max_steps:
+            return result
         if self._last is None:
             self._last = ArrayLoop(feed, self._last_step)
-        rest = self._last.run(cursor, max_steps - done.steps)
-        return StepsDone(done.steps + rest.steps, halted=rest.halted, logs=rest.logs)
+        rest = self._last.run(cursor, max_steps - result.steps)
+        return StepsDone(result.steps + rest.steps, halted=rest.halted, logs=rest.logs)
 
 
 class IteratorLoop(Loop):
