@@ -167,16 +167,12 @@ class _VariableCreator:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._variables: list[Any] = []
+        self.handle_ids: set[int] = set()
+        self._variables: list[Any] = []  # alive, so that no other handle gets their `id`
 
     def __call__(self, *arguments: Any) -> Any:
         with tf.variable_creator_scope(self._create):
             return self._function(*arguments)
-
-    @property
-    def handle_ids(self) -> set[int]:
-        """The `id` of each handle."""
-        return {id(variable.handle) for variable in self._variables}
 
     def _create(self, following: Callable[..., Any], **options: Any) -> Any:
         if not callable(options.get("initial_value")):
@@ -184,6 +180,7 @@ class _VariableCreator:
         with tf.init_scope():
             variable = following(**options | {"experimental_enable_variable_lifting": False})
         self._variables.append(variable)
+        self.handle_ids.add(id(variable.handle))  # here, since only a replica has the handle
         return variable
 
 
