@@ -43,7 +43,7 @@ class Traces:
 
     def __init__(self) -> None:
         self._tokens: dict[str, Any] = {}
-        self._values: dict[str, dict[Hashable, Any]] = {}
+        self._kept: dict[str, dict[Hashable, Any]] = {}
 
     @classmethod
     def of(cls, model: keras.Model) -> Traces:
@@ -63,15 +63,15 @@ class Traces:
                 undo.callback(vars(model).pop, name, None)
         traces, copy = cls.of(model), cls()
         copy._tokens = dict(traces._tokens)
-        copy._values = {kind: dict(values) for kind, values in traces._values.items()}
+        copy._kept = {kind: dict(values) for kind, values in traces._kept.items()}
         object.__setattr__(model, _ATTRIBUTE, copy)
         return undo
 
     def get(self, kind: str, token: Any, key: Hashable, build: Callable[[], T]) -> T:
         """Return the value under a key; at the first time, and under another token, that of `build`."""
-        if kind not in self._values or self._tokens.get(kind) is not token:
-            self._tokens[kind], self._values[kind] = token, {}
-        values = self._values[kind]
+        if kind not in self._kept or self._tokens.get(kind) is not token:
+            self._tokens[kind], self._kept[kind] = token, {}
+        values = self._kept[kind]
         if key not in values:
             values[key] = build()
         result: T = values[key]
@@ -112,15 +112,15 @@ class Traces:
 
     def holds(self, kind: str, token: Any) -> bool:
         """Whether there is any trace under a token."""
-        return self._tokens.get(kind) is token and bool(self._values.get(kind))
+        return self._tokens.get(kind) is token and bool(self._kept.get(kind))
 
     def forget(self, kind: str) -> None:
         """Drop the traces of a kind."""
-        self._values.pop(kind, None)
+        self._kept.pop(kind, None)
 
     def has(self, kind: str, token: Any, key: Hashable) -> bool:
         """Whether there is a value under a key."""
-        return self._tokens.get(kind) is token and key in self._values.get(kind, {})
+        return self._tokens.get(kind) is token and key in self._kept.get(kind, {})
 
     def __deepcopy__(self, memo: Any) -> Traces:
         return Traces()
