@@ -6,6 +6,9 @@ that a callback may set, the model has it as `knob`, in a list, so that Keras do
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -15,8 +18,29 @@ from tests.networks import CLASSES, FEATURES, crossentropy
 kl = keras.layers
 
 
-def _network(*layers: keras.Layer, rate: float = 0.05, kind: type = keras.Sequential) -> keras.Model:
-    return kind([keras.Input((FEATURES,)), *layers, kl.Dense(CLASSES)])
+BUILDERS: dict[str, Callable[[], keras.Model]] = {}
+
+
+def builder(make: Callable[[], keras.Model]) -> Callable[[], keras.Model]:
+    """Adds a function to the builders, and sets the seed before each of its calls."""
+
+    @functools.wraps(make)
+    def seeded() -> keras.Model:
+        keras.utils.set_random_seed(7)
+        return make()
+
+    BUILDERS[make.__name__] = seeded
+    return seeded
+
+
+def _network(*layers: keras.Layer) -> keras.Model:
+    return keras.Sequential([keras.Input((FEATURES,)), *layers, kl.Dense(CLASSES)])
+
+
+def _hidden(*layers: keras.Layer, metrics=("accuracy",), **options) -> keras.Model:
+    model = _network(*layers, kl.Dense(8, "relu"))
+    model.compile("adam", crossentropy(), metrics=list(metrics), **options)
+    return model
 
 
 def _with_knob(model: keras.Model, knob: object) -> keras.Model:
@@ -24,9 +48,9 @@ def _with_knob(model: keras.Model, knob: object) -> keras.Model:
     return model
 
 
+@builder
 def closure_loss() -> keras.Model:
     """The loss reads a Keras variable of the enclosing scope."""
-    keras.utils.set_random_seed(7)
     weight, inner = keras.Variable(1.0, trainable=False, name="weight"), crossentropy()
     model = _network(kl.Dense(8, "relu"))
     model.compile(keras.optimizers.SGD(0.1), lambda y, p: weight * inner(y, p), metrics=["accuracy"])
@@ -46,24 +70,30 @@ class RunningLoss(keras.losses.Loss):
         return loss / (1.0 + self.mean)
 
 
+@builder
 def stateful_loss() -> keras.Model:
-    keras.utils.set_random_seed(7)
-    model = _network(kl.Dense(8, "relu"))
-    loss = RunningLoss()
+    model, loss = _hidden(), RunningLoss()
     model.compile("adam", loss, metrics=["accuracy"])
     return _with_knob(model, loss.mean)
 
 
-class RawCounter(keras.Model):
-    """Counts its steps in a raw `tf.Variable`, which weighs the loss."""
+class Headed(keras.Model):
+    """A subclassed model of one layer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.head = kl.Dense(CLASSES)
-        self.step = tf.Variable(0.0, name="raw_step")
 
     def call(self, x):
         return self.head(x)
+
+
+class RawCounter(Headed):
+    """Counts its steps in a raw `tf.Variable`, which weighs the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = tf.Variable(0.0, name="raw_step")
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
@@ -72,8 +102,8 @@ class RawCounter(keras.Model):
         return loss * (1.0 + self.step / 50.0)
 
 
+@builder
 def raw_variable() -> keras.Model:
-    keras.utils.set_random_seed(7)
     model = RawCounter()
     model.compile(keras.optimizers.SGD(0.05), crossentropy(), metrics=["accuracy"])
     return _with_knob(model, model.step)
@@ -90,11 +120,9 @@ class SeededMean(keras.metrics.Mean):
         return super().update_state(keras.random.uniform((), seed=self.seeds))
 
 
+@builder
 def seeded_metric() -> keras.Model:
-    keras.utils.set_random_seed(7)
-    model = _network(kl.Dense(8, "relu"))
-    model.compile("adam", crossentropy(), metrics=[SeededMean(name="drawn")])
-    return model
+    return _hidden(metrics=[SeededMean(name="drawn")])
 
 
 class Unseeded(keras.Layer):
@@ -104,34 +132,26 @@ class Unseeded(keras.Layer):
         return x + 0.3 * keras.random.normal(keras.ops.shape(x)) if training else x
 
 
+@builder
 def global_seed() -> keras.Model:
-    keras.utils.set_random_seed(7)
     keras.src.backend.common.global_state.set_global_attribute("global_seed_generator", None)
-    model = _network(Unseeded(), kl.Dense(8, "relu"))
-    model.compile("adam", crossentropy(), metrics=["accuracy"])
-    return model
+    return _hidden(Unseeded())
 
 
-class Distiller(keras.Model):
+class Distiller(Headed):
     """Learns from a teacher that it keeps in a list where Keras does not find it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.student, teacher = kl.Dense(CLASSES), _network(kl.Dense(6, "tanh"))
-        vars(self)["hidden"] = [teacher]
-
-    def call(self, x):
-        return self.student(x)
+        vars(self)["hidden"] = [_network(kl.Dense(6, "tanh"))]
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        told = vars(self)["hidden"][0](x)
-        return super().compute_loss(x, y, y_pred, sample_weight, training) + keras.ops.mean(
-            (told - y_pred) ** 2
-        )
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        return loss + keras.ops.mean((vars(self)["hidden"][0](x) - y_pred) ** 2)
 
 
+@builder
 def hidden_teacher() -> keras.Model:
-    keras.utils.set_random_seed(7)
     model = Distiller()
     model.compile("adam", crossentropy(), metrics=["accuracy"])
     return _with_knob(model, vars(model)["hidden"][0].layers[0].kernel)
@@ -175,29 +195,19 @@ class TwoOptimizers(keras.Model):
         return {"loss": self.mean.result()}
 
 
+@builder
 def two_optimizers() -> keras.Model:
-    keras.utils.set_random_seed(7)
     model = TwoOptimizers()
     model.compile(keras.optimizers.Adam(1e-2), keras.optimizers.SGD(0.05, momentum=0.9))
     return model
 
 
-class Nested(keras.Model):
+class Nested(Headed):
     """Returns `{m.name: m.result() for m in self.metrics}`, as the Keras guide does: a dict in the logs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = kl.Dense(CLASSES)
-
-    def call(self, x):
-        return self.head(x)
 
     def _count(self, y, p, loss):
         for metric in self.metrics:
-            if metric.name == "loss":
-                metric.update_state(loss)
-            else:
-                metric.update_state(y, p)
+            metric.update_state(*((loss,) if metric.name == "loss" else (y, p)))
         return {metric.name: metric.result() for metric in self.metrics}
 
     def train_step(self, data):
@@ -215,32 +225,33 @@ class Nested(keras.Model):
         return self._count(y, p, self.compute_loss(y=y, y_pred=p))
 
 
+@builder
 def nested_logs() -> keras.Model:
-    keras.utils.set_random_seed(7)
     model = Nested()
     model.compile("adam", crossentropy(), metrics=["accuracy"])
     return model
 
 
-class Rowwise(Nested):
+class Rowwise(Headed):
     """Logs one loss for each row, so that a smaller last batch has a shorter vector."""
 
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), from_logits=True)
-        weights = self.trainable_weights
-        self.optimizer.apply(tape.gradient(loss, weights), weights)
+    def _logs(self, x, y):
+        loss = keras.losses.sparse_categorical_crossentropy(y, self(x), from_logits=True)
         return {"rows": loss, "z": {"most": keras.ops.max(loss)}}
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            logs = self._logs(*data)
+        weights = self.trainable_weights
+        self.optimizer.apply(tape.gradient(logs["rows"], weights), weights)
+        return logs
 
     def test_step(self, data):
-        x, y = data
-        loss = keras.losses.sparse_categorical_crossentropy(y, self(x, training=False), from_logits=True)
-        return {"rows": loss, "z": {"most": keras.ops.max(loss)}}
+        return self._logs(*data)
 
 
+@builder
 def row_logs() -> keras.Model:
-    keras.utils.set_random_seed(7)
     model = Rowwise()
     model.compile("adam", crossentropy())
     return model
@@ -253,11 +264,9 @@ class OneHot(keras.metrics.F1Score):
         return super().update_state(keras.ops.one_hot(keras.ops.cast(y, "int32"), CLASSES), p)
 
 
+@builder
 def vector_metric() -> keras.Model:
-    keras.utils.set_random_seed(7)
-    model = _network(kl.Dense(8, "relu"))
-    model.compile("adam", crossentropy(), metrics=[OneHot(name="f1")])
-    return model
+    return _hidden(metrics=[OneHot(name="f1")])
 
 
 class LiveResult(keras.metrics.Metric):
@@ -274,11 +283,9 @@ class LiveResult(keras.metrics.Metric):
         return self.total
 
 
+@builder
 def live_result() -> keras.Model:
-    keras.utils.set_random_seed(7)
-    model = _network(kl.Dense(8, "relu"))
-    model.compile("adam", crossentropy(), metrics=[LiveResult(name="labels")])
-    return model
+    return _hidden(metrics=[LiveResult(name="labels")])
 
 
 class NumPyMetric(keras.metrics.Metric):
@@ -298,15 +305,15 @@ class NumPyMetric(keras.metrics.Metric):
         self.seen = []
 
 
-class Annealed(keras.Model):
+class Annealed(Headed):
     """Has a weight in plain Python, which a callback changes, and counts its validation steps."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.head, self.beta, self.calls = kl.Dense(CLASSES), 0.0, 0
+        self.beta, self.calls = 0.0, 0
 
     def call(self, x):
-        p = self.head(x)
+        p = super().call(x)
         self.add_loss(self.beta * keras.ops.mean(p**2))
         return p
 
@@ -315,8 +322,8 @@ class Annealed(keras.Model):
         return super().test_step(data)
 
 
+@builder
 def eager() -> keras.Model:
-    keras.utils.set_random_seed(7)
     model = Annealed()
     model.compile("adam", crossentropy(), metrics=[NumPyMetric(name="right")], run_eagerly=True)
     return model
@@ -329,24 +336,19 @@ class Noisy(keras.Layer):
         return x + 0.3 * tf.random.normal(tf.shape(x)) if training else x
 
 
+@builder
 def stateful_random() -> keras.Model:
     keras.backend.clear_session()
-    keras.utils.set_random_seed(7)
-    model = _network(Noisy(name="noise"), kl.Dense(8, "relu"))
-    model.compile("adam", crossentropy(), metrics=["accuracy"])
-    return model
+    keras.utils.set_random_seed(7)  # which the session has forgotten
+    return _hidden(Noisy(name="noise"))
 
 
-class Evaluated(keras.Model):
+class Evaluated(Headed):
     """Changes a variable of its own in `test_step`, which the next validation reads."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.head = kl.Dense(CLASSES)
         self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
-
-    def call(self, x):
-        return self.head(x)
 
     def test_step(self, data):
         self.calls.assign_add(1.0)
@@ -356,13 +358,14 @@ class Evaluated(keras.Model):
         return {"loss": self._loss_tracker.result()}
 
 
+@builder
 def validation_changes_the_model() -> keras.Model:
-    keras.utils.set_random_seed(7)
     model = Evaluated()
     model.compile("adam", crossentropy())
     return model
 
 
+@builder
 def generator_layer() -> keras.Model:
     """A layer draws from a `tf.random.Generator`, whose state is a variable that Keras does not know."""
 
@@ -375,24 +378,10 @@ def generator_layer() -> keras.Model:
             return x + 0.2 * self.generator.normal(tf.shape(x)) if training else x
 
     keras.utils.set_random_seed(7)
-    model = _network(Drawing(), kl.Dense(8, "relu"))
-    model.compile("adam", crossentropy(), metrics=["accuracy"])
-    return model
+    return _hidden(Drawing())
 
 
+@builder
 def grouped_steps() -> keras.Model:
     """`steps_per_execution`: the batch hooks are called once for three steps."""
-    keras.utils.set_random_seed(7)
-    model = _network(kl.Dense(8, "relu"))
-    model.compile("adam", crossentropy(), metrics=["accuracy"], steps_per_execution=3)
-    return model
-
-
-BUILDERS = {
-    builder.__name__: builder
-    for builder in (
-        *(closure_loss, stateful_loss, raw_variable, seeded_metric, global_seed, hidden_teacher),
-        *(two_optimizers, nested_logs, row_logs, vector_metric, live_result, eager, stateful_random),
-        *(validation_changes_the_model, generator_layer, grouped_steps),
-    )
-}
+    return _hidden(steps_per_execution=3)

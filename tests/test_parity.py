@@ -13,6 +13,7 @@ from tests import pools
 from tests.networks import (
     CLASSES,
     FEATURES,
+    ROWS,
     VALIDATION_ROWS,
     Outcome,
     arrays,
@@ -45,30 +46,6 @@ def fit_both(build, workers, *args, max_lag=1, traced=False, **arguments):
     return actual
 
 
-@pytest.fixture(scope="module")
-def mnist():
-    """Real images: 1,000 to train on and 333 to validate on."""
-    digits = mnist_data._embedded_digits("a test needs no more")
-    return (digits.x_train[:1000], digits.y_train[:1000]), (digits.x_test[:333], digits.y_test[:333])
-
-
-def mnist_sequential():
-    keras.utils.set_random_seed(3)
-    model = keras.Sequential(
-        [
-            keras.Input((28, 28, 1), dtype="uint8"),
-            keras.layers.Rescaling(1 / 255),
-            keras.layers.Conv2D(8, 3, activation="relu"),
-            keras.layers.MaxPooling2D(),
-            keras.layers.Flatten(),
-            keras.layers.Dropout(0.5),
-            keras.layers.Dense(10),
-        ]
-    )
-    model.compile("adam", crossentropy(), metrics=["accuracy"])
-    return model
-
-
 def mnist_functional():
     keras.utils.set_random_seed(3)
     top, bottom = keras.Input((14, 28, 1), name="top"), keras.Input((14, 28, 1), name="bottom")
@@ -85,53 +62,19 @@ def mnist_functional():
     return model
 
 
-class MnistNet(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.scale, self.flat = keras.layers.Rescaling(1 / 255), keras.layers.Flatten()
-        self.hidden = keras.layers.Dense(32, kernel_regularizer=keras.regularizers.L2(1e-3))
-        self.norm, self.drop = keras.layers.BatchNormalization(), keras.layers.Dropout(0.3)
-        self.head = keras.layers.Dense(10)
-
-    def call(self, x, training=False):
-        hidden = self.norm(self.hidden(self.flat(self.scale(x))), training=training)
-        self.add_loss(1e-3 * keras.ops.mean(hidden**2))
-        return self.head(self.drop(keras.ops.relu(hidden), training=training))
-
-
-def mnist_subclassed():
-    keras.utils.set_random_seed(3)
-    model = MnistNet()
-    model.compile("adam", crossentropy(), metrics=["accuracy"])
-    return model
-
-
 def halves(x, y):
     return [x[:, :14], x[:, 14:]], [y, (y % 2)[:, None]]
 
 
-MNIST = [(mnist_sequential, 2), (mnist_functional, 7), (mnist_subclassed, 2)]
-MORE_MNIST = [(mnist_sequential, 7), (mnist_functional, 2), (mnist_subclassed, 7)]
-
-
-# Two outputs, seven workers and unbuilt models are each tried below.
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("build", "workers"), [*MNIST, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_MNIST)]
-)
-@pytest.mark.by_default("mnist_functional-7")
-def test_mnist_with_any_number_of_workers_equals_keras(build, workers, mnist):
-    """The other tests have one worker and three."""
-    (x, y), (xv, yv) = mnist
-    if build is mnist_functional:
-        (x, y), (xv, yv) = halves(x, y), halves(xv, yv)
-    arguments = dict(batch_size=64, epochs=2, shuffle=False, validation_data=(xv, yv), verbose=0)
-    expected = build()
-    expected.fit(x, y, **arguments)
-    actual = build()
-    Trainer(actual, validation=ValidationPolicy(workers=workers)).fit(x, y, **arguments)
-    assert_same_history(actual.history.history, expected.history.history)
-    assert_same_weights(actual, expected)
+@pytest.mark.parametrize("workers", [2, 7])
+def test_mnist_with_any_number_of_workers_equals_keras(workers):
+    digits = mnist_data._embedded_digits("a test needs no more")
+    x, y = halves(digits.x_train[:1000], digits.y_train[:1000])
+    validation = halves(digits.x_test[:333], digits.y_test[:333])
+    fit_both(
+        mnist_functional, workers, x, y, batch_size=64, epochs=2, shuffle=False, validation_data=validation
+    )
 
 
 def test_lag_does_not_change_the_numbers():
@@ -153,46 +96,64 @@ def test_rows_come_in_the_order_of_keras_for_the_same_seed(shuffle):
     fit_both(sequential, 1, x, y, epochs=3, batch_size=32, shuffle=shuffle, validation_split=0.3, traced=True)
 
 
-def test_two_inputs_and_outputs_in_dicts():
-    x, y = functional_data()
-    fit_both(functional, 3, x, y, epochs=2, validation_data=functional_data(VALIDATION_ROWS, 1))
+def mixed_precision():
+    keras.utils.set_random_seed(1)
+    policy = keras.dtype_policies.DTypePolicy("mixed_bfloat16")
+    hidden = keras.layers.Dense(8, activation="relu", dtype=policy)
+    model = keras.Sequential([keras.Input((12,)), hidden, keras.layers.Dense(4, dtype="float32")])
+    model.compile("adam", crossentropy(), metrics=["accuracy"])
+    return model
 
 
-def test_sample_weights_and_unbuilt_subclassed_model():
-    x, y = arrays()
-    xv, yv = arrays(VALIDATION_ROWS, 1)
-    rng = np.random.default_rng(2)
-    fit_both(
-        subclassed,
-        3,
-        x,
-        y,
-        epochs=3,
-        batch_size=50,
-        sample_weight=rng.random(len(x)).astype("f"),
-        validation_data=(xv, yv, rng.random(len(xv)).astype("f")),
-        validation_batch_size=17,
-    )
+def compiled_by_xla():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    model.compile("sgd", crossentropy(), jit_compile=True)
+    return model
 
 
-def test_class_weight():
-    x, y = arrays()
-    fit_both(sequential, 2, x, y, epochs=2, class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})
+def weights(rows, seed):
+    return np.random.default_rng(seed).random(rows).astype("f")
 
 
-def test_validation_frequency_leaves_gaps():
-    x, y = arrays()
-    for often in (2, [1, 4]):
-        fit_both(
-            sequential,
-            2,
-            x,
-            y,
-            epochs=5,
-            validation_freq=often,
-            validation_data=arrays(40, 1),
-            traced=True,
-        )
+MANY, FEW = (arrays(VALIDATION_ROWS, 1), arrays(40, 1))
+# A builder, the number of workers, the training data and other arguments of `fit`.
+FITS = {
+    "two inputs and outputs in dicts": (
+        *(functional, 3, functional_data()),
+        {"validation_data": functional_data(VALIDATION_ROWS, 1)},
+    ),
+    "sample weights, a subclassed model that is not built": (
+        *(subclassed, 3, arrays()),
+        {
+            "epochs": 3,
+            "batch_size": 50,
+            "sample_weight": weights(ROWS, 2),
+            "validation_data": (*MANY, weights(VALIDATION_ROWS, 3)),
+            "validation_batch_size": 17,
+        },
+    ),
+    "class weights": (sequential, 2, arrays(), {"class_weight": {0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5}}),
+    "more workers than batches": (sequential, 7, arrays(), {"validation_data": FEW}),
+    "validation in every second epoch": (
+        *(sequential, 2, arrays()),
+        {"epochs": 5, "validation_freq": 2, "validation_data": FEW, "traced": True},
+    ),
+    "validation in the epochs of a list": (
+        *(sequential, 2, arrays()),
+        {"epochs": 5, "validation_freq": [1, 4], "validation_data": FEW, "traced": True},
+    ),
+    "a validation that changes the model": (counting, 3, arrays(), {"epochs": 3, "validation_data": MANY}),
+    "mixed precision": (mixed_precision, 2, arrays(), {"validation_data": MANY}),
+    "run_eagerly": (lambda: sequential(run_eagerly=True), 2, arrays(70), {"validation_data": FEW}),
+    # in batches of two sizes, each of which XLA compiles
+    "jit_compile": (compiled_by_xla, 2, arrays(75), {"validation_data": arrays(32, 1)}),
+}
+
+
+@pytest.mark.parametrize(("build", "workers", "data", "arguments"), FITS.values(), ids=FITS)
+def test_a_fit_equals_that_of_keras(build, workers, data, arguments):
+    fit_both(build, workers, *data, **{"epochs": 2, **arguments})
 
 
 def test_initial_epoch_and_fitting_twice():
@@ -205,11 +166,6 @@ def test_initial_epoch_and_fitting_twice():
         assert model.history.epoch == [2, 3]
     assert_same_history(actual.history.history, expected.history.history)
     assert_same_weights(actual, expected)
-
-
-def test_more_workers_than_batches():
-    x, y = arrays()
-    fit_both(sequential, 7, x, y, epochs=2, validation_data=arrays(40, 1))
 
 
 def test_a_metric_of_unknown_state_is_evaluated_by_one_worker():
@@ -271,58 +227,6 @@ def test_custom_train_and_test_steps_with_logs_of_their_own(data):
     # Of Keras's optimizer the counter goes on where a step finds no data.
     for ours, theirs in zip(actual.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_validation_that_changes_the_model_is_done_as_keras_does_it():
-    x, y = arrays()
-    fit_both(counting, 3, x, y, epochs=3, validation_data=arrays(VALIDATION_ROWS, 1))
-
-
-def test_mixed_precision():
-    def build():
-        keras.utils.set_random_seed(1)
-        policy = keras.dtype_policies.DTypePolicy("mixed_bfloat16")
-        model = keras.Sequential(
-            [
-                keras.Input((12,)),
-                keras.layers.Dense(8, activation="relu", dtype=policy),
-                keras.layers.Dense(4, dtype="float32"),
-            ]
-        )
-        model.compile("adam", crossentropy(), metrics=["accuracy"])
-        return model
-
-    x, y = arrays()
-    fit_both(build, 2, x, y, epochs=2, validation_data=arrays(VALIDATION_ROWS, 1))
-
-
-def test_run_eagerly():
-    x, y = arrays(70)
-    fit_both(lambda: sequential(run_eagerly=True), 2, x, y, epochs=2, validation_data=arrays(40, 1))
-
-
-def test_jit_compile():
-    def build():
-        keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-        model.compile("sgd", crossentropy(), jit_compile=True)
-        return model
-
-    x, y = arrays(75)  # in batches of two sizes, which XLA compiles each
-    fit_both(build, 2, x, y, epochs=2, validation_data=arrays(32, 1))
-
-
-# validation/test_runner.py compares with `evaluate` on every kind of data.
-@pytest.mark.nightly
-def test_evaluate_equals_keras():
-    model = subclassed()
-    x, y = arrays()
-    model.fit(x, y, epochs=1, verbose=0)
-    trainer = Trainer(model, validation=ValidationPolicy(workers=3))
-    expected = model.evaluate(x, y, batch_size=10, verbose=0, return_dict=True)
-    actual = trainer.evaluate(x, y, batch_size=10, verbose=0, return_dict=True)
-    assert_same_history(actual, expected)
-    np.testing.assert_allclose(trainer.evaluate(x, y, verbose=0), model.evaluate(x, y, verbose=0), rtol=1e-6)
 
 
 def test_a_stop_inside_an_epoch_begins_no_other_epoch():

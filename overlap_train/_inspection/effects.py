@@ -1,6 +1,6 @@
-"""What a step does that no variable keeps, so that no snapshot holds it and no rollback undoes it.
+"""Effects of a step that are in no variable, so that no snapshot holds them and no rollback undoes them.
 
-That includes the lookup tables that it reads, if their content can change.
+They include reading a lookup table whose content can change.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ __all__ = ["KINDS", "Effect", "find_effects", "find_tables", "is_kept"]
 
 @dataclass(frozen=True)
 class Effect:
-    """Something that a step does besides computing from tensors and variables."""
+    """Something that a step does besides computing with tensors and variables."""
 
     operation: str
-    where: str  # the operation's name, whose first parts are those of the layers, and the line of the program
+    where: str  # the operation's name, which begins with those of the layers, and the line of the program
     what: str
     remedy: str
 
     @property
     def only_tells(self) -> bool:
-        """Whether it only hands something out, on which no later step depends."""
+        """Whether it only writes something out, on which no later step depends."""
         return re.match(r"Write|Print|StringFormat|Save", self.operation) is not None
 
     @property
     def done(self) -> str:
-        """What it does, and where."""
+        """A sentence about what it does, and where."""
         return f"{self.what} ({self.operation} in {self.where})"
 
     def __str__(self) -> str:
         return f"{self.done}; {self.remedy}"
 
 
-# The first pattern that the beginning of an operation's type fits says what it does and what to do instead.
+# The first pattern that matches the beginning of an operation's type says what it does and the remedy.
 KINDS: tuple[tuple[str, str, str], ...] = (
     (
         r"Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal|.*CandidateSampler|.*UnigramSampler",
@@ -82,41 +82,37 @@ _KEPT = re.compile(
     r"|_?(Arg|Retval|Send|Recv|HostSend|HostRecv)|Placeholder.*|Const|FakeParam|Overlap.*"
 )
 
-# So the names of operations begin that this library itself puts into a step, as the clock of slow hosts.
-_OWN = "overlap_train_"
+# The prefix of operations that this library adds to a step, such as the clock of slow hosts.
+_OWN_PREFIX = "overlap_train_"
 
 
 def find_effects(graph: Any) -> tuple[Effect, ...]:
-    """Returns what the operations of a traced graph do besides, one for each type and place."""
-    found: dict[tuple[str, str], Effect] = {}
+    """Return the effects of the operations in a traced graph, one for each type and place."""
+    effects: dict[tuple[str, str], Effect] = {}
     outer: dict[str, Any] | None = None
-    for kind, name, runs in nested_operations(graph):
-        if is_kept(kind) or name.rpartition("/")[2].startswith(_OWN):
+    for kind, name, caller in nested_operations(graph):
+        if is_kept(kind) or name.rpartition("/")[2].startswith(_OWN_PREFIX):
             continue
-        if isinstance(runs, str):
+        if isinstance(caller, str):
             outer = outer_operations(graph) if outer is None else outer
-            runs = outer.get(runs)
-            name = f"{runs.name}/{name}" if runs is not None else name
-        where = _place(name, runs)
+            caller = outer.get(caller)
+            name = f"{caller.name}/{name}" if caller is not None else name
+        where = _place(name, caller)
         what, remedy = next((what, remedy) for pattern, what, remedy in KINDS if re.match(pattern, kind))
-        found.setdefault((kind, where), Effect(kind, where, what, remedy))
-    return tuple(found.values())
+        effects.setdefault((kind, where), Effect(kind, where, what, remedy))
+    return tuple(effects.values())
 
 
 def is_kept(kind: str) -> bool:
-    """Whether an operation of a type changes nothing that lasts, or only what a snapshot holds."""
-    return not _is_stateful(kind) or _KEPT.fullmatch(kind) is not None
-
-
-def _is_stateful(kind: str) -> bool:
+    """Whether operations of a type change nothing that lasts, or only what a snapshot holds."""
     definition = op_def_registry.get(kind)
-    if definition is None:
-        return not kind.startswith("__")  # a call of a function, whose own operations are looked at
-    return bool(definition.is_stateful)
+    # One without a definition calls a function, whose operations are inspected themselves.
+    is_stateful = not kind.startswith("__") if definition is None else bool(definition.is_stateful)
+    return not is_stateful or _KEPT.fullmatch(kind) is not None
 
 
 def _place(name: str, operation: Any) -> str:
-    """Returns an operation's name, and the innermost line of the program that is no library's."""
+    """Return an operation's name, and the innermost line of the program outside libraries."""
     frames = list(operation.traceback) if operation is not None else []
     for frame in reversed(frames):
         if not frame.filename.startswith(_LIBRARIES) and not frame.filename.startswith("<"):
@@ -134,19 +130,19 @@ _LIBRARIES = tuple(
 
 
 def find_tables(concrete: Any) -> tuple[Effect, ...]:
-    """Returns an effect for each table that a concrete function captured and that entries can be put into.
+    """Return an effect for each table that a concrete function captured and that may change.
 
-    TensorFlow tells no kind of table from another by its handle, so each is asked to take no entry at all:
-    one that is made for good, as `tf.lookup.StaticHashTable` and the vocabulary of a layer, refuses.
+    A table's handle does not show its kind, so we insert no entries at all into it: an immutable one, such
+    as `tf.lookup.StaticHashTable` and the vocabulary of a layer, refuses.
     """
     signatures = sorted(signatures_of(concrete.graph, "LookupTableFind", ("Tin", "Tout")))
+    if not signatures:
+        return ()
     handles = {
         id(tensor): tensor
         for tensor in concrete.captured_inputs
         if tensor.dtype == tf.resource and handle_spec(tensor) is None and hasattr(tensor, "numpy")
     }
-    if not signatures:
-        return ()
     return tuple(
         Effect(
             "LookupTableFind",
@@ -168,7 +164,7 @@ def _takes_entries(table: Any, keys: int, values: int) -> bool:
                 values=tf.constant([], tf.as_dtype(values)),
             )
         except tf.errors.InvalidArgumentError as error:
-            # A table of vectors would take other values; anything else is no table, or one of other types.
+            # A table of vectors takes other values; anything else is no table, or one of other types.
             return "Expected shape" in str(error)
         except tf.errors.OpError:
             return False

@@ -1,4 +1,4 @@
-"""The door to what TensorFlow has no public name for: about a traced graph, and about what a function takes.
+"""Traced graphs by names that TensorFlow does not publish.
 
 `tests/inspection/test_graph.py` fails, name by name, when a new TensorFlow moves one.
 """
@@ -32,12 +32,12 @@ __all__ = [
 
 
 def call_with(concrete: Any, arguments: Sequence[Any], captured: Sequence[Any]) -> Any:
-    """Calls a concrete function with other tensors in place of those that it captured (`inference_fn`)."""
+    """Call a concrete function with other tensors in place of its captures (`inference_fn`)."""
     return concrete.inference_fn.call_with_captures(tuple(arguments), {}, list(captured))
 
 
 def handle_spec(tensor: Any) -> tuple[tf.DType, tf.TensorShape] | None:
-    """Returns what a variable's handle leads to (`_handle_data`); None for all other tensors."""
+    """Return dtype and shape of the variable behind a handle (`_handle_data`); None for other tensors."""
     if tensor.dtype != tf.resource:
         return None
     data = getattr(tensor, "_handle_data", None)
@@ -48,9 +48,9 @@ def handle_spec(tensor: Any) -> tuple[tf.DType, tf.TensorShape] | None:
 
 
 def iterator_over_nothing(element_spec: Any) -> Any | None:
-    """Returns an iterator of such batches that must not be drawn from; None where TensorFlow has none.
+    """Return an iterator of the type of a dataset's that must not be drawn from; None if there is none.
 
-    It has no dataset (`OwnedIterator`, `get_flat_tensor_types`): making an empty one traces three functions,
+    It has no dataset (`OwnedIterator`, `get_flat_tensor_types`): an empty one would trace three functions,
     which takes longer than a small fit.
     """
     try:
@@ -67,7 +67,7 @@ _PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Conv2D")
 
 
 def arithmetic(graph: Any, rows: int) -> float:
-    """Returns about how many floating-point operations a graph's products take, for batches of so many rows.
+    """Return about how many floating-point operations a graph's products take for batches of `rows` rows.
 
     A product of m×k and k×n numbers has m·n results of 2k operations each, and k² is mk·kn ÷ mn.
     """
@@ -76,18 +76,16 @@ def arithmetic(graph: Any, rows: int) -> float:
         if operation.type in _PRODUCTS:
             shapes = [tensor.shape for tensor in (*operation.inputs[:2], operation.outputs[0])]
             a, b, c = (math.prod(rows if n is None else n for n in s or ()) for s in shapes)
-            together = (
-                math.prod(n or rows for n in (shapes[2] or ())[:-2]) if "Batch" in operation.type else 1
-            )
-            total += 2.0 * math.sqrt(a * b * c / max(1, together))
+            products = shapes[2][:-2] if "Batch" in operation.type and shapes[2] else ()
+            total += 2.0 * math.sqrt(a * b * c / max(1, math.prod(n or rows for n in products)))
     return total
 
 
 def written_inputs(graph: Any) -> set[int]:
-    """Returns which inputs of a graph are resources that it may write to.
+    """Return the indices of a graph's inputs that are resources and that it may write to.
 
-    TensorFlow orders operations by the same knowledge (`get_read_only_resource_input_indices_graph`): what is
-    not known to read only counts as writing.
+    TensorFlow orders operations by the same knowledge (`get_read_only_resource_input_indices_graph`): an
+    operation that is not known to read only counts as writing.
     """
     read_only = set(auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph))
     return {
@@ -98,11 +96,11 @@ def written_inputs(graph: Any) -> set[int]:
 
 
 def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yields the type and the name of all operations that a graph runs, and what runs them.
+    """Yield the type and the name of all operations that a graph runs, and their callers.
 
-    That is the operation itself at the outer level. What functions inside it run is found in their
-    definitions, in which there is no operation to be asked for its place in the program: there it is the
-    name of the function. A call whose type is the name of a function, as that of a CTC loss, is left out.
+    The caller is the operation itself at the outer level, and the name of the function for an operation in a
+    function's definition, which has no place in the program. A call whose type is the name of a function, as
+    in a CTC loss, is left out.
     """
     functions = {function.signature.name: function for function in graph.as_graph_def().library.function}
     for operation in graph.get_operations():
@@ -115,31 +113,31 @@ def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def sends_any_shape(graph: Any) -> bool:
-    """Whether replicas send each other something whose shape is not known before it is computed.
+    """Whether replicas send each other tensors whose shapes are not known before they are computed.
 
-    So it is with sparse gradients, whose rows are as many as the batch looks up. What functions inside the
-    graph send has no shape that could be read here, and may have any.
+    Sparse gradients do, which have as many rows as the batch looks up. The shapes of tensors inside functions
+    of the graph are not known here.
     """
     return any(
         re.match(r"Collective(Reduce|Gather|AllToAll)", kind) is not None
-        and (isinstance(runs, str) or not runs.inputs[0].shape.is_fully_defined())
-        for kind, _, runs in nested_operations(graph)
+        and (isinstance(caller, str) or not caller.inputs[0].shape.is_fully_defined())
+        for kind, _, caller in nested_operations(graph)
     )
 
 
 def outer_operations(graph: Any) -> dict[str, Any]:
-    """Returns the operation at the outer level through which each function of a graph is run, by its name."""
+    """Return the operation at the outer level that runs each function of a graph, by the function's name."""
     definition = graph.as_graph_def()
     functions = {function.signature.name: function for function in definition.library.function}
-    found: dict[str, Any] = {}
+    callers: dict[str, Any] = {}
     for outer in definition.node:
-        waiting = [outer]
-        while waiting:
-            for name in _called_by(waiting.pop()):
-                if name in functions and name not in found:
-                    found[name] = graph.get_operation_by_name(outer.name)
-                    waiting += functions[name].node_def
-    return found
+        nodes = [outer]
+        while nodes:
+            for name in _called_by(nodes.pop()):
+                if name in functions and name not in callers:
+                    callers[name] = graph.get_operation_by_name(outer.name)
+                    nodes += functions[name].node_def
+    return callers
 
 
 def _called_by(node: Any) -> Iterator[str]:
@@ -151,27 +149,27 @@ def _called_by(node: Any) -> Iterator[str]:
 
 
 def python_function(token: bytes) -> Any:
-    """Returns the Python function that an operation with this token calls, or None (`script_ops._py_funcs`).
+    """Return the Python function that an operation with this token calls, or None (`script_ops._py_funcs`).
 
     TensorFlow wraps it for `py_function` (`EagerFunc._func`) and against AutoGraph (`do_not_convert`).
     """
-    found = script_ops._py_funcs.get(token.decode())
-    found = getattr(found, "_func", found)
-    wrapped = getattr(found, "__wrapped__", None)
-    if wrapped is None and hasattr(found, "autograph_info__"):
-        wrapped = next((cell.cell_contents for cell in found.__closure__ or ()), None)
-    return found if wrapped is None else wrapped
+    function = script_ops._py_funcs.get(token.decode())
+    function = getattr(function, "_func", function)
+    inner = getattr(function, "__wrapped__", None)
+    if inner is None and hasattr(function, "autograph_info__"):
+        inner = next((cell.cell_contents for cell in function.__closure__ or ()), None)
+    return function if inner is None else inner
 
 
 def signatures_of(graph: Any, kind: str, attributes: Sequence[str]) -> set[tuple[int, ...]]:
-    """Returns the types, as numbers of `tf.DType`, in attributes of the operations whose type begins so."""
+    """Return the dtypes, as enum numbers, in attributes of the operations whose type begins with `kind`."""
     definition = graph.as_graph_def()
     nodes = [*definition.node, *(node for f in definition.library.function for node in f.node_def)]
     return {tuple(node.attr[name].type for name in attributes) for node in nodes if node.op.startswith(kind)}
 
 
 def computation(graph: Any) -> tuple[Any, ...]:
-    """Returns what a graph computes, comparable with that of another one: names do not count."""
+    """Return a graph's computation without its names, to be compared with that of another graph."""
     definition = graph.as_graph_def()
     functions = [
         _operations(function.node_def, [argument.name for argument in function.signature.input_arg])
@@ -181,7 +179,7 @@ def computation(graph: Any) -> tuple[Any, ...]:
 
 
 def _operations(nodes: Iterable[Any], arguments: Iterable[str] = ()) -> tuple[Any, ...]:
-    """Returns each operation as its type, its inputs by number and its attributes."""
+    """Return each operation as its type, its inputs by number and its attributes."""
     nodes = list(nodes)
     numbers = {name: f"argument {index}" for index, name in enumerate(arguments)}
     numbers |= {node.name: str(index) for index, node in enumerate(nodes)}
@@ -193,7 +191,7 @@ def _operations(nodes: Iterable[Any], arguments: Iterable[str] = ()) -> tuple[An
 
 
 def _messages(nodes: Sequence[Any]) -> set[str]:
-    """Returns the names of the texts that only a failed assertion would print; they tell names."""
+    """Return the names of the texts that only a failed assertion would print, since they contain names."""
     texts = {
         node.name
         for node in nodes
@@ -204,26 +202,23 @@ def _messages(nodes: Sequence[Any]) -> set[str]:
 
 
 def _inputs(node: Any, numbers: dict[str, str]) -> tuple[str, ...]:
-    """Returns the inputs of an operation, by the numbers of those that they come from.
+    """Return the inputs of an operation, by the numbers of the operations that they come from.
 
-    What it only waits for comes last and sorted by number, as TensorFlow has it sorted by name.
+    Control inputs come last and sorted by number, where TensorFlow sorts them by name.
     """
-    inputs = [_numbered(name, numbers) for name in node.input]
-    waits = sorted(name for name in inputs if name.startswith("^"))
-    return (*(name for name in inputs if not name.startswith("^")), *waits)
-
-
-def _numbered(name: str, numbers: dict[str, str]) -> str:
-    control = "^" if name.startswith("^") else ""
-    first, *rest = name.removeprefix("^").split(":")
-    return ":".join([control + numbers.get(first, first), *rest])
+    data, controls = list[str](), list[str]()
+    for name in node.input:
+        source, *output = name.removeprefix("^").split(":")
+        inputs = controls if name.startswith("^") else data
+        inputs.append(":".join([numbers.get(source, source), *output]))
+    return (*data, *(f"^{name}" for name in sorted(controls)))
 
 
 def _attributes(node: Any) -> tuple[tuple[str, bytes], ...]:
-    kept = []
+    attributes = []
     for name in sorted(node.attr):
         value = node.attr[name]
-        named = value.HasField("func") or (value.HasField("list") and value.list.func)
-        if not (named or name.startswith("_") or name in ("shared_name", "container")):
-            kept.append((name, value.SerializeToString(deterministic=True)))
-    return tuple(kept)
+        is_name = value.HasField("func") or (value.HasField("list") and value.list.func)
+        if not (is_name or name.startswith("_") or name in ("shared_name", "container")):
+            attributes.append((name, value.SerializeToString(deterministic=True)))
+    return tuple(attributes)

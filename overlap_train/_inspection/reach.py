@@ -1,4 +1,4 @@
-"""What the user's code can get hold of: by attributes, closures and names, without running any of it."""
+"""The objects that a user's code can reach by attributes, closures and names, without running any of it."""
 
 from __future__ import annotations
 
@@ -30,46 +30,45 @@ from overlap_train._inspection.code import (
 
 __all__ = ["names_in", "reached", "reaches"]
 
-# Who gets hold of more cannot be told to reach nothing else.
+# Of code that reaches more, it is unclear what else it reaches.
 _MOST_OBJECTS = 1_000_000
 _CONTAINERS = (list, tuple, set, frozenset, collections.deque)
-# Data such as annotations: looked through by C code, since it may have many parts.
+# Data such as annotations, which may have many parts: C code goes through it.
 _PLAIN = frozenset({dict, list, tuple, set, frozenset, collections.deque})
 _PARTS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _ENDS = (
     *(tf.Tensor, tf.Variable, keras.KerasTensor, keras.Variable, np.generic),
     *(types.BuiltinFunctionType, logging.Logger, logging.Handler),
 )
-_TRAINED = (keras.layers.Layer, keras.optimizers.Optimizer, keras.losses.Loss, keras.metrics.Metric)
+_PARTS_OF_MODELS = (keras.layers.Layer, keras.optimizers.Optimizer, keras.losses.Loss, keras.metrics.Metric)
 
 
 def reached(roots: Iterable[Any], *kinds: type) -> list[Any]:
-    """Returns the objects of some kinds that code can get hold of which begins with `roots`.
+    """Return the objects of some kinds that code can reach from `roots`, the nearest first.
 
-    Looked through are attributes, containers, what functions of the user's close over and name, and the
-    classes and modules of the user's that they name. What these hold in turn is, too, but for layers and the
-    like, of which only what Keras has not made counts. What is near to the roots comes first.
+    The search goes through attributes, containers, closures, and the names in functions, classes and modules
+    of users. Of layers, optimizers, losses and metrics it takes only attributes that Keras has not set.
     """
     return [thing for thing in _walk(roots, kinds) if isinstance(thing, kinds)]
 
 
 def reaches(roots: Iterable[Any], targets: Iterable[Any]) -> Any | None:
-    """Returns the first of some objects that code can get hold of which begins with `roots`, or None."""
-    wanted = {id(target): target for target in targets}
-    kinds = tuple({type(target) for target in wanted.values()})
-    return next((thing for thing in _walk(roots, kinds) if id(thing) in wanted), None)
+    """Return the first of some objects that code can reach from `roots`, or None."""
+    by_id = {id(target): target for target in targets}
+    kinds = tuple({type(target) for target in by_id.values()})
+    return next((thing for thing in _walk(roots, kinds) if id(thing) in by_id), None)
 
 
 def names_in(functions: Iterable[types.FunctionType]) -> frozenset[str]:
-    """Returns the names of variables and attributes in the code of functions of the user's."""
-    own = (each.__code__ for each in functions if origin_of(each) is Origin.USER)
-    return frozenset[str]().union(*map(code.names_in, own))
+    """Return the names of variables and attributes in the code of users' functions."""
+    codes = (function.__code__ for function in functions if origin_of(function) is Origin.USER)
+    return frozenset[str]().union(*map(code.names_in, codes))
 
 
 def _walk(roots: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
-    """Yields each object once, the nearest first."""
+    """Yield each object once, the nearest first."""
     level = list(roots)
-    seen: dict[int, Any] = {}
+    visited: dict[int, Any] = {}
     simple: dict[type, bool] = {}
     ends: dict[type, bool] = {}
     while level:
@@ -77,29 +76,29 @@ def _walk(roots: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
         following: list[Any] = []
         for thing in level:
             kind = type(thing)
-            if kind in weakref.ProxyTypes:  # which passes for what it stands for, as long as that lives
-                following += _behind(thing)
+            if kind in weakref.ProxyTypes:  # which behaves like its referent
+                following += _referent(thing)
                 continue
             if kind not in simple:
                 simple[kind] = is_simple(thing)
                 ends.setdefault(kind, isinstance(thing, _ENDS))
-            if simple[kind] or id(thing) in seen:
+            if simple[kind] or id(thing) in visited:
                 continue
-            seen[id(thing)] = thing  # held, so that its `id` stays its own
+            visited[id(thing)] = thing  # a reference, so that no other object gets its `id`
             yield thing
             if kind in _PLAIN:
                 plain.append(thing)
             elif kind is np.ndarray:
                 following += thing.flat if thing.dtype.hasobject else ()
             elif not ends[kind]:
-                following += _held_by(thing, kinds)
-        if len(seen) > _MOST_OBJECTS:
+                following += _references(thing, kinds)
+        if len(visited) > _MOST_OBJECTS:
             raise Unclear
         following += gc.get_referents(*plain)
         level = [thing for thing in following if type(thing) not in _PARTS]
 
 
-def _held_by(thing: Any, kinds: tuple[type, ...]) -> Iterable[Any]:
+def _references(thing: Any, kinds: tuple[type, ...]) -> Iterable[Any]:
     if isinstance(thing, dict):
         return [*thing.values(), *thing.keys(), *variables_of(thing).values()]
     if isinstance(thing, _CONTAINERS):
@@ -112,42 +111,42 @@ def _held_by(thing: Any, kinds: tuple[type, ...]) -> Iterable[Any]:
         return (thing(),)
     if isinstance(thing, type):
         return [*vars(thing).values(), *thing.__bases__] if origin_of(thing) is Origin.USER else ()
-    if isinstance(thing, np.ndarray):  # of a class that may have attributes of its own
+    if isinstance(thing, np.ndarray):  # of a subclass, which may have attributes
         return [*(thing.flat if thing.dtype.hasobject else ()), *variables_of(thing).values()]
     if isinstance(thing, (types.ModuleType, tf.data.Dataset)):
         return ()
-    written = [type(thing)] if origin_of(type(thing)) is Origin.USER else []
-    if isinstance(thing, _TRAINED):
-        return [*written, *_of_trained(thing, kinds)]
-    return [*written, *(each for each in gc.get_referents(thing) if not issubclass(type(each), type))]
+    user_class = [type(thing)] if origin_of(type(thing)) is Origin.USER else []
+    if isinstance(thing, _PARTS_OF_MODELS):
+        return [*user_class, *_of_model_part(thing, kinds)]
+    return [*user_class, *(value for value in gc.get_referents(thing) if not issubclass(type(value), type))]
 
 
-def _of_trained(thing: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
-    """Yields the attributes of a layer or the like that count: of the kinds, or set by the user."""
+def _of_model_part(thing: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
+    """Yield the attributes of a layer or the like that are of the kinds, or set by the user."""
     kind: Any = type(thing)
-    own = _set_by_keras(kind)
+    stock = _set_by_keras(kind)
     for name, value in variables_of(thing).items():
-        if isinstance(value, kinds) or (name not in own and _is_users(value)):
+        if isinstance(value, kinds) or (name not in stock and _may_lead_on(value)):
             yield value
 
 
-def _is_users(value: Any) -> bool:
-    """Whether the value of an attribute that Keras has not set may hold what is looked for."""
+def _may_lead_on(value: Any) -> bool:
+    """Whether the value of an attribute that Keras has not set may refer to a user's objects."""
     containers = (*_CONTAINERS, dict, np.ndarray, types.FunctionType, types.MethodType)
     return isinstance(value, containers) or origin_of(type(value)) not in (Origin.TRAINING, Origin.STANDARD)
 
 
 @functools.lru_cache(maxsize=256)
 def _set_by_keras(kind: Any) -> frozenset[str]:
-    """Returns the names of the attributes that a class of Keras's, or the bases of another, set."""
+    """Return the names of the attributes that a class of Keras's, or the bases of another, set."""
     classes = [base for base in kind.__mro__ if origin_of(base) is not Origin.USER]
     members = [function_of(member) for base in classes for member in tuple(vars(base).values())]
-    functions = (each for each in members if isinstance(each, types.FunctionType))
+    functions = (member for member in members if isinstance(member, types.FunctionType))
     return frozenset().union(*(stored_in(function.__code__, "STORE_ATTR") for function in functions))
 
 
 def _of_function(function: types.FunctionType) -> Iterator[Any]:
-    """Yields what a function closes over, has as defaults, and names."""
+    """Yield the closure, the defaults and the attributes of a function, and the values of its names."""
     yield from (function.__closure__ or (), function.__defaults__ or (), function.__kwdefaults__ or {})
     yield vars(function)
     if origin_of(function) is Origin.USER:
@@ -155,26 +154,26 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
 
 
 def _named_in(function: types.FunctionType) -> Iterator[Any]:
-    """Yields what the global names in a function's code stand for, also in modules of the user's."""
-    names, spaces, seen = code.names_in(function.__code__), [function.__globals__], set()
+    """Yield the values of the global names in a function's code, also in users' modules."""
+    names, spaces, visited = code.names_in(function.__code__), [function.__globals__], set()
     for name in names:
         modules = imported(name, function.__globals__.get("__package__"))
         spaces += [vars(module) for module in modules if origin_of(module) is Origin.USER]
     while spaces:
         space = spaces.pop()
-        if id(space) in seen:
+        if id(space) in visited:
             continue
-        seen.add(id(space))
+        visited.add(id(space))
         for name in names & space.keys():
-            found = space.get(name)
-            yield found
-            if isinstance(found, types.ModuleType) and origin_of(found) is Origin.USER:
-                spaces.append(vars(found))
+            value = space.get(name)
+            yield value
+            if isinstance(value, types.ModuleType) and origin_of(value) is Origin.USER:
+                spaces.append(vars(value))
 
 
-def _behind(proxy: Any) -> tuple[Any, ...]:
-    """Returns what a weak proxy stands for, if it still lives."""
+def _referent(proxy: Any) -> tuple[Any, ...]:
+    """Return the object of a weak proxy, if it still lives."""
     try:
-        return (proxy.__init__.__self__,)  # it hands out the methods of what it stands for
+        return (proxy.__init__.__self__,)
     except (AttributeError, ReferenceError):
         return ()

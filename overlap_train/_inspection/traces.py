@@ -1,8 +1,8 @@
-"""What has been traced of a model: kept as long as the model, dropped when Keras would trace anew (C11).
+"""The traces of a model, which live as long as the model, or until Keras would trace it again (C11).
 
 Traces and the loops built around them hold no data and no trainer, so that they serve every `fit`, `evaluate`
-and `Trainer` of the model. Keras's own train and test functions, which `compile` takes away and
-`make_train_function(force=True)` makes anew, say how long a trace is good for.
+and `Trainer` of the model. A trace is valid as long as Keras's own train or test function, its token, which
+`compile` removes and `make_train_function(force=True)` replaces.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _ATTRIBUTE = "_overlap_train_traces"
 
 @dataclass(frozen=True, eq=False)
 class Same:
-    """Equal to what holds the same object, which stays alive, so that no other one has its `id`."""
+    """A key that equals another one of the same object, which stays alive, so that its `id` stays its own."""
 
-    held: Any
+    thing: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.held is self.held
+        return isinstance(other, Same) and other.thing is self.thing
 
     def __hash__(self) -> int:
-        return id(self.held)
+        return id(self.thing)
 
 
 class Traces:
@@ -47,42 +47,34 @@ class Traces:
 
     @classmethod
     def of(cls, model: keras.Model) -> Traces:
-        """Returns the traces of a model."""
-        # Past Keras's tracking of attributes, and past what it saves.
-        found: Traces = vars(model).setdefault(_ATTRIBUTE, cls())
-        return found
+        """Return the traces of a model."""
+        # Past Keras's tracking of attributes, so that they are not saved.
+        traces: Traces = vars(model).setdefault(_ATTRIBUTE, cls())
+        return traces
 
     @classmethod
     def set_aside(cls, model: keras.Model) -> contextlib.ExitStack:
-        """Forgets behind the block what has been traced in it, Keras's functions included."""
-        names = (_ATTRIBUTE, "train_function", "test_function")
-        before = {name: vars(model)[name] for name in names if name in vars(model)}
-        object.__setattr__(model, _ATTRIBUTE, cls.of(model)._copied())
+        """Drop the traces of a block at its end, Keras's functions included."""
         undo = contextlib.ExitStack()
-
-        @undo.callback
-        def put_back() -> None:
-            for name in names:
-                if name in before:
-                    object.__setattr__(model, name, before[name])
-                else:
-                    vars(model).pop(name, None)
-
+        for name in (_ATTRIBUTE, "train_function", "test_function"):
+            if name in vars(model):
+                undo.callback(object.__setattr__, model, name, vars(model)[name])
+            else:
+                undo.callback(vars(model).pop, name, None)
+        traces, copy = cls.of(model), cls()
+        copy._tokens = dict(traces._tokens)
+        copy._kept = {kind: dict(values) for kind, values in traces._kept.items()}
+        object.__setattr__(model, _ATTRIBUTE, copy)
         return undo
 
-    def _copied(self) -> Traces:
-        copied = Traces()
-        copied._tokens = dict(self._tokens)
-        copied._kept = {kind: dict(kept) for kind, kept in self._kept.items()}
-        return copied
-
     def get(self, kind: str, token: Any, key: Hashable, build: Callable[[], T]) -> T:
-        """Returns what is kept under a key, or what `build` makes."""
-        self._renew(kind, token)
-        kept = self._kept[kind]
-        if key not in kept:
-            kept[key] = build()
-        result: T = kept[key]
+        """Return the value under a key; at the first time, and under another token, that of `build`."""
+        if kind not in self._kept or self._tokens.get(kind) is not token:
+            self._tokens[kind], self._kept[kind] = token, {}
+        values = self._kept[kind]
+        if key not in values:
+            values[key] = build()
+        result: T = values[key]
         return result
 
     def get_step(
@@ -94,45 +86,41 @@ class Traces:
         rows: int | None,
         build: Callable[[Any, int | None], T],
     ) -> T:
-        """Returns what is kept of a step for batches of a kind, or what `build` makes of it.
+        """Return the trace of a step for batches of `spec`, or that of `build`.
 
-        As under `tf.function(reduce_retracing=True)`, batches of a known size are taken by what was traced
-        for any size, and what is traced behind batches of another size is traced for any.
+        As under `tf.function(reduce_retracing=True)`, a trace for batches of any size serves those of a known
+        size, and after batches of one size, those of another are traced for any size.
 
         Args:
             kind: as of `get`.
             token: as of `get`.
             key: of the step.
             spec: of a batch.
-            rows: of the first batch, where Keras traces a step for as many and again for others; or None.
-            build: gets a spec, and these rows where it has none: see `TracedByRows`.
+            rows: of the first batch, where Keras traces a step for that size and again for others; or None.
+            build: takes a spec, and these rows where the spec has none: see `TracedByRows`.
         """
-        known: list[tuple[Any, T]] = self.get(kind, token, (key, "for"), list)
-        fitting = [(other, value) for other, value in known if _is_subtype(spec, other)]
-        for other, value in fitting:
-            if all(_is_subtype(other, another) for another, _ in fitting):
+        traces: list[tuple[Any, T]] = self.get(kind, token, (key, "for"), list)
+        matches = [(other, value) for other, value in traces if _is_subtype(spec, other)]
+        for other, value in matches:
+            if all(_is_subtype(other, another) for another, _ in matches):
                 return value
-        for other, _ in known:
+        for other, _ in traces:
             spec = _relaxed(spec, other)
         first = self.get(kind, token, ("first_rows",), lambda: rows) if rows else None
-        known.append((spec, build(spec, first if has_any_rows(spec) else None)))
-        return known[-1][1]
+        traces.append((spec, build(spec, first if has_any_rows(spec) else None)))
+        return traces[-1][1]
 
     def holds(self, kind: str, token: Any) -> bool:
-        """Whether anything is kept that was traced under a token."""
+        """Whether there is any trace under a token."""
         return self._tokens.get(kind) is token and bool(self._kept.get(kind))
 
     def forget(self, kind: str) -> None:
-        """Drops what is kept of a kind."""
+        """Drop the traces of a kind."""
         self._kept.pop(kind, None)
 
     def has(self, kind: str, token: Any, key: Hashable) -> bool:
-        """Whether something is kept under a key."""
+        """Whether there is a value under a key."""
         return self._tokens.get(kind) is token and key in self._kept.get(kind, {})
-
-    def _renew(self, kind: str, token: Any) -> None:
-        if kind not in self._kept or self._tokens.get(kind) is not token:
-            self._tokens[kind], self._kept[kind] = token, {}
 
     def __deepcopy__(self, memo: Any) -> Traces:
         return Traces()
@@ -145,11 +133,11 @@ class Traces:
 
 
 def _relaxed(spec: Any, other: Any) -> Any:
-    """Returns the spec of both kinds of batches where they have one, or the first as it is."""
-    both = [a if a == b else _supertype(a, b) for a, b in _pairs(spec, other)]
+    """Return the most specific spec of both kinds of batches, or the first as it is if there is none."""
+    leaves = [a if a == b else _supertype(a, b) for a, b in _pairs(spec, other)]
     # For tensors of any rank Keras traces, too, and fails.
-    related = all(each is not None and getattr(each, "shape", _SCALAR).rank is not None for each in both)
-    return tf.nest.pack_sequence_as(spec, both) if both and related else spec
+    is_related = all(leaf is not None and getattr(leaf, "shape", _SCALAR).rank is not None for leaf in leaves)
+    return tf.nest.pack_sequence_as(spec, leaves) if leaves and is_related else spec
 
 
 def _supertype(spec: Any, other: Any) -> Any:
@@ -165,7 +153,7 @@ def _is_subtype(spec: Any, other: Any) -> bool:
 
 
 def _pairs(spec: Any, other: Any) -> list[tuple[Any, Any]]:
-    """Returns the specs of the tensors of two kinds of batches; none where their structures differ."""
+    """Return the specs of two kinds of batches tensor by tensor; none where their structures differ."""
     try:
         tf.nest.assert_same_structure(spec, other)
     except (TypeError, ValueError):
@@ -174,7 +162,7 @@ def _pairs(spec: Any, other: Any) -> list[tuple[Any, Any]]:
 
 
 def function_key(function: Any) -> Hashable:
-    """Returns what tells a function from others: a bound method is told by its object, too."""
+    """Return a key of a function; that of a bound method depends on its object, too."""
     owner = getattr(function, "__self__", None)
     if owner is None:
         return Same(function)

@@ -1,10 +1,10 @@
-"""From a plan to a loop: how the steps of a model are executed, by rules that say the same in every run."""
+"""From a plan to a loop: how a model's steps are executed, by rules that choose the same in every run."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Protocol
 
 import keras
 import tensorflow as tf
@@ -16,44 +16,34 @@ from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
-from overlap_train._training.loops import HostsLoop, Loop, Pace, make_loop
+from overlap_train._training.kernels import FastKernels
+from overlap_train._training.loops import CompiledArrayLoop, EagerLoop, HostsLoop, Loop, Pace, make_loop
 from overlap_train._training.settings import TrainerSettings
-from overlap_train._training.splitting import SplitStep, find_obstacle, unknown_layer
+from overlap_train._training.splitting import SplitStep, draws_random_numbers, find_obstacle, unknown_layer
 from overlap_train._training.step import Step, StepFunction
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay
 
 __all__ = ["Task", "find_xla_obstacle", "make_execution"]
 
-# With so many floating-point operations in a step, its parts surely gain from cores of their own.
+# Floating-point operations of a step above which its parts surely gain from cores of their own.
 _HEAVY_FLOP = 1e8
-# With at most so many, starting the operations is what a step costs, and XLA starts one; compiling it takes
+# Up to this many, a step spends its time on starting operations, of which XLA starts one; compiling takes
 # as long as some thousand steps save (docs/results/2026-11-24-step-cost.md).
 _TINY_FLOP, _STEPS_THAT_PAY_XLA = 1e7, 10_000
 
 
-class FasterOperations(Protocol):
-    """Faster operations than Keras's for a model."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of what they compute."""
-
-    def around(self, function: StepFunction, rows: int | None) -> StepFunction:
-        """Return a function of batches of so many rows that does the same on them when it is traced."""
-
-
 @dataclass(frozen=True)
 class Task:
-    """What is to be executed."""
+    """The step to be executed, its data and what decides how."""
 
     settings: TrainerSettings
     feed: Feed
     step: Step  # on the operations of `kernels`
-    function: StepFunction  # of one batch in `step`, without those and what runs it under a strategy
+    function: StepFunction  # of one batch in `step`, without the kernels and the strategy around it
     total_steps: int | None  # of the whole run, if that is known
     step_key: Hashable  # what the traced step depends on
-    kernels: FasterOperations | None
+    kernels: FastKernels | None
 
     @property
     def model(self) -> keras.Model:
@@ -66,7 +56,7 @@ class _Way:
     """A way to execute the steps."""
 
     splits: int = 1  # parts of a batch that run at the same time
-    jit: bool = False  # whether XLA compiles them
+    jit: bool = False  # whether XLA compiles the steps
 
     def __str__(self) -> str:
         splits = f"{self.splits} splits" if self.splits > 1 else "no splits"
@@ -88,27 +78,28 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     pace = Pace(fixed)
     if keras_models.runs_eagerly(task.model):
         message("plan: eager")
-        return make_loop(task.feed, task.step.using(task.settings.around()(task.function)), eager=True), pace
-    known, token, key = Traces.of(task.model), keras_training.begin_training(task.model), _loop_key(task)
+        return EagerLoop(task.step.using(task.settings.around()(task.function))), pace
+    traces, token, key = Traces.of(task.model), keras_training.begin_training(task.model), _loop_key(task)
     flags = tuple(variable.trainable for variable in task.model.variables)
-    if known.get("train", token, ("flags", Same(task.step.traced)), lambda: flags) != flags:
+    if traces.get("train", token, ("flags", Same(task.step.traced)), lambda: flags) != flags:
         # What is traced now would obey `trainable`, and train what only the validation has built; Keras goes
         # on with what it has traced until `compile`.
         message("plan: as traced before layers were frozen, thawed or built; compile the model to use them")
-        loop = known.get("train", token, ("frozen", *key), lambda: make_loop(task.feed, task.step))
+        loop = traces.get("train", token, ("frozen", *key), lambda: make_loop(task.feed, task.step))
         return loop, pace
 
-    def loop_key(way: _Way, *, asked: bool) -> Hashable:
-        return key, way, asked, getattr(task.feed, "num_samples", None) if way.jit else None
+    def loop_key(way: _Way, *, by_request: bool) -> Hashable:
+        return key, way, by_request, getattr(task.feed, "num_samples", None) if way.jit else None
 
-    compiled = known.has("train", token, loop_key(_Way(jit=True), asked=False))
-    way, asked = _choose(task, plan, compiled=compiled)
+    has_compiled = traces.has("train", token, loop_key(_Way(jit=True), by_request=False))
+    way, by_request = _choose(task, plan, has_compiled=has_compiled)
     if _misses_configure(task, plan):
         message(
             f"batches could be split over the {available_cores()} cores: call overlap_train.configure() "
             "right after the imports, or pass ExecutionPlan(batch_splits=1) to do without"
         )
-    loop = known.get("train", token, loop_key(way, asked=asked), lambda: _build(task, way, asked=asked))
+    build = functools.partial(_build, task, way, by_request=by_request)
+    loop = traces.get("train", token, loop_key(way, by_request=by_request), build)
     loop.splits = way.splits
     fast = "" if task.kernels is None else f", fast {', '.join(task.kernels.names)}"
     loop.plan = f"{way}{fast}"
@@ -116,8 +107,11 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     return loop, pace
 
 
-def _choose(task: Task, plan: ExecutionPlan, *, compiled: bool) -> tuple[_Way, bool]:
-    """Return the way to execute the steps, and whether it was asked for; XLA may have `compiled` them."""
+def _choose(task: Task, plan: ExecutionPlan, *, has_compiled: bool) -> tuple[_Way, bool]:
+    """Return the way to execute the steps, and whether the plan or the model asks for it.
+
+    `has_compiled` says that XLA has compiled them in an earlier fit.
+    """
     if task.settings.shared:
         _refuse_for_replicas(task, plan)
         return _Way(), True
@@ -134,17 +128,17 @@ def _choose(task: Task, plan: ExecutionPlan, *, compiled: bool) -> tuple[_Way, b
         return _Way(), True
     if plan.batch_splits == "auto" and splits_pay() and _gains_from_splits(task):
         return _Way(splits=2 * available_cores()), False
-    may_compile = plan.jit == "auto" and plan.kernels != "fast" and (compiled or _pays_for_xla(task))
+    may_compile = plan.jit == "auto" and plan.kernels != "fast" and (has_compiled or _pays_for_xla(task))
     return _Way(jit=may_compile and find_xla_obstacle(task.model, task.feed) is None), False
 
 
 def _gains_from_splits(task: Task) -> bool:
     """Whether parts of a batch surely gain from cores of their own.
 
-    Not those of a recurrent layer, which runs its operations once for each time step and part: they are too
-    small as it is.
+    A recurrent layer gains nothing: its operations, each of one time step, are too small as it is.
     """
-    heavy = _arithmetic(task) > _HEAVY_FLOP or any("Conv" in name for name in _kinds(task.model))
+    layers = keras_models.flat_layers(task.model)
+    heavy = _arithmetic(task) > _HEAVY_FLOP or any("Conv" in type(layer).__name__ for layer in layers)
     return heavy and not _is_recurrent(task.model) and not find_obstacle(task.model, task.feed.element_spec)
 
 
@@ -159,26 +153,22 @@ def _arithmetic(task: Task) -> float:
     return arithmetic(task.step.traced.graph, task.feed.full_batch or 32) if task.step.traced else 0.0
 
 
-def _kinds(model: keras.Model) -> list[str]:
-    return [type(layer).__name__ for layer in keras_models.flat_layers(model)]
-
-
 def _is_recurrent(model: keras.Model) -> bool:
     return any(isinstance(layer, keras.layers.RNN) for layer in keras_models.flat_layers(model))
 
 
 def _refuse_for_replicas(task: Task, plan: ExecutionPlan) -> None:
-    asked = "batch_splits" if plan.splits else "jit=True" if plan.jit is True else ""
     if plan.kernels == "fast":
         raise ValueError(
             "kernels='fast' is not possible under a tf.distribute strategy of several replicas; "
             "call overlap_train.accelerate(model) instead"
         )
-    if not asked and task.model.jit_compile:
-        asked = "model.compile(jit_compile=True)"
-    if asked:
+    option = "batch_splits" if plan.splits else "jit=True" if plan.jit is True else ""
+    if not option and task.model.jit_compile:
+        option = "model.compile(jit_compile=True)"
+    if option:
         raise ValueError(
-            f"{asked} is not possible under a tf.distribute strategy of several replicas, which "
+            f"{option} is not possible under a tf.distribute strategy of several replicas, which "
             "share each batch already and which XLA cannot compile as one; leave it out"
         )
 
@@ -189,7 +179,7 @@ def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
         return "XLA cannot contain an iterator"
     if feed.num_samples < feed.batch_size:
         return "there is no full batch"
-    if feed.num_samples % feed.batch_size and keras_metrics.tracks_each_loss(model):
+    if _sizes_matter(model, feed):
         return "the losses of several outputs are averaged otherwise where a batch has a static size"
     unknown = unknown_layer(model, also=("BatchNormalization",))
     if unknown is not None:
@@ -197,49 +187,52 @@ def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
     for layer in keras_models.flat_layers(model):
         if "Conv" in type(layer).__name__:
             return "XLA's convolutions on a CPU are several times slower"
-        draws = any(getattr(layer, name, 0) for name in ("rate", "dropout", "recurrent_dropout"))
-        if getattr(layer, "seed_generator", None) is not None and draws:
+        if draws_random_numbers(layer):
             return f"XLA draws other random numbers for {layer.name!r}"
     return None
 
 
-def _build(task: Task, way: _Way, *, asked: bool) -> Loop:
-    around = _around(task, way.splits)
+def _sizes_matter(model: keras.Model, feed: ArrayFeed) -> bool:
+    """Whether Keras's numbers are those of batches whose size is unknown while tracing."""
+    return bool(feed.num_samples % feed.batch_size) and keras_metrics.tracks_each_loss(model)
+
+
+def _build(task: Task, way: _Way, *, by_request: bool) -> Loop:
+    around, feed = _around(task, way.splits), task.feed
     if way.splits > 1:
-        split = SplitStep(task.model, way.splits, task.function, around)
-        return make_loop(task.feed, task.step.using(split))
+        return make_loop(feed, task.step.using(SplitStep(task.model, way.splits, task.function, around)))
     function = around(task.function)
-    if not way.jit:
-        # On several replicas a call of the trace leaves a placeholder of the batch's size unfed, where a
-        # pipeline brings batches of an unknown size (TensorFlow 2.21).
-        unfed = task.settings.shared and not isinstance(task.feed, ArrayFeed)
-        traced = not (task.step.jit_compile or unfed)
-        step = task.step if traced else task.step.using(function)
-        replicas = task.settings.replicas
-        if replicas is not None and replicas.own_rows:
-            return HostsLoop(step, replicas, task.feed.element_spec)
-        return make_loop(task.feed, step)
+    if way.jit:
+        return _build_compiled(task, function, by_request=by_request)
+    # On several replicas a call of the trace leaves a placeholder of the batch's size unfed, where a
+    # pipeline brings batches of an unknown size (TensorFlow 2.21).
+    unfed = task.settings.shared and not isinstance(feed, ArrayFeed)
+    step = task.step.using(function) if task.step.jit_compile or unfed else task.step
+    replicas = task.settings.replicas
+    if replicas is not None and replicas.own_rows:
+        return HostsLoop(step, replicas, feed.element_spec)
+    return make_loop(feed, step)
+
+
+def _build_compiled(task: Task, function: StepFunction, *, by_request: bool) -> Loop:
+    """Return a loop whose steps XLA compiles, all of them in one where batches have the same size."""
+    feed, single = task.feed, task.step.using(function, jit_compile=True)
+    if not isinstance(feed, ArrayFeed) or _sizes_matter(task.model, feed):
+        return make_loop(feed, single)  # compiled for whatever size of a batch comes
     plain = task.step.using(function)
-    # Where batches of an unknown size matter, each step is compiled by itself, for whatever size comes.
-    partial = not isinstance(task.feed, ArrayFeed) or (
-        bool(task.feed.num_samples % task.feed.batch_size) and keras_metrics.tracks_each_loss(task.model)
-    )
-    each = task.step.using(function, jit_compile=True)
-    if partial:
-        return make_loop(task.feed, each)
-    # Who asks for XLA gets its random numbers in every batch.
-    return make_loop(task.feed, plain, jit_last_step=each if asked else plain, asked=asked)
+    # Where XLA is asked for, its random numbers are those of every batch.
+    return CompiledArrayLoop(feed, plain, single if by_request else plain, may_refuse=not by_request)
 
 
 def _around(task: Task, splits: int) -> Callable[[StepFunction], StepFunction]:
-    """Return what the function of a batch has to run in."""
-    # What is returned is kept with the loop and must not hold the task, which holds the data.
+    """Return what puts a batch's function on the kernels and under the strategy."""
+    # The loop keeps it, so it must not hold the task, which holds the data.
     rows = task.feed.full_batch
-    part = None if rows is None else -(-rows // splits)
+    part_rows = None if rows is None else -(-rows // splits)
     kernels, outer = task.kernels, task.settings.around()
 
     def around(function: StepFunction) -> StepFunction:
-        return outer(function if kernels is None else kernels.around(function, part))
+        return outer(function if kernels is None else kernels.around(function, part_rows))
 
     return around
 
@@ -257,9 +250,9 @@ def _checked_splits(task: Task, splits: int) -> int:
 
 
 def _may_choose(task: Task) -> bool:
-    """Whether a step may be executed otherwise than Keras does, unasked: it is Keras's own, on the CPU.
+    """Whether we may choose another way than Keras's: for Keras's own step, on a CPU.
 
-    It may not where results must repeat bit by bit.
+    Not where results must repeat bit by bit.
     """
     if not task.settings.stock or not keras_models.is_stock_method(task.model.train_step):
         return False
@@ -270,14 +263,14 @@ def _may_choose(task: Task) -> bool:
 
 def _misses_configure(task: Task, plan: ExecutionPlan) -> bool:
     """Whether parts of a batch would surely gain from cores of their own, had `configure` been called."""
-    unasked = plan.batch_splits == "auto" and plan.jit == "auto" and not task.model.jit_compile
-    if task.settings.shared or not unasked or not splits_would_pay() or not _may_choose(task):
+    is_free = plan.batch_splits == "auto" and plan.jit == "auto" and not task.model.jit_compile
+    if task.settings.shared or not is_free or not splits_would_pay() or not _may_choose(task):
         return False
     return _gains_from_splits(task)
 
 
 def _loop_key(task: Task) -> tuple[Hashable, ...]:
-    """Return what a loop depends on: the step that it makes, and what the data looks like."""
+    """Return what a loop depends on: its step, and the structure of the data."""
     feed, step = task.feed, task.step
     tensors = keras.tree.flatten(feed.tensors) if isinstance(feed, ArrayFeed) else ()
     return (

@@ -1,18 +1,18 @@
 """Stock layers and optimizers on faster operations than Keras's, while a training step is traced.
 
-Conv2D runs on `overlap_train.conv`, whose kernels are timed next to TensorFlow's shape by shape;
+Conv2D runs on `overlap_train.conv`, whose kernels are timed against TensorFlow's for each shape;
 DepthwiseConv2D takes the gradient of its filters from there, where they are many or larger than 3×3;
-BatchNormalization and Adam on TensorFlow's fused operations, where Keras composes them of a dozen or two that
-each go through the whole batch or all weights; LSTM and GRU in loops of fewer operations. They compute the
-same in another order, so results differ by rounding. Layers and optimizer are the same before and after, and
-for other threads all the time. A layer whose `call` is a `tf.function` of the user keeps what was traced
-first.
+BatchNormalization and Adam run on TensorFlow's fused operations, where Keras composes them of a dozen or two
+that each go through the whole batch or all weights; LSTM and GRU in loops of fewer operations. They compute
+the same in another order, so results differ by rounding. Layers and the optimizer are unchanged afterwards,
+and for other threads at any time. A layer whose `call` is a user's `tf.function` keeps its first trace.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import threading
 from collections.abc import Callable
@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 
-# Fewer channels do not fill a vector; TensorFlow has a kernel of its own for 3x3 filters, which keeps up with
-# ours as long as they are few.
+# Fewer channels do not fill a vector; TensorFlow's special kernel for 3x3 filters keeps up with ours as long
+# as there are few.
 _FEWEST, _FEWEST_3X3 = 16, 64
 
 
@@ -62,7 +62,7 @@ def has_slow_gradient(layer: keras.Layer) -> bool:
 
 
 def convolve_depthwise(layer: keras.layers.DepthwiseConv2D) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return what is called in place of `layer.call`; `has_slow_gradient` holds for the layer."""
+    """Return a replacement of `layer.call` for a layer with `has_slow_gradient`."""
     stock = layer.call
     convolution = DepthwiseConvolution(layer.strides[0], layer.padding.upper())
 
@@ -80,11 +80,11 @@ def convolve_depthwise(layer: keras.layers.DepthwiseConv2D) -> Callable[[tf.Tens
 
 _Call = Callable[..., Any]
 _Swap = tuple[Any, str, Callable[[int | None], _Call]]
-# Below so many weights, updating them is a small part of any step.
+# With fewer weights, updating them is a small part of any step.
 _MANY_WEIGHTS = 1 << 17
-# Of a model with fewer of them, Keras's graph is traced and prepared in a moment.
+# With fewer parts, Keras's graph of a model is traced and prepared in a moment.
 _MANY_PARTS = 40
-# Its three directions take 0.3 s to be timed, and save some milliseconds of a step.
+# Timing a convolution in its three directions takes 0.3 s, and saves some milliseconds of a step.
 _STEPS_FOR_A_CONVOLUTION = 50
 
 
@@ -93,18 +93,18 @@ class FastKernels:
     """The faster operations for one model."""
 
     names: tuple[str, ...]  # of what they compute, in order, such as "convolution"
-    swaps: tuple[_Swap, ...]  # object, name of the method, what makes another one for the rows of a batch
+    swaps: tuple[_Swap, ...]  # object, name of the method, function from a batch's rows to the replacement
     times: bool  # whether a trace times convolutions of new shapes, or leaves them to TensorFlow
 
     def around(self, function: _Call, rows: int | None) -> _Call:
         """Return a function of batches of `rows` rows that does the same, traced on the faster operations."""
 
         def run(*arguments: Any) -> Any:
-            with contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as patches:
                 if not self.times:
-                    stack.enter_context(selection.only_known())
+                    patches.enter_context(selection.only_known())
                 for owner, method, make in self.swaps:
-                    stack.enter_context(_swapped(owner, method, make(rows)))
+                    _swap(patches, owner, method, make(rows))
                 return function(*arguments)
 
         return run
@@ -113,23 +113,23 @@ class FastKernels:
 def find_kernels(
     model: keras.Model, *, build: bool = False, times: bool = True, long: bool = True
 ) -> FastKernels | None:
-    """Return the faster operations for a built model, or None if there is nothing that they would change.
+    """Return the faster operations for a built model, or None if they would change nothing.
 
     With `build` the convolution may be compiled if it is not yet. Without `times`, a convolution of a shape
     that was never timed is left to TensorFlow. A run that is not `long` gains only where the graph of many
-    parts becomes half as large, and else keeps Keras's last bit.
+    parts becomes half as large, and otherwise keeps Keras's last bit.
     """
-    found = _layers(model, build=build)
-    if found or not long or _weights(model) >= _MANY_WEIGHTS:
-        found |= _optimizer(model)
+    swaps = _layers(model, build=build)
+    weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
+    if (swaps or not long or weights >= _MANY_WEIGHTS) and _is_stock_adam(optimizer):
+        swaps["Adam"] = [(optimizer, "update_step", lambda _: _adam(optimizer))]
     if not long:
-        found.pop("recurrence", None)
-        updates = len(model.trainable_variables) if "Adam" in found else 0
-        if updates + len(found.get("normalization", ())) < _MANY_PARTS:
+        swaps.pop("recurrence", None)
+        updates = len(model.trainable_variables) if "Adam" in swaps else 0
+        if updates + len(swaps.get("normalization", ())) < _MANY_PARTS:
             return None
-    if not found:
-        return None
-    return FastKernels(tuple(found), tuple(swap for swaps in found.values() for swap in swaps), times)
+    return FastKernels(tuple(swaps), tuple(itertools.chain(*swaps.values())), times) if swaps else None
 
 
 def steps_that_pay_timing(model: keras.Model) -> int:
@@ -138,63 +138,39 @@ def steps_that_pay_timing(model: keras.Model) -> int:
 
 
 def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
-    found: dict[str, list[_Swap]] = {}
-    convolutions = _float32_convolutions(model)
-    if convolutions and (build or library.is_built()):
-        found["convolution"] = [
-            (layer, "call", functools.partial(_convolution, layer)) for layer in convolutions
-        ]
-    depthwise = [layer for layer in keras_models.flat_layers(model) if has_slow_gradient(layer)]
-    if depthwise and (build or library.is_built()):
-        found["depthwise convolution"] = [
-            (layer, "call", functools.partial(_depthwise, layer)) for layer in depthwise
-        ]
-    normalizations = [layer for layer in keras_models.flat_layers(model) if _is_stock_normalization(layer)]
-    if normalizations:
-        found["normalization"] = [
-            (layer, "call", functools.partial(_normalization, layer)) for layer in normalizations
-        ]
-    recurrences = [layer for layer in keras_models.flat_layers(model) if is_stock_recurrence(layer)]
-    if recurrences:
-        found["recurrence"] = [
-            (layer, "inner_loop", functools.partial(_recurrence, layer)) for layer in recurrences
-        ]
-    return found
+    layers = keras_models.flat_layers(model)
+    methods = {
+        "convolution": (_float32_convolutions(model), "call", _convolution),
+        "depthwise convolution": (filter(has_slow_gradient, layers), "call", _depthwise),
+        "normalization": (filter(_is_stock_normalization, layers), "call", _normalization),
+        "recurrence": (filter(is_stock_recurrence, layers), "inner_loop", _recurrence),
+    }
+    swaps: dict[str, list[_Swap]] = {
+        name: [(layer, method, functools.partial(make, layer)) for layer in kind]
+        for name, (kind, method, make) in methods.items()
+    }
+    return {
+        name: of_layers
+        for name, of_layers in swaps.items()
+        if of_layers and ("convolution" not in name or build or library.is_built())
+    }
 
 
-def _optimizer(model: keras.Model) -> dict[str, list[_Swap]]:
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
-    if not _is_stock_adam(optimizer):
-        return {}
-    return {"Adam": [(optimizer, "update_step", functools.partial(_adam, optimizer))]}
-
-
-def _weights(model: keras.Model) -> int:
-    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
-
-
-def _swapped(owner: Any, method: str, fast: _Call) -> contextlib.ExitStack:
-    """Give an object another method, for this thread only."""
+def _swap(patches: contextlib.ExitStack, owner: Any, method: str, fast: _Call) -> None:
+    """Replace a method of an object for this thread only, until `patches` are undone."""
     stock, thread = getattr(owner, method), threading.get_ident()
 
     @functools.wraps(stock)
     def call(*arguments: Any, **options: Any) -> Any:
-        chosen = fast if threading.get_ident() == thread else stock
-        return chosen(*arguments, **options)
+        function = fast if threading.get_ident() == thread else stock
+        return function(*arguments, **options)
 
-    before = vars(owner).get(method)
     # Past Keras's attribute tracking, which has nothing to track here.
+    if method in vars(owner):
+        patches.callback(object.__setattr__, owner, method, vars(owner)[method])
+    else:
+        patches.callback(vars(owner).pop, method, None)
     object.__setattr__(owner, method, call)
-    undo = contextlib.ExitStack()
-
-    @undo.callback
-    def put_back() -> None:
-        if before is not None:
-            object.__setattr__(owner, method, before)
-        else:
-            vars(owner).pop(method, None)
-
-    return undo
 
 
 def _float32_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
@@ -270,7 +246,7 @@ def _is_stock_adam(optimizer: Any) -> bool:
     )
 
 
-def _adam(optimizer: keras.optimizers.Adam, _: int | None) -> _Call:
+def _adam(optimizer: keras.optimizers.Adam) -> _Call:
     stock = optimizer.update_step
 
     def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:

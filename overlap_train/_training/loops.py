@@ -7,10 +7,9 @@ calls the model is in a state in which a snapshot can be taken.
 from __future__ import annotations
 
 import abc
-import contextlib
 import functools
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
 from overlap_train._inspection.graph import iterator_over_nothing
 from overlap_train._support.closing import Closing
-from overlap_train._support.threads import leaves_nothing
+from overlap_train._support.threads import in_background
 from overlap_train._training.step import Batch, Logs, Step, require_logs
 from overlap_train._training.strategy import Replicas
 
@@ -37,7 +36,6 @@ __all__ = [
     "Loop",
     "Pace",
     "StepsDone",
-    "WarmUp",
     "make_loop",
 ]
 
@@ -46,41 +44,36 @@ _CALL_S = 0.25
 
 
 class Pace:
-    """Learns the time of a step and sizes the calls after it, or gives them a fixed number of steps.
+    """Measures the time of a step and sizes calls by it, or gives them a fixed number of steps.
 
-    Calls of a quarter of a second cost nothing in Python and still let bars, interrupts and deliveries come
-    in time. The first calls are short, because nothing is known yet and the first one of all includes
-    tracing.
+    At a quarter of a second for a call, Python's share is negligible, and progress bars, interrupts and
+    deliveries still come in time. The first two calls are short: there is no measurement yet, and the first
+    one includes tracing.
     """
 
     def __init__(self, steps_per_call: int | None = None) -> None:
         self._fixed = steps_per_call
-        self._step_s: float | None = None
+        self.step_s: float | None = None  # as last measured; None before the second call
         self._calls = 0
-
-    @property
-    def step_s(self) -> float | None:
-        """Seconds for a step, as last measured; None before the second call."""
-        return self._step_s
 
     def steps(self) -> int:
         """Return how many steps the next call should make."""
         if self._fixed is not None:
             return self._fixed
-        if self._step_s is None:
+        if self.step_s is None:
             return 1 if self._calls == 0 else 4
-        return max(1, round(_CALL_S / self._step_s))
+        return max(1, round(_CALL_S / self.step_s))
 
     def observe(self, steps: int, seconds: float) -> None:
-        """Take in what a call of `steps` steps took."""
+        """Note how long a call of `steps` steps took."""
         self._calls += 1
         if self._calls == 1 or steps == 0:
             return
         latest = max(seconds / steps, 1e-9)
         # Within a factor of four at a time: one stalled call must not shrink the next ones to nothing.
-        if self._step_s is not None:
-            latest = min(max(latest, self._step_s / 4), self._step_s * 4)
-        self._step_s = latest
+        if self.step_s is not None:
+            latest = min(max(latest, self.step_s / 4), self.step_s * 4)
+        self.step_s = latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,36 +83,7 @@ class StepsDone:
     steps: int
     exhausted: bool = False  # the data ended before the steps that were asked for
     halted: bool = False  # the loop ended itself because the loss was no longer finite
-    logs: Logs | None = None  # of the last step, unless the model's metrics tell the same
-
-
-class WarmUp:
-    """Runs a compiled function on nothing, on a thread of its own.
-
-    Optimising a graph and making its kernels takes TensorFlow as long as hundreds of steps, needs one core
-    and leaves Python alone. What goes wrong is not reported: it comes again with the first true call. Where
-    the system starts no more threads, that call prepares it.
-    """
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self._work: Callable[[], object] | None = work
-        self._thread = threading.Thread(target=self._run, name="loop-warm-up", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:  # can't start new thread
-            self._work = None
-
-    def wait(self) -> None:
-        """Wait for its end."""
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    @leaves_nothing
-    def _run(self) -> None:
-        work, self._work = self._work, None  # which holds the data
-        with contextlib.suppress(Exception):
-            assert work is not None
-            work()
+    logs: Logs | None = None  # of the last step, unless the model's metrics have the same values
 
 
 class Loop(Closing):
@@ -132,34 +96,38 @@ class Loop(Closing):
     splits: int = 1  # parts of a batch that run at the same time
     plan: str = ""  # how the steps are computed, as far as it may round otherwise
     _is_warm: bool = False
-    _warm_up: WarmUp | None = None
+    _warm_up: Future[object] | None = None
 
     @abc.abstractmethod
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         """Make up to `max_steps` steps, all from the current pass, and advance the cursor."""
 
     def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
-        """Return what runs on no batch what `run` will run, from any thread; None if nothing does.
+        """Return a call of the compiled loop that makes no step, for any thread; None if there is none.
 
-        TensorFlow prepares a function when it first runs. Belongs to the training thread, since it may trace.
+        Belongs to the training thread, since it may trace.
         """
         return None
 
     def begin_warm_up(self, feed: Feed) -> None:
-        """Begin to do so on another thread, once; `close` waits for it, and belongs before the first call."""
+        """Make that call on another thread, once; `close` waits for it, and belongs before the first `run`.
+
+        With the first call TensorFlow optimises a graph and makes its kernels. That takes as long as hundreds
+        of steps, needs one core and leaves Python alone.
+        """
         work = None if self._is_warm else self.on_nothing(feed)
         self._is_warm = True
         if work is not None:
-            self._warm_up = WarmUp(work)
+            self._warm_up = in_background(work, "loop-warm-up", daemon=True)
 
     def close(self) -> None:
-        """Wait for what has been begun. May be called more than once."""
+        """Wait for the end of the warm-up. May be called more than once."""
         warm_up, self._warm_up = self._warm_up, None
         if warm_up is not None:
-            warm_up.wait()
+            warm_up.exception()  # which comes again with the first step
 
     def close_now(self) -> None:
-        """Nothing: the warm-up ends by itself."""
+        """Do nothing: the warm-up ends by itself."""
 
 
 class ArrayLoop(Loop):
@@ -176,7 +144,11 @@ class ArrayLoop(Loop):
         self._many = self._trace(feed, compiled=compiled)
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        return self._call(cursor, max_steps)
+        first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + max_steps))
+        reached, finite, logs = self._many(_arrays(cursor).tensors, cursor.current_pass, first, last)
+        steps = int(reached) - cursor.seen
+        cursor.advance(steps)
+        return StepsDone(steps, halted=not bool(finite), logs=_last_logs(self._step, steps, logs))
 
     def on_nothing(self, feed: Feed) -> Callable[[], object]:
         assert isinstance(feed, ArrayFeed)
@@ -195,14 +167,15 @@ class ArrayLoop(Loop):
             def body(index: tf.Tensor, *_: Any) -> tuple[Any, ...]:
                 return (index + 1, *step.run_and_check(feed.batch(order, index, tensors, full=compiled)))
 
-            done: tuple[Any, ...] = tf.while_loop(
+            empty, shapes = _carried(step)
+            result: tuple[Any, ...] = tf.while_loop(
                 lambda index, finite, _: tf.logical_and(index < last, finite),
                 body,
-                (first, tf.constant(True), _empty_logs(step)),
-                shape_invariants=(_SCALAR, _SCALAR, _log_shapes(step)),
+                (first, tf.constant(True), empty),
+                shape_invariants=(_SCALAR, _SCALAR, shapes),
                 parallel_iterations=1,
             )
-            return done
+            return result
 
         rows = feed.num_samples if compiled else None
         specs = keras.tree.map_structure(lambda t: tf.TensorSpec([rows, *t.shape[1:]], t.dtype), feed.tensors)
@@ -211,13 +184,6 @@ class ArrayLoop(Loop):
         concrete: Callable[..., Any] = function.get_concrete_function(specs, order, number, number)
         return concrete
 
-    def _call(self, cursor: Cursor, steps: int) -> StepsDone:
-        first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + steps))
-        reached, finite, logs = self._many(_arrays(cursor).tensors, cursor.current_pass, first, last)
-        steps = int(reached) - cursor.seen
-        cursor.advance(steps)
-        return StepsDone(steps, halted=not bool(finite), logs=_last_logs(self._step, steps, logs))
-
 
 class CompiledArrayLoop(ArrayLoop):
     """The same with the loop itself compiled by XLA, which needs to know the size of a batch.
@@ -225,39 +191,35 @@ class CompiledArrayLoop(ArrayLoop):
     All full batches of a pass go through the compiled loop, a smaller last one through an ordinary one with
     `last_step`, traced when it is first needed. Batches then have a static shape, so this loop is not for
     models whose losses Keras averages otherwise where it is unknown; see `ArrayLoop`.
+
+    With `may_refuse`, all batches go through the ordinary loop where XLA cannot compile the step.
     """
 
-    def __init__(self, feed: ArrayFeed, step: Step, last_step: Step, *, asked: bool) -> None:
+    def __init__(self, feed: ArrayFeed, step: Step, last_step: Step, *, may_refuse: bool) -> None:
         super().__init__(feed, step, compiled=True)
         self._last_step = last_step
         self._last: ArrayLoop | None = None
-        self._asked = asked  # else all goes through the ordinary one where XLA refuses
-        self._refused = self._has_run = False
+        self._may_refuse = may_refuse  # until the first call has succeeded
+        self._has_refused = False
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        feed = _arrays(cursor)
-        full_batches = feed.num_samples // feed.batch_size
-        left = min(max_steps, full_batches - cursor.seen)
-        if left <= 0 or self._refused:
-            return self._run_last(cursor, max_steps)
-        try:
-            done = self._call(cursor, left)
-        except tf.errors.OpError:
-            if self._has_run or self._asked:
-                raise
-            # XLA could not compile it, so no step was made; an error of the data comes again without XLA.
-            self._refused = True
-            return self._run_last(cursor, max_steps)
-        self._has_run = True
-        if done.halted or done.steps == max_steps:
-            return done
-        rest = self._run_last(cursor, max_steps - done.steps)
-        return StepsDone(done.steps + rest.steps, halted=rest.halted, logs=rest.logs)
-
-    def _run_last(self, cursor: Cursor, max_steps: int) -> StepsDone:
+        feed, result = _arrays(cursor), StepsDone(0)
+        full_batches = min(max_steps, feed.num_samples // feed.batch_size - cursor.seen)
+        if full_batches > 0 and not self._has_refused:
+            try:
+                result = super().run(cursor, full_batches)
+                self._may_refuse = False
+            except tf.errors.OpError:
+                if not self._may_refuse:
+                    raise
+                # XLA could not compile it, so no step was made; an error of the data comes again without XLA.
+                self._has_refused = True
+        if result.halted or result.steps == max_steps:
+            return result
         if self._last is None:
-            self._last = ArrayLoop(_arrays(cursor), self._last_step)
-        return self._last.run(cursor, max_steps)
+            self._last = ArrayLoop(feed, self._last_step)
+        rest = self._last.run(cursor, max_steps - result.steps)
+        return StepsDone(result.steps + rest.steps, halted=rest.halted, logs=rest.logs)
 
 
 class IteratorLoop(Loop):
@@ -272,8 +234,8 @@ class IteratorLoop(Loop):
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         if self._many is None:
             self._many = self._trace(cursor.current_pass)
-        done, more, finite, logs = self._many(cursor.current_pass, tf.constant(max_steps, tf.int64))
-        steps, exhausted = int(done), not bool(more)
+        count, more, finite, logs = self._many(cursor.current_pass, tf.constant(max_steps, tf.int64))
+        steps, exhausted = int(count), not bool(more)
         cursor.advance(steps)
         if exhausted:
             cursor.exhausted()
@@ -299,6 +261,7 @@ class IteratorLoop(Loop):
 
     def _run_many(self, iterator: Any, count: tf.Tensor) -> tuple[Any, ...]:
         true, false = tf.constant(True), tf.constant(False)
+        empty, shapes = _carried(self._step)
 
         def body(index: tf.Tensor, _: tf.Tensor, finite: tf.Tensor, logs: Any) -> tuple[Any, ...]:
             more, batch = self._draw(iterator)
@@ -306,17 +269,17 @@ class IteratorLoop(Loop):
             def step() -> tuple[Any, ...]:
                 return (index + 1, true, *self._step.run_and_check(batch()))
 
-            drawn: tuple[Any, ...] = tf.cond(more, step, lambda: (index, false, finite, logs))
-            return drawn
+            following: tuple[Any, ...] = tf.cond(more, step, lambda: (index, false, finite, logs))
+            return following
 
-        done: tuple[Any, ...] = tf.while_loop(
+        result: tuple[Any, ...] = tf.while_loop(
             lambda index, more, finite, _: (index < count) & more & finite,
             body,
-            (tf.constant(0, tf.int64), true, true, _empty_logs(self._step)),
-            shape_invariants=(_SCALAR, _SCALAR, _SCALAR, _log_shapes(self._step)),
+            (tf.constant(0, tf.int64), true, true, empty),
+            shape_invariants=(_SCALAR, _SCALAR, _SCALAR, shapes),
             parallel_iterations=1,
         )
-        return done
+        return result
 
 
 class HostsLoop(IteratorLoop):
@@ -335,8 +298,8 @@ class HostsLoop(IteratorLoop):
             context = tf.distribute.get_replica_context()
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(has_rows, tf.int32))
 
-        counted = strategy.run(tf.autograph.experimental.do_not_convert(count))
-        more = strategy.experimental_local_results(counted)[0] > 0
+        counts = strategy.run(tf.autograph.experimental.do_not_convert(count))
+        more = strategy.experimental_local_results(counts)[0] > 0
         return more, lambda: tf.cond(has_rows, batch.get_value, self._no_rows)
 
     def _no_rows(self) -> Batch:
@@ -356,16 +319,16 @@ class EagerLoop(Loop):
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         logs: Logs | None = None
-        for done in range(max_steps):
+        for steps in range(max_steps):
             batch = self._next_batch(cursor)
             if batch is None:
                 cursor.exhausted()
-                return StepsDone(done, exhausted=True, logs=logs)
+                return StepsDone(steps, exhausted=True, logs=logs)
             logs = self._step.run(batch)
             require_logs("train_step", logs)
             cursor.advance(1)
             if self._step.halts and "loss" in logs and not np.all(np.isfinite(logs["loss"])):
-                return StepsDone(done + 1, halted=True, logs=logs)
+                return StepsDone(steps + 1, halted=True, logs=logs)
         return StepsDone(max_steps, logs=logs)
 
     def _next_batch(self, cursor: Cursor) -> Batch | None:
@@ -374,36 +337,21 @@ class EagerLoop(Loop):
         return cursor.feed.batch(cursor.current_pass, tf.constant(cursor.seen, tf.int64))
 
 
-def make_loop(
-    feed: Feed, step: Step, *, eager: bool = False, jit_last_step: Step | None = None, asked: bool = True
-) -> Loop:
-    """Return the loop for a feed.
-
-    With `jit_last_step` a loop over arrays is compiled as a whole, unasked only where XLA can; that is the
-    step for its smaller last batch.
-    """
-    if eager:
-        return EagerLoop(step)
-    if not isinstance(feed, ArrayFeed):
-        return IteratorLoop(step)
-    if jit_last_step is not None:
-        return CompiledArrayLoop(feed, step, jit_last_step, asked=asked)
-    return ArrayLoop(feed, step)
+def make_loop(feed: Feed, step: Step) -> Loop:
+    """Return the loop that TensorFlow compiles for a feed."""
+    return ArrayLoop(feed, step) if isinstance(feed, ArrayFeed) else IteratorLoop(step)
 
 
 _SCALAR = tf.TensorShape([])
 
 
-def _empty_logs(step: Step) -> list[tf.Tensor]:
-    return step.logs.empty() if step.logs is not None else []
-
-
-def _log_shapes(step: Step) -> list[tf.TensorShape]:
-    return step.logs.shapes if step.logs is not None else []
+def _carried(step: Step) -> tuple[list[tf.Tensor], list[tf.TensorShape]]:
+    """Return what stands for the logs before the first step, and the shapes of the logs."""
+    return (step.logs.empty(), step.logs.shapes) if step.logs is not None else ([], [])
 
 
 def _last_logs(step: Step, steps: int, tensors: list[tf.Tensor]) -> Logs | None:
-    """Return the logs that a loop has carried, if it has made a step."""
+    """Return the logs of a loop's last step, if it carried them and made one."""
     return step.logs.packed(tensors) if step.logs is not None and steps else None
 
 

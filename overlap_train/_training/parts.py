@@ -1,10 +1,10 @@
-"""What a part of a batch needs of the whole: rows, dropout, and outputs as the loss would find them.
+"""A part of a batch: its rows, the dropout of the whole batch, and outputs as the loss expects them.
 
 Dropout for a part uses the random numbers that the whole batch would get.
 
 Keras does not compute a crossentropy from probabilities but from the logits under them, which it finds at the
-output itself or as the input of the operation that made it. What was put together from parts has neither, and
-probabilities that were rounded to 0 or 1 have no gradient. So logits are put together too, and so are masks.
+output itself or as the input of the operation that made it. A concatenation of parts has neither, and
+probabilities that were rounded to 0 or 1 have no gradient. So logits and masks are concatenated, too.
 
 Called while a step is traced.
 """
@@ -26,7 +26,7 @@ __all__ = ["BeginPart", "Masks", "Outputs", "dropout_layers", "leaves_of", "row_
 
 
 def leaves_of(structure: Any) -> list[tf.Tensor]:
-    """Return the tensors of a nested structure; None, which stands for what is not given, is left out."""
+    """Return the tensors of a nested structure without the Nones that stand for missing ones."""
     return [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
 
 
@@ -36,7 +36,17 @@ def row_count(leaf: tf.Tensor) -> Any:
 
 
 def rows_between(structure: Any, begin: Any, end: Any) -> Any:
-    return keras.tree.map_structure(lambda leaf: None if leaf is None else leaf[begin:end], structure)
+    """Return a range of rows of each tensor; fails where one has fewer, rather than to return fewer."""
+
+    def rows(leaf: Any) -> Any:
+        if not isinstance(leaf, tf.Tensor) or leaf.shape.rank is None:
+            return None if leaf is None else leaf[begin:end]
+        others = leaf.shape.rank - 1
+        result = tf.slice(leaf, [begin, *[0] * others], [end - begin, *[-1] * others])
+        result.set_shape(leaf[begin:end].shape)
+        return result
+
+    return keras.tree.map_structure(rows, structure)
 
 
 class Share:
@@ -64,10 +74,10 @@ class Share:
 
     def seed(self, gradient: Any) -> tf.Tensor:
         """Return this share's rows of a gradient by an output, zero for the row that counts nothing."""
-        own = tf.convert_to_tensor(gradient)[self.start : self.stop]
+        rows = tf.convert_to_tensor(gradient)[self.start : self.stop]
         if isinstance(self.size, int) and self.size > 0:
-            return own
-        return tf.where(self.size > 0, own, tf.zeros_like(own))
+            return rows
+        return tf.where(self.size > 0, rows, tf.zeros_like(rows))
 
     def weight(self, dtype: tf.DType) -> tf.Tensor:
         """Return which part of the batch's rows are in this share."""
@@ -75,7 +85,7 @@ class Share:
 
 
 Masks = dict[tuple[int, int], tf.Tensor]
-"""The mask of a whole batch by layer and by how often the layer has been called before."""
+"""The masks of a whole batch by the layer's id and the number of its call."""
 
 BeginPart = Callable[[Any, Any, Any, Masks], None]
 
@@ -84,10 +94,10 @@ def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> Be
     """Let the model's Dropout layers draw for the whole batch what they would draw without splitting.
 
     The first part draws a layer's mask by the layer's own `call` on ones, with its own seed generator; each
-    part multiplies with its rows. Parts that are traced on threads of their own do not disturb each other.
-    What has no row for each of the batch's, such as a table of positions, gets one mask for all parts.
+    part multiplies with its rows. Parts that are traced on different threads do not disturb each other.
+    A tensor without a row for each of the batch, such as a table of positions, has one mask for all parts.
 
-    Returns what says which part this thread traces next; it holds until `patches` are undone.
+    Returns the function by which a thread says which part it traces next, until `patches` are undone.
     """
     local = threading.local()
 
@@ -103,7 +113,8 @@ def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> Be
                 return stock(inputs, training=training)
             key = (id(layer), local.calls.get(id(layer), 0))
             local.calls[id(layer)] = key[1] + 1
-            by_row = inputs.shape[0] is None or _is(inputs.shape[0], local.end - local.begin)
+            part_rows = local.end - local.begin
+            by_row = inputs.shape[0] is None or (isinstance(part_rows, int) and inputs.shape[0] == part_rows)
             if key not in local.masks:
                 dynamic = tf.shape(inputs)
                 rest = [dynamic[i] if n is None else n for i, n in enumerate(inputs.shape)][1:]
@@ -120,18 +131,14 @@ def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> Be
     return begin_part
 
 
-def _is(size: int, rows: Any) -> bool:
-    return isinstance(rows, int) and size == rows
-
-
 def dropout_layers(model: keras.Model) -> list[keras.layers.Dropout]:
-    """Return the layers that are Dropout itself and drop something; a subclass may do anything."""
+    """Return the layers whose class is Dropout itself, since a subclass may do anything, and that drop."""
     unique = {id(layer): layer for layer in keras_models.flat_layers(model)}
     return [layer for layer in unique.values() if type(layer) is keras.layers.Dropout and layer.rate > 0]
 
 
 _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {"Softmax": tf.nn.softmax, "Sigmoid": tf.sigmoid}
-"""What makes probabilities, by the type of the operation under which Keras looks for the logits."""
+"""Functions that return probabilities, by the type of operation under which Keras looks for the logits."""
 
 
 class Outputs:
@@ -139,46 +146,37 @@ class Outputs:
 
     def __init__(self, structure: Any) -> None:
         self.structure = structure
-        leaves = [leaf for leaf in keras.tree.flatten(structure) if leaf is not None]
         # All that a loss may look at: outputs, logits, masks.
-        self.tensors: list[tf.Tensor] = [tensor for leaf in leaves for tensor in _read_by_losses(leaf)]
+        self.tensors: list[tf.Tensor] = []
+        for leaf in leaves_of(structure):
+            extras = (keras_replicas.logits_of(leaf), keras_replicas.mask_of(leaf))
+            self.tensors.append(leaf if _activation(leaf) is None else leaf.op.inputs[0])
+            self.tensors += [tensor for tensor in extras if tensor is not None]
 
     def of(self, tensors: Sequence[tf.Tensor]) -> Any:
-        """Return the outputs of other rows from what `tensors` would be for them, nested as these.
+        """Return the outputs of other rows from `tensors` of those rows, nested as these.
 
-        Where gradients by the tensors are wanted, this is called under the tape that watches them.
+        For gradients by the tensors, call this under the tape that watches them.
         """
         rest = iter(tensors)
 
-        def made(leaf: Any) -> Any:
+        def rebuild(leaf: Any) -> Any:
             if leaf is None:
                 return None
-            activation, logits, mask = (
-                _activation(leaf),
-                keras_replicas.logits_of(leaf),
-                keras_replicas.mask_of(leaf),
-            )
-            # A tensor of its own, since what is set on it must not be seen elsewhere.
+            activation = _activation(leaf)
+            # A new tensor, since others must not see what is set on it.
             whole = tf.identity(next(rest)) if activation is None else activation(next(rest))
-            if logits is not None:
+            if keras_replicas.logits_of(leaf) is not None:
                 keras_replicas.set_logits(whole, next(rest))
-            if mask is not None:
+            if keras_replicas.mask_of(leaf) is not None:
                 keras_replicas.set_mask(whole, next(rest))
             return whole
 
-        return keras.tree.map_structure(made, self.structure)
-
-
-def _read_by_losses(leaf: tf.Tensor) -> list[tf.Tensor]:
-    value = leaf if _activation(leaf) is None else leaf.op.inputs[0]
-    return [
-        value,
-        *(t for t in (keras_replicas.logits_of(leaf), keras_replicas.mask_of(leaf)) if t is not None),
-    ]
+        return keras.tree.map_structure(rebuild, self.structure)
 
 
 def _activation(leaf: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor] | None:
-    """What to make the output with again, where Keras tells by its operation that it has logits."""
+    """Return the activation of an output under whose operation Keras looks for logits, or None."""
     operation = getattr(leaf, "op", None)
     if operation is None or keras_replicas.logits_of(leaf) is not None:
         return None

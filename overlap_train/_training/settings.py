@@ -1,4 +1,4 @@
-"""What a trainer was given, as the training and the validation of its fits ask for it."""
+"""The arguments of a trainer, as the training and the validation of its fits need them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = ["Recorder", "TrainerSettings"]
 
 
 class Recorder(Protocol):
-    """Keeps the spans of all threads."""
+    """Records the spans of all threads."""
 
     def add(self, span: Span) -> None:
-        """Adds one; may be called from any thread."""
+        """Add a span; may be called from any thread."""
 
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """What a trainer was given.
+    """The arguments of a trainer.
 
-    `stock` and `stock_validation` say that the trainer's steps are the model's own. `in_memory_bytes` bounds
-    the arrays that are held as tensors.
+    `stock` and `stock_validation` say that the trainer's steps are the model's own. Arrays of more than
+    `in_memory_bytes` are not copied into tensors unless the plan asks for it.
     """
 
     model: keras.Model
@@ -68,13 +68,13 @@ class TrainerSettings:
 
     @property
     def evaluator(self) -> EvaluatorPolicy | None:
-        """How this training meets the evaluator that validates for it, or None."""
+        """The policy of the evaluator that validates for this training, or None."""
         policy = self.validation.evaluator
         return policy if isinstance(policy, EvaluatorPolicy) else None
 
     @property
     def validates_alone(self) -> bool:
-        """Whether this host alone trains and validates, so that the two compete for it."""
+        """Whether one host trains and validates, so that the two compete for it."""
         return self.hosts.count == 1 and self.evaluator is None
 
     @property
@@ -84,19 +84,19 @@ class TrainerSettings:
 
     @property
     def train_identity(self) -> Hashable:
-        """What tells the training step from others: the model's own is the same for every trainer."""
+        """The key of the training step among traces: the model's own is the same for every trainer."""
         return self._identity(self.train_step, stock=self.stock)
 
     @property
     def validation_identity(self) -> Hashable:
-        """What tells the validation step from others."""
+        """The key of the validation step among traces."""
         return self._identity(self.validation_step, stock=self.stock_validation)
 
     @property
     def validation_function(self) -> StepFunction:
-        """The validation step; the model's own where the trainer's is that: traces outlive the trainer."""
-        own: StepFunction = self.model.test_step
-        return own if self.stock_validation else self.validation_step
+        """The validation step; the model's own where the trainer adds nothing: traces outlive the trainer."""
+        stock: StepFunction = self.model.test_step
+        return stock if self.stock_validation else self.validation_step
 
     def _identity(self, function: StepFunction, *, stock: bool) -> Hashable:
         strategy = None if self.replicas is None else Same(self.replicas.strategy)
@@ -109,20 +109,20 @@ class TrainerSettings:
 
     @property
     def in_one_replica(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """What a function of a validation is traced in: one of several replicas. Holds no trainer."""
+        """The wrapper in which a validation's function is traced as in one replica. Holds no trainer."""
         return self.replicas.in_one_replica if self.replicas is not None else lambda function: function
 
     def around(self) -> Callable[[StepFunction], StepFunction]:
-        """Returns what runs a step under a strategy of one replica, if there is one; holds nothing else."""
+        """Return the wrapper that runs a step under a strategy of one replica, if any. Holds no trainer."""
         if self.replicas is None or self.shared:
             return lambda function: function
         return functools.partial(SingleReplicaStep, self.replicas)
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Returns the scope in which variables of the optimizer may be set."""
+        """Return the scope in which variables of the optimizer may be set."""
         return nullcontext() if self.replicas is None else self.replicas.scope()
 
     def holds_in_memory(self, size_bytes: int) -> bool:
-        """Whether arrays are to be held as tensors that need so many bytes."""
+        """Whether arrays of `size_bytes` are to be held as tensors."""
         loop = self.execution.loop
         return loop == "in_memory" or (loop != "iterator" and size_bytes <= self.in_memory_bytes)

@@ -42,86 +42,29 @@ from overlap_train._training.parts import (
     dropout_layers,
     leaves_of,
     row_count,
+    rows_between,
     whole_batch_dropout,
 )
 from overlap_train._training.step import Batch, Logs, StepFunction
 
-__all__ = ["SplitStep", "find_obstacle", "rows_correspond", "unknown_layer"]
+__all__ = ["SplitStep", "draws_random_numbers", "find_obstacle", "rows_correspond", "unknown_layer"]
 
 
 _ROW_BY_ROW = frozenset(
     (
-        "InputLayer",
-        "Sequential",
-        "Functional",
-        "Identity",
-        "Dense",
-        "EinsumDense",
-        "Embedding",
-        "Flatten",
-        "Reshape",
-        "Permute",
-        "RepeatVector",
-        "Activation",
-        "ReLU",
-        "LeakyReLU",
-        "PReLU",
-        "ELU",
-        "Softmax",
-        "Rescaling",
-        "Dropout",
-        "Add",
-        "Subtract",
-        "Multiply",
-        "Average",
-        "Maximum",
-        "Minimum",
-        "Concatenate",
-        "Conv1D",
-        "Conv2D",
-        "Conv3D",
-        "Conv1DTranspose",
-        "Conv2DTranspose",
-        "Conv3DTranspose",
-        "DepthwiseConv1D",
-        "DepthwiseConv2D",
-        "SeparableConv1D",
-        "SeparableConv2D",
-        "MaxPooling1D",
-        "MaxPooling2D",
-        "MaxPooling3D",
-        "AveragePooling1D",
-        "AveragePooling2D",
-        "AveragePooling3D",
-        "GlobalMaxPooling1D",
-        "GlobalMaxPooling2D",
-        "GlobalMaxPooling3D",
-        "GlobalAveragePooling1D",
-        "GlobalAveragePooling2D",
-        "GlobalAveragePooling3D",
-        "ZeroPadding1D",
-        "ZeroPadding2D",
-        "ZeroPadding3D",
-        "Cropping1D",
-        "Cropping2D",
-        "Cropping3D",
-        "UpSampling1D",
-        "UpSampling2D",
-        "UpSampling3D",
-        "LayerNormalization",
-        "GroupNormalization",
-        "RMSNormalization",
-        "UnitNormalization",
-        "LSTM",
-        "LSTMCell",
-        "GRU",
-        "GRUCell",
-        "SimpleRNN",
-        "SimpleRNNCell",
-        "Bidirectional",
-        "MultiHeadAttention",
-        "Attention",
-        "AdditiveAttention",
+        *("InputLayer", "Sequential", "Functional", "Identity", "Rescaling", "Dropout"),
+        *("Dense", "EinsumDense", "Embedding", "Flatten", "Reshape", "Permute", "RepeatVector"),
+        *("Activation", "ReLU", "LeakyReLU", "PReLU", "ELU", "Softmax"),
+        *("Add", "Subtract", "Multiply", "Average", "Maximum", "Minimum", "Concatenate"),
+        *("LayerNormalization", "GroupNormalization", "RMSNormalization", "UnitNormalization"),
+        *("LSTM", "LSTMCell", "GRU", "GRUCell", "SimpleRNN", "SimpleRNNCell", "Bidirectional"),
+        *("MultiHeadAttention", "Attention", "AdditiveAttention"),
+        *("DepthwiseConv1D", "DepthwiseConv2D", "SeparableConv1D", "SeparableConv2D"),
+        *(f"Conv{n}D" for n in (1, 2, 3)),
+        *(f"Conv{n}DTranspose" for n in (1, 2, 3)),
+        *(f"{kind}Pooling{n}D" for kind in ("Max", "Average") for n in (1, 2, 3)),
+        *(f"Global{kind}Pooling{n}D" for kind in ("Max", "Average") for n in (1, 2, 3)),
+        *(f"{kind}{n}D" for kind in ("ZeroPadding", "Cropping", "UpSampling") for n in (1, 2, 3)),
     )
 )
 
@@ -129,14 +72,18 @@ _TENSORFLOWS = (
     *(tf.nn.elu, tf.nn.gelu, tf.nn.leaky_relu, tf.nn.log_softmax, tf.nn.relu, tf.nn.relu6, tf.nn.selu),
     *(tf.nn.sigmoid, tf.nn.silu, tf.nn.softmax, tf.nn.softplus, tf.nn.softsign, tf.nn.tanh, tf.identity),
 )
-"""Activations beside Keras's own that do not look at other rows."""
+"""Activations of TensorFlow that do not look at other rows."""
+
+
+# Options by which known layers keep state, make masks or add losses.
+_STATE_AND_LOSSES = ("stateful", "mask_zero", "activity_regularizer")
 
 
 def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = False) -> str | None:
-    """Say why a step of a built and compiled model cannot be split, or return None if it can.
+    """Return why a step of a built and compiled model cannot be split, or None if it can.
 
-    The model is traced once, without being run and without changing it. With `trusted`, the user vouches for
-    layers of which nothing is known: each row of their outputs depends on its own row of the inputs only.
+    The model is traced once, without being run or changed. With `trusted`, the user vouches for unknown
+    layers: each row of their outputs depends on its own row of the inputs only.
     """
     if not keras_models.is_stock_method(model.train_step):
         return f"{type(model).__name__}.train_step is not Keras's own"
@@ -149,14 +96,14 @@ def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = Fals
         return f"nothing is known of whether {unknown} treats each row of a batch by itself"
     if not trusted and _is_plain(model, element_spec):
         return None
-    return _Probe(model).obstacle(element_spec)
+    return _trace_obstacle(model, element_spec)
 
 
 def _is_plain(model: keras.Model, element_spec: Any) -> bool:
-    """Whether a model of known layers tells without a trace that there is no obstacle.
+    """Whether a model of known layers shows without a trace that there is no obstacle.
 
-    A model that Keras has built from symbolic tensors tells the shapes of its outputs, and none of its layers
-    keeps state, adds losses or makes masks unless it was asked to.
+    The symbolic tensors from which Keras has built it have the shapes of its outputs, and its layers keep
+    state, add losses or make masks only as their options say.
     """
     if not all(isinstance(spec, tf.TensorSpec) for spec in keras.tree.flatten(element_spec)):
         return False
@@ -168,12 +115,16 @@ def _is_plain(model: keras.Model, element_spec: Any) -> bool:
         return False
     dropping = set(map(id, dropout_layers(model)))
     for layer in keras_models.flat_layers(model):
-        draws = any(getattr(layer, name, 0) for name in ("rate", "dropout", "recurrent_dropout"))
-        draws = draws and getattr(layer, "seed_generator", None) is not None and id(layer) not in dropping
-        keeps = any(getattr(layer, name, None) for name in ("stateful", "mask_zero", "activity_regularizer"))
-        if draws or keeps:
+        draws = draws_random_numbers(layer) and id(layer) not in dropping
+        if draws or any(getattr(layer, option, None) for option in _STATE_AND_LOSSES):
             return False
     return True
+
+
+def draws_random_numbers(layer: keras.Layer) -> bool:
+    """Whether a layer of Keras's draws random numbers in training."""
+    rates = any(getattr(layer, name, 0) for name in ("rate", "dropout", "recurrent_dropout"))
+    return rates and getattr(layer, "seed_generator", None) is not None
 
 
 def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None:
@@ -199,56 +150,51 @@ def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None
     return None
 
 
-class _Probe:
-    """Traces a model's forward pass to see what it does beside computing outputs from inputs."""
+def _trace_obstacle(model: keras.Model, element_spec: Any) -> str | None:
+    """Trace a model's forward pass, and return what it does besides computing outputs from inputs."""
+    x = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(element_spec))[0]
+    inputs = [spec for spec in keras.tree.flatten(x) if isinstance(spec, tf.TensorSpec)]
+    if len({spec.shape[0] for spec in inputs if spec.shape.rank}) > 1:
+        return "its inputs differ in their number of rows"
+    obstacles: list[str | None] = []
 
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
-        self._found: str | None = None
-
-    def obstacle(self, element_spec: Any) -> str | None:
-        x = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(element_spec))[0]
-        given = [spec for spec in keras.tree.flatten(x) if isinstance(spec, tf.TensorSpec)]
-        if len({spec.shape[0] for spec in given if spec.shape.rank}) > 1:
-            return "its inputs differ in their number of rows"
-        specs = keras.tree.map_structure(_with_any_batch, element_spec)
-        try:
-            tf.function(self._look, autograph=False).get_concrete_function(specs)
-        except (TypeError, ValueError, tf.errors.OpError) as error:
-            first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            return f"it cannot be traced with batches of any size: {first_line[:200]}"
-        return self._found
-
-    def _look(self, batch: Batch) -> tf.Tensor:
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(batch))
-        model = self._model
-        variables = [*model.trainable_variables, *model.non_trainable_variables, *model.metrics_variables]
-        before = {id(v): v.value.read_value() for v in variables}
-        mapping = [(v, before[id(v)]) for v in variables]
-        allowed = {id(layer.seed_generator.state) for layer in dropout_layers(model)}
-        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-            outputs = [
-                leaf for leaf in keras.tree.flatten(keras_training.forward(model, x)) if leaf is not None
-            ]
-        changed = [v.path for v in variables if scope.get_current_value(v) is not before[id(v)]]
-        written = keras_models.scope_variable_ids(scope) - before.keys()
-        seeds = {v.path for v in variables if id(v) in allowed}
-        state = [path for path in changed if path not in seeds]
-        if any(leaf is not None and leaf.shape.rank == 0 for leaf in keras.tree.flatten(x)):
-            self._found = "an input has no batch axis"
-        elif any(isinstance(leaf, tf.SparseTensor) for leaf in keras.tree.flatten(x)):
-            self._found = "an input is sparse"
-        elif state or written:
-            self._found = (
-                f"training changes state of the model: {state[0] if state else 'a random generator'}"
-            )
-        elif scope.losses:
-            self._found = "add_loss or an activity regulariser adds a loss that depends on the batch"
-        elif any(leaf.shape.rank in (None, 0) or leaf.shape[0] is not None for leaf in outputs):
-            self._found = "an output has no row for each row of the inputs"
-        elif any(keras_replicas.mask_of(leaf) is not None for leaf in outputs):
-            self._found = "an output carries a mask, whose weights are those of the whole batch"
+    def look(batch: Batch) -> tf.Tensor:
+        x = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(batch))[0]
+        obstacles.append(_forward_obstacle(model, x))
         return tf.constant(0)
+
+    specs = keras.tree.map_structure(_with_any_batch, element_spec)
+    try:
+        tf.function(look, autograph=False).get_concrete_function(specs)
+    except (TypeError, ValueError, tf.errors.OpError) as error:
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return f"it cannot be traced with batches of any size: {first_line[:200]}"
+    return obstacles[-1]
+
+
+def _forward_obstacle(model: keras.Model, x: Any) -> str | None:
+    variables = [*model.trainable_variables, *model.non_trainable_variables, *model.metrics_variables]
+    before = {id(v): v.value.read_value() for v in variables}
+    mapping = [(v, before[id(v)]) for v in variables]
+    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+        outputs = leaves_of(keras_training.forward(model, x))
+    changes = {id(v): v.path for v in variables if scope.get_current_value(v) is not before[id(v)]}
+    for layer in dropout_layers(model):  # whose parts draw what the whole batch would
+        changes.pop(id(layer.seed_generator.state), None)
+    others = keras_models.scope_variable_ids(scope) - before.keys()
+    if any(leaf.shape.rank == 0 for leaf in leaves_of(x)):
+        return "an input has no batch axis"
+    if any(isinstance(leaf, tf.SparseTensor) for leaf in leaves_of(x)):
+        return "an input is sparse"
+    if changes or others:
+        return f"training changes state of the model: {next(iter(changes.values()), 'a random generator')}"
+    if scope.losses:
+        return "add_loss or an activity regulariser adds a loss that depends on the batch"
+    if any(leaf.shape.rank in (None, 0) or leaf.shape[0] is not None for leaf in outputs):
+        return "an output has no row for each row of the inputs"
+    if any(keras_replicas.mask_of(leaf) is not None for leaf in outputs):
+        return "an output carries a mask, whose weights are those of the whole batch"
+    return None
 
 
 def _with_any_batch(spec: Any) -> Any:
@@ -266,8 +212,8 @@ def rows_correspond(
     labels' rank is known. With `classes`, a label is the index of one of the outputs along the last axis.
     """
     rank = outputs.rank
-    given = [labels] if weights is None else [labels, weights]
-    if rank < 2 or any(not shape.rank or shape[0] != outputs[0] for shape in given):
+    others = [labels] if weights is None else [labels, weights]
+    if rank < 2 or any(not shape.rank or shape[0] != outputs[0] for shape in others):
         return False
     one_less = classes or outputs[1:] == [1]
     paired = labels.rank == rank or (labels.rank == rank - 1 and one_less)
@@ -290,15 +236,13 @@ class _Part:
     end: Any
     rows: Any  # of the batch
 
-    def labels(self, whole: tf.Tensor | None) -> tf.Tensor | None:
-        """This part's rows of labels or weights; fails where there are fewer rows than the batch has."""
-        if whole is None:
-            return None
-        return _rows_of(whole, self.begin, self.end)
+    def rows_of(self, structure: Any) -> Any:
+        """Return this part's rows of labels or weights; fails where they have fewer rows than the batch."""
+        return rows_between(structure, self.begin, self.end)
 
 
 class SplitStep:
-    """`keras.Model.train_step` with the batch in parts; `find_obstacle` must have found nothing.
+    """`keras.Model.train_step` with the batch in parts, for a model without an obstacle (`find_obstacle`).
 
     The parts differ by one row at most. Batches of fewer rows than there are parts go to `whole`. Called
     while tracing, on the training thread.
@@ -340,27 +284,28 @@ class SplitStep:
             loss, gradients = self._together(parts, outputs, x, y, sample_weight)
         keras_metrics.track_loss(model, x, loss)
         weights = model.trainable_weights
-        summed = [_add(addends) for addends in zip(*gradients, strict=True)]
-        model.optimizer.apply_gradients(zip(summed, weights, strict=True))
+        sums = [_add(addends) for addends in zip(*gradients, strict=True)]
+        model.optimizer.apply_gradients(zip(sums, weights, strict=True))
         return dict(model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
     def _forward(self, x: Any) -> list[_Part]:
         parts = []
         masks: Masks = {}
-        bounds = self._bounds(leaves_of(x)[0])
+        rows = row_count(leaves_of(x)[0])
+        bounds = [rows * index // self._parts for index in range(self._parts + 1)]
         with contextlib.ExitStack() as patches:
             begin_part = whole_batch_dropout(self._model, patches)
             for begin, end in itertools.pairwise(bounds):
-                begin_part(bounds[-1], begin, end, masks)
+                begin_part(rows, begin, end, masks)
                 with tf.GradientTape() as tape:
-                    output = keras_training.forward(self._model, _rows(x, begin, end))
-                parts.append(_Part(tape, Outputs(output), begin, end, bounds[-1]))
+                    output = keras_training.forward(self._model, rows_between(x, begin, end))
+                parts.append(_Part(tape, Outputs(output), begin, end, rows))
         return parts
 
     def _together(
         self, parts: Sequence[_Part], outputs: Sequence[tf.Tensor], x: Any, y: Any, sample_weight: Any
     ) -> tuple[Any, list[list[_Gradient]]]:
-        """The loss, and the addends of its gradient, of which all need all parts' outputs."""
+        """Return the loss and the addends of its gradient, each of which needs the outputs of all parts."""
         model, weights = self._model, list(self._model.trainable_weights)
         with tf.GradientTape() as tape:
             tape.watch([tensor for tensor in outputs if tensor.dtype.is_floating])
@@ -381,13 +326,13 @@ class SplitStep:
     def _apart(
         self, parts: Sequence[_Part], y: tf.Tensor, sample_weight: tf.Tensor | None
     ) -> tuple[Any, list[list[_Gradient]]]:
-        """The same for an average of rows: each addend is one part's own, or the regularisers'."""
+        """Return the same for an average of rows, where each addend needs the outputs of one part only."""
         optimizer, weights = self._model.optimizer, list(self._model.trainable_weights)
         compiled_loss, _ = keras_models.compiled_parts(self._model)
         shares, gradients = [], []
         for part in parts:
             with part.tape:
-                loss = compiled_loss(part.labels(y), part.outputs.structure, part.labels(sample_weight))
+                loss = compiled_loss(part.rows_of(y), part.outputs.structure, part.rows_of(sample_weight))
                 shares.append(loss * tf.cast((part.end - part.begin) / part.rows, loss.dtype))
                 scaled = optimizer.scale_loss(shares[-1])
             gradients.append(part.tape.gradient(scaled, weights))
@@ -399,35 +344,15 @@ class SplitStep:
         return keras.ops.sum([*shares, *additional]), gradients
 
     def _rows_are_apart(self, y: Any, y_pred: Any, sample_weight: Any) -> bool:
-        """Whether the batch's loss is the average of the parts', by rows."""
+        """Whether the batch's loss is the average of the parts' losses, weighted by rows."""
         name = keras_metrics.row_loss(self._model)
         if name is None or not keras_models.is_stock_method(self._model.compute_loss):
             return False
-        given = (y, y_pred) if sample_weight is None else (y, y_pred, sample_weight)
-        if not all(isinstance(tensor, tf.Tensor) and tensor.shape.rank for tensor in given):
+        tensors = (y, y_pred) if sample_weight is None else (y, y_pred, sample_weight)
+        if not all(isinstance(tensor, tf.Tensor) and tensor.shape.rank for tensor in tensors):
             return False
         shapes = [None if tensor is None else tensor.shape for tensor in (y, y_pred, sample_weight)]
         return rows_correspond(*shapes, classes=name == "sparse_categorical_crossentropy")
-
-    def _bounds(self, leaf: tf.Tensor) -> list[Any]:
-        rows = row_count(leaf)
-        return [rows * index // self._parts for index in range(self._parts + 1)]
-
-
-def _rows(structure: Any, begin: Any, end: Any) -> Any:
-    return keras.tree.map_structure(
-        lambda leaf: None if leaf is None else _rows_of(leaf, begin, end), structure
-    )
-
-
-def _rows_of(whole: Any, begin: Any, end: Any) -> Any:
-    """Some rows; fails where there are fewer, rather than to leave a part with too few or none."""
-    if not isinstance(whole, tf.Tensor):
-        return whole[begin:end]
-    others = whole.shape.rank - 1
-    rows = tf.slice(whole, [begin, *[0] * others], [end - begin, *[-1] * others])
-    rows.set_shape(whole[begin:end].shape)
-    return rows
 
 
 def _concatenate(parts: Sequence[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
@@ -438,11 +363,11 @@ def _concatenate(parts: Sequence[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
 
 def _add(gradients: Sequence[_Gradient]) -> _Gradient:
     """Add gradients of one variable; sparse ones stay sparse, as the optimizer would get them."""
-    present = [gradient for gradient in gradients if gradient is not None]
-    if not present:
+    addends = [gradient for gradient in gradients if gradient is not None]
+    if not addends:
         return None
-    if all(isinstance(gradient, tf.IndexedSlices) for gradient in present):
-        values = tf.concat([gradient.values for gradient in present], axis=0)
-        indices = tf.concat([gradient.indices for gradient in present], axis=0)
-        return tf.IndexedSlices(values, indices, present[0].dense_shape)
-    return tf.add_n([tf.convert_to_tensor(gradient) for gradient in present])
+    if all(isinstance(gradient, tf.IndexedSlices) for gradient in addends):
+        values = tf.concat([gradient.values for gradient in addends], axis=0)
+        indices = tf.concat([gradient.indices for gradient in addends], axis=0)
+        return tf.IndexedSlices(values, indices, addends[0].dense_shape)
+    return tf.add_n([tf.convert_to_tensor(gradient) for gradient in addends])

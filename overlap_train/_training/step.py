@@ -35,10 +35,10 @@ StepFunction = Callable[[Batch], Logs]
 
 
 class Step:
-    """A training step as the loops use it; `trace` or `run_eagerly` makes it ready.
+    """A training step as the loops use it, after `adopt` or, for an eager model, as it is.
 
-    `stock` says that it is Keras's own `train_step`, which computes the same whether or not variables of
-    Keras's own optimizers have been made.
+    `stock` says that it is Keras's own `train_step`, which computes the same whether or not the variables of
+    Keras's own optimizers exist. `listened_to` says that a callback reads the logs of each step.
     """
 
     def __init__(
@@ -53,40 +53,40 @@ class Step:
         stock: bool = False,
     ) -> None:
         self._model = model
-        self._function = _prepared(model, function, jit_compile)
+        self._function = _batch_function(model, function, jit_compile)
         self.jit_compile = jit_compile
         self._stock = stock
         self._read_metrics = metrics if metrics is not None else model.get_metrics_result
         self._listened_to = listened_to or halt_on_nonfinite
         self.halts = halt_on_nonfinite  # at the first loss that is not finite
         self.traced: TracedFunction | None = None
-        # The trace that tells the variables of a step that runs operation by operation.
+        # The trace that shows the variables of a step that runs operation by operation.
         self.inspected: TracedFunction | None = None
-        # None where nothing reads them, since the model's metrics tell the same at any later time.
+        # None where nothing reads them, since the model's metrics have the same values at any later time.
         self.logs: CarriedLogs | None = None
-        # Whether they count at an epoch's end: Keras takes the metrics where both have the same names.
+        # Whether an epoch's logs are the last step's: Keras takes the metrics where both have the same names.
         self.own_logs = True
         self.metrics = MetricsReader(self._read_metrics, eager=True)
 
     def trace(self, element_spec: Any, rows: int | None = None) -> TracedFunction:
-        """Trace the step without running it, which also builds whatever is not built yet.
+        """Trace the step without running it, which also builds the layers and the optimizers that it uses.
 
-        What no step uses, such as an optimizer next to which the model has others, stays unbuilt as under
-        Keras. For a batch on which the model cannot be called this raises what Keras raises.
+        An optimizer that no step uses stays unbuilt, as under Keras. For a batch on which the model cannot be
+        called this raises the same error as Keras.
         """
         scales = keras_optimizers.built_before_it_scales(self._model) if self._stock else nullcontext()
         with scales:
             return traced_step(self._function, element_spec, rows, harmless=self._harmless)
 
     def _harmless(self) -> list[Any]:
-        """Return the handles of variables whose making changes no trace."""
-        made = keras_metrics.stock_metric_handles(self._model)
-        return made + keras_optimizers.stock_optimizer_handles(self._model) if self._stock else made
+        """Return the handles of variables whose creation changes no trace."""
+        metrics = keras_metrics.stock_metric_handles(self._model)
+        return metrics + keras_optimizers.stock_optimizer_handles(self._model) if self._stock else metrics
 
     def inspect(self, element_spec: Any) -> None:
-        """Trace the step to find its variables; it runs operation by operation all the same.
+        """Trace an eager step to find its variables.
 
-        What the step's Python draws meanwhile is drawn again when it runs, as under Keras.
+        The random numbers that the step's Python draws meanwhile are drawn again when it runs.
         """
         states = random_states()
         try:
@@ -95,33 +95,33 @@ class Step:
             set_random_states(states)
 
     def adopt(self, traced: TracedFunction, metrics: MetricsReader | None = None) -> None:
-        """Take a trace of this step, made now or before, and a reader of the metrics if there is one."""
+        """Use a trace of this step, of this fit or an earlier one, and its reader of the metrics if any."""
         self.traced = traced
         require_logs("train_step", traced.outputs)
         model = self._model
-        # Which names count is asked each time where the user's code says so.
+        # A user's code may name other metrics in each epoch.
         varies: Any = keras_metrics.computed_by_user(model) or keras_models.overriding_class(model, "metrics")
         self.own_logs = bool(varies) or set(traced.outputs) != set(model.get_metrics_result())
         self.logs = CarriedLogs(traced.outputs) if self.own_logs or self._listened_to else None
         self.metrics = metrics if metrics is not None else MetricsReader(self._read_metrics)
 
     def using(self, function: StepFunction, *, jit_compile: bool = False) -> Step:
-        """Return a step like this one that executes the same in another way, traced where it is used."""
+        """Return a copy of this step with a function that computes the same, traced where it is used."""
         other = copy.copy(self)
-        other._function = _prepared(self._model, function, jit_compile)
+        other._function = _batch_function(self._model, function, jit_compile)
         other.jit_compile = jit_compile
         other.traced = None
         return other
 
     def run(self, batch: Batch) -> Logs:
-        """Make one step; inside a trace, a call of what has been traced."""
+        """Make one step; inside a trace, add a call of the step's trace."""
         logs: Logs = self._function(batch) if self.traced is None else self.traced(batch)
         return logs
 
     def run_and_check(self, batch: Batch) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
         """Make one step; return whether training may go on, and the logs that a loop has to carry.
 
-        Logs that are not carried are left out, so that a compiled loop does not compute them each time.
+        Others are left out, so that a compiled loop does not compute them each time.
         """
         logs = self.run(batch)
         finite = tf.constant(True)
@@ -131,25 +131,28 @@ class Step:
 
 
 class CarriedLogs:
-    """Logs of any structure and shape as a compiled loop hands them on from step to step.
+    """Logs of any structure and shape, as flat tensors that a compiled loop carries from step to step.
 
     A length that differs between batches is None in the shape of the traced step's output.
     """
 
     def __init__(self, structure: Any) -> None:
-        self._structure = tf.nest.map_structure(_spec_of, structure)
+        self._structure = tf.nest.map_structure(
+            lambda value: None if value is None else tf.type_spec_from_value(value), structure
+        )
         leaves = tf.nest.flatten(self._structure, expand_composites=True)
         self._is_none = [leaf is None for leaf in leaves]
         self.specs: list[tf.TensorSpec] = [leaf for leaf in leaves if leaf is not None]
 
     @property
     def shapes(self) -> list[tf.TensorShape]:
-        """Of the flat tensors."""
+        """The shapes of the flat tensors."""
         return [spec.shape for spec in self.specs]
 
     def empty(self) -> list[tf.Tensor]:
-        """Return what stands for the logs before the first step."""
-        return [tf.zeros([n or 0 for n in _known(spec.shape)], spec.dtype) for spec in self.specs]
+        """Return the tensors that stand for the logs before the first step."""
+        shapes = [[] if shape.rank is None else [n or 0 for n in shape] for shape in self.shapes]
+        return [tf.zeros(shape, spec.dtype) for shape, spec in zip(shapes, self.specs, strict=True)]
 
     def flat(self, logs: Any) -> list[tf.Tensor]:
         """Return a step's logs as flat tensors."""
@@ -168,7 +171,7 @@ class CarriedLogs:
 class MetricsReader:
     """Reads a model's metrics, in one compiled call where they can be compiled.
 
-    `by_python` says that the user's code reads them, which is run when Keras runs it and at no other time.
+    `by_python` says that a user's code computes them, which must run when Keras runs it and at no other time.
     """
 
     def __init__(self, read: Callable[[], Logs], *, eager: bool = False, by_python: bool = False) -> None:
@@ -183,12 +186,12 @@ class MetricsReader:
     def __call__(self) -> Logs:
         """Return the metrics as they stand now. Belongs to the training thread."""
         if not self._eager and self._traced is None:
-            self._traced = trace(self._noting)
-            self._eager = self._traced is None  # such as a metric that computes its result with NumPy
-        logs: Logs = self._traced() if self._traced is not None else self._noting()
+            self._traced = trace(self._read_and_note)
+            self._eager = self._traced is None  # such as for a metric that computes its result with NumPy
+        logs: Logs = self._traced() if self._traced is not None else self._read_and_note()
         return dict(logs)
 
-    def _noting(self) -> Logs:
+    def _read_and_note(self) -> Logs:
         logs = self._read()
         self.live = frozenset(
             name for name, value in logs.items() if isinstance(value, (keras.Variable, tf.Variable))
@@ -218,21 +221,13 @@ def require_logs(name: str, logs: Any) -> None:
 
 
 def lists_joined(logs: Any) -> Any:
-    """Return logs with lists as tensors, as Keras hands them on (`tf.experimental.Optional`)."""
+    """Return logs with lists as tensors, as Keras returns them (`tf.experimental.Optional`)."""
     if not isinstance(logs, dict):
         return logs
     return {name: tf.convert_to_tensor(v) if isinstance(v, list) else v for name, v in logs.items()}
 
 
-def _spec_of(value: Any) -> Any:
-    return None if value is None else tf.type_spec_from_value(value)
-
-
-def _known(shape: tf.TensorShape) -> list[int | None]:
-    return [] if shape.rank is None else shape.as_list()
-
-
-def _prepared(model: keras.Model, function: StepFunction, jit_compile: bool) -> StepFunction:
+def _batch_function(model: keras.Model, function: StepFunction, jit_compile: bool) -> StepFunction:
     if jit_compile:
         function = tf.function(function, jit_compile=True, autograph=False, reduce_retracing=True)
 

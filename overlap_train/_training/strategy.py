@@ -1,4 +1,4 @@
-"""Which strategy a training runs under, and whether it can: refused before anything starts, saying why."""
+"""The strategy of a training: found, and refused with a reason before anything starts if it cannot train."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Replicas:
         return self.devices if len(self.devices) > 1 else ()
 
     def scope(self) -> Any:
-        """Return the strategy's scope; a no-op where it is the present one already."""
+        """Return the strategy's scope; a no-op inside it."""
         return self.strategy.scope()
 
     def check_model(self, model: keras.Model) -> None:
@@ -75,12 +75,12 @@ class Replicas:
             )
 
     def build(self, model: keras.Model, element_spec: Any) -> None:
-        """Make whatever variables of a compiled model are missing, on every replica."""
+        """Make the missing variables of a compiled model, on every replica."""
         with self.scope():
             keras_replicas.symbolic_build(model, element_spec)
 
     def own_metrics(self, model: keras.Model) -> Any:
-        """Return a model's metrics as this host's first replica has counted them, without asking others."""
+        """Return a model's metrics as this host's first replica has counted them."""
         local = self.strategy.experimental_local_results
         values = [(v, local(v.value)[0].read_value()) for v in model.metrics_variables]
         with keras.StatelessScope(state_mapping=values):
@@ -130,19 +130,19 @@ def find_strategy(model: keras.Model, strategy: Any) -> Replicas | None:
     if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
         raise TypeError(f"strategy must be a tf.distribute.Strategy or None; got {type(strategy).__name__}")
     present = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
-    chosen = strategy or keras_replicas.strategy_of(model) or present
-    if chosen is None:
+    strategy = strategy or keras_replicas.strategy_of(model) or present
+    if strategy is None:
         return None
-    if not isinstance(chosen, _SUPPORTED):
+    if not isinstance(strategy, _SUPPORTED):
         raise ValueError(
-            f"{type(chosen).__name__} is not supported; pass a tf.distribute.MirroredStrategy, "
+            f"{type(strategy).__name__} is not supported; pass a tf.distribute.MirroredStrategy, "
             "MultiWorkerMirroredStrategy or OneDeviceStrategy"
         )
-    if present is not None and present is not chosen:
+    if present is not None and present is not strategy:
         raise ValueError(
-            f"the model is to be trained under a {type(chosen).__name__}, and this is the scope of another "
+            f"the model is to be trained under a {type(strategy).__name__}, and this is the scope of another "
             f"strategy, a {type(present).__name__}; call the trainer outside it"
         )
-    replicas = Replicas(chosen)
+    replicas = Replicas(strategy)
     replicas.check_model(model)
     return replicas

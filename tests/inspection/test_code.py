@@ -9,10 +9,7 @@ import linecache
 
 import pytest
 
-from overlap_train._inspection.code import (
-    definition_of,
-    variables_of,
-)
+from overlap_train._inspection.code import definition_of, variables_of
 
 
 class Base:
@@ -70,24 +67,29 @@ def loaded(path, source, name="loaded"):
     return vars(module)
 
 
-def test_a_function_is_found_by_its_code():
-    found = definition_of(plain.__code__)
-    assert isinstance(found, ast.FunctionDef)
-    assert (found.name, [a.arg for a in found.args.args]) == ("plain", ["a", "b"])
-    assert definition_of(ornate.__wrapped__.__code__).name == "ornate"
-    assert definition_of(ornate.__code__).name == "around"
+@pytest.mark.parametrize(
+    ("function", "name", "arguments"),
+    [(plain, "plain", "a, b=1"), (ornate.__wrapped__, "ornate", "a"), (ornate, "around", "*arguments")],
+    ids=["plain", "decorated", "decorator"],
+)
+def test_a_function_is_found_by_its_code(function, name, arguments):
+    definition = definition_of(function.__code__)
+    assert (definition.name, ast.unparse(definition.args)) == (name, arguments)
 
 
-def test_lambdas_of_a_line_are_told_apart():
-    assert definition_of(left.__code__).args.args[0].arg == "first"
-    assert definition_of(right.__code__).args.args[0].arg == "second"
-    for function, body in (
-        (alike, "x + 1"),
-        (again, "x + 2"),
-        (doubly, "lambda x: x + 3"),
-        (doubly(), "x + 3"),
-    ):
-        assert ast.unparse(definition_of(function.__code__).body) == body
+@pytest.mark.parametrize(
+    ("function", "source"),
+    [
+        (left, "lambda first: first + 1"),
+        (right, "lambda second: second + 2"),
+        (alike, "lambda x: x + 1"),
+        (again, "lambda x: x + 2"),
+        (doubly, "lambda: lambda x: x + 3"),
+        (doubly(), "lambda x: x + 3"),
+    ],
+)
+def test_lambdas_of_a_line_are_told_apart(function, source):
+    assert ast.unparse(definition_of(function.__code__)) == source
 
 
 def test_code_without_a_source_has_no_definition():

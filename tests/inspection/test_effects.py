@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import pytest
 import tensorflow as tf
@@ -9,7 +11,7 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._inspection.traced import TracedFunction
 from tests import networks
-from tests.networks import FEATURES, functional, subclassed
+from tests.networks import FEATURES, subclassed
 
 kl = keras.layers
 
@@ -20,10 +22,16 @@ def effects(function, *specs):
 
 TABLE = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
 
+DRAWN = "RandomStandardNormal", "SeedGenerator"
 QUEUE = tf.queue.FIFOQueue(3, tf.float32, shapes=[2])
 
+
+def draw(x):
+    return x + tf.random.normal([2])
+
+
 CASES = {
-    "tf.random.normal": (lambda x: x + tf.random.normal([2]), "RandomStandardNormal", "SeedGenerator"),
+    "tf.random.normal": (lambda x: draw(x), *DRAWN),
     "tf.random.uniform of integers": (
         lambda x: x + tf.cast(tf.random.uniform([2], 0, 9, tf.int32), tf.float32),
         "RandomUniformInt",
@@ -41,31 +49,22 @@ CASES = {
     ),
     "a queue": (lambda x: (QUEUE.enqueue(x), x)[1], "QueueEnqueueV2", "callback"),
     "a file": (lambda x: (tf.io.write_file("/dev/null", "a"), x)[1], "WriteFile", "callback"),
+    "inside while": (
+        lambda x: tf.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, draw(v)), (0, x))[1],
+        *DRAWN,
+    ),
+    "inside cond": (lambda x: tf.cond(x[0] > 0, lambda: draw(x), lambda: x), *DRAWN),
+    "inside jit": (tf.function(lambda x: draw(x), jit_compile=True, autograph=False), *DRAWN),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_kind_names_the_operation_the_line_and_a_remedy(name):
     function, operation, remedy = CASES[name]
-    (found,) = effects(function)
-    assert operation in found
-    assert "test_effects.py:" in found
-    assert remedy in found
-
-
-@pytest.mark.parametrize("wrap", ["while", "cond", "jit"])
-def test_what_a_nested_function_does_is_found_too(wrap):
-    def draw(x):
-        return x + tf.random.normal([2])
-
-    wrapped = {
-        "while": lambda x: tf.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, draw(v)), (0, x))[1],
-        "cond": lambda x: tf.cond(x[0] > 0, lambda: draw(x), lambda: x),
-        "jit": tf.function(draw, jit_compile=True, autograph=False),
-    }[wrap]
-    (found,) = effects(wrapped)
-    assert "RandomStandardNormal" in found
-    assert "test_effects.py:" in found
+    (effect,) = effects(function)
+    assert operation in effect
+    assert "test_effects.py:" in effect
+    assert remedy in effect
 
 
 def test_the_layer_is_in_the_place():
@@ -74,8 +73,8 @@ def test_the_layer_is_in_the_place():
             return x + tf.random.normal(tf.shape(x))
 
     model = keras.Sequential([keras.Input((2,)), Noise(name="my_noise"), kl.Dense(1)])
-    (found,) = effects(model, tf.TensorSpec([None, 2]))
-    assert "my_noise" in found
+    (effect,) = effects(model, tf.TensorSpec([None, 2]))
+    assert "my_noise" in effect
 
 
 def test_a_summary_is_one(tmp_path):
@@ -85,8 +84,8 @@ def test_a_summary_is_one(tmp_path):
 
     assert effects(write) == []  # nobody has said where to
     with tf.summary.create_file_writer(str(tmp_path)).as_default():
-        (found,) = effects(write)
-    assert "writes a summary" in found
+        (effect,) = effects(write)
+    assert "writes a summary" in effect
 
 
 IMAGES = [
@@ -114,29 +113,32 @@ def test_stock_layers_and_optimizers_do_nothing_such(layers, shape, optimizer):
     assert effects(model.train_step, (tf.TensorSpec([None, *shape]), tf.TensorSpec([None, 1]))) == []
 
 
-@pytest.mark.nightly
-def test_a_ctc_loss_does_nothing_such():
-    """It calls functions by operations of their names."""
+def ctc():
+    """A model whose loss calls functions by operations of their names."""
     inputs = keras.Input((8, 3))
     model = keras.Model(inputs, kl.Dense(5)(inputs))
     model.compile("sgd", keras.losses.CTC())
-    assert effects(model.train_step, (tf.TensorSpec([None, 8, 3]), tf.TensorSpec([None, 3], tf.int32))) == []
-    assert effects(model.test_step, (tf.TensorSpec([None, 8, 3]), tf.TensorSpec([None, 3], tf.int32))) == []
+    return model, (tf.TensorSpec([None, 8, 3]), tf.TensorSpec([None, 3], tf.int32))
+
+
+def attending():
+    x = keras.Input((6, 8))
+    attention = kl.MultiHeadAttention(2, 4, dropout=0.1)(x, x)
+    model = keras.Model(x, kl.Dense(1)(kl.LayerNormalization()(attention)))
+    model.compile("adam", "mse")
+    return model, (tf.TensorSpec([None, 6, 8]), tf.TensorSpec([None, 6, 1]))
+
+
+def awkward():
+    return subclassed(), (tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int64))
 
 
 @pytest.mark.nightly
-def test_attention_lookups_and_awkward_models_do_nothing_such():
-    x = keras.Input((6, 8))
-    model = keras.Model(
-        x, kl.Dense(1)(kl.LayerNormalization()(kl.MultiHeadAttention(2, 4, dropout=0.1)(x, x)))
-    )
-    model.compile("adam", "mse")
-    assert effects(model.train_step, (tf.TensorSpec([None, 6, 8]), tf.TensorSpec([None, 6, 1]))) == []
-    words = kl.StringLookup(vocabulary=["a", "b"])
-    assert effects(lambda x: words(x), tf.TensorSpec([None], tf.string)) == []
-    batch = (tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int64))
-    assert effects(subclassed().train_step, batch) == []
-    assert functional().optimizer is not None
+@pytest.mark.parametrize("make", [ctc, attending, awkward])
+def test_other_models_do_nothing_such(make):
+    model, batch = make()
+    assert effects(model.train_step, batch) == []
+    assert effects(model.test_step, batch) == []
 
 
 def test_cudnns_recurrent_layers_do_nothing_such():
@@ -157,14 +159,11 @@ def test_cudnns_recurrent_layers_do_nothing_such():
     assert effects(layer) == []
 
 
-def tables():
-    """Tables whose entries a callback may change: of numbers, without a name, and of fixed size."""
-    kinds = tf.lookup.experimental
-    return {
-        "mutable": kinds.MutableHashTable(tf.int64, tf.float32, 1.0),
-        "anonymous": kinds.MutableHashTable(tf.int64, tf.float32, 1.0, experimental_is_anonymous=True),
-        "dense": kinds.DenseHashTable(tf.int64, tf.float32, 1.0, empty_key=-1, deleted_key=-2),
-    }
+TABLES = {  # whose entries a callback may change: of numbers, without a name, and of fixed size
+    "mutable": tf.lookup.experimental.MutableHashTable,
+    "anonymous": functools.partial(tf.lookup.experimental.MutableHashTable, experimental_is_anonymous=True),
+    "dense": functools.partial(tf.lookup.experimental.DenseHashTable, empty_key=-1, deleted_key=-2),
+}
 
 
 class Inserts(keras.callbacks.Callback):
@@ -177,16 +176,16 @@ class Inserts(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("place", ["loss", "data", "validation data"])
-@pytest.mark.parametrize("kind", ["mutable", "anonymous", "dense"])
+@pytest.mark.parametrize("kind", TABLES)
 # Each kind and each place once; nightly each kind in each place.
 @pytest.mark.by_default("dense-validation data")
 def test_a_table_that_a_callback_changes_is_read_when_keras_reads_it(kind, place):
     x, y = networks.arrays(48)
     inner = networks.crossentropy()
 
-    def run(train):
+    def run(make_trainer):
         keras.utils.set_random_seed(3)
-        table = tables()[kind]
+        table = TABLES[kind](tf.int64, tf.float32, 1.0)
 
         def weights(labels):
             return tf.ensure_shape(table.lookup(tf.cast(labels, tf.int64)), labels.shape)
@@ -201,23 +200,16 @@ def test_a_table_that_a_callback_changes_is_read_when_keras_reads_it(kind, place
         model.compile("sgd", loss if place == "loss" else inner)
         weighed = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
         weighed = weighed.map(lambda x, y: (x, y, weights(y)))
-        data = weighed if place == "data" else (x, y)
         validation = weighed if place == "validation data" else (x, y)
         arguments = {"callbacks": [Inserts(table)], "validation_data": validation, "epochs": 3, "verbose": 0}
-        if place != "data":
-            return train(model, *data, batch_size=16, shuffle=False, **arguments).history
-        return train(model, data, shuffle=False, **arguments).history
+        arguments |= {"x": weighed} if place == "data" else {"x": x, "y": y, "batch_size": 16}
+        trainer = make_trainer(model)
+        return trainer.fit(shuffle=False, **arguments).history, trainer
 
-    said = []
-
-    def ours(model, *data, **arguments):
-        trainer = Trainer(model, validation=ValidationPolicy(max_lag=2, overlap="always"))
-        history = trainer.fit(*data, **arguments)
-        said.extend(trainer.messages)
-        return history
-
-    networks.assert_same_history(run(ours), run(lambda model, *d, **a: model.fit(*d, **a)))
-    assert [message for message in said if "table" in message]
+    policy = ValidationPolicy(max_lag=2, overlap="always")
+    ours, trainer = run(lambda model: Trainer(model, validation=policy))
+    networks.assert_same_history(ours, run(lambda model: model)[0])
+    assert [message for message in trainer.messages if "table" in message]
 
 
 def test_tables_that_nobody_can_change_do_not_hold_the_training_up():

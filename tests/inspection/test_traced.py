@@ -87,12 +87,12 @@ def test_variables_that_change_no_trace_need_no_second_one():
 
 
 def test_a_variable_whose_value_is_part_of_the_trace_is_made_as_tensorflow_makes_it():
-    made = []
+    variables = []
 
     def step(x):
-        if not made:
-            made.append(tf.Variable(tf.zeros([2]) + 3.0))
-        return x * made[0]
+        if not variables:
+            variables.append(tf.Variable(tf.zeros([2]) + 3.0))
+        return x * variables[0]
 
     assert TracedFunction(step, tf.TensorSpec([2]))(tf.ones([2])).numpy().tolist() == [3.0, 3.0]
 
@@ -127,10 +127,7 @@ def test_on_private_variables_nothing_of_the_live_ones_is_read_or_written():
         return x * weight + count
 
     traced = TracedFunction(step, tf.TensorSpec([]))
-    values = [
-        tf.constant(3.0) if v.name == weight.name.split(":")[0] and not v.written else tf.constant(5.0)
-        for v in traced.variables
-    ]
+    values = [tf.constant(5.0 if variable.written else 3.0) for variable in traced.variables]
     result, left = evaluate(traced, traced.variables, values, tf.constant(2.0))
     assert float(result) == 2.0 * 3.0 + 6.0
     assert sorted(map(float, left)) == [3.0, 6.0]
@@ -151,19 +148,19 @@ def test_private_variables_of_several_threads_do_not_meet():
     run = tf.function(
         lambda x: traced.on(private_handles(traced.variables, [tf.constant(0.0)]), x), autograph=False
     ).get_concrete_function(tf.TensorSpec([]))
-    barrier, found = threading.Barrier(4), []
+    barrier, results = threading.Barrier(4), []
 
     def work(x):
         barrier.wait(30)
-        found.extend((x, float(run(tf.constant(x)))) for _ in range(50))
+        results.extend((x, float(run(tf.constant(x)))) for _ in range(50))
 
     threads = [threading.Thread(target=work, args=(float(n),)) for n in range(1, 5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert len(found) == 200
-    assert all(result == 20.0 * x for x, result in found)
+    assert len(results) == 200
+    assert all(result == 20.0 * x for x, result in results)
     assert float(total) == 0.0
 
 

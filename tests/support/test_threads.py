@@ -12,7 +12,6 @@ from tensorflow.python.eager.context import FunctionCallOptions
 
 from overlap_train._support.closing import Closing
 from overlap_train._support.threads import in_background, leaves_nothing, start
-from overlap_train._training.loops import WarmUp
 from overlap_train._validation.pool import WorkerPool
 
 ADD = tf.function(lambda value: value + 1.0)
@@ -36,10 +35,6 @@ def run_in_a_pool(main):
             future.result()
 
 
-def run_in_a_warm_up(main):
-    WarmUp(main).wait()
-
-
 def run_behind(main):
     in_background(main, "behind").result()
     for thread in threading.enumerate():
@@ -60,7 +55,7 @@ def test_tensorflow_keeps_the_options_of_a_thread_that_has_ended():
 
 
 @pytest.mark.parametrize(
-    "run", [lambda main: run_in_a_thread(leaves_nothing(main)), run_in_a_pool, run_in_a_warm_up, run_behind]
+    "run", [lambda main: run_in_a_thread(leaves_nothing(main)), run_in_a_pool, run_behind]
 )
 def test_threads_that_call_tensorflow_leave_nothing(run):
     call()

@@ -20,11 +20,18 @@ from overlap_train._training.loops import Loop, make_loop
 from tests import networks
 
 
-def perceptron():
+def perceptron(**options):
     keras.utils.set_random_seed(7)
     model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(4)])
-    model.compile(keras.optimizers.SGD(0.1), networks.crossentropy(), metrics=["accuracy"])
+    model.compile(keras.optimizers.SGD(0.1), networks.crossentropy(), **{"metrics": ["accuracy"], **options})
     return model
+
+
+def assert_equals_keras(trainer, expected):
+    """Trains and compares with a model that Keras has trained with `ARGUMENTS`."""
+    history = trainer.fit(*networks.arrays(), **ARGUMENTS)
+    networks.assert_same_history(history.history, expected.history.history)
+    networks.assert_same_weights(trainer.model, expected)
 
 
 # The last batch is smaller.
@@ -50,10 +57,7 @@ def expected():
     ],
 )
 def test_plans_by_hand_equal_keras(plan, expected):
-    actual = perceptron()
-    history = Trainer(actual, execution=plan).fit(*networks.arrays(), **ARGUMENTS)
-    networks.assert_same_history(history.history, expected.history.history)
-    networks.assert_same_weights(actual, expected)
+    assert_equals_keras(Trainer(perceptron(), execution=plan), expected)
 
 
 @pytest.mark.nightly
@@ -100,9 +104,8 @@ def test_second_fit_traces_no_step_and_reads_the_new_arrays(monkeypatch):
 
 
 def loops_of(model):
-    """Returns the loops that are kept with a model."""
-    kept = Traces.of(model)._kept["train"].values()
-    loops = [loop for loop in kept if isinstance(loop, Loop)]
+    """Returns the loops among the traces of a model."""
+    loops = [value for value in Traces.of(model)._kept["train"].values() if isinstance(value, Loop)]
     assert loops
     return loops
 
@@ -145,12 +148,12 @@ def test_loops_that_are_kept_hold_no_data():
     model, feeds = perceptron(), []
     trainer = Trainer(model, execution=ExecutionPlan(batch_splits=2))
 
-    def kept(feed, *arguments, **options):
+    def make_noted(feed, step):
         feeds.append(weakref.ref(feed))
-        return make_loop(feed, *arguments, **options)
+        return make_loop(feed, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execution, "make_loop", kept)
+        patch.setattr(execution, "make_loop", make_noted)
         trainer.fit(x, y, batch_size=32, verbose=0)
     gc.collect()
     assert [feed() for feed in feeds] == [None]
@@ -170,15 +173,11 @@ def test_traces_that_are_kept_hold_no_trainer():
 
 
 @pytest.mark.default_options
-def test_a_long_run_of_tiny_steps_is_compiled_by_xla_and_trains_as_keras_does(monkeypatch):
+def test_a_long_run_of_tiny_steps_is_compiled_by_xla_and_trains_as_keras_does(monkeypatch, expected):
     monkeypatch.setattr(execution, "_STEPS_THAT_PAY_XLA", 12)
     x, y = networks.arrays()
-    expected, actual = perceptron(), perceptron()
-    plain = expected.fit(x, y, **ARGUMENTS)
-    trainer = Trainer(actual)
-    history = trainer.fit(x, y, **ARGUMENTS)
-    networks.assert_same_history(history.history, plain.history)
-    networks.assert_same_weights(actual, expected)
+    trainer = Trainer(perceptron())
+    assert_equals_keras(trainer, expected)
     assert trainer.messages[-1].startswith("plan: in_memory, no splits, XLA")
     trainer.fit(x, y, batch_size=32, verbose=0)
     assert "no XLA" not in trainer.messages[-1], "what is compiled serves a short fit, too"
@@ -192,34 +191,27 @@ def test_a_long_run_of_tiny_steps_is_compiled_by_xla_and_trains_as_keras_does(mo
 def test_what_xla_cannot_compile_unasked_is_trained_without(monkeypatch):
     monkeypatch.setattr(execution, "_STEPS_THAT_PAY_XLA", 1)
 
-    def in_numpy(y_true, y_pred):
-        mean = tf.numpy_function(lambda y: y.mean(axis=-1), [y_pred], tf.float32)
-        return tf.reshape(mean, tf.shape(y_pred)[:1])
+    def by_text(y_true, y_pred):
+        texts = tf.strings.as_string(tf.round(y_pred), precision=0)
+        return tf.reduce_mean(tf.strings.to_number(texts), axis=-1)
 
-    def model():
-        made = perceptron()
-        made.compile("sgd", networks.crossentropy(), metrics=[in_numpy])
-        return made
-
-    expected, actual = model(), model()
-    x, y = networks.arrays()
-    plain = expected.fit(x, y, **ARGUMENTS)
-    history = Trainer(actual).fit(x, y, **ARGUMENTS)
-    networks.assert_same_history(history.history, plain.history)
+    expected = perceptron(metrics=[by_text])
+    expected.fit(*networks.arrays(), **ARGUMENTS)
+    trainer = Trainer(perceptron(metrics=[by_text]))
+    assert_equals_keras(trainer, expected)
+    assert "no splits, XLA" in trainer.messages[-1], "which was tried"
+    trainer = Trainer(perceptron(metrics=[by_text]), execution=ExecutionPlan(jit=True))
     with pytest.raises(tf.errors.OpError):
-        Trainer(model(), execution=ExecutionPlan(jit=True)).fit(x, y, **ARGUMENTS)
+        trainer.fit(*networks.arrays(), **ARGUMENTS)
 
 
 @pytest.mark.default_options
-def test_heavy_steps_are_split_after_configure(monkeypatch):
+def test_heavy_steps_are_split_after_configure(monkeypatch, expected):
     monkeypatch.setattr(execution, "available_cores", lambda: 2)
     monkeypatch.setattr(execution, "splits_pay", lambda: True)
     monkeypatch.setattr(execution, "_HEAVY_FLOP", 1.0)
-    expected, actual = perceptron(), perceptron()
-    plain = expected.fit(*networks.arrays(), **ARGUMENTS)
-    trainer = Trainer(actual)
-    history = trainer.fit(*networks.arrays(), **ARGUMENTS)
-    networks.assert_same_history(history.history, plain.history)
+    trainer = Trainer(perceptron())
+    assert_equals_keras(trainer, expected)
     assert "plan: in_memory, 4 splits, no XLA" in trainer.messages
 
 

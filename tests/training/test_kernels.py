@@ -25,6 +25,11 @@ from tests import networks
 RNG = np.random.default_rng(5)
 
 
+def assert_close(results, **tolerances):
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, **tolerances)
+
+
 @pytest.mark.parametrize("shape", [(6, 5), (6, 4, 5), (6, 4, 3, 5), (3, 2, 4, 3, 5)])
 @pytest.mark.parametrize(
     "options", [{}, {"scale": False}, {"center": False, "momentum": 0.5}, {"epsilon": 0.1}]
@@ -44,8 +49,7 @@ def test_fused_normalisation_is_that_of_keras(shape, options):
             loss = tf.reduce_sum(y * weights)
         gradients = tape.gradient(loss, [x, *(v.value for v in layer.trainable_variables)])
         results.append([y, *gradients, *layer.non_trainable_variables])
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
+    assert_close(results, rtol=2e-5, atol=2e-5)
 
 
 needs_library = pytest.mark.skipif(
@@ -55,11 +59,11 @@ needs_library = pytest.mark.skipif(
 
 def seeded(make):
     @functools.wraps(make)
-    def made(*arguments, **options):
+    def from_seed(*arguments, **options):
         keras.utils.set_random_seed(7)
         return make(*arguments, **options)
 
-    return made
+    return from_seed
 
 
 def sequence(*layers, optimizer=None, **options):
@@ -141,12 +145,12 @@ def traced_operations(function, *arguments):
     return {operation.type for operation in graph.get_operations()}
 
 
+def swapped(model):
+    return [layer for layer in model.layers if "call" in vars(layer)]
+
+
 def test_layers_are_swapped_while_traced_and_for_that_thread_only():
-    model = network()
-    layers = [layer for layer in model.layers if "call" in vars(layer)]
-    assert not layers
-    around = find_kernels(model).around
-    elsewhere = []
+    model, elsewhere = network(), []
 
     def step(x):
         def other():
@@ -158,9 +162,9 @@ def test_layers_are_swapped_while_traced_and_for_that_thread_only():
         return model(x, training=True)
 
     x = tf.zeros((4, 12))
-    assert "FusedBatchNormV3" in traced_operations(around(step, 4), x)
+    assert "FusedBatchNormV3" in traced_operations(find_kernels(model).around(step, 4), x)
     assert "FusedBatchNormV3" not in elsewhere[0]
-    assert not [layer for layer in model.layers if "call" in vars(layer)]
+    assert not swapped(model)
     assert "FusedBatchNormV3" not in traced_operations(step, x)
 
 
@@ -168,11 +172,12 @@ def test_layers_are_as_before_after_an_error():
     model = network()
 
     def step(x):
+        assert swapped(model)
         raise RuntimeError("while tracing")
 
     with pytest.raises(RuntimeError, match="while tracing"):
         find_kernels(model).around(step, None)(tf.zeros((4, 12)))
-    assert not [layer for layer in model.layers if "call" in vars(layer)]
+    assert not swapped(model)
 
 
 class Ghost(keras.layers.BatchNormalization):
@@ -221,14 +226,10 @@ ADAMS = {
         keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5), beta_1=0.5, epsilon=1e-3, use_ema=True
     ),
 }
-# Each once; the other combinations are nightly.
-EACH_ADAM = [("adam", False), ("adamw", True), ("schedule", False)]
-MORE_ADAMS = [(name, not scaled) for name, scaled in EACH_ADAM]
 
 
-@pytest.mark.parametrize(
-    ("name", "scaled"), [*EACH_ADAM, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_ADAMS)]
-)
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("name", ADAMS)
 @pytest.mark.by_default("adamw-True")
 def test_training_with_fused_adam_is_that_of_keras(name, scaled):
     def make():
@@ -261,8 +262,7 @@ def test_fused_adam_is_that_of_keras():
             step(gradient, variable.value, tf.constant(rate))
             optimizer.iterations.assign_add(1)
         results.append([variable.numpy(), *(v.numpy() for v in optimizer.variables)])
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+    assert_close(results, rtol=2e-6, atol=1e-7)
 
 
 def test_fused_adam_goes_through_the_weights_once():
@@ -290,14 +290,10 @@ def test_a_call_on_the_instance_is_kept_and_used():
 @seeded
 def deep(layers=13):
     """A network of many parts: two variables and one normalisation in each layer."""
-    hidden = [
-        layer
-        for _ in range(layers)
-        for layer in (
-            keras.layers.Conv2D(2, 3, padding="same", use_bias=False),
-            keras.layers.BatchNormalization(scale=False),
-        )
-    ]
+    hidden = []
+    for _ in range(layers):
+        hidden.append(keras.layers.Conv2D(2, 3, padding="same", use_bias=False))
+        hidden.append(keras.layers.BatchNormalization(scale=False))
     head = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(networks.CLASSES)]
     return sequence(keras.Input((6, 6, 2)), *hidden, *head, optimizer=keras.optimizers.Adam())
 
@@ -373,8 +369,7 @@ def test_a_layer_computes_what_it_did(options):
             loss = tf.reduce_sum(tf.sin(y))
         gradients = tape.gradient(loss, [x, *(v.value for v in layer.variables)])
         results.append([y, *gradients])
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert_close(results, rtol=1e-4, atol=1e-4)
 
 
 class OwnDepthwise(keras.layers.DepthwiseConv2D):
@@ -382,29 +377,20 @@ class OwnDepthwise(keras.layers.DepthwiseConv2D):
         return super().call(inputs) * 2
 
 
-@pytest.mark.parametrize(
-    ("layer", "expected"),
-    [
-        (layer_of(), True),
-        (layer_of(16, kernel_size=5), True),
-        (layer_of(16, kernel_size=(3, 1)), True),
-        (layer_of(32), False),  # for which TensorFlow has a kernel of its own
-        (layer_of(8, kernel_size=5), False),
-        (layer_of(depth_multiplier=2), False),
-        (layer_of(dilation_rate=2), False),
-        (layer_of(data_format="channels_first"), False),
-        (layer_of(dtype="mixed_float16"), False),
-        (layer_of(dtype="float64"), False),
-        (keras.layers.DepthwiseConv2D(3), False),
-        (keras.layers.Conv2D(64, 3), False),
-        (OwnDepthwise(3), False),
-    ],
+GAINING = (layer_of(), layer_of(16, kernel_size=5), layer_of(16, kernel_size=(3, 1)))
+NOT_GAINING = (
+    layer_of(32),  # for which TensorFlow has a kernel of its own
+    layer_of(8, kernel_size=5),
+    *(layer_of(depth_multiplier=2), layer_of(dilation_rate=2), layer_of(data_format="channels_first")),
+    *(layer_of(dtype="mixed_float16"), layer_of(dtype="float64")),
+    *(keras.layers.DepthwiseConv2D(3), keras.layers.Conv2D(64, 3), OwnDepthwise(3)),
 )
-def test_which_layers_gain(layer, expected):
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"), [*((layer, True) for layer in GAINING), *((layer, False) for layer in NOT_GAINING)]
+)
+def test_which_layers_gain(monkeypatch, layer, expected):
     assert has_slow_gradient(layer) is expected
-
-
-def test_none_gains_where_there_is_a_gpu(monkeypatch):
-    layer = layer_of()
     monkeypatch.setattr(kernels.tf.config, "list_physical_devices", lambda kind: [object()])
-    assert not has_slow_gradient(layer)
+    assert not has_slow_gradient(layer), "on a GPU"

@@ -24,11 +24,11 @@ class Model(keras.Model):
 
 def make(kind, *, own_logs=True, guard=False, rows=ROWS, known=True):
     """Returns a loop over batches of three rows, its cursor and the variable that adds up what it saw."""
-    seen = tf.Variable(0.0)
+    sum_of_rows = tf.Variable(0.0)
 
     def function(batch):
         total = tf.reduce_sum(batch[0] if isinstance(batch, tuple) else batch)
-        with tf.control_dependencies([seen.assign_add(total)]):
+        with tf.control_dependencies([sum_of_rows.assign_add(total)]):
             return {"loss": tf.identity(total)} if own_logs else {}
 
     data = rows
@@ -39,12 +39,11 @@ def make(kind, *, own_logs=True, guard=False, rows=ROWS, known=True):
     step = Step(Model(), function, halt_on_nonfinite=guard)
     if kind != "eager":
         step.adopt(step.trace(feed.element_spec))
-    loop = make_loop(feed, step, eager=kind == "eager")
-    expected = {"arrays": ArrayLoop, "iterator": IteratorLoop, "eager": EagerLoop}[kind]
-    assert isinstance(loop, expected)
+    loop = EagerLoop(step) if kind == "eager" else make_loop(feed, step)
+    assert isinstance(loop, {"arrays": ArrayLoop, "iterator": IteratorLoop, "eager": EagerLoop}[kind])
     cursor = Cursor(feed, None)
     cursor.begin_epoch()
-    return loop, cursor, seen
+    return loop, cursor, sum_of_rows
 
 
 KINDS = ["arrays", "iterator", "eager"]
@@ -121,22 +120,17 @@ def test_batches_that_nobody_can_stand_in_for_are_waited_for(monkeypatch):
     assert loop.run(cursor, 4).steps == 4
 
 
-def test_first_call_is_not_learned_from_because_it_traces():
+@pytest.mark.parametrize(
+    ("calls", "step_s", "steps"),
+    [
+        ([], None, 1),
+        ([(1, 30.0)], None, 4),  # which includes tracing
+        ([(1, 1.0), (4, 0.004)], 0.001, 250),
+        ([(1, 1.0), (4, 0.004), (250, 100.0)], 0.004, 62),  # a stalled call counts for a factor of four
+    ],
+)
+def test_calls_are_sized_by_the_time_of_the_ones_before(calls, step_s, steps):
     pace = Pace()
-    pace.observe(1, 30.0)
-    assert pace.step_s is None
-
-
-def test_calls_grow_to_the_time_wished():
-    pace = Pace()
-    pace.observe(1, 1.0)
-    pace.observe(4, 0.004)
-    assert pace.steps() == 250
-
-
-def test_stalled_call_shrinks_the_next_by_a_factor_of_four_at_most():
-    pace = Pace()
-    pace.observe(1, 1.0)
-    pace.observe(4, 0.004)
-    pace.observe(250, 100.0)
-    assert pace.steps() == 62
+    for call in calls:
+        pace.observe(*call)
+    assert (pace.step_s, pace.steps()) == (step_s, steps)

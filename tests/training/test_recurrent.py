@@ -26,8 +26,8 @@ def build(case):
     cell = {"use_bias": case["use_bias"], "dropout": case["dropout"]}
     zeroes = {"zero_output_for_mask": case["zero_output_for_mask"]}
     if case["wrapper"] == "cell":
-        made = {"LSTM": keras.layers.LSTMCell, "GRU": keras.layers.GRUCell}[case["kind"]](UNITS, **cell)
-        layer = keras.layers.RNN(made, **flags, **zeroes)
+        make_cell = {"LSTM": keras.layers.LSTMCell, "GRU": keras.layers.GRUCell}[case["kind"]]
+        layer = keras.layers.RNN(make_cell(UNITS, **cell), **flags, **zeroes)
     else:
         layer = KINDS[case["kind"]](UNITS, **cell, **flags, **zeroes)
         if case["wrapper"] == "bidirectional":
@@ -39,9 +39,11 @@ def build(case):
     return layer
 
 
-def swaps_of(layer):
-    found = [each for each in layer._flatten_layers() if is_stock_recurrence(each)]
-    return tuple((each, "inner_loop", lambda rows, each=each: recur(each)) for each in found)
+def on_our_loops(step, layer):
+    stock = [inner for inner in layer._flatten_layers() if is_stock_recurrence(inner)]
+    assert stock
+    swaps = tuple((inner, "inner_loop", lambda rows, inner=inner: recur(inner)) for inner in stock)
+    return kernels.FastKernels(("recurrence",), swaps, times=False).around(step, None)
 
 
 def pass_of(case, fast):
@@ -67,8 +69,7 @@ def pass_of(case, fast):
         return found, tape.gradient(loss, [*watched, *variables], unconnected_gradients="zero")
 
     if fast:
-        assert swaps_of(layer)
-        step = kernels.FastKernels(("recurrence",), swaps_of(layer), times=False).around(step, None)
+        step = on_our_loops(step, layer)
     rows, steps = (ROWS if case["static_rows"] else None), (STEPS if case["static_steps"] else None)
     specs = [
         tf.TensorSpec((rows, steps, FEATURES)),
@@ -132,36 +133,22 @@ def possible(case):
     return case | changes
 
 
-SETTINGS = {
-    "deadline": None,
-    "derandomize": True,
-    "phases": [Phase.explicit, Phase.generate],
-    "suppress_health_check": list(HealthCheck),
-}
-
-
-def check(case):
-    case = possible(case)
-    for ours, theirs in zip(pass_of(case, True), pass_of(case, False), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
-
-
 @pytest.mark.nightly
-@settings(max_examples=1, **SETTINGS)
+@pytest.mark.timeout(900)
+@settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 @example(PLAIN | {"kind": "LSTM"})
 @example(PLAIN | {"kind": "GRU", "zero_output_for_mask": True, "return_sequences": False})
 @given(cases)
 def test_outputs_gradients_and_states_are_those_of_keras(case):
-    """The nightly form draws more of the options."""
-    check(case)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(900)
-@settings(max_examples=60, **SETTINGS)
-@given(cases)
-def test_outputs_gradients_and_states_are_those_of_keras_nightly(case):
-    check(case)
+    case = possible(case)
+    for ours, theirs in zip(pass_of(case, True), pass_of(case, False), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.nightly
@@ -182,7 +169,7 @@ def test_gradients_of_gradients_are_those_of_keras(kind):
             return outer.gradient(penalty, [x, *[each.value for each in layer.trainable_variables]])
 
         if fast:
-            step = kernels.FastKernels(("recurrence",), swaps_of(layer), times=False).around(step, None)
+            step = on_our_loops(step, layer)
         rng = np.random.default_rng(3)
         x = tf.constant(rng.normal(size=(ROWS, STEPS, FEATURES)), tf.float32)
         mask = tf.constant(rng.random((ROWS, STEPS)) < 0.6)
@@ -260,21 +247,14 @@ def padded():
 ARGUMENTS = {"batch_size": 32, "epochs": 2, "verbose": 0}
 
 
-@pytest.fixture(scope="module")
-def expected():
-    model = network(dropout=0.25)
-    model.fit(*padded(), **ARGUMENTS)
-    return model
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("loop", ["in_memory", "iterator"])
-@pytest.mark.by_default("iterator")
-def test_training_is_that_of_keras(loop, expected):
-    actual = network(dropout=0.25)
+def test_training_is_that_of_keras(loop):
+    expected, actual = network(dropout=0.25), network(dropout=0.25)
+    theirs = expected.fit(*padded(), **ARGUMENTS)
     trainer = Trainer(actual, execution=ExecutionPlan(loop=loop, kernels="fast", jit=False))
     ours = trainer.fit(*padded(), **ARGUMENTS)
-    networks.assert_same_history(ours.history, expected.history.history, rtol=1e-4)
+    networks.assert_same_history(ours.history, theirs.history, rtol=1e-4)
     networks.assert_same_weights(actual, expected, rtol=1e-3)
     assert "fast recurrence" in " ".join(trainer.messages)
     assert not [layer for layer in keras_models.flat_layers(actual) if "inner_loop" in vars(layer)]
@@ -296,5 +276,4 @@ def test_a_step_has_fewer_operations_than_keras(kind):
         graph = traced.get_concrete_function(tf.TensorSpec((None, STEPS, FEATURES))).graph.as_graph_def()
         return len(graph.node) + sum(len(function.node_def) for function in graph.library.function)
 
-    fast = kernels.FastKernels(("recurrence",), swaps_of(layer), times=False).around(step, None)
-    assert operations(fast) < 0.7 * operations(step)
+    assert operations(on_our_loops(step, layer)) < 0.7 * operations(step)
