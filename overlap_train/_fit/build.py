@@ -314,6 +314,7 @@ class FitBuilder:
             request.validation_freq,
             settings.recorder.add,
             self._progress.message,
+            settings.hosts,
         )
         # Some would be made twice, because the suite is built anew before they are called.
         often = [self._request.sets[name].freq for name in suite.waiting]

@@ -62,7 +62,8 @@ class EpochTraining:
     def __post_init__(self) -> None:
         self._course = self.ledger.course
         self._group = keras_training.steps_per_execution(self.model)
-        self._batch_hooks = any(map(wants_train_batches, listeners(self.callbacks)))
+        # On several hosts others than the chief list few callbacks, and make the same calls.
+        self._batch_hooks = self.hosts.any(any(map(wants_train_batches, listeners(self.callbacks))))
 
     @property
     def calls_batches(self) -> bool:

@@ -138,7 +138,7 @@ def make_request(
         batch_size=numbers.validation_batch_size or numbers.batch_size,
     )
     sets = {} if validation_data is None else named_sets(validation_data, default)
-    _require_possible(settings, sets, functions)
+    _require_possible(settings, sets)
     elsewhere: list[int | Sequence[int]] = []
     if settings.evaluator is not None and not settings.serves:
         elsewhere = [each.freq for each in sets.values()]
@@ -193,9 +193,7 @@ def _rows_of(arrays: keras_data.Arrays) -> tf.data.Dataset:
     return shuffled.batch(arrays.batch_size)
 
 
-def _require_possible(
-    settings: TrainerSettings, sets: Mapping[str, ValidationSet], functions: Mapping[str, EvaluationFunction]
-) -> None:
+def _require_possible(settings: TrainerSettings, sets: Mapping[str, ValidationSet]) -> None:
     """Refuses validations that this trainer, or these replicas, cannot make."""
     if sets:
         require_heeded(settings)
@@ -206,8 +204,6 @@ def _require_possible(
                 "this host is its cluster's evaluator; pass ValidationPolicy(evaluator=directory) on all "
                 "hosts"
             )
-        if functions and settings.hosts.count > 1 and settings.evaluator is None:
-            raise ValueError("evaluation functions are for one host; leave them out on several")
     require_data(settings.model, sets.values())
 
 

@@ -100,6 +100,10 @@ class Runner(Protocol):
         """Evaluates values now: all batches, or the first ones."""
         raise TypeError(f"a {type(self).__name__} evaluates no values of the moment")
 
+    def evaluate_alone(self, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values now, without the other hosts of the training."""
+        return self.evaluate(values, most)
+
     def merge(self, results: list[Any], values: Values) -> ValidationResult:
         """Returns the metrics of the whole from those of the parts."""
         raise TypeError(f"a {type(self).__name__} has no parts")

@@ -65,6 +65,9 @@ class ValidationRunner(Runner):
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
+        return self._start(snapshot, self._hosts)
+
+    def _start(self, snapshot: Snapshot, hosts: Hosts) -> list[Future[ShardOutcome]]:
         stream = self._batches.begin() if isinstance(self._batches, StreamedBatches) else None
         if stream is not None and self.draws_in_order:
             stream.keep_ahead(self._keep_bytes)
@@ -79,9 +82,10 @@ class ValidationRunner(Runner):
             self._wait_until_prepared(index)
             device = self._device(index)
             with tf.device(device):
-                part = stream or self._part(index, failures)
+                part = stream or self._part(index, failures, hosts)
                 result = self.evaluator.evaluate(values, part, self._held_on(device))
-                whole = self._merged(parts.put(index, result), values)
+                found = parts.put(index, result)
+                whole = self._merged(found, values) if hosts.count == 1 else None
             thread = threading.current_thread().name
             span = Span(
                 "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}
@@ -93,6 +97,13 @@ class ValidationRunner(Runner):
 
     def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
         """Evaluates values now, with all workers, and waits for the result; see `Runner.evaluate`."""
+        return self._evaluated(values, most, self._hosts)
+
+    def evaluate_alone(self, values: Values, most: int | None = None) -> ValidationResult:
+        """The same on this host alone, whatever the others do."""
+        return self._evaluated(values, most, SingleHost())
+
+    def _evaluated(self, values: Values, most: int | None, hosts: Hosts) -> ValidationResult:
         self._pool.admit(None)
         if most is not None:
             if isinstance(self._batches, ArrayBatches) and self._batches.is_joined:
@@ -101,11 +112,11 @@ class ValidationRunner(Runner):
                     "been joined: set it in on_test_batch_end, which is called between them"
                 )
             return self.evaluator.merge([self._evaluate_first(values, most)], values)
-        futures = self.start(Snapshot(epoch=0, step=0, values=values))
+        futures = self._start(Snapshot(epoch=0, step=0, values=values), hosts)
         self.draw_ahead()
         outcomes = [future.result() for future in futures]
         results = [outcome.result for outcome in outcomes]
-        return merged_by_worker(outcomes) or self.merge(results, values)
+        return merged_by_worker(outcomes) or self.evaluator.merge(results, values, hosts.sum)
 
     @property
     def rewindable(self) -> bool:
@@ -158,7 +169,7 @@ class ValidationRunner(Runner):
 
     def _merged(self, results: list[ShardResult] | None, values: Values) -> ValidationResult | None:
         """Returns the metrics of the whole if all parts are there, to spare the training thread that."""
-        if results is None or self._hosts.count > 1:
+        if results is None:
             return None
         try:
             return self.evaluator.merge(results, values)
@@ -196,9 +207,9 @@ class ValidationRunner(Runner):
         begun, self._begun = self._begun, True
         return self._batches.failures if begun and isinstance(self._batches, CachedBatches) else 0
 
-    def _part(self, index: int, failures: int) -> Shard:
-        shards = split_batches(self._count(failures), self.parts * self._hosts.count)
-        index += self.parts * self._hosts.index
+    def _part(self, index: int, failures: int, hosts: Hosts) -> Shard:
+        shards = split_batches(self._count(failures), self.parts * hosts.count)
+        index += self.parts * hosts.index
         return shards[index] if index < len(shards) else Shard(index, 0, 0)
 
     def _count(self, failures: int | None = None) -> int:
