@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -29,6 +30,7 @@ from overlap_train.errors import HostLostError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter, TolerantStream
 from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.options.validation import ValidationSet
+from overlap_train.parallel.hosts import Hosts
 
 __all__ = ["run_evaluate", "run_fit"]
 
@@ -57,7 +59,8 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         outcome.messages = progress.messages
         builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome.step_validations)
         with data_mistakes.Noted(model, lambda: request.feed.element_spec, "training"):
-            session = _open(request, builder, callbacks)
+            with _lost_hosts_named(request.settings.hosts):
+                session = _open(request, builder, callbacks)
             if session is not None:
                 _run(session, request, builder, outcome)
             else:
@@ -142,12 +145,11 @@ def _open(
     return FitSession(request.settings, parts or builder.build(), opening, builder.build)
 
 
-def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome: FitOutcome) -> None:
-    """Runs a session and keeps its accounts, however it ends."""
-    hosts = request.settings.hosts
+@contextlib.contextmanager
+def _lost_hosts_named(hosts: Hosts) -> Iterator[None]:
+    """Raises HostLostError in the place of what TensorFlow raises where another host does not answer."""
     try:
-        session.run()
-        outcome.ended = session.ended
+        yield
     except tf.errors.OpError as error:
         if hosts.count == 1 or isinstance(error, ValidationWorkerError) or not isinstance(error, _LOST):
             if "Collective ops is aborted" in error.message:
@@ -157,6 +159,14 @@ def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome:
             f"host {hosts.index} cannot go on, because another host has gone or does not answer; "
             "start all of them again, with fit(resume=...) from the last checkpoint"
         ) from error
+
+
+def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome: FitOutcome) -> None:
+    """Runs a session and keeps its accounts, however it ends."""
+    try:
+        with _lost_hosts_named(request.settings.hosts):
+            session.run()
+        outcome.ended = session.ended
     finally:
         outcome.accounts = builder.ledger.accounts.closed()
         outcome.epoch_logs = builder.ledger.course.logs

@@ -184,6 +184,9 @@ class SuiteBuilder:
         """Returns the variables of a training and its suite."""
         settings = self._settings
         captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
+        if (waits := self._settings.hosts.waits) is not None:
+            clocks = set(map(id, waits.handles))
+            captured = [variable for variable in captured if id(variable.handle) not in clocks]
         written = step.traced.written if step.traced is not None else ()
         beside = settings.validation.max_lag > 0 and not self._once
 

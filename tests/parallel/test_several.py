@@ -15,7 +15,7 @@ from tests.networks import assert_same_history
 from tests.parallel.several_cases import CASES, PARTS
 from tests.parallel.test_hosts import free_ports
 
-TIMEOUT_S = 500
+TIMEOUT_S = 1200
 SETTINGS = [("replicas", 2), ("replicas", 4), ("hosts", 2), ("hosts", 4)]
 
 
@@ -38,7 +38,7 @@ def on_one_device(tmp_path_factory):
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(4000)
 @pytest.mark.parametrize(("kind", "count"), SETTINGS, ids=[f"{count} {kind}" for kind, count in SETTINGS])
 @pytest.mark.parametrize("part", PARTS)
 def test_each_fit_is_that_of_one_device_or_refused(kind, count, part, on_one_device, tmp_path):
@@ -61,7 +61,7 @@ def compare(name: str, actual: Path, expected: Path, kind: str, processes: int) 
         found = json.loads((actual / str(index) / "result.json").read_text())
         if refused is not None:
             assert refused in found.get("message", ""), found
-            assert found["steps"] == 0, found
+            assert found.get("steps") == 0, found
             continue
         assert "error" not in found, found
         wanted = json.loads((expected / "0" / "result.json").read_text())
