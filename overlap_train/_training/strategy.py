@@ -23,7 +23,7 @@ _SUPPORTED = (
 
 # Settings of an optimizer by which it updates weights in some steps only, and what to use instead.
 _WITHIN_CONDITIONS = {
-    "gradient_accumulation_steps": "a larger batch",
+    "gradient_accumulation_steps": "larger batches",
     "ema_overwrite_frequency": "SwapEMAWeights",
 }
 

@@ -86,7 +86,7 @@ class CollectiveWaits:
 
     @property
     def handles(self) -> list[Any]:
-        """The handles of this host's variables; no state of the training, although its steps write to them."""
+        """The handles of this host's variables; written by steps, and no state of the training."""
         return [part.handle for part in self._strategy.experimental_local_results(self._total)]
 
     def around(self, tensors: Sequence[Any], reduce: Callable[[], list[Any]]) -> list[Any]:

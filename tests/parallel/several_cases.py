@@ -447,7 +447,7 @@ NUMBERS = {
         lambda directory: of_arrays(192, validation_data=None),
         only_weights=True,
     ),
-    "test_step": Case(of_kind(OwnTestStep), refused_on_hosts=""),
+    "test_step": Case(of_kind(OwnTestStep), refused_on_hosts="that is for one host"),
     "jit_compile": Case(compiled(jit_compile=True), refused="jit_compile"),
     "run_eagerly": Case(compiled(run_eagerly=True)),
     "steps_per_execution": Case(compiled(steps_per_execution=3)),

@@ -2,10 +2,10 @@
 
     python -m tests.parallel.tutorial_target directory
 
-What the tutorial does is done here in its order, on a few drawn digits in the place of MNIST: the strategy is
-TensorFlow's own, the dataset is shuffled without a seed and endless, the model is saved by all workers, each
-under a path of its own where it is not the chief, and loaded again in the strategy's scope. One line is new: a
-shuffle under a `repeat` needs a seed, or each host would draw an order of its own.
+What the tutorial does is done here in its order, on a few drawn digits in the place of MNIST: the strategy
+is TensorFlow's own, the dataset is shuffled and endless, the model is saved by all workers, each under a path
+of its own where it is not the chief, and loaded again in the strategy's scope. One line is new: a shuffle
+under a `repeat` needs a seed, or each host would draw an order of its own.
 """
 
 from __future__ import annotations
