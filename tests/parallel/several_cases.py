@@ -449,7 +449,7 @@ NUMBERS = {
     ),
     "test_step": Case(of_kind(OwnTestStep), refused_on_hosts="that is for one host"),
     "jit_compile": Case(compiled(jit_compile=True), refused="jit_compile"),
-    "run_eagerly": Case(compiled(run_eagerly=True)),
+    "run_eagerly": Case(compiled(run_eagerly=True), refused_on_hosts="that is for one host"),
     "steps_per_execution": Case(compiled(steps_per_execution=3)),
 }
 DATA = {
