@@ -138,8 +138,9 @@ def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches
         raise ValueError(f"resume cannot draw again what this data draws: {reason}")
     on_all = feed.rewindable and not feed.drawn_variables  # of which a checkpoint has the chief's
     if not (on_all if settings.hosts.count > 1 else feed.remember(beside(request.model))):
+        alone = ", a PyDataset, a generator, Grain," if settings.hosts.count == 1 else ""
         raise ValueError(
-            "resume needs data whose position can be found again: arrays, a PyDataset, a generator, Grain, "
+            f"resume needs data whose position can be found again: arrays{alone} "
             "or a tf.data.Dataset without Python functions and state that no variable holds (Hugging Face's "
             "to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it); this data has one"
         )

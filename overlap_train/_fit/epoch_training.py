@@ -49,7 +49,8 @@ class EpochTraining:
         self.ledger, self.progress, self._hosts = parts.ledger, parts.progress, parts.hosts
         self._course = self.ledger.course
         self._group = keras_training.steps_per_execution(self.model)
-        self.calls_batches = any(map(wants_train_batches, listeners(parts.callbacks)))
+        # On several hosts others than the chief list few callbacks, and make the same calls.
+        self.calls_batches = self._hosts.any(any(map(wants_train_batches, listeners(parts.callbacks))))
 
     def begin_epoch(self, epoch: int, *, begun: bool) -> None:
         """Calls the hooks of an epoch's beginning, unless they have been called, and begins its data."""

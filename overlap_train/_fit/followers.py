@@ -9,7 +9,7 @@ have their methods. Everything belongs to the training threads, which meet in ea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
 import keras
@@ -22,6 +22,7 @@ from overlap_train._checkpoint.resume import Resumer, StartPoint
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.feed import Feed
 from overlap_train._fit.request import FitRequest
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
@@ -45,9 +46,6 @@ __all__ = [
 _SEEDS = ("seed", "own_seed")
 
 
-_LEAVE_OUT = "that is for one host: train on one, or leave that callback out"
-
-
 def deliver_together(
     request: FitRequest,
     state: ModelState,
@@ -67,7 +65,7 @@ def deliver_together(
     everywhere = [callback for callback in listed if _is_everywhere(callback)]
     if everywhere or not hosts.is_chief:
         callbacks = keras.callbacks.CallbackList(own, model=model, **callbacks.params)
-    inner = Delivery(model, state, callbacks, on_change=on_change, suite=_NoValidations())
+    inner = Delivery(model, state, callbacks, on_change=on_change, suite=_ChiefsValidations(suite))
     return (
         SharedCallbacks(hosts, model, state, callbacks, listed),
         SharedDelivery(hosts, model, state, callbacks, inner, everywhere),
@@ -78,18 +76,17 @@ def _is_everywhere(callback: keras.callbacks.Callback) -> bool:
     return getattr(callback, "on_all_hosts", False) is True
 
 
-class _NoValidations:
-    """Refuses to validate at delivery, which the chief would do alone."""
+class _ChiefsValidations:
+    """Validates at delivery, where hooks have changed what is validated: the chief does so alone."""
+
+    def __init__(self, suite: ValidationSuite) -> None:
+        self._suite = suite
 
     def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
-        if most is not None:
-            raise ValueError(f"a callback's on_test_begin set stop_evaluating; {_LEAVE_OUT}")
-        raise ValueError(
-            f"a callback's on_test_begin changed the weights that are to be validated; {_LEAVE_OUT}"
-        )
+        return self._suite.evaluate_alone(name, values, most)
 
     def draws_anew(self, name: str) -> bool:
-        return False
+        return self._suite.draws_anew(name)
 
     def reads_by_python(self) -> bool:
         return False
@@ -161,15 +158,29 @@ class SharedCallbacks:
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         self._call("on_epoch_begin", epoch, logs)
 
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        self._call("on_train_batch_begin", batch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        self._call("on_train_batch_end", batch, logs)
+
     def _call(self, hook: str, *arguments: Any) -> None:
-        def call() -> None:
-            getattr(self._list, hook)(*arguments)
+        def goes_on() -> bool:
+            try:
+                getattr(self._list, hook)(*arguments)
+            except keras_data.OUT_OF_DATA:  # as the hook of a batch may say
+                return False
+            return True
 
         before = self._state.read()
-        self._hosts.chief_first(call)
+        own = self._hosts.chief_first(goes_on)
         if not self._hosts.is_chief:
-            call()
-        self._changes.share(before, self._state.read(), stop=bool(self._model.stop_training))
+            goes_on()
+        _, went_on = self._changes.share(
+            before, self._state.read(), stop=bool(self._model.stop_training), more=own
+        )
+        if not went_on:
+            raise StopIteration
         for callback in filter(_is_everywhere, self._listed):
             getattr(callback, hook)(*arguments)
 
@@ -348,7 +359,9 @@ def agree_to_start(
         described = {
             "number of epochs": request.epochs,
             "ExecutionPlan": request.settings.execution,
-            "ValidationPolicy": policy,
+            "ValidationPolicy": replace(policy, functions=None),
+            "list of evaluation functions": list(request.functions),
+            "list of callbacks that listen to batches": _listening(callbacks),
         }
         replicas.hosts.check_same(
             {
@@ -394,16 +407,16 @@ def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbac
                 f"{type(callback).__name__}.on_step_validation would be called on the chief alone; "
                 "leave it out"
             )
-        if isinstance(callback, keras.callbacks.SwapEMAWeights):
-            raise ValueError("SwapEMAWeights changes weights before a validation; it is for one host")
-    check_without_batches(callbacks)
+
+
+def _listening(callbacks: Iterable[keras.callbacks.Callback]) -> list[str]:
+    return [type(callback).__name__ for callback in callbacks if wants_train_batches(callback)]
 
 
 def check_without_batches(callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Refuses callbacks that would have to be called around each step."""
-    for callback in callbacks:
-        if wants_train_batches(callback):
-            raise ValueError(
-                f"{type(callback).__name__} listens to training batches, which is for one host; leave it "
-                "out, or use a callback that works at the ends of epochs"
-            )
+    """Refuses callbacks that would from now on have to be called around each step, of which no host knows."""
+    for name in _listening(callbacks):
+        raise ValueError(
+            f"{name} listens to training batches since the training has begun, which is for one host; leave "
+            "it out, or have it listen before fit"
+        )

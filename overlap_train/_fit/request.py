@@ -141,7 +141,7 @@ def make_request(
         batch_size=numbers.validation_batch_size or numbers.batch_size,
     )
     sets = named_sets(validation_data, default)
-    _require_possible(settings, sets, functions)
+    _require_possible(settings, sets)
     elsewhere: list[int | Sequence[int]] = []
     if settings.evaluator is not None and not settings.serves:
         frequencies = [*(s.freq for s in sets.values()), *(f.freq for f in functions.values())] or [None]
@@ -210,9 +210,7 @@ def make_evaluation_set(
     return validation_set
 
 
-def _require_possible(
-    settings: TrainerSettings, sets: Mapping[str, ValidationSet], functions: Mapping[str, EvaluationFunction]
-) -> None:
+def _require_possible(settings: TrainerSettings, sets: Mapping[str, ValidationSet]) -> None:
     """Refuses validations that this trainer, or these replicas, cannot make."""
     if sets:
         require_heeded(settings)
@@ -223,8 +221,6 @@ def _require_possible(
                 "this host is its cluster's evaluator; pass ValidationPolicy(evaluator=directory) on all "
                 "hosts"
             )
-        if functions and settings.hosts.count > 1 and settings.evaluator is None:
-            raise ValueError("evaluation functions are for one host; leave them out on several")
     require_data(settings.model, sets.values())
 
 

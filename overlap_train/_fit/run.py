@@ -29,6 +29,7 @@ from overlap_train.errors import HostLostError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter, TolerantStream
 from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.options.validation import ValidationSet
+from overlap_train.parallel.hosts import Hosts
 
 __all__ = ["run_evaluate", "run_fit"]
 
@@ -57,7 +58,8 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         outcome.messages = progress.messages
         builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome.step_validations)
         with data_mistakes.Noted(model, lambda: request.feed.element_spec, "training"):
-            session = _open(request, builder, callbacks)
+            with _NamingLostHosts(request.settings.hosts):
+                session = _open(request, builder, callbacks)
             if session is not None:
                 _run(session, request, builder, outcome)
             else:
@@ -136,21 +138,33 @@ def _open(
     return FitSession(request.settings, parts or builder.build(), opening, builder.build)
 
 
-def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome: FitOutcome) -> None:
-    """Runs a session and keeps its accounts, however it ends."""
-    hosts = request.settings.hosts
-    try:
-        session.run()
-        outcome.ended = session.ended
-    except tf.errors.OpError as error:
-        if hosts.count == 1 or isinstance(error, ValidationWorkerError) or not isinstance(error, _LOST):
+class _NamingLostHosts:
+    """Raises HostLostError in the place of what TensorFlow raises where another host does not answer."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, tf.errors.OpError):
+            return
+        if isinstance(error, ValidationWorkerError) or self._hosts.count == 1 or not isinstance(error, _LOST):
             if "Collective ops is aborted" in error.message:
                 error.add_note(_ABORTED)
-            raise
+            return
         raise HostLostError(
-            f"host {hosts.index} cannot go on, because another host has gone or does not answer; "
+            f"host {self._hosts.index} cannot go on, because another host has gone or does not answer; "
             "start all of them again, with fit(resume=...) from the last checkpoint"
         ) from error
+
+
+def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome: FitOutcome) -> None:
+    """Runs a session and keeps its accounts, however it ends."""
+    try:
+        with _NamingLostHosts(request.settings.hosts):
+            session.run()
+        outcome.ended = session.ended
     finally:
         outcome.accounts = builder.ledger.accounts.closed()
         outcome.epoch_logs = builder.ledger.course.logs

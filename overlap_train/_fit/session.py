@@ -273,7 +273,8 @@ class FitSession:
         changed = self._parts.grounds.changed()
         if changed is None:
             return
-        check_without_batches(listeners(self._deliveries.callbacks))
+        if not self._training.calls_batches:
+            check_without_batches(listeners(self._deliveries.callbacks))
         if self._deliveries.backlog.max_lag:
             raise ValueError(
                 f"{changed}, while the training on several hosts runs ahead of its validations; set them "

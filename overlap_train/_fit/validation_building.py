@@ -167,6 +167,9 @@ class FitValidation:
             settings, request.sets, self._callbacks, resources, self.sources, once=once, timing=timing
         )
         captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
+        if (waits := settings.hosts.waits) is not None:
+            clocks = set(map(id, waits.handles))
+            captured = [variable for variable in captured if id(variable.handle) not in clocks]
         state, suite = builder.build(captured, drawn=feed.drawn_variables, is_in_order=is_in_order)
         if self.evaluator is not None:
             selectors = [epoch_selector(freq) for freq in request.elsewhere]
@@ -178,13 +181,14 @@ class FitValidation:
             )
         freq, report = request.validation_freq, settings.recorder.add
         # The suite is built anew before functions are called that are not due before the sets that wait.
-        waits = [request.sets[name].freq for name in suite.waiting]
+        waiting = [request.sets[name].freq for name in suite.waiting]
         functions = {
             name: each
             for name, each in request.functions.items()
-            if 1 not in waits and (freq if each.freq is None else each.freq) not in waits
+            if 1 not in waiting and (freq if each.freq is None else each.freq) not in waiting
         }
-        needs = FunctionRequest(request.model, state, feed.element_spec, freq, report, self._say)
+        spec, hosts = feed.element_spec, settings.hosts
+        needs = FunctionRequest(request.model, state, spec, freq, report, self._say, hosts)
         add_functions(suite, functions, needs, resources)
         return state, suite
 

@@ -21,6 +21,13 @@ _SUPPORTED = (
 )
 
 
+# Settings of an optimizer by which it updates weights in some steps only, and what to use instead.
+_WITHIN_CONDITIONS = {
+    "gradient_accumulation_steps": "larger batches",
+    "ema_overwrite_frequency": "SwapEMAWeights",
+}
+
+
 class Replicas:
     """The replicas of a model under a strategy."""
 
@@ -68,11 +75,13 @@ class Replicas:
                 f"the optimizer {type(optimizer).__name__} of the model {model.name!r} was not made in the "
                 f"scope of the {name}: make it and call model.compile inside `with strategy.scope():`"
             )
-        if getattr(keras_replicas.inner_optimizer(optimizer), "gradient_accumulation_steps", None):
-            raise ValueError(
-                "gradient_accumulation_steps does not work under tf.distribute, where no condition may "
-                "contain an update on several replicas; use a larger batch or one device"
-            )
+        inner = keras_replicas.inner_optimizer(optimizer)
+        for setting, instead in _WITHIN_CONDITIONS.items():
+            if getattr(inner, setting, None) and (self.count > 1 or setting == "gradient_accumulation_steps"):
+                raise ValueError(
+                    f"{setting} does not work under tf.distribute, where no condition may contain an update "
+                    f"on several replicas; use {instead} or one device"
+                )
 
     def build(self, model: keras.Model, element_spec: Any) -> None:
         """Make the missing variables of a compiled model, on every replica."""

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -39,6 +39,7 @@ from overlap_train._validation.private_model import (
 )
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.functions import EvaluationFunction, metric_values
+from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 __all__ = ["FunctionRequest", "add_functions"]
@@ -54,6 +55,7 @@ class FunctionRequest:
     validation_freq: int | Sequence[int]
     on_span: Callable[[Span], None]
     say: Callable[[str], None]
+    hosts: Hosts = field(default_factory=SingleHost)
 
     @property
     def x_spec(self) -> Any:
@@ -78,7 +80,9 @@ def add_functions(
             suite.add_function(NamedRunner(name, live, validates), None)
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
-        runner = FunctionRunner(name, function.function, private, pool, request)
+        runner: Runner = FunctionRunner(name, function.function, private, pool, request)
+        if request.hosts.count > 1:
+            runner = ChiefsRunner(runner, request.hosts)
         suite.add_function(NamedRunner(name, runner, validates, is_function=True), pool)
 
 
@@ -161,6 +165,31 @@ class FunctionRunner(Runner):
         span = Span("validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, details)
         self._on_span(span)
         return ShardOutcome(result, span, result)
+
+
+class ChiefsRunner(Runner):
+    """Has a function called on the chief; the other hosts get its values. Belongs to the training thread."""
+
+    def __init__(self, runner: Runner, hosts: Hosts) -> None:
+        self._runner = runner
+        self._hosts = hosts
+
+    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+        """Begins to evaluate a snapshot, on the chief."""
+        return self._runner.start(snapshot) if self._hosts.is_chief else []
+
+    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values now, and waits for the result. On the chief alone."""
+        return self._runner.evaluate(values, most)
+
+    def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:
+        """Returns the chief's result, on all hosts."""
+        own = self._runner.merge(outcomes, values).metrics if self._hosts.is_chief else None
+        return ValidationResult(self._hosts.from_chief(own), of_function=True)
+
+    def warn(self, results: Sequence[Any] = ()) -> None:
+        """Says once that the function changed its model."""
+        self._runner.warn(results)
 
 
 def _values(

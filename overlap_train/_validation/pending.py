@@ -84,6 +84,10 @@ class Runner:
         """Evaluates values now: all batches, or the first `most`."""
         raise NotImplementedError
 
+    def evaluate_alone(self, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values now, without the other hosts of the training."""
+        return self.evaluate(values, most)
+
     def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:
         """Returns the metrics of the whole set from the outcomes of its parts."""
         whole = outcomes[-1].whole

@@ -72,6 +72,9 @@ class ValidationRunner(Runner):
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
+        return self._start(snapshot, self._hosts)
+
+    def _start(self, snapshot: Snapshot, hosts: Hosts) -> list[Future[ShardOutcome]]:
         stream = None if self._streamed is None else self._streamed.begin()
         if stream is not None and self.draws_in_order:
             stream.keep_ahead(self._keep_bytes)
@@ -86,9 +89,10 @@ class ValidationRunner(Runner):
             self._wait_until_prepared(index)
             device = self._device(index)
             with tf.device(device):
-                part = stream or self._part(index, failures)
+                part = stream or self._part(index, failures, hosts)
                 result = self.evaluator.evaluate(values, part, self._data_on(device))
-                whole = self._merge_all(parts.put(index, result), values)
+                results = parts.put(index, result)
+                whole = self._merge_all(results, values) if hosts.count == 1 else None
             thread = threading.current_thread().name
             span = Span(
                 "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}
@@ -100,6 +104,13 @@ class ValidationRunner(Runner):
 
     def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
         """Evaluates values now, with all workers, and waits for the result; see `Runner.evaluate`."""
+        return self._evaluated(values, most, self._hosts)
+
+    def evaluate_alone(self, values: Values, most: int | None = None) -> ValidationResult:
+        """The same on this host alone, whatever the others do."""
+        return self._evaluated(values, most, SingleHost())
+
+    def _evaluated(self, values: Values, most: int | None, hosts: Hosts) -> ValidationResult:
         self._pool.admit(None)
         if most is not None:
             if isinstance(self._batches, ArrayBatches) and self._batches.is_joined:
@@ -108,9 +119,9 @@ class ValidationRunner(Runner):
                     "been joined: set it in on_test_batch_end, which is called between them"
                 )
             return self.evaluator.merge([self._evaluate_first(values, most)], values)
-        futures = self.start(Snapshot(epoch=0, step=0, values=values))
+        futures = self._start(Snapshot(epoch=0, step=0, values=values), hosts)
         self.draw_ahead()
-        return self.merge([future.result() for future in futures], values)
+        return self._merge([future.result() for future in futures], values, hosts)
 
     @property
     def draws_in_order(self) -> bool:
@@ -140,9 +151,12 @@ class ValidationRunner(Runner):
 
     def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:
         """Returns the metrics of the whole set, which the worker that came last may have merged."""
+        return self._merge(outcomes, values, self._hosts)
+
+    def _merge(self, outcomes: Sequence[ShardOutcome], values: Values, hosts: Hosts) -> ValidationResult:
         whole = next((outcome.whole for outcome in outcomes if outcome.whole is not None), None)
         results = [outcome.result for outcome in outcomes]
-        return whole or self.evaluator.merge(results, values, self._hosts.sum)
+        return whole or self.evaluator.merge(results, values, hosts.sum)
 
     def _evaluate_first(self, values: Values, most: int) -> ShardResult:
         """Evaluates the first batches on the calling thread."""
@@ -153,7 +167,7 @@ class ValidationRunner(Runner):
 
     def _merge_all(self, results: list[ShardResult] | None, values: Values) -> ValidationResult | None:
         """Returns the metrics of the whole if all parts are there, to spare the training thread that."""
-        if results is None or self._hosts.count > 1:
+        if results is None:
             return None
         try:
             return self.evaluator.merge(results, values)
@@ -191,9 +205,9 @@ class ValidationRunner(Runner):
         before, self._has_started = self._has_started, True
         return self._batches.failures if before and isinstance(self._batches, CachedBatches) else 0
 
-    def _part(self, index: int, failures: int) -> Shard:
-        shards = split_batches(self.evaluator.count(failures), self.parts * self._hosts.count)
-        index += self.parts * self._hosts.index
+    def _part(self, index: int, failures: int, hosts: Hosts) -> Shard:
+        shards = split_batches(self.evaluator.count(failures), self.parts * hosts.count)
+        index += self.parts * hosts.index
         return shards[index] if index < len(shards) else Shard(index, 0, 0)
 
 

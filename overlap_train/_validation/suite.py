@@ -274,6 +274,10 @@ class ValidationSuite:
         """Evaluates values on one set now, and waits for the result; see `Runner.evaluate`."""
         return self._sets[name].runner.evaluate(values, most)
 
+    def evaluate_alone(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
+        """Evaluates values on one set now, on this host, while the others of the training wait for it."""
+        return self._sets[name].runner.evaluate_alone(values, most)
+
     def warn(self) -> None:
         """Warns of what was odd about the last validation that `evaluate` made of each set."""
         for runner in self._runners:

@@ -84,6 +84,11 @@ class CollectiveWaits:
         self._strategy = strategy
         self._marked_s = 0.0
 
+    @property
+    def handles(self) -> list[Any]:
+        """The handles of this host's variables; written by steps, and no state of the training."""
+        return [part.handle for part in self._strategy.experimental_local_results(self._total)]
+
     def around(self, tensors: Sequence[Any], reduce: Callable[[], list[Any]]) -> list[Any]:
         """Return what `reduce` makes of tensors, and count how long that takes. Called in a replica."""
         before = _time_after(tensors)

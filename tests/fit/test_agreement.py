@@ -83,13 +83,12 @@ def test_what_depends_on_a_hosts_clock_is_for_one_host(policy, message):
             raise error
 
 
-def test_weights_that_are_swapped_before_a_validation_are_for_one_host():
-    request, replicas = asked()
-    callbacks = [kc.History(), kc.SwapEMAWeights()]
-    agree_to_start(request, replicas, callbacks)
-    for error in agreed((request, replicas), asked(), callbacks=callbacks):
-        assert isinstance(error, ValueError)
-        assert "SwapEMAWeights changes weights before a validation" in str(error)
+def test_functions_are_compared_by_their_names():
+    """Each host has a function object of its own."""
+    policies = [ValidationPolicy(functions={"norm": lambda model: 1.0}) for _ in range(2)]
+    assert agreed(*(asked(policy=policy) for policy in policies)) == [None, None]
+    for error in agreed(asked(policy=policies[0]), asked()):
+        assert "host 1 has another list of evaluation functions than the chief" in str(error)
 
 
 def test_a_batch_smaller_than_the_replicas_is_refused_on_one_host_too():
@@ -99,10 +98,20 @@ def test_a_batch_smaller_than_the_replicas_is_refused_on_one_host_too():
         agree_to_start(request, replicas, ())
 
 
-def test_a_callback_that_listens_to_batches_is_for_one_host():
+def test_a_callback_that_begins_to_listen_to_batches_is_for_one_host():
     check_without_batches([kc.History(), kc.EarlyStopping()])
-    with pytest.raises(ValueError, match="Listens listens to training batches, which is for one host"):
+    with pytest.raises(ValueError, match="Listens listens to training batches since the training has begun"):
         check_without_batches([kc.History(), Listens()])
-    for error in agreed(asked(), asked(), callbacks=[Listens()]):
-        assert isinstance(error, ValueError)
-        assert "Listens listens" in str(error)
+
+
+def test_all_hosts_agree_on_who_listens_to_batches():
+    assert agreed(asked(), asked(), callbacks=[Listens()]) == [None, None]
+
+    def work(host):
+        request, replicas = both[host.index]
+        replicas.hosts = host
+        return agree_to_start(request, replicas, [] if host.index else [Listens()])
+
+    both = [asked(), asked()]
+    for error in on_hosts(work):
+        assert "host 1 has another list of callbacks that listen to batches than the chief" in str(error)

@@ -52,7 +52,8 @@ class Place:
         settings = SimpleNamespace(hosts=host, validation=SimpleNamespace(on_change=on_change))
         found = kc.CallbackList([*callbacks, self.history], model=self.model)  # in Keras's order
         request = SimpleNamespace(model=self.model, settings=settings)
-        suite = SimpleNamespace(reasons=in_step or [], live_sets=lambda epoch: [])
+        suite = SimpleNamespace(reasons=in_step or [], draws_anew=lambda name: False)
+        suite.evaluate_alone = lambda *asked: ValidationResult({"loss": 0.25})
         return deliver_together(request, self.state, found, suite)
 
     def snapshot(self, epoch=0):
@@ -180,7 +181,7 @@ def test_what_callbacks_add_to_the_history_stands_in_that_of_all(places):
         assert list(place.history.history) == list(places[0].history.history)
 
 
-def test_weights_that_are_set_for_a_validation_are_for_one_host(places):
+def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief(places):
     class Swaps(kc.Callback):
         def on_test_begin(self, logs=None):
             self.model.layers[-1].kernel.assign([[3.0]])
@@ -190,10 +191,31 @@ def test_weights_that_are_set_for_a_validation_are_for_one_host(places):
         _, delivery = place.together(host, *([] if host.index else [Swaps()]))
         return delivery.deliver(place.snapshot(), {"loss": 2.0}, RESULTS, stops=False, trained_on=False)
 
-    own, other = on_hosts(work)
-    assert isinstance(own, ValueError)
-    assert "on_test_begin changed the weights" in str(own)
-    assert isinstance(other, HostMismatchError)
+    for outcome, place in zip(on_hosts(work), places, strict=True):
+        assert outcome.logs["val_loss"] == 0.25
+        assert place.kernel == 3.0
+
+
+def test_hooks_of_batches_are_the_chiefs_and_have_their_effect_everywhere(places):
+    class Ends(kc.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            self.model.layers[-1].kernel.assign([[batch]])
+
+        def on_train_batch_end(self, batch, logs=None):
+            noted.append((batch, logs))
+            raise StopIteration
+
+    noted = []
+
+    def work(host):
+        callbacks, _ = places[host.index].together(host, *([] if host.index else [Ends()]))
+        callbacks.on_train_batch_begin(5)
+        with pytest.raises(StopIteration):
+            callbacks.on_train_batch_end(5, {"loss": 1.0})
+        return places[host.index].kernel
+
+    assert on_hosts(work) == [5.0, 5.0]
+    assert noted == [(5, {"loss": 1.0})]
 
 
 class Found:

@@ -100,14 +100,13 @@ def test_only_the_chief_talks(replicated):
     assert said == [2, 0]
 
 
-def test_functions_are_for_one_host_without_an_evaluator(replicated):
+def test_functions_are_the_evaluators_where_there_is_one(replicated):
     trainer = Trainer(
         replicated, validation=ValidationPolicy(functions={"length": length}), strategy=STRATEGY
     )
     assert list(request_of(trainer).functions) == ["length"]
     trainer.replicas.hosts = ThreadHost(0, [None, None], None)
-    with pytest.raises(ValueError, match="evaluation functions are for one host"):
-        request_of(trainer)
+    assert list(request_of(trainer).functions) == ["length"]
     trainer.validation = ValidationPolicy(functions={"length": length}, evaluator="run")
     assert request_of(trainer).elsewhere == [1]
 

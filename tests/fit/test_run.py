@@ -94,9 +94,13 @@ def run_session():
     return run, outcome, history
 
 
-@pytest.mark.parametrize(
-    "kind", [tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError]
+LOST = (
+    *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError),
+    tf.errors.DeadlineExceededError,  # where the network between them is cut
 )
+
+
+@pytest.mark.parametrize("kind", LOST)
 def test_a_host_that_has_gone_is_told_from_other_failures(run_session, kind):
     run, outcome, history = run_session
     error = kind(None, None, "connection reset")
@@ -106,6 +110,14 @@ def test_a_host_that_has_gone_is_told_from_other_failures(run_session, kind):
         run(Fails(error), 2)
     assert lost.value.__cause__ is error
     assert outcome.ended == history.ended == "failed"
+
+
+@pytest.mark.parametrize("kind", LOST)
+def test_a_host_that_goes_before_the_first_step_is_told_too(kind):
+    error = kind(None, None, "deadline exceeded")
+    with pytest.raises(HostLostError) as lost, module._NamingLostHosts(ThreadHost(0, [None, None], None)):
+        raise error
+    assert lost.value.__cause__ is error
 
 
 def test_whatever_ends_a_fit_leaves_the_accounts_of_what_was_delivered(run_session):

@@ -128,15 +128,10 @@ def tell(case: dict):
                 raise RuntimeError("a callback of the user's own")
 
     class Arming(Telling):
-        armed = False
-
-        def on_train_batch_end(self, batch, logs=None):
-            if self.armed:
-                print(self.model.optimizer.iterations)
-
         def on_epoch_end(self, epoch, logs=None):
             super().on_epoch_end(epoch, logs)
-            self.armed = self.armed or epoch == case["arm_at"]
+            if epoch == case["arm_at"]:
+                self.on_train_batch_end = lambda batch, logs=None: print(self.model.optimizer.iterations)
 
     return Arming() if "arm_at" in case else Telling()
 

@@ -310,7 +310,7 @@ def test_what_the_chiefs_callback_raises_ends_the_others_too(tmp_path):
 def test_a_callback_that_begins_to_listen_to_batches_is_not_left_uncalled(tmp_path):
     codes = finish(tmp_path, start(tmp_path, arm_at=0))
     assert all(codes)
-    message = "Arming listens to training batches, which is for one host"
+    message = "Arming listens to training batches since the training has begun, which is for one host"
     assert message in errors(tmp_path, 0)
     assert message in errors(tmp_path, 1)
 

@@ -167,6 +167,63 @@ def test_the_slurm_script_gives_each_task_its_place():
     assert config["task"] == {"type": "worker", "index": 1}
 
 
+# What the JobSet's definition (v1alpha2) requires and allows of what the manifest uses.
+RULE = {"action", "onExitCodes", "onPodConditions"}
+JOB_SET = {
+    (): ({"apiVersion", "kind", "metadata", "spec"}, {"apiVersion", "kind", "metadata", "spec"}),
+    ("spec",): ({"replicatedJobs"}, {"replicatedJobs", "network", "failurePolicy"}),
+    ("spec", "network"): (set(), {"enableDNSHostnames", "publishNotReadyAddresses", "subdomain"}),
+    ("spec", "failurePolicy"): (set(), {"maxRestarts", "restartStrategy", "rules"}),
+    ("spec", "failurePolicy", "rules", 0): (
+        {"action", "name"},
+        {"action", "name", "onJobFailureReasons", "targetReplicatedJobs"},
+    ),
+    ("spec", "replicatedJobs", 0): ({"name", "template"}, {"name", "template", "replicas", "groupName"}),
+    ("spec", "replicatedJobs", 0, "template", "spec"): (
+        {"template"},
+        {"template", "backoffLimit", "completionMode", "completions", "parallelism", "podFailurePolicy"},
+    ),
+    ("spec", "replicatedJobs", 0, "template", "spec", "podFailurePolicy"): ({"rules"}, {"rules"}),
+    ("spec", "replicatedJobs", 0, "template", "spec", "podFailurePolicy", "rules", 0): ({"action"}, RULE),
+    (*("spec", "replicatedJobs", 0, "template", "spec", "podFailurePolicy", "rules"), 0, "onExitCodes"): (
+        {"operator", "values"},
+        {"containerName", "operator", "values"},
+    ),
+}
+
+
+def test_the_job_set_restarts_all_hosts_of_a_drained_pod():
+    yaml = pytest.importorskip("yaml", reason="needs PyYAML")
+    found = yaml.safe_load((EXAMPLES / "multi_worker_jobset.yaml").read_text())
+    for place, (required, known) in JOB_SET.items():
+        part = found
+        for key in place:
+            part = part[key]
+        assert required <= set(part) <= known, place
+    assert (found["apiVersion"], found["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    worker = found["spec"]["replicatedJobs"][0]
+    job = worker["template"]["spec"]
+    pod = job["template"]["spec"]
+    rule = found["spec"]["failurePolicy"]["rules"][0]
+    assert (rule["action"], rule["onJobFailureReasons"]) == (
+        "RestartJobSetAndIgnoreMaxRestarts",
+        ["PodFailurePolicy"],
+    )
+    drained = job["podFailurePolicy"]["rules"][0]
+    assert drained["action"] == "FailJob"
+    assert drained["onExitCodes"]["values"] == [75]
+    assert (drained["onExitCodes"]["containerName"], pod["restartPolicy"]) == ("train", "Never")
+    hosts = [f"{found['metadata']['name']}-{worker['name']}-0-{index}.overlap-train:2222" for index in (0, 1)]
+    script = pod["containers"][0]["args"][0]
+    script = script.replace("exec python examples/multi_worker.py", 'echo "$TF_CONFIG" #')
+    environment = {**os.environ, "JOB_COMPLETION_INDEX": "1"}
+    result = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    config = json.loads(result.stdout)
+    assert config == {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": 1}}
+
+
 def test_the_kubernetes_job_is_well_formed():
     yaml = pytest.importorskip("yaml", reason="needs PyYAML")
     service, job = yaml.safe_load_all((EXAMPLES / "multi_worker_job.yaml").read_text())

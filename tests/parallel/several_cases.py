@@ -1,0 +1,550 @@
+"""Fits that are to be the same on one device, on several replicas and on several hosts, or refused.
+
+`several_target.py` runs them, `test_several.py` compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train import ExecutionPlan, ValidationPolicy
+from tests.networks import (
+    CLASSES,
+    FEATURES,
+    VALIDATION_ROWS,
+    arrays,
+    crossentropy,
+    functional,
+    functional_data,
+    looking_up,
+    sequential,
+    subclassed,
+)
+from tests.seeds import set_random_seed
+
+WORDS, LENGTH = 20, 7
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fit.
+
+    Attributes:
+        build: makes the compiled model, in the strategy's scope if there is one.
+        arguments: makes the arguments of `fit`, given a directory of the process's own.
+        policy: makes the `ValidationPolicy`; a trainer on one device is then what is compared with, else
+            Keras's `fit`.
+        plan: of the trainer.
+        refused: part of the message under replicas and on hosts; None if it trains.
+        refused_on_hosts: the same where only hosts refuse.
+        rtol: how far numbers may differ.
+        atol: the same for weights, whatever their size.
+        only_weights: whether the logs are those of one replica by design, and are not compared.
+        resumes: whether the trainers are given a directory to resume from.
+    """
+
+    build: Callable[[], keras.Model]
+    arguments: Callable[[Path], dict[str, Any]] = field(default=lambda directory: of_arrays())
+    policy: Callable[[], ValidationPolicy] | None = None
+    plan: ExecutionPlan | None = None
+    refused: str | None = None
+    refused_on_hosts: str | None = None
+    rtol: float = 1e-5
+    atol: float = 1e-6
+    only_weights: bool = False
+    resumes: bool = False
+
+    @property
+    def by_keras(self) -> bool:
+        return self.policy is None and self.plan is None
+
+
+def of_arrays(rows: int = 203, **more: Any) -> dict[str, Any]:
+    x, y = arrays(rows)
+    return {"x": x, "y": y, "batch_size": 32, "validation_data": arrays(VALIDATION_ROWS, 1), **more}
+
+
+def fitted(**more: Any) -> Callable[[Path], dict[str, Any]]:
+    return lambda directory: of_arrays(**more)
+
+
+def with_callbacks(*makers: Callable[[Path], Any], **more: Any) -> Callable[[Path], dict[str, Any]]:
+    return lambda directory: of_arrays(callbacks=[make(directory) for make in makers], **more)
+
+
+def layered(
+    *layers: Callable[[], Any], optimizer: Any = "adam", **compiled: Any
+) -> Callable[[], keras.Model]:
+    """Returns what makes a classifier of layers between input and logits."""
+
+    def build() -> keras.Model:
+        set_random_seed(7)
+        found = [make() for make in layers]
+        model = keras.Sequential([keras.Input((FEATURES,)), *found, keras.layers.Dense(CLASSES)])
+        chosen = optimizer() if callable(optimizer) else optimizer
+        model.compile(chosen, crossentropy(), **{"metrics": ["accuracy"], **compiled})
+        return model
+
+    return build
+
+
+def hidden(**options: Any) -> Callable[[], Any]:
+    return lambda: keras.layers.Dense(16, activation="relu", **options)
+
+
+def optimized(make: Callable[[], Any], **compiled: Any) -> Callable[[], keras.Model]:
+    return layered(hidden(), optimizer=make, **compiled)
+
+
+def compiled(**options: Any) -> Callable[[], keras.Model]:
+    """Returns what makes a network with a loss, metrics or settings of its own."""
+
+    def build() -> keras.Model:
+        set_random_seed(7)
+        model = keras.Sequential([keras.Input((FEATURES,)), hidden()(), keras.layers.Dense(CLASSES)])
+        made = {key: value() if key == "optimizer" else value for key, value in options.items()}
+        model.compile(**{"optimizer": "adam", "loss": crossentropy(), **made})
+        return model
+
+    return build
+
+
+def of_words(*layers: Callable[[], Any]) -> Callable[[], keras.Model]:
+    """Returns what makes a model of masked sequences of words."""
+
+    def build() -> keras.Model:
+        set_random_seed(5)
+        embedding = keras.layers.Embedding(WORDS, 6, mask_zero=True)
+        found = [make() for make in layers]
+        model = keras.Sequential([keras.Input((LENGTH,), dtype="int32"), embedding, *found])
+        model.compile("adam", crossentropy(), metrics=["accuracy"])
+        return model
+
+    return build
+
+
+def words(each: bool) -> Callable[[Path], dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, WORDS, (75, LENGTH))
+    y = rng.integers(0, CLASSES, (75, LENGTH) if each else 75)
+    return lambda directory: {"x": x, "y": y, "batch_size": 20, "validation_data": (x[:31], y[:31])}
+
+
+def of_kind(kind: type[keras.Sequential], **options: Any) -> Callable[[], keras.Model]:
+    def build() -> keras.Model:
+        set_random_seed(7)
+        model = kind([keras.Input((FEATURES,)), hidden()(), keras.layers.Dense(CLASSES)])
+        model.compile(**{"optimizer": "adam", "loss": crossentropy(), "metrics": ["accuracy"], **options})
+        return model
+
+    return build
+
+
+def under(policy: str, build: Callable[[], keras.Model]) -> Callable[[], keras.Model]:
+    """Returns what makes a model under a global dtype policy."""
+
+    def made() -> keras.Model:
+        before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy(policy)
+        try:
+            return build()
+        finally:
+            keras.config.set_dtype_policy(before)
+
+    return made
+
+
+class OwnLoss(keras.Sequential):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return keras.ops.mean((keras.ops.max(y_pred, axis=1) - keras.ops.cast(y, "float32")) ** 2)
+
+
+class OwnMetrics(keras.Sequential):
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {**super().compute_metrics(x, y, y_pred, sample_weight), "one": keras.ops.ones(())}
+
+
+class OwnTrainStep(keras.Sequential):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        return {"loss": loss}
+
+
+class OwnTestStep(keras.Sequential):
+    def test_step(self, data):
+        x, y = data
+        y_pred = self(x, training=False)
+        self.compute_loss(x, y, y_pred)
+        return self.compute_metrics(x, y, y_pred)
+
+
+class Penalised(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(1e-2 * keras.ops.mean(x**2))
+        return x
+
+
+class Counting(keras.layers.Layer):
+    """Counts its calls in training."""
+
+    def build(self, shape):
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x, training=False):
+        if training:
+            self.calls.assign_add(1.0)
+        return x
+
+
+class Largest(keras.metrics.Metric):
+    """The largest output seen: a state that does not merge by addition."""
+
+    def __init__(self, name="largest"):
+        super().__init__(name=name)
+        self.value = self.add_weight(name="value", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.value + 0.0
+
+
+class Rows(keras.utils.PyDataset):
+    def __init__(self, rows: int = 203, seed: int = 0):
+        super().__init__()
+        self.data = arrays(rows, seed)
+
+    def __len__(self):
+        return -(-len(self.data[0]) // 32)
+
+    def __getitem__(self, index):
+        return tuple(part[index * 32 : (index + 1) * 32] for part in self.data)
+
+
+class Noting(keras.callbacks.Callback):
+    """Notes the logs of each batch."""
+
+    def __init__(self, directory: Path):
+        super().__init__()
+        self.file = directory / "batches.txt"
+
+    def on_train_batch_end(self, batch, logs=None):
+        with self.file.open("a") as file:
+            file.write(f"{batch} {logs['loss']:.4f}\n")
+
+
+class Validating(keras.callbacks.Callback):
+    """Listens to the batches of validations."""
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.last = batch
+
+
+def frozen() -> keras.layers.Layer:
+    return keras.layers.BatchNormalization(trainable=False)
+
+
+def adapted() -> keras.layers.Layer:
+    return keras.layers.Normalization(mean=0.1, variance=1.3)
+
+
+def dataset(batch: int = 32, rows: int = 203, **options: Any) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(arrays(rows)).batch(batch, **options)
+
+
+def shuffled() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(arrays()).shuffle(50, seed=3).batch(16)
+
+
+def from_data(make: Callable[[], Any], **more: Any) -> Callable[[Path], dict[str, Any]]:
+    more = {"validation_data": arrays(VALIDATION_ROWS, 1), "shuffle": False, **more}
+    return lambda directory: {"x": make(), **more}
+
+
+def endless():
+    x, y = arrays()
+    while True:
+        for begin in range(0, len(x), 32):
+            yield x[begin : begin + 32], y[begin : begin + 32]
+
+
+def attending() -> keras.Model:
+    set_random_seed(7)
+    inputs = keras.Input((FEATURES,))
+    found = keras.layers.Reshape((4, 3))(inputs)
+    found = keras.layers.MultiHeadAttention(2, 4)(found, found)
+    model = keras.Model(inputs, keras.layers.Dense(CLASSES)(keras.layers.Flatten()(found)))
+    # The gradient of a bias of the keys is zero but for rounding, of which Adam would make a step.
+    model.compile(SGD(0.1), crossentropy(), metrics=["accuracy"])
+    return model
+
+
+def shared() -> keras.Model:
+    set_random_seed(7)
+    inputs = keras.Input((FEATURES,))
+    layer = keras.layers.Dense(FEATURES, activation="tanh")
+    model = keras.Model(inputs, keras.layers.Dense(CLASSES)(layer(layer(inputs))))
+    model.compile("adam", crossentropy(), metrics=["accuracy"])
+    return model
+
+
+def binary() -> keras.Model:
+    set_random_seed(1)
+    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1, activation="sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc"), Largest()])
+    return model
+
+
+def of_binary(directory: Path) -> dict[str, Any]:
+    x, y = arrays()
+    return {"x": x, "y": (y % 2)[:, None].astype("float32"), "batch_size": 32, "validation_split": 0.2}
+
+
+def of_one_hot(directory: Path) -> dict[str, Any]:
+    x, y = arrays()
+    return {"x": x, "y": np.eye(CLASSES, dtype="float32")[y], "batch_size": 32, "validation_split": 0.2}
+
+
+def one_hot() -> keras.Model:
+    set_random_seed(1)
+    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES, activation="softmax")])
+    metrics = [keras.metrics.F1Score(average="macro"), keras.metrics.TopKCategoricalAccuracy(2)]
+    model.compile("adam", "categorical_crossentropy", metrics=metrics)
+    return model
+
+
+def of_two(directory: Path) -> dict[str, Any]:
+    x, y = functional_data()
+    return {"x": x, "y": y, "batch_size": 32, "validation_data": functional_data(VALIDATION_ROWS, 1)}
+
+
+def of_two_weighted(directory: Path) -> dict[str, Any]:
+    weights = np.linspace(0.5, 1.5, 203).astype("float32")
+    return {**of_two(directory), "sample_weight": {"label": weights, "size": weights[::-1].copy()}}
+
+
+def without_targets() -> keras.Model:
+    set_random_seed(7)
+    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(3), Penalised()])
+    model.compile("adam")
+    return model
+
+
+def scheduled() -> keras.optimizers.Optimizer:
+    return keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.9))
+
+
+def norm(model: keras.Model) -> float:
+    return float(np.linalg.norm(model.get_weights()[0]))
+
+
+def two_sets(directory: Path) -> dict[str, Any]:
+    return of_arrays(validation_data={"near": arrays(91, 1), "far": arrays(50, 2)})
+
+
+def rate() -> keras.optimizers.Optimizer:
+    return SGD(0.1)
+
+
+EMA = {"use_ema": True, "ema_momentum": 0.9}
+SGD = keras.optimizers.SGD
+WEIGHTS = np.linspace(0.5, 1.5, 203).astype("float32")
+KC = keras.callbacks
+
+LAYERS = {
+    "dropout with a seed": Case(sequential),
+    "dense": Case(layered(hidden())),
+    "embedding": Case(looking_up),
+    "embedding with momentum": Case(lambda: looking_up(SGD(0.1, momentum=0.9))),
+    "embedding with a regulariser": Case(lambda: looking_up(embeddings_regularizer="l2")),
+    "embedding that masks": Case(lambda: looking_up(mask_zero=True)),
+    "masked words, each with a target": Case(
+        of_words(lambda: keras.layers.SimpleRNN(5, return_sequences=True), lambda: keras.layers.Dense(4)),
+        words(each=True),
+    ),
+    "masked words in an LSTM": Case(
+        of_words(lambda: keras.layers.LSTM(5), lambda: keras.layers.Dense(4)), words(each=False)
+    ),
+    "masked words in a GRU": Case(
+        of_words(lambda: keras.layers.GRU(5), lambda: keras.layers.Dense(4)), words(each=False)
+    ),
+    "Masking": Case(
+        layered(
+            lambda: keras.layers.Reshape((4, 3)), lambda: keras.layers.Masking(), lambda: keras.layers.GRU(5)
+        )
+    ),
+    "convolutions": Case(
+        layered(
+            lambda: keras.layers.Reshape((4, 3)),
+            lambda: keras.layers.Conv1D(8, 2, activation="relu"),
+            lambda: keras.layers.GlobalMaxPooling1D(),
+        )
+    ),
+    "attention": Case(attending),
+    "layer normalization, dropout, add_loss, a regulariser": Case(
+        lambda: subclassed("adam", keras.layers.LayerNormalization)
+    ),
+    "group normalization": Case(layered(hidden(), lambda: keras.layers.GroupNormalization(4))),
+    "synchronized batch normalization": Case(
+        layered(hidden(), lambda: keras.layers.BatchNormalization(synchronized=True)), rtol=1e-4
+    ),
+    "frozen batch normalization": Case(layered(hidden(), frozen)),
+    "Normalization": Case(layered(adapted, hidden())),
+    "activity regulariser": Case(layered(hidden(activity_regularizer="l2"))),
+    "constraint": Case(layered(hidden(kernel_constraint="max_norm"))),
+    "frozen layer": Case(layered(hidden(trainable=False), hidden())),
+    "layer that counts its calls": Case(layered(hidden(), Counting)),
+    "shared layer": Case(shared),
+    "several outputs": Case(functional, of_two),
+    "several outputs with weights each": Case(functional, of_two_weighted),
+    "no targets": Case(without_targets, lambda directory: {"x": arrays()[0], "batch_size": 32}),
+}
+NUMBERS = {
+    "mixed_float16": Case(under("mixed_float16", compiled(optimizer=rate)), rtol=2e-3, atol=1e-4),
+    "mixed_bfloat16": Case(under("mixed_bfloat16", compiled(optimizer=rate)), rtol=2e-2, atol=1e-3),
+    "float64": Case(under("float64", layered(hidden()))),
+    "SGD with Nesterov's momentum": Case(optimized(lambda: SGD(0.05, momentum=0.9, nesterov=True))),
+    "RMSprop with clipnorm": Case(optimized(lambda: keras.optimizers.RMSprop(clipnorm=0.1))),
+    "AdamW with global_clipnorm": Case(optimized(lambda: keras.optimizers.AdamW(global_clipnorm=0.1))),
+    "Lion with clipvalue": Case(optimized(lambda: keras.optimizers.Lion(clipvalue=0.1))),
+    "Adafactor": Case(optimized(lambda: keras.optimizers.Adafactor(0.01))),
+    "learning rate by steps": Case(optimized(scheduled)),
+    "loss scaling": Case(optimized(lambda: keras.optimizers.LossScaleOptimizer(SGD(0.1)))),
+    "use_ema": Case(optimized(lambda: SGD(0.1, **EMA))),
+    "use_ema, overwritten by steps": Case(
+        optimized(lambda: SGD(0.1, **EMA, ema_overwrite_frequency=3)),
+        refused="ema_overwrite_frequency does not work under tf.distribute",
+    ),
+    "gradient_accumulation_steps": Case(
+        optimized(lambda: SGD(0.1, gradient_accumulation_steps=2)),
+        refused="gradient_accumulation_steps does not work under tf.distribute",
+    ),
+    "sum of losses": Case(
+        compiled(
+            optimizer=lambda: SGD(1e-3),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"),
+        )
+    ),
+    "AUC and a metric that is no sum": Case(binary, of_binary),
+    "F1 score": Case(one_hot, of_one_hot),
+    "weighted metrics": Case(compiled(weighted_metrics=["accuracy"]), fitted(sample_weight=WEIGHTS)),
+    "compute_loss": Case(of_kind(OwnLoss)),
+    "compute_metrics": Case(of_kind(OwnMetrics)),
+    "train_step": Case(
+        of_kind(OwnTrainStep, metrics=None),
+        lambda directory: of_arrays(192, validation_data=None),
+        only_weights=True,
+    ),
+    "test_step": Case(of_kind(OwnTestStep), refused_on_hosts="that is for one host"),
+    "jit_compile": Case(compiled(jit_compile=True), refused="jit_compile"),
+    "run_eagerly": Case(compiled(run_eagerly=True), refused_on_hosts="that is for one host"),
+    "steps_per_execution": Case(compiled(steps_per_execution=3)),
+}
+DATA = {
+    "last batch smaller than the replicas are many": Case(sequential, fitted(rows=33)),
+    "batches smaller than the replicas are many": Case(
+        sequential, fitted(batch_size=1), refused="replicas are to share each batch"
+    ),
+    "dataset": Case(sequential, from_data(dataset)),
+    "dataset of full batches": Case(sequential, from_data(lambda: dataset(drop_remainder=True))),
+    "shuffled dataset": Case(sequential, from_data(shuffled)),
+    "endless dataset": Case(sequential, from_data(lambda: dataset().repeat(), steps_per_epoch=5)),
+    "PyDataset": Case(sequential, from_data(Rows)),
+    "validation on a PyDataset": Case(sequential, from_data(Rows, validation_data=Rows(91, 1))),
+    "generator": Case(sequential, from_data(endless, steps_per_epoch=6)),
+    "sparse gradients of uneven batches": Case(looking_up, from_data(lambda: dataset(13))),
+    "class weights": Case(sequential, fitted(class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})),
+    "sample weights": Case(sequential, fitted(sample_weight=WEIGHTS)),
+    "no shuffling": Case(sequential, fitted(shuffle=False)),
+    "validation_split": Case(sequential, fitted(validation_data=None, validation_split=0.3)),
+    "validation_steps": Case(
+        sequential, fitted(validation_data=dataset(10, 91).repeat(), validation_steps=4)
+    ),
+    "validation_freq": Case(sequential, fitted(validation_freq=2, epochs=4)),
+    "validation in batches of one": Case(sequential, fitted(validation_batch_size=1)),
+    "several validation sets": Case(sequential, two_sets, policy=ValidationPolicy),
+    "initial_epoch": Case(sequential, fitted(initial_epoch=1, epochs=3)),
+    "resume with arrays": Case(sequential, resumes=True),
+    "resume with a PyDataset": Case(
+        sequential, from_data(Rows), resumes=True, refused_on_hosts="position can be found again: arrays or a"
+    ),
+    "resume with a generator": Case(
+        sequential,
+        from_data(endless, steps_per_epoch=6),
+        resumes=True,
+        refused_on_hosts="position can be found again: arrays or a",
+    ),
+}
+HOOKS = {
+    "EarlyStopping": Case(
+        sequential,
+        with_callbacks(
+            lambda directory: KC.EarlyStopping(min_delta=0.1, restore_best_weights=True), epochs=6
+        ),
+    ),
+    "ReduceLROnPlateau": Case(
+        sequential,
+        with_callbacks(lambda directory: KC.ReduceLROnPlateau(patience=1, min_delta=0.2), epochs=5),
+    ),
+    "LearningRateScheduler": Case(
+        sequential, with_callbacks(lambda directory: KC.LearningRateScheduler(lambda epoch, lr: lr * 0.7))
+    ),
+    "ModelCheckpoint": Case(
+        sequential,
+        with_callbacks(
+            lambda directory: KC.ModelCheckpoint(directory / "{epoch}.weights.h5", save_weights_only=True)
+        ),
+    ),
+    "ModelCheckpoint by batches": Case(
+        sequential,
+        with_callbacks(
+            lambda directory: KC.ModelCheckpoint(
+                directory / "{epoch}.weights.h5", save_weights_only=True, save_freq=3
+            )
+        ),
+    ),
+    "TerminateOnNaN": Case(sequential, with_callbacks(lambda directory: KC.TerminateOnNaN())),
+    "CSVLogger": Case(sequential, with_callbacks(lambda directory: KC.CSVLogger(directory / "log.csv"))),
+    "hooks of batches": Case(sequential, with_callbacks(Noting)),
+    "hooks of validation batches": Case(sequential, with_callbacks(lambda directory: Validating())),
+    "TensorBoard by batches": Case(
+        sequential,
+        with_callbacks(lambda directory: KC.TensorBoard(directory / "board", update_freq="batch")),
+        refused_on_hosts="acts inside the validation",
+    ),
+    "BackupAndRestore": Case(
+        sequential, with_callbacks(lambda directory: KC.BackupAndRestore(directory / "backup"))
+    ),
+    "SwapEMAWeights": Case(
+        optimized(lambda: SGD(0.1, **EMA)),
+        with_callbacks(lambda directory: KC.SwapEMAWeights(swap_on_epoch=True)),
+    ),
+    "SwapEMAWeights for validations": Case(
+        optimized(lambda: SGD(0.1, **EMA)), with_callbacks(lambda directory: KC.SwapEMAWeights())
+    ),
+    "max_lag=0": Case(sequential, policy=lambda: ValidationPolicy(max_lag=0)),
+    "every_steps": Case(sequential, policy=lambda: ValidationPolicy(every_steps=3)),
+    "backlog": Case(
+        sequential,
+        policy=lambda: ValidationPolicy(backlog="block", workers=2),
+        plan=ExecutionPlan(steps_per_call=2),
+    ),
+    "evaluation functions": Case(
+        sequential,
+        policy=lambda: ValidationPolicy(functions={"norm": norm}),
+    ),
+}
+CASES = {**LAYERS, **NUMBERS, **DATA, **HOOKS}
+PARTS = {"layers": LAYERS, "numbers": NUMBERS, "data": DATA, "hooks": HOOKS}

@@ -1,0 +1,126 @@
+"""Many fits under two and four replicas, on two and four hosts: the numbers of one device, or refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import interpreters
+from tests.networks import assert_same_history
+from tests.parallel.several_cases import CASES, PARTS
+from tests.parallel.test_hosts import free_ports
+
+TIMEOUT_S = 1200
+SETTINGS = [("replicas", 2), ("replicas", 4), ("hosts", 2), ("hosts", 4)]
+
+
+def test_there_are_sixty_cases():
+    assert len(CASES) >= 60
+    assert len(CASES) == sum(map(len, PARTS.values()))
+
+
+@pytest.fixture(scope="module")
+def on_one_device(tmp_path_factory):
+    """Returns what makes the results of one device, once for each part of the table."""
+    made: dict[str, Path] = {}
+
+    def results(part: str) -> Path:
+        if part not in made:
+            made[part] = run("one", 1, list(PARTS[part]), tmp_path_factory.mktemp("one"))
+        return made[part]
+
+    return results
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(4000)
+@pytest.mark.parametrize(("kind", "count"), SETTINGS, ids=[f"{count} {kind}" for kind, count in SETTINGS])
+@pytest.mark.parametrize("part", PARTS)
+def test_each_fit_is_that_of_one_device_or_refused(kind, count, part, on_one_device, tmp_path):
+    expected = on_one_device(part)
+    actual = run(kind, count, list(PARTS[part]), tmp_path / kind)
+    wrong = {}
+    for name in PARTS[part]:
+        try:
+            compare(name, actual / name, expected / name, kind, count if kind == "hosts" else 1)
+        except AssertionError as error:
+            wrong[name] = str(error)
+    assert not wrong, "\n\n".join(f"{name}: {text[:1500]}" for name, text in wrong.items())
+
+
+def compare(name: str, actual: Path, expected: Path, kind: str, processes: int) -> None:
+    """Raises AssertionError unless a case came out as it has to, in all processes."""
+    case = CASES[name]
+    refused = case.refused if case.refused is not None or kind != "hosts" else case.refused_on_hosts
+    for index in range(processes):
+        found = json.loads((actual / str(index) / "result.json").read_text())
+        if refused is not None:
+            assert refused in found.get("message", ""), found
+            assert found.get("steps") == 0, found
+            continue
+        assert "error" not in found, found
+        wanted = json.loads((expected / "0" / "result.json").read_text())
+        assert "error" not in wanted, wanted
+        assert found["epoch"] == wanted["epoch"]
+        if not case.only_weights:
+            assert_same_history(found["history"], wanted["history"], case.rtol)
+        if index == 0:
+            assert found["files"] == wanted["files"]
+        with (
+            np.load(actual / str(index) / "weights.npz") as ours,
+            np.load(expected / "0" / "weights.npz") as theirs,
+        ):
+            assert ours.files == theirs.files
+            for number in theirs.files:
+                np.testing.assert_allclose(ours[number], theirs[number], case.rtol, case.atol, err_msg=number)
+
+
+def run(kind: str, count: int, names: list[str], directory: Path) -> Path:
+    """Runs cases in as few processes as possible: what ends them is noted, and the next begins anew."""
+    left = list(names)
+    while left:
+        outputs = _start(kind, count, left, directory)
+        processes = count if kind == "hosts" else 1
+        at = next((i for i, name in enumerate(left) if not _is_done(directory / name, processes)), len(left))
+        for index in range(processes) if at < len(left) else ():
+            file = directory / left[at] / str(index) / "result.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if not file.exists():
+                file.write_text(json.dumps({"error": "ended", "message": "", "output": outputs[index]}))
+        left = left[at + 1 :]
+    return directory
+
+
+def _is_done(directory: Path, processes: int) -> bool:
+    return all((directory / str(index) / "result.json").exists() for index in range(processes))
+
+
+def _start(kind: str, count: int, names: list[str], directory: Path) -> list[str]:
+    """Runs the processes of a setting to their end; returns the end of what each has printed to stderr."""
+    arguments = ["-m", "tests.parallel.several_target", kind, str(count), str(directory), *names]
+    directory.mkdir(parents=True, exist_ok=True)
+    environments = [dict(os.environ)]
+    if kind == "hosts":
+        cluster = {"worker": [f"localhost:{port}" for port in free_ports(count)]}
+        tasks = [{"type": "worker", "index": index} for index in range(count)]
+        configs = [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
+        environments = [{**os.environ, "TF_CONFIG": config} for config in configs]
+    processes = []
+    for index, environment in enumerate(environments):
+        with (directory / f"errors{index}.txt").open("w") as file:
+            processes.append(interpreters.start(arguments, env=environment, stderr=file))
+    try:
+        for process in processes:
+            process.wait(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        pass  # the cases say that they have not ended
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait(timeout=60)
+    return [(directory / f"errors{index}.txt").read_text()[-3000:] for index in range(len(processes))]
