@@ -19,16 +19,6 @@ import tensorflow as tf
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train.records import StepValidation
 
-__all__ = [
-    "InsideEpochs",
-    "ModelState",
-    "Snapshot",
-    "StateVariable",
-    "Values",
-    "same_bits",
-    "weights_of",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Values:

@@ -34,7 +34,7 @@ ROOMS = {
         "_callbacks _fit _support conv errors options parallel records routing trainer",
     ),
     "cli": _room(
-        "the command `overlap-train`", "_keras _support conv errors options parallel records trainer"
+        "the command `overlap-train`", "_keras _support conv errors options parallel records routing trainer"
     ),
     "routing": _room(
         "`routed()`: sends `keras.Model.fit` through `Trainer`", "_keras _support options trainer"

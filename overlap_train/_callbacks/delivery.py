@@ -22,18 +22,6 @@ from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values, same_bits
 from overlap_train.records import ShardOutcome, Span, ValidationResult, prefixed
 
-__all__ = [
-    "BeginNext",
-    "Begun",
-    "Checks",
-    "Delivery",
-    "Ended",
-    "Outcome",
-    "Validations",
-    "evaluate_now",
-    "read_by_python",
-]
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -9,8 +9,6 @@ import keras
 
 from overlap_train._support.arguments import require_instance
 
-__all__ = ["EpochOnly"]
-
 
 class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
     """Wrap a callback and leave out its batch hooks; all other hooks are passed on.

@@ -29,27 +29,6 @@ from overlap_train._inspection.code import Origin, origin_of, variables_of
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 
-__all__ = [
-    "TEST_HOOKS",
-    "TRAIN_BATCH_HOOKS",
-    "LibraryHook",
-    "acts_in_test_batches",
-    "acts_on_model_only",
-    "asks_schedule",
-    "hook_that_waits",
-    "is_declared_safe",
-    "knowledge_of",
-    "listens",
-    "looks_at_model",
-    "may_change_training",
-    "may_set_before_tests",
-    "only_watches",
-    "overrides",
-    "runs_own_code",
-    "wants_test_batches",
-    "wants_train_batches",
-]
-
 
 class LibraryHook(enum.Enum):
     """What a hook of a library does."""

@@ -22,8 +22,6 @@ from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, over
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 
-__all__ = ["EpochHooks"]
-
 
 class EpochHooks:
     """Calls the hooks inside epochs.

@@ -28,9 +28,6 @@ from overlap_train._callbacks.state import is_keras
 from overlap_train._inspection.code import variables_of
 from overlap_train._keras import models as keras_models
 
-__all__ = ["Grounds", "listeners", "own_hooks", "remembering"]
-
-
 _HOOKS = (
     *("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"),
     *("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end", "on_train_end"),

@@ -38,9 +38,6 @@ from overlap_train._inspection.code import (
 )
 from overlap_train._keras import models as keras_models
 
-__all__ = ["is_plain", "is_plain_stream", "only_computes", "only_notes"]
-
-
 _MOST_OBJECTS = 20_000
 # Of longer containers the first and the last items are looked at: a list of losses grows with the training.
 _MOST_ITEMS = 1_000

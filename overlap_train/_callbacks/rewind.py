@@ -24,16 +24,6 @@ from overlap_train._support.arguments import is_count
 from overlap_train._support.files import open_regular
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = [
-    "FileMark",
-    "append_to_files",
-    "files_of",
-    "mark_files",
-    "read_marks",
-    "rewind_files",
-    "sync_files",
-]
-
 # Bytes before the mark by which a log is recognised.
 _TAIL_BYTES = 1 << 16
 _LARGEST_INTEGER = 2**64 - 1

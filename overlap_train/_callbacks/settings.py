@@ -18,8 +18,6 @@ from overlap_train._callbacks.state import is_number, settings_of, without_bars
 from overlap_train._inspection.code import variables_of
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = ["Settings"]
-
 Records = Sequence[Mapping[str, Any]]
 """Of each callback: its settings by name, those that the training has changed as [before, after]."""
 

@@ -41,20 +41,6 @@ from overlap_train._copies.values import (
 from overlap_train._inspection.code import variables_of
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = [
-    "Unstored",
-    "capture_all",
-    "check_all",
-    "is_keras",
-    "is_number",
-    "of_keras",
-    "restore_all",
-    "settings_of",
-    "unfit",
-    "without_bars",
-]
-
-
 # For each class of Keras: the attributes that are state.
 _STATE: Mapping[str, tuple[str, ...]] = {
     "BackupAndRestore": ("_batches_seen_since_last_saving", "_last_batch_seen", "_current_epoch"),

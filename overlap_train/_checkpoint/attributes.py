@@ -50,9 +50,6 @@ from overlap_train._keras.randomness import (
 )
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = ["DataState", "ModelAttributes", "beside", "sampled_rows"]
-
-
 _DIGEST_BYTES = 1 << 26
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
 

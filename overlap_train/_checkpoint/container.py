@@ -42,9 +42,6 @@ from overlap_train._support.arguments import is_count, plain_text
 from overlap_train._support.files import open_regular, what_is_no_file
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
-__all__ = ["CheckpointState", "encode", "explain", "read", "shortened", "sync", "sync_directory"]
-
-
 _LONGEST_SHOWN = 160
 
 

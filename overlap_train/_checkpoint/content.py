@@ -28,29 +28,6 @@ from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
 from overlap_train.records import StepValidation
 
-__all__ = [
-    "LoadedCheckpoint",
-    "PythonState",
-    "ReportedSettings",
-    "Specs",
-    "StartPoint",
-    "Undelivered",
-    "are_logs",
-    "as_checkpoint",
-    "check_values",
-    "pack_inside_epochs",
-    "pack_undelivered",
-    "pack_values",
-    "plain_logs",
-    "require_storable",
-    "specs_of",
-    "stored_values",
-    "undelivered",
-    "understood",
-    "unpack_inside_epochs",
-]
-
-
 Arrays = dict[str, npt.NDArray[Any]]
 Specs = Sequence[tuple[tf.TensorShape, np.dtype[Any]]]
 

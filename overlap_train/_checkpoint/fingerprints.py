@@ -33,17 +33,6 @@ from overlap_train._keras import models as keras_models
 from overlap_train._support.arguments import array_of
 from overlap_train._support.printing import is_number
 
-__all__ = [
-    "describe_configuration",
-    "describe_data",
-    "describe_sets",
-    "differences",
-    "fingerprint",
-    "listed_differences",
-    "rate_text",
-]
-
-
 # Of a serialised object: where its class was imported from, and what has been built of it.
 _LEFT_OUT = frozenset(("build_config", "compile_config", "module", "name", "registered_name", "seed"))
 _OF_MODEL = frozenset(("input_layers", "layers", "output_layers"))

@@ -14,8 +14,6 @@ from overlap_train._checkpoint.container import CheckpointState, shortened
 from overlap_train._support.arguments import is_count
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = ["Extent", "TrainingMeta", "is_log"]
-
 _LARGEST_LAG = 2**31 - 1
 
 # An epoch begins at most two passes over the data, one before it and one at its end.

@@ -19,7 +19,6 @@ from overlap_train._callbacks.state import capture_all, check_all, restore_all
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
     LoadedCheckpoint,
-    ReportedSettings,
     StartPoint,
     stored_values,
     understood,
@@ -34,8 +33,6 @@ from overlap_train._snapshot import ModelState
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.options.checkpoint import CheckpointPolicy
-
-__all__ = ["ReportedSettings", "Resumer", "StartPoint"]
 
 
 class Resumer(CheckpointWriter):

@@ -36,8 +36,6 @@ from overlap_train._support.files import read_regular, replace_content, replacin
 from overlap_train._support.threads import start
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
-__all__ = ["LEAST_WAIT_S", "Entry", "Run", "RunDirectory", "Sign", "backing_off"]
-
 _NAME = re.compile(r"(weights|inside|result)-([0-9]{6,18})-epoch-([0-9]{6,18})-([0-9a-f]{16})\.otck")
 _LEFTOVER = re.compile(r"\.(weights|inside|result|run)\b.*-[0-9a-f]{16}\.otck")
 _LONGEST_SIGN = 200

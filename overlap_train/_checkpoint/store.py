@@ -26,9 +26,6 @@ from overlap_train._support.closing import Closing
 from overlap_train._support.files import IrregularFileError, Replacement, open_lock, open_regular, try_lock
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
-__all__ = ["CheckpointStore", "DirectoryLock"]
-
-
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _LONGEST_CONTENT = 32
 

@@ -38,8 +38,6 @@ from overlap_train._support.threads import in_background
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
-__all__ = ["ALL_VARIABLES", "VALIDATION_PASSES", "CheckpointWriter"]
-
 # The part of the fingerprint that says which variables there are, in their order.
 ALL_VARIABLES = "the order and number of all variables"
 

@@ -20,11 +20,6 @@ from overlap_train._keras.randomness import (
     require_seeds,
 )
 
-__all__ = [
-    *("GeneratorValue", "copy_generator", "is_generator", "make_generator", "require_state"),
-    *("set_generator", "takes_state"),
-]
-
 _BITS: Mapping[str, Any] = {name: getattr(np.random, name) for name in BIT_GENERATORS}
 
 

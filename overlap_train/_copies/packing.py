@@ -25,8 +25,6 @@ from overlap_train._copies.values import DEEPEST, ObjectValue, VariableValue
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
 
-__all__ = ["pack", "unpack"]
-
 Arrays = dict[str, npt.NDArray[Any]]
 
 # What a copy stands in adds a few: the list of all callbacks, the parts of a state.

@@ -34,8 +34,6 @@ from overlap_train._copies.values import (
     tf_variable,
 )
 
-__all__ = ["NotPutBackError", "Restorer"]
-
 _CONTAINERS = (list, dict, set, collections.deque)
 
 

@@ -31,12 +31,6 @@ import tensorflow as tf
 from overlap_train._copies.generators import copy_generator, is_generator
 from overlap_train._inspection.code import Origin, origin_of, variables_of
 
-__all__ = [
-    *("DEEPEST", "SIMPLE", "GET_STATE", "Copier", "NotPlainError", "ObjectValue", "Parts"),
-    *("VariableValue", "base_of", "content_of", "is_code", "is_variable", "keeps", "parts_of"),
-    *("Foreign", "model_variables", "places", "has_get_state", "reported_state", "tf_variable"),
-]
-
 SIMPLE = frozenset(
     {type(None), bool, int, float, complex, str, bytes, type(pathlib.Path()), datetime.timedelta}
 )

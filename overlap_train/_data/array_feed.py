@@ -20,7 +20,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from overlap_train._data.batches import (
-    Preprocess,
     all_batches,
     batch_spec,
     lent_or_copied,
@@ -33,10 +32,8 @@ from overlap_train._data.pipeline_parts import without_autotune
 from overlap_train._keras.data import Arrays, row_order, row_shuffling
 from overlap_train._keras.randomness import global_seed
 from overlap_train._support.arguments import is_count
+from overlap_train._support.fit_arguments import Preprocess
 from overlap_train._support.threads import in_background
-
-__all__ = ["ArrayFeed", "RowOrders"]
-
 
 _MOST_CACHED = 1 << 20  # rows: 8 MiB
 _MOST_AT_ONCE = 1 << 16  # rows that are shuffled in less time than a thread takes to begin and to end

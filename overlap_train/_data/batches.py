@@ -24,19 +24,6 @@ from overlap_train._keras import data as keras_data
 from overlap_train._support.fit_arguments import Preprocess
 from overlap_train.zero_copy import as_tensor, explain
 
-__all__ = [
-    "Preprocess",
-    "all_batches",
-    "batch_spec",
-    "copied_bytes",
-    "end_iterators",
-    "lent_or_copied",
-    "next_batch",
-    "prepare",
-    "size_bytes",
-    "trace_preprocess",
-]
-
 
 def size_bytes(array: Any) -> int:
     """Returns the memory that a tensor's or an array's elements need."""

@@ -13,9 +13,6 @@ from overlap_train._data.batches import next_batch
 from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._data.streamed_batches import BatchStream
 
-__all__ = ["CachedBatches", "Fold"]
-
-
 BatchStep = Callable[[Any], list[tf.Tensor]]
 """Processes one batch inside a compiled loop; returns the tensors that the loop carries."""
 

@@ -15,8 +15,6 @@ from overlap_train._data.feed import Feed
 from overlap_train._keras.data import warn_out_of_data
 from overlap_train._support.arguments import is_count, short_repr
 
-__all__ = ["Cursor", "CursorState", "check_remembered"]
-
 
 @dataclass(frozen=True, slots=True)
 class CursorState:

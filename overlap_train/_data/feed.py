@@ -18,8 +18,6 @@ import tensorflow as tf
 from overlap_train._data.pass_state import NotesState
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction
 
-__all__ = ["Feed"]
-
 
 class Feed(abc.ABC):
     """Training batches, one pass after another."""

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
-from overlap_train._data.batches import Preprocess, copied_bytes, end_iterators, next_batch
+from overlap_train._data.batches import copied_bytes, end_iterators, next_batch
 from overlap_train._data.feed import Feed
 from overlap_train._data.pass_state import (
     NotesState,
@@ -43,11 +43,9 @@ from overlap_train._data.pipeline import (
 from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._data.replay_buffer import ReplayBuffer, ReplayPass
 from overlap_train._keras.data import Arrays, Pipeline, row_shuffling
+from overlap_train._support.fit_arguments import Preprocess
 from overlap_train._support.printing import error_text
 from overlap_train._support.threads import in_background
-
-__all__ = ["IteratorFeed", "make_feed"]
-
 
 # Passes that are made again only to leave the user's shuffles as they would: 50 us each, and all for little.
 _MOST_LEFT = 1 << 18

@@ -20,17 +20,6 @@ from overlap_train._data.pipeline_parts import looked_up_once
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._support.arguments import is_count
 
-__all__ = [
-    "NotesState",
-    "PassSeeds",
-    "PipelineVariables",
-    "SourceState",
-    "begun_at",
-    "seeds_of",
-    "state_at",
-    "unseeded_draws",
-]
-
 
 class SourceState(Protocol):
     """Takes the state of a source, and puts it back."""

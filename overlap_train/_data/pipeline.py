@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.batches import Preprocess, prepare, size_bytes
+from overlap_train._data.batches import prepare, size_bytes
 from overlap_train._data.pipeline_parts import (
     captured_datasets,
     hides_sources,
@@ -26,31 +26,7 @@ from overlap_train._data.pipeline_parts import (
 from overlap_train._inspection.effects import find_effects, find_tables
 from overlap_train._inspection.graph import python_function
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
-
-__all__ = [
-    "UNKNOWN",
-    "cache_files",
-    "caches_draws",
-    "calls_python",
-    "captured_by",
-    "draws_lazily",
-    "draws_orders",
-    "function_nodes",
-    "is_asked_for_its_end",
-    "is_repeatable",
-    "is_unseeded",
-    "keeps_more_than_variables",
-    "keeps_state",
-    "looks_up_rows",
-    "prepared_batches",
-    "python_draws_at_pass",
-    "python_functions",
-    "read_by",
-    "reorders",
-    "shuffles_of",
-    "stages_of",
-]
-
+from overlap_train._support.fit_arguments import Preprocess
 
 # Stages that make their inputs' iterators along with their own. Any other stage may do so when the first
 # element is drawn, as `shuffle` and `repeat` do, or may keep elements of an earlier pass, as `cache` does.

@@ -24,18 +24,6 @@ from overlap_train._inspection.effects import is_kept
 from overlap_train._inspection.reach import reached
 from overlap_train._keras.data import hugging_face_kind
 
-__all__ = [
-    "captured_datasets",
-    "hides_sources",
-    "is_lookup",
-    "looked_up_once",
-    "makes_passes_alike",
-    "nodes_of",
-    "own_stages",
-    "without_autotune",
-]
-
-
 T = TypeVar("T")
 
 _FACTS: weakref.WeakKeyDictionary[tf.data.Dataset, dict[str, Any]] = weakref.WeakKeyDictionary()

@@ -14,8 +14,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["ReplayBuffer", "ReplayPass"]
-
 _UNBOUNDED = 2**31 - 1
 _DRAWING = "IteratorGetNext"  # TensorFlow's operation, which it names in an error that comes through it
 _STRING_BYTES = 16  # of a string tensor's element, apart from its text

@@ -26,9 +26,6 @@ from overlap_train._data.pipeline_parts import is_lookup, rows_of_batches
 from overlap_train._keras.data import Pipeline, warn_out_of_data
 from overlap_train._keras.training import Pass
 
-__all__ = ["BatchStream", "StreamedBatches"]
-
-
 # A worker takes this fraction (1 / n) of the batches that are left, if their number is known.
 _TURNS = 4
 

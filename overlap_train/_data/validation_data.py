@@ -19,21 +19,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.batches import Preprocess, batch_spec, size_bytes, trace_preprocess
+from overlap_train._data.batches import batch_spec, size_bytes, trace_preprocess
 from overlap_train._data.cached_batches import CachedBatches, Fold
 from overlap_train._data.pipeline import is_repeatable, prepared_batches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._keras.data import Arrays, Pipeline, warn_out_of_data
-
-__all__ = [
-    "ArrayBatches",
-    "Batches",
-    "Shard",
-    "ValidationSource",
-    "make_batches",
-    "split_batches",
-    "warn_if_short",
-]
+from overlap_train._support.fit_arguments import Preprocess
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,6 @@ from overlap_train.monitoring.recorder import Accounts
 from overlap_train.options.threads import available_cores
 from overlap_train.records import StepValidation
 
-__all__ = ["FitBuilder", "FitParts"]
-
 
 @dataclass(frozen=True)
 class FitParts:

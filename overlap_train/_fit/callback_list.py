@@ -11,8 +11,6 @@ from overlap_train._callbacks.hooks import wants_test_batches
 from overlap_train._callbacks.listeners import listeners
 from overlap_train._support.arguments import short_repr
 
-__all__ = ["ResultLine", "listened_to", "make_callback_list", "require_callbacks"]
-
 
 def require_callbacks(callbacks: Any) -> None:
     """Raises TypeError for what Keras could not call as a callback."""

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from overlap_train._checkpoint.attributes import ModelAttributes, beside
-from overlap_train._checkpoint.content import require_storable
+from overlap_train._checkpoint.content import ReportedSettings, require_storable
 from overlap_train._checkpoint.fingerprints import (
     describe_configuration,
     describe_sets,
@@ -18,7 +18,7 @@ from overlap_train._checkpoint.fingerprints import (
     rate_text,
 )
 from overlap_train._checkpoint.meta import Extent
-from overlap_train._checkpoint.resume import ReportedSettings, Resumer
+from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import check_remembered
 from overlap_train._data.feed import Feed
 from overlap_train._data.pass_state import SourceState, seeds_of, unseeded_draws
@@ -39,8 +39,6 @@ from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, StateVariable
 from overlap_train._training.step import Step
 from overlap_train._validation.passes import ValidationPasses
-
-__all__ = ["build_resumer"]
 
 # The fields of a `ValidationPolicy` on which a history may depend.
 _REPORTED_FIELDS = ("backlog", "on_change", "on_error", "every_steps")

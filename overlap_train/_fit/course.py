@@ -12,8 +12,6 @@ from overlap_train._training.settings import Recorder
 from overlap_train.monitoring.recorder import Accounts
 from overlap_train.records import EpochAccount, Span, StepValidation
 
-__all__ = ["Course", "FitOutcome", "Ledger"]
-
 
 @dataclass
 class Course:

@@ -12,8 +12,8 @@ from typing import Any
 from overlap_train._callbacks.delivery import Begun, Outcome
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._callbacks.listeners import remembering
-from overlap_train._checkpoint.content import Undelivered
-from overlap_train._checkpoint.resume import Resumer, StartPoint
+from overlap_train._checkpoint.content import StartPoint, Undelivered
+from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.followers import AnyDelivery
@@ -27,8 +27,6 @@ from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import flat, prefixed
-
-__all__ = ["Deliveries"]
 
 
 @dataclass

@@ -31,8 +31,6 @@ from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._keras import randomness as keras_randomness
 from overlap_train._support.reasons import Reason
 
-__all__ = ["follow_others", "is_drawn_in_order", "shared_shuffles"]
-
 # In which code finds the variables that a pipeline writes to, if it can get hold of them at all.
 _HOLDERS = (
     *(tf.Variable, keras.Variable, keras.layers.Layer, keras.random.SeedGenerator, tf.random.Generator),

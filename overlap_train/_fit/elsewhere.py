@@ -41,8 +41,6 @@ from overlap_train.options.validation import EvaluatorPolicy
 from overlap_train.parallel.hosts import Hosts, encoded
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["ElsewhereSuite", "Evaluator", "arrays_of", "described", "packed"]
-
 # Without a sign of the evaluator; directories on a network show new files late.
 _QUIET_S = 60.0
 

@@ -22,8 +22,6 @@ from overlap_train._snapshot import Snapshot
 from overlap_train._training.loops import Loop, Pace, StepsDone
 from overlap_train._training.step import Step
 
-__all__ = ["EpochTraining"]
-
 
 @dataclass
 class EpochTraining:

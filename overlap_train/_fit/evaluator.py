@@ -48,8 +48,6 @@ from overlap_train.options.functions import EvaluationFunction, split_functions
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
 from overlap_train.records import ValidationResult, flat, prefixed
 
-__all__ = ["Follower", "evaluate_run"]
-
 
 def evaluate_run(
     directory: str | os.PathLike[str],

@@ -20,8 +20,6 @@ from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.records import Explanation
 
-__all__ = ["explain_fit"]
-
 
 def explain_fit(request: FitRequest) -> Explanation:
     """Builds a fit as it would be run, traces it, and takes it apart again. On the calling thread."""

@@ -11,8 +11,6 @@ from overlap_train._fit.request import FitRequest
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
 
-__all__ = ["Opening", "open_fit"]
-
 
 @dataclass(frozen=True)
 class Opening:

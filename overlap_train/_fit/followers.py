@@ -17,8 +17,9 @@ import tensorflow as tf
 
 from overlap_train._callbacks.delivery import BeginNext, Delivery, Ended, Outcome
 from overlap_train._callbacks.hooks import wants_train_batches
+from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.fingerprints import fingerprint
-from overlap_train._checkpoint.resume import Resumer, StartPoint
+from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.feed import Feed
 from overlap_train._fit.request import FitRequest
@@ -32,15 +33,6 @@ from overlap_train.options.validation import ValidationPolicy
 from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, ValidationResult
-
-__all__ = [
-    "AnyDelivery",
-    "AnyStart",
-    "SharedStart",
-    "agree_to_start",
-    "check_without_batches",
-    "deliver_together",
-]
 
 # Of the training data: by them all rows have one order.
 _SEEDS = ("seed", "own_seed")

@@ -35,8 +35,6 @@ from typing import Any
 from overlap_train._support import signals as signals_module
 from overlap_train._support.signals import SignalListener, end_by
 
-__all__ = ["Interrupted", "Interrupts"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TOGETHER_S = 0.5
 _PATIENCE_S = 2.0  # of the three seconds in which a signal is to act

@@ -21,8 +21,6 @@ from overlap_train.errors import OverlapError
 from overlap_train.monitoring.recorder import overlap_s
 from overlap_train.records import Span
 
-__all__ = ["IdleCores", "LagControl", "OverlapJudge", "reasons_to_wait"]
-
 # With this number of rollbacks in this number of deliveries, running ahead does not pay any more.
 _ROLLBACKS, _DELIVERIES = 3, 5
 

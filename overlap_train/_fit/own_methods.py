@@ -24,8 +24,6 @@ from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.functions import EvaluationFunction
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
 
-__all__ = ["OwnMethod", "extras_of_evaluate", "extras_of_fit"]
-
 _OF_EVALUATE = frozenset({"keep_bytes", "workers"})
 
 

@@ -26,8 +26,6 @@ from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.functions import EvaluationFunction, split_functions
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["FitRequest", "make_evaluation_set", "make_request", "require_data", "require_heeded"]
-
 
 @dataclass(frozen=True)
 class FitRequest:

@@ -31,8 +31,6 @@ from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.options.validation import ValidationSet
 from overlap_train.parallel.hosts import Hosts
 
-__all__ = ["run_evaluate", "run_fit"]
-
 
 def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
     """Trains a model, or is the evaluator of those that do. On the thread that called `fit`.

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.listeners import listeners, remembering
-from overlap_train._checkpoint.resume import StartPoint
+from overlap_train._checkpoint.content import StartPoint
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.epoch_training import EpochTraining
@@ -27,8 +27,6 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import StepsDone
 from overlap_train._training.settings import TrainerSettings
-
-__all__ = ["FitSession"]
 
 # An interrupted fit delivers validations that end within this time.
 _GRACE_S = 5.0

@@ -27,9 +27,6 @@ from overlap_train._training.parts import leaves_of
 from overlap_train._training.replicas import make_step
 from overlap_train._training.step import MetricsReader, Step, StepFunction
 
-__all__ = ["StepBuilder", "look_only"]
-
-
 # A run of fewer steps is over before faster operations gain anything that one would notice.
 _LONG_RUN = 100
 

@@ -38,8 +38,6 @@ from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["FitValidation", "SuiteBuilder", "TraceTiming", "make_sources"]
-
 
 def make_sources(settings: TrainerSettings, sets: Mapping[str, ValidationSet]) -> ValidationSources:
     """Returns the data of validation sets, all of which is read when it is first asked for."""

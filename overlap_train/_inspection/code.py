@@ -24,24 +24,6 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
-__all__ = [
-    "SIMPLE",
-    "Origin",
-    "Unclear",
-    "cells_of",
-    "content_of",
-    "definition_of",
-    "function_of",
-    "imported",
-    "is_simple",
-    "module_of",
-    "names_in",
-    "origin_of",
-    "stored_in",
-    "variables_of",
-    "within",
-]
-
 
 class Unclear(Exception):
     """It is unclear what code does, or which objects it can reach."""

@@ -17,8 +17,6 @@ from tensorflow.python.framework import op_def_registry
 
 from overlap_train._inspection.graph import handle_spec, nested_operations, outer_operations, signatures_of
 
-__all__ = ["KINDS", "Effect", "find_effects", "find_tables", "is_kept"]
-
 
 @dataclass(frozen=True)
 class Effect:

@@ -16,20 +16,6 @@ from tensorflow.python.data.util.structure import get_flat_tensor_shapes, get_fl
 from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.ops import script_ops
 
-__all__ = [
-    "arithmetic",
-    "call_with",
-    "computation",
-    "handle_spec",
-    "iterator_over_nothing",
-    "nested_operations",
-    "outer_operations",
-    "python_function",
-    "sends_any_shape",
-    "signatures_of",
-    "written_inputs",
-]
-
 
 def call_with(concrete: Any, arguments: Sequence[Any], captured: Sequence[Any]) -> Any:
     """Call a concrete function with other tensors in place of its captures (`inference_fn`)."""

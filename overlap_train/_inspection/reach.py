@@ -28,8 +28,6 @@ from overlap_train._inspection.code import (
     variables_of,
 )
 
-__all__ = ["names_in", "reached", "reaches"]
-
 # Of code that reaches more, it is unclear what else it reaches.
 _MOST_OBJECTS = 1_000_000
 _CONTAINERS = (list, tuple, set, frozenset, collections.deque)

@@ -23,20 +23,6 @@ import tensorflow as tf
 from overlap_train._inspection.effects import Effect, find_effects, find_tables
 from overlap_train._inspection.graph import call_with, handle_spec, written_inputs
 
-__all__ = [
-    "CapturedVariable",
-    "Counter",
-    "TracedByRows",
-    "TracedFunction",
-    "captured_variables",
-    "counters_of",
-    "has_any_rows",
-    "private_handles",
-    "trace",
-    "traced_step",
-    "union",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class CapturedVariable:

@@ -17,8 +17,6 @@ import tensorflow as tf
 
 from overlap_train._inspection.traced import has_any_rows
 
-__all__ = ["Same", "Traces", "function_key"]
-
 T = TypeVar("T")
 
 _SCALAR = tf.TensorShape([])

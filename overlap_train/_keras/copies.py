@@ -18,18 +18,6 @@ import numpy as np
 from tensorflow.python.eager import context
 
 from overlap_train._keras.names import SafeModeScope, global_state
-from overlap_train._keras.optimizers import build_optimizer
-
-__all__ = [
-    "base_attributes",
-    "build_optimizer",
-    "compile_arguments",
-    "name_alike",
-    "set_trainable",
-    "trainable",
-    "trusted",
-    "undisturbed",
-]
 
 
 def undisturbed() -> contextlib.ExitStack:

@@ -29,22 +29,6 @@ from overlap_train._keras.names import (
 )
 from overlap_train._keras.tracebacks import warn_user
 
-__all__ = [
-    "OUT_OF_DATA",
-    "Arrays",
-    "Pipeline",
-    "hugging_face_kind",
-    "is_made_by_python",
-    "recognize",
-    "require_usable",
-    "row_order",
-    "row_shuffling",
-    "split_validation",
-    "warn_out_of_data",
-    "without_optionals",
-]
-
-
 # The end of the data. Keras catches these from batch hooks too, as it calls them where it draws the batches.
 OUT_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
 

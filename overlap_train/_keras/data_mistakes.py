@@ -18,9 +18,6 @@ import tensorflow as tf
 
 from overlap_train._keras.models import compiled_parts, overriding_class
 
-__all__ = ["Noted", "refuse_plain_values"]
-
-
 _SCALARS = (str, bytes, bool, int, float, complex)
 _REMEDIES = {
     "x": "turn it into numbers (keras.layers.StringLookup, TextVectorization), or pass tf.constant(x) to a "

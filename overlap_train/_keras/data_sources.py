@@ -36,9 +36,6 @@ import tensorflow as tf
 
 from overlap_train._keras.names import is_grain_dataset
 
-__all__ = ["BatchMaker", "DataWorkers", "with_position"]
-
-
 # TensorFlow borrows at multiples of 64 bytes, and of 32 where it has been built for AVX alone.
 _BORROWED = 32
 _ALIGNED = 64

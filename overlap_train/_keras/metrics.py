@@ -18,26 +18,6 @@ import tensorflow as tf
 from overlap_train._keras import models
 from overlap_train._keras.names import CompileMetrics, MetricsList, pythonify_logs
 
-__all__ = [
-    "additional_losses",
-    "averages_rows",
-    "compute_and_track_loss",
-    "compute_loss",
-    "computed_by_user",
-    "flatten_logs",
-    "metric_leaves",
-    "metrics_or_logs",
-    "python_logs",
-    "reads_settings",
-    "reset_others",
-    "row_loss",
-    "settings_of",
-    "stock_metric_handles",
-    "track_loss",
-    "tracks_each_loss",
-    "unlisted_loss_handles",
-]
-
 
 def python_logs(logs: Any) -> dict[str, Any]:
     """Return logs of tensors as flat logs of floats or arrays, as callbacks get them (`pythonify_logs`)."""

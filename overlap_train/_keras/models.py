@@ -20,33 +20,6 @@ import tensorflow as tf
 
 from overlap_train._keras.names import KerasTrainer
 
-__all__ = [
-    "KerasTrainer",
-    "carries_more_than_arrays",
-    "codes_of",
-    "compiled_parts",
-    "flat_layers",
-    "graph_nodes",
-    "input_structure",
-    "is_optional",
-    "is_replaced",
-    "is_stock_method",
-    "is_trainer",
-    "method_cell",
-    "output_structure",
-    "overriding_class",
-    "own_code_of",
-    "patched_by",
-    "require_compiled",
-    "require_model",
-    "runs_eagerly",
-    "scope_variable_ids",
-    "stock_graph",
-    "trains_by_itself",
-    "variable_handles",
-]
-
-
 # Keras's own methods, even if a library replaces them later.
 _STOCK: dict[str, Any] = {"fit": KerasTrainer.fit, "evaluate": KerasTrainer.evaluate}
 

@@ -19,17 +19,6 @@ from tensorflow.python.framework import op_callbacks
 
 from overlap_train._keras.models import is_stock_method, variable_handles
 
-__all__ = [
-    "Listener",
-    "UnbuiltAgain",
-    "Updates",
-    "adam_moments",
-    "build_optimizer",
-    "built_before_it_scales",
-    "stock_optimizer_handles",
-    "without_all_reduce",
-]
-
 
 def build_optimizer(model: keras.Model) -> None:
     """Build a model's optimizer, if it has one, as its first update would (`Optimizer.apply`)."""

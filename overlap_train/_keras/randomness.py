@@ -24,21 +24,6 @@ from tensorflow.python.ops import stateful_random_ops
 
 from overlap_train._keras.names import global_seed_generator, global_state
 
-__all__ = [
-    "BIT_GENERATORS",
-    "check_random_states",
-    "global_seed",
-    "global_variables",
-    "numpy_state",
-    "random_states",
-    "require_numpy_state",
-    "require_python_state",
-    "require_seeds",
-    "set_numpy_state",
-    "set_random_states",
-]
-
-
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 """The names of NumPy's bit generators."""
 

@@ -16,24 +16,6 @@ import tensorflow as tf
 
 from overlap_train._keras.names import get_stateless_scope, in_stateless_scope, loss_module
 
-__all__ = [
-    "AddedLoss",
-    "gradients_already_reduced",
-    "inner_optimizer",
-    "keep_added_losses_apart",
-    "logits_of",
-    "looks_beforehand",
-    "mask_of",
-    "optimizer_strategy",
-    "place_added_losses",
-    "set_logits",
-    "set_mask",
-    "strategy_of",
-    "symbolic_build",
-    "unscaled_losses",
-    "without_updates",
-]
-
 AddedLoss = tuple[keras.Layer, tf.Tensor]
 """A term that `layer.add_loss` or an activity regulariser added, and its layer."""
 

@@ -20,19 +20,6 @@ import keras
 
 from overlap_train._keras import models as keras_models
 
-__all__ = [
-    "Handler",
-    "Route",
-    "Through",
-    "add_handler",
-    "entered",
-    "is_routed",
-    "is_within",
-    "passed_to_model",
-    "remove_handler",
-    "suspended",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -24,9 +24,6 @@ from tensorflow.python.ops import summary_ops_v2
 
 from overlap_train._keras.names import global_state
 
-__all__ = ["KerasSettings", "SummaryDefaults", "SummaryFollower", "require_runtime"]
-
-
 _NAMES = (
     *("custom_objects_scope_dict", "dtype_policy", "flash_attention"),
     *("interactive_logging", "traceback_filtering"),

@@ -18,8 +18,6 @@ from typing import ParamSpec, TypeVar
 import keras
 import tensorflow as tf
 
-__all__ = ["filtered", "warn_user"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -20,25 +20,6 @@ from overlap_train._keras.data import OUT_OF_DATA, warn_out_of_data
 from overlap_train._keras.names import BEFORE_3_16, TFEpochIterator
 from overlap_train._keras.tracebacks import warn_user
 
-__all__ = [
-    "FitEvaluation",
-    "Pass",
-    "begin_training",
-    "capped_epochs",
-    "capped_steps",
-    "forward",
-    "has_own_test_function",
-    "initial_epoch",
-    "is_deterministic",
-    "profiles",
-    "require_stock_function",
-    "steps_per_execution",
-    "test_function",
-    "traces_first_batch",
-    "train_function",
-    "validates_itself",
-]
-
 
 def steps_per_execution(model: keras.Model) -> int:
     """Return how many steps Keras runs between two calls of the batch hooks (`steps_per_execution`)."""

@@ -23,37 +23,6 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "LARGEST",
-    "Auto",
-    "array_of",
-    "auto_or",
-    "checks_names",
-    "freeze",
-    "is_count",
-    "is_text",
-    "knows_names",
-    "plain_text",
-    "require_callable",
-    "require_choice",
-    "require_count",
-    "require_each",
-    "require_flag",
-    "require_instance",
-    "require_integer",
-    "require_items",
-    "require_mapping",
-    "require_path",
-    "require_real",
-    "require_seconds",
-    "require_sizes",
-    "require_text",
-    "scalar",
-    "short_repr",
-    "text_of",
-]
-
-
 Auto = Literal["auto"]
 T = TypeVar("T")
 

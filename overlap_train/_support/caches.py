@@ -20,15 +20,6 @@ from pathlib import Path
 
 from overlap_train._support.version import __version__
 
-__all__ = [
-    "cache_home",
-    "conditions",
-    "convolution_builds",
-    "convolution_times",
-    "copy_times",
-    "processor_name",
-]
-
 
 def cache_home() -> Path | None:
     """Return the directory of caches in `$XDG_CACHE_HOME` or `~/.cache`; None if there is no home.

@@ -19,20 +19,6 @@ import stat
 import time
 from pathlib import Path
 
-__all__ = [
-    "IrregularFileError",
-    "Replacement",
-    "open_lock",
-    "open_regular",
-    "read_regular",
-    "replace_content",
-    "replacing",
-    "try_lock",
-    "wait_for_lock",
-    "what_is_no_file",
-]
-
-
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a directory",

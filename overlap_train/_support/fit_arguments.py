@@ -24,21 +24,6 @@ from overlap_train._support.arguments import (
     text_of,
 )
 
-__all__ = [
-    "FitNumbers",
-    "Preprocess",
-    "Refusing",
-    "Verbosity",
-    "check_class_weight",
-    "check_evaluate",
-    "check_fit",
-    "check_frequency",
-    "epoch_selector",
-    "is_refusal_of",
-    "require_verbosity",
-]
-
-
 Preprocess: TypeAlias = Callable[..., Any]
 """Takes and returns the parts of a batch, `x`, `x, y` or `x, y, sample_weight`, as for `Dataset.map`."""
 

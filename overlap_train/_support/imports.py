@@ -16,16 +16,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "BACKEND_REMEDY",
-    "configured_backend",
-    "import_extra",
-    "lazy_names",
-    "other_backend",
-    "require_tensorflow",
-]
-
-
 BACKEND_REMEDY = "export KERAS_BACKEND=tensorflow (or the same in ~/.keras/keras.json)"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["error_message", "error_text", "is_watched", "printable"]
-
 
 def is_watched(stream: Any) -> bool:
     """Whether a stream is a terminal; one that cannot tell, such as a logger's, is none."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["KINDS", "Kind", "Reason"]
-
 
 class Kind(NamedTuple):
     """A kind of reasons: the sentence of a message, what to do, and what the page explains."""

@@ -19,9 +19,6 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Owner", "SignalListener", "end_by", "register", "unregister"]
-
-
 _BLOCKED = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
 
-__all__ = ["in_background", "leaves_nothing", "start"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _CONTEXT = "tensorflow.python.eager.context"

@@ -24,8 +24,6 @@ from overlap_train._training.step import Step, StepFunction
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay
 
-__all__ = ["Task", "find_xla_obstacle", "make_execution"]
-
 # Floating-point operations of a step above which its parts surely gain from cores of their own.
 _HEAVY_FLOP = 1e8
 # Up to this many, a step spends its time on starting operations, of which XLA starts one; compiling takes

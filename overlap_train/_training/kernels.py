@@ -29,17 +29,6 @@ from overlap_train.conv import library, operation, selection
 from overlap_train.conv.acceleration import stock_convolutions
 from overlap_train.conv.convolution import DepthwiseConvolution, may_run_natively
 
-__all__ = [
-    "FastKernels",
-    "convolve_depthwise",
-    "find_kernels",
-    "fused_adam",
-    "fused_batch_normalization",
-    "has_slow_gradient",
-    "steps_that_pay_timing",
-]
-
-
 # Fewer channels do not fill a vector; TensorFlow's special kernel for 3x3 filters keeps up with ours as long
 # as there are few.
 _FEWEST, _FEWEST_3X3 = 16, 64

@@ -27,19 +27,6 @@ from overlap_train._support.threads import in_background
 from overlap_train._training.step import Batch, Logs, Step, require_logs
 from overlap_train._training.strategy import Replicas
 
-__all__ = [
-    "ArrayLoop",
-    "CompiledArrayLoop",
-    "EagerLoop",
-    "HostsLoop",
-    "IteratorLoop",
-    "Loop",
-    "Pace",
-    "StepsDone",
-    "make_loop",
-]
-
-
 _CALL_S = 0.25
 
 

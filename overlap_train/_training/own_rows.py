@@ -17,8 +17,6 @@ from overlap_train._training.parts import Share, leaves_of, row_count
 from overlap_train._training.step import Batch
 from overlap_train._training.strategy import Replicas, shares_of
 
-__all__ = ["OwnShare", "read_by_all"]
-
 
 class OwnShare(Share):
     """A replica's rows of those that its host brings. Made in the replica's context."""

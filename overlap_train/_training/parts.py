@@ -22,8 +22,6 @@ import tensorflow as tf
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import replicas as keras_replicas
 
-__all__ = ["BeginPart", "Masks", "Outputs", "dropout_layers", "leaves_of", "row_count", "whole_batch_dropout"]
-
 
 def leaves_of(structure: Any) -> list[tf.Tensor]:
     """Return the tensors of a nested structure without the Nones that stand for missing ones."""

@@ -19,9 +19,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = ["is_stock_recurrence", "recur"]
-
-
 _Tensors = Sequence[tf.Tensor]
 
 

@@ -40,16 +40,6 @@ from overlap_train._training.parts import (
 from overlap_train._training.step import Batch, Logs, StepFunction
 from overlap_train._training.strategy import Replicas, shares_of
 
-__all__ = [
-    "OwnReplicaStep",
-    "ReplicaStep",
-    "SingleReplicaStep",
-    "add_shared",
-    "added",
-    "make_step",
-    "number_type",
-]
-
 
 def number_type(dtype: tf.DType) -> tf.DType:
     """Return the type in which values of a type are added over hosts; adding zeros changes none of them."""

@@ -21,8 +21,6 @@ from overlap_train.options.validation import EvaluatorPolicy, ValidationPolicy
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import Span
 
-__all__ = ["Recorder", "TrainerSettings"]
-
 
 class Recorder(Protocol):
     """Records the spans of all threads."""

@@ -47,9 +47,6 @@ from overlap_train._training.parts import (
 )
 from overlap_train._training.step import Batch, Logs, StepFunction
 
-__all__ = ["SplitStep", "draws_random_numbers", "find_obstacle", "rows_correspond", "unknown_layer"]
-
-
 _ROW_BY_ROW = frozenset(
     (
         *("InputLayer", "Sequential", "Functional", "Identity", "Rescaling", "Dropout"),

@@ -17,18 +17,6 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras.randomness import random_states, set_random_states
 
-__all__ = [
-    "Batch",
-    "CarriedLogs",
-    "Logs",
-    "MetricsReader",
-    "Step",
-    "StepFunction",
-    "lists_joined",
-    "require_logs",
-    "require_optimizer",
-]
-
 Batch = Any
 Logs = Mapping[str, Any]
 StepFunction = Callable[[Batch], Logs]

@@ -11,9 +11,6 @@ import tensorflow as tf
 from overlap_train._keras import replicas as keras_replicas
 from overlap_train.parallel.hosts import EvaluatorTask, has_own_rows, make_hosts
 
-__all__ = ["Replicas", "find_strategy", "shares_of"]
-
-
 _SUPPORTED = (
     tf.distribute.MirroredStrategy,
     tf.distribute.OneDeviceStrategy,

@@ -15,8 +15,6 @@ from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.records import MetricValues, StepValidation, prefixed
 
-__all__ = ["Backlog", "StepValidations", "deliver_step_validation"]
-
 
 class Backlog:
     """A queue of trained epochs. Belongs to the training thread."""

@@ -17,8 +17,6 @@ from overlap_train._inspection.traced import CapturedVariable, TracedFunction, p
 from overlap_train._snapshot import StateVariable
 from overlap_train._validation.validation_step import ValidationStep
 
-__all__ = ["EvaluationFunctions", "State"]
-
 State = tuple[tf.Tensor, ...]
 
 

@@ -30,8 +30,6 @@ from overlap_train._validation.compiled import EvaluationFunctions, State
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.records import ValidationResult
 
-__all__ = ["Running", "ShardResult", "SnapshotEvaluator", "unmergeable_metrics"]
-
 
 def unmergeable_metrics(model: keras.Model) -> list[str]:
     """Returns the names of the metrics whose states of two parts do not add up to the state of the whole.

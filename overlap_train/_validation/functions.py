@@ -42,8 +42,6 @@ from overlap_train.options.functions import EvaluationFunction, metric_values
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["FunctionRequest", "add_functions"]
-
 
 @dataclass(frozen=True)
 class FunctionRequest:

@@ -24,8 +24,6 @@ from overlap_train._training.step import require_logs
 from overlap_train._validation.pending import Runner
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["KerasEvaluation", "LiveRunner"]
-
 _HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
 
 

@@ -15,8 +15,6 @@ from overlap_train._data.pass_state import PipelineVariables, SourceState
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._support.arguments import is_count
 
-__all__ = ["ValidationPasses"]
-
 # So many passes may have been begun at most: an endless loop would follow from more.
 _MOST = 10**7
 

@@ -15,8 +15,6 @@ from overlap_train._support.reasons import Reason
 from overlap_train.errors import ValidationTimeoutError, worker_error
 from overlap_train.records import ShardOutcome, ValidationResult
 
-__all__ = ["NamedRunner", "PendingEpoch", "PendingValidation", "Runner", "WaitingRunner"]
-
 
 @dataclass
 class PendingValidation:

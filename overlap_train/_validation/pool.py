@@ -24,9 +24,6 @@ from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
 from overlap_train.errors import ValidationTimeoutError
 
-__all__ = ["CallersThread", "ShardQueue", "WorkerPool"]
-
-
 J = TypeVar("J")
 
 # A forgotten pool is closed by the garbage collector, perhaps on a worker that is about to wait.

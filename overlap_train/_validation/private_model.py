@@ -26,17 +26,8 @@ from overlap_train._inspection.graph import computation
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
-
-__all__ = [
-    "Attributes",
-    "CopyRefusedError",
-    "PrivateModel",
-    "make_private_model",
-    "require_no_outside",
-    "watched",
-]
-
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OWN_STATE = (
@@ -218,7 +209,7 @@ def make_private_model(
         attributes.give(copy, None)
         if not copy.compiled:
             _compile(model, copy)
-        keras_copies.build_optimizer(copy)
+        keras_optimizers.build_optimizer(copy)
         if clone is not None or not all(map(is_stock, keras_models.flat_layers(model))):
             _require_same_computation(model, copy, x_spec)
     return PrivateModel(copy, variables + _optimizer_variables(model, copy, state), attributes)

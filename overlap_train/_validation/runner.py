@@ -21,8 +21,6 @@ from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["ValidationRunner"]
-
 
 class ValidationRunner(Runner):
     """Evaluates snapshots on one validation set with a pool of workers. Belongs to the training thread.

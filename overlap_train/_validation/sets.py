@@ -40,9 +40,6 @@ from overlap_train._validation.validation_step import (
 from overlap_train.options.validation import ValidationSet
 from overlap_train.records import Span
 
-__all__ = ["PreparedSet", "SetRequest", "build_suite", "prepare_sets", "rows_together"]
-
-
 # Limits of rows, and of rows times weights: beyond them the arithmetic outweighs starting the operations.
 _MOST_ROWS, _MOST_PRODUCTS = 1024, 1e7
 

@@ -30,9 +30,6 @@ from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError, 
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-__all__ = ["ValidationSuite"]
-
-
 # From one epoch's end to the next one's first call the training needs less, unless a callback takes long.
 _HOLD_S = 0.05
 # Several hosts meet in between, each time for the slowest, which a validation would make slower still.

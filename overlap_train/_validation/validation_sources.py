@@ -22,8 +22,6 @@ from overlap_train._support.threads import in_background
 from overlap_train.errors import ValidationTimeoutError
 from overlap_train.options.validation import ValidationSet
 
-__all__ = ["ValidationSources", "is_set", "named_sets"]
-
 
 def named_sets(validation_data: Any, default: ValidationSet) -> dict[str, ValidationSet]:
     """Returns the validation sets by name; a single one has the name "".

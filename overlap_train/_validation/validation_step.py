@@ -26,8 +26,6 @@ from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import CarriedLogs, lists_joined, require_logs
 
-__all__ = ["ValidationStep", "trace_validation", "with_present_metrics"]
-
 
 @dataclass(frozen=True)
 class Surroundings:

@@ -12,9 +12,10 @@ import keras
 import numpy as np
 
 from overlap_train._callbacks.state import capture_all
+from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.fingerprints import fingerprint
 from overlap_train._checkpoint.meta import Extent
-from overlap_train._checkpoint.resume import Resumer, StartPoint
+from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor, CursorState, check_remembered
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from overlap_train._checkpoint import container
+from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.meta import Extent
-from overlap_train._checkpoint.resume import StartPoint
 from overlap_train.errors import CheckpointMismatchError
 from tests.checkpoint.crafting import TEXTS, Fuzzer, opened, replaced, sealed
 from tests.checkpoint.resuming import LOGS, POSITION, Directory, Training

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from overlap_train._checkpoint.resume import StartPoint
+from overlap_train._checkpoint.content import StartPoint
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import CursorState
 from overlap_train._fit.followers import SharedStart, deliver_together

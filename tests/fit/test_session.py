@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import keras
 import pytest
 
-from overlap_train._checkpoint.content import Undelivered
-from overlap_train._checkpoint.resume import StartPoint
+from overlap_train._checkpoint.content import StartPoint, Undelivered
 from overlap_train._data.cursor import CursorState
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.first_hooks import Opening
