@@ -10,7 +10,15 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights
+from tests.networks import (
+    CLASSES,
+    FEATURES,
+    VALIDATION_ROWS,
+    arrays,
+    assert_same_history,
+    assert_same_weights,
+    crossentropy,
+)
 from tests.pools import sequential
 from tests.test_parity import fit_both
 
@@ -36,6 +44,68 @@ def test_data_that_runs_out_before_the_epochs_do():
     fit_both(
         sequential, 2, dataset, shuffle=False, epochs=3, steps_per_epoch=5, validation_data=arrays(40, 1)
     )
+
+
+def of_unknown_length():
+    return tf.data.Dataset.from_tensor_slices(arrays()).filter(lambda x, y: True).batch(32)
+
+
+def from_a_generator():
+    x, y = arrays()
+    return ((x[first : first + 32], y[first : first + 32]) for first in range(0, len(x), 32))
+
+
+class Steps(keras.Sequential):
+    """Counts its steps in a float, whatever the batch is, and its rows."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.steps = self.add_weight(name="steps", trainable=False, initializer="ones")
+        self.rows = self.add_weight(name="rows", trainable=False, initializer="zeros")
+
+    def train_step(self, data):
+        self.steps.assign(self.steps * 1.5)
+        self.rows.assign_add(tf.cast(tf.shape(data[0])[0], "float32"))
+        return super().train_step(data)
+
+
+# What a step changes whatever its batch is: Keras before 3.16 does that once more where it finds no batch.
+WITHOUT_BATCH = {
+    "counted steps and seeds": {},
+    "a product of Nadam's": {"optimizer": lambda: keras.optimizers.Nadam(0.01)},
+    "decayed weights": {"optimizer": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1)},
+    "a step of the user's": {"kind": Steps},
+    "a generator": {"data": from_a_generator, "epochs": 1},
+    "steps an epoch": {"arguments": {"steps_per_epoch": 5}},
+    "groups of steps": {"compiled": {"steps_per_execution": 3}},
+    "XLA": {"compiled": {"jit_compile": True}},
+    "eager": {"compiled": {"run_eagerly": True}},
+    "a rollback": {"callback": lambda: keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, 0, min_delta=9)},
+}
+
+
+@pytest.mark.by_default("decayed weights", "a step of the user's", "a rollback")
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize("case", WITHOUT_BATCH.values(), ids=list(WITHOUT_BATCH))
+def test_what_no_batch_decides_is_done_as_often_as_by_keras(case):
+    def run(trained_by):
+        keras.utils.set_random_seed(1)
+        layers = [keras.Input((FEATURES,)), keras.layers.Dropout(0.3), keras.layers.Dense(CLASSES)]
+        model = case.get("kind", keras.Sequential)(layers)
+        optimizer = case.get("optimizer", lambda: keras.optimizers.Adam(0.01))()
+        model.compile(optimizer, crossentropy(), **case.get("compiled", {}))
+        callbacks = [case["callback"]()] if "callback" in case else []
+        arguments = dict(epochs=case.get("epochs", 3), callbacks=callbacks, verbose=0)
+        arguments |= {"validation_data": arrays(VALIDATION_ROWS, 1), **case.get("arguments", {})}
+        history = trained_by(model).fit(case.get("data", of_unknown_length)(), **arguments)
+        return history.history, model
+
+    (history, model), (expected, other) = run(Trainer), run(lambda model: model)
+    assert_same_history(history, expected)
+    assert_same_weights(model, other)
+    assert int(model.optimizer.iterations) == int(other.optimizer.iterations)
+    for ours, theirs in zip(model.variables, other.variables, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, err_msg=ours.path)
 
 
 class Rows(keras.utils.PyDataset):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -47,6 +47,47 @@ def iterator_over_nothing(element_spec: Any) -> Any | None:
         return OwnedIterator(components=[resource], element_spec=element_spec)
     except (TypeError, ValueError):
         return None
+
+
+_NO_CHANGE = ("Placeholder", "ReadVariableOp", "VarHandleOp")
+
+
+def without_arguments(concrete: Any) -> Callable[[], Any] | None:
+    """Return a compiled call of what a function changes whatever its arguments are; None if that is nothing.
+
+    So a function changes what it counts, but no variable to which it writes what comes of an argument.
+    """
+    graph, captured = concrete.graph, dict(zip(*_captured(concrete), strict=True))
+    arguments = {tensor.op.name for tensor in graph.inputs if tensor.name not in captured}
+    dependent, changes = set(arguments), []
+    for operation in graph.get_operations():  # in the order in which they were made
+        before = (*(tensor.op for tensor in operation.inputs), *operation.control_inputs)
+        if operation.name in arguments or any(each.name in dependent for each in before):
+            dependent.add(operation.name)
+        elif operation.op_def.is_stateful and operation.type not in _NO_CHANGE:
+            changes.append(operation.name)
+    if not changes:
+        return None
+    part = tf.compat.v1.graph_util.extract_sub_graph(graph.as_graph_def(), changes)
+    inputs = {node.name for node in part.node}
+    captured = {name: tensor for name, tensor in captured.items() if name.partition(":")[0] in inputs}
+
+    def change() -> tf.Tensor:
+        inside = tf.compat.v1.get_default_graph()
+        handles = {name: inside.capture(tensor) for name, tensor in captured.items()}
+        made = tf.graph_util.import_graph_def(part, handles, return_elements=changes, name="")
+        with tf.control_dependencies(made):
+            return tf.constant(True)
+
+    function: Callable[[], Any] = tf.function(change, autograph=False).get_concrete_function()
+    return function
+
+
+def _captured(concrete: Any) -> tuple[list[str], list[Any]]:
+    """Return the names of a function's inputs that are captures, and what they are."""
+    captures = list(concrete.captured_inputs)
+    inputs = concrete.graph.inputs[len(concrete.graph.inputs) - len(captures) :]
+    return [tensor.name for tensor in inputs], captures
 
 
 _PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Conv2D")

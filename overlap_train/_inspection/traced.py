@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._inspection.effects import Effect, find_effects, find_tables
-from overlap_train._inspection.graph import call_with, handle_spec, written_inputs
+from overlap_train._inspection.graph import call_with, handle_spec, without_arguments, written_inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +68,11 @@ class TracedFunction:
         """Run on other variables, inside another trace."""
         captured = [handles.get(id(tensor), tensor) for tensor in self._concrete.captured_inputs]
         return call_with(self._concrete, arguments, captured)
+
+    @functools.cached_property
+    def without_batch(self) -> Callable[[], Any] | None:
+        """A call that changes what the function changes whatever its batch is; None if that is nothing."""
+        return without_arguments(self._concrete)
 
     @property
     def graph(self) -> Any:

@@ -34,6 +34,16 @@ def traces_first_batch(model: keras.Model) -> bool:
     return not BEFORE_3_16 and steps_per_execution(model) == 1
 
 
+def counts_without_batch(model: keras.Model) -> bool:
+    """Whether what a step does without its batch is done once more where the data ends and says so only then.
+
+    Before 3.16 the batch is drawn in the same compiled call as the step: optimizers have counted a step, and
+    layers have drawn a seed, when the call finds that there is no batch.
+    """
+    compiled = not (model.run_eagerly or getattr(model, "jit_compile", False))
+    return BEFORE_3_16 and compiled and steps_per_execution(model) == 1
+
+
 def capped_steps(steps: int | None) -> int | None:
     """Return an epoch's steps, capped by `keras.config.set_max_steps_per_epoch`, with Keras's warning."""
     limit = keras.config.max_steps_per_epoch()

@@ -87,12 +87,15 @@ class Replacement:
         return self._unfinished
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        is_replaced = False
         try:
             if kind is None:
                 os.replace(self._unfinished, self._target)
+                is_replaced = True
         finally:
-            with contextlib.suppress(OSError):  # it has replaced the other
-                os.unlink(self._unfinished)
+            if not is_replaced:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._unfinished)
 
 
 def replacing(path: str | os.PathLike[str]) -> Replacement:

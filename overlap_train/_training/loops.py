@@ -226,6 +226,7 @@ class IteratorLoop(Loop):
         cursor.advance(steps)
         if exhausted:
             cursor.exhausted()
+            self._step.find_no_batch()
         return StepsDone(steps, exhausted, not bool(finite), _last_logs(self._step, steps, logs))
 
     def _draw(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], Batch]]:

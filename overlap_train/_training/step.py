@@ -15,6 +15,7 @@ from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
+from overlap_train._keras import training as keras_training
 from overlap_train._keras.randomness import random_states, set_random_states
 
 Batch = Any
@@ -55,6 +56,7 @@ class Step:
         # Whether an epoch's logs are the last step's: Keras takes the metrics where both have the same names.
         self.own_logs = True
         self.metrics = MetricsReader(self._read_metrics, eager=True)
+        self._adopted: TracedFunction | None = None  # also where this step is traced in parts
 
     def trace(self, element_spec: Any, rows: int | None = None) -> TracedFunction:
         """Trace the step without running it, which also builds the layers and the optimizers that it uses.
@@ -84,7 +86,7 @@ class Step:
 
     def adopt(self, traced: TracedFunction, metrics: MetricsReader | None = None) -> None:
         """Use a trace of this step, of this fit or an earlier one, and its reader of the metrics if any."""
-        self.traced = traced
+        self.traced = self._adopted = traced
         require_logs("train_step", traced.outputs)
         model = self._model
         # A user's code may name other metrics in each epoch.
@@ -105,6 +107,13 @@ class Step:
         """Make one step; inside a trace, add a call of the step's trace."""
         logs: Logs = self._function(batch) if self.traced is None else self.traced(batch)
         return logs
+
+    def find_no_batch(self) -> None:
+        """Do what Keras does where a step finds that the data has ended. On the training thread."""
+        if self._adopted is not None and keras_training.counts_without_batch(self._model):
+            change = self._adopted.without_batch
+            if change is not None:
+                change()
 
     def run_and_check(self, batch: Batch) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
         """Make one step; return whether training may go on, and the logs that a loop has to carry.
