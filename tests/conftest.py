@@ -135,8 +135,10 @@ def no_thread_of_ours_is_left():
 
 @pytest.fixture
 def little_to_search():
-    """Lets a test look for garbage often: what lives by now, perhaps millions of objects, is set apart."""
-    gc.collect()
+    """Lets a test look for garbage often: what is there by now, perhaps millions of objects, is set apart.
+
+    Garbage too: to release what hundreds of tests have traced takes a minute.
+    """
     gc.freeze()
 
 

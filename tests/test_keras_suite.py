@@ -143,6 +143,7 @@ def test_every_exception_has_a_reason_and_no_other_test_may_differ(capsys):
     assert not keras_suite.report("family", {}, {}, options(), never)  # nothing was
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 def test_both_runs_of_a_suite_agree(tmp_path):
     version = keras_suite.installed_version()

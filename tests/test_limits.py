@@ -17,6 +17,7 @@ CASES = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("forks")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_a_fit_is_as_ever_or_refused(case, tmp_path):

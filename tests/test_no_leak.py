@@ -113,7 +113,7 @@ def note_what_is_made(made, monkeypatch):
 @pytest.mark.parametrize("data", ["arrays", "dataset", "of unknown length", "PyDataset"])
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("seed", [None, 3], ids=["no seed", "seed"])
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("no seed-False-dataset", "no seed-False-arrays")
 def test_the_end_of_the_data_is_no_error(monkeypatch, data, eager, seed):
     """TensorFlow keeps some memory for good of each error that leaves an operation."""
 

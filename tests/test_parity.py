@@ -77,6 +77,7 @@ def test_mnist_with_any_number_of_workers_equals_keras(workers):
     )
 
 
+@pytest.mark.nightly
 def test_lag_does_not_change_the_numbers():
     x, y = arrays()
     arguments = dict(epochs=5, batch_size=32, validation_data=arrays(VALIDATION_ROWS, 1), verbose=0)
@@ -90,6 +91,7 @@ def test_lag_does_not_change_the_numbers():
         assert_same_outcome(actual, expected)
 
 
+@pytest.mark.by_default("False")
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
 def test_rows_come_in_the_order_of_keras_for_the_same_seed(shuffle):
     x, y = arrays()
@@ -151,11 +153,13 @@ FITS = {
 }
 
 
+@pytest.mark.by_default("validation in the epochs of a list", "validation in every second epoch")
 @pytest.mark.parametrize(("build", "workers", "data", "arguments"), FITS.values(), ids=FITS)
 def test_a_fit_equals_that_of_keras(build, workers, data, arguments):
     fit_both(build, workers, *data, **{"epochs": 2, **arguments})
 
 
+@pytest.mark.nightly
 def test_initial_epoch_and_fitting_twice():
     x, y = arrays()
     expected, actual = pooled(sequential)(), sequential()
@@ -168,6 +172,7 @@ def test_initial_epoch_and_fitting_twice():
     assert_same_weights(actual, expected)
 
 
+@pytest.mark.nightly
 def test_a_metric_of_unknown_state_is_evaluated_by_one_worker():
     class Largest(keras.metrics.Metric):
         """The largest label seen: its state is a maximum, and adding two of them would be wrong."""
@@ -189,6 +194,7 @@ def test_a_metric_of_unknown_state_is_evaluated_by_one_worker():
     assert model.history.history["val_largest"] == [3.0, 3.0]
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("arrays")
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
 @pytest.mark.parametrize("data", ["arrays", "unknown length", "unknown length, a step a call", "eager"])

@@ -23,6 +23,7 @@ from tests.pools import sequential
 from tests.test_parity import fit_both
 
 
+@pytest.mark.by_default("3", "7")
 @pytest.mark.parametrize("steps_per_epoch", [3, 7, 10])
 def test_steps_per_epoch_goes_on_where_the_last_epoch_stopped(steps_per_epoch):
     x, y = arrays()
@@ -148,6 +149,7 @@ def py_datasets():
     return {"x": Rows(203, 0), "validation_data": Rows(91, 1)}
 
 
+@pytest.mark.by_default("reshuffled")
 @pytest.mark.parametrize("data", [reshuffled, generators, py_datasets])
 def test_data_that_changes_from_pass_to_pass(data):
     expected, actual = sequential(), sequential()

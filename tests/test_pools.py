@@ -30,6 +30,7 @@ def fitted(model):
     return history.history
 
 
+@pytest.mark.nightly
 def test_a_model_comes_back_as_it_was_and_traced(give):
     first = give()
     new = [variable.numpy() for variable in first.trainable_variables]

@@ -67,6 +67,7 @@ def test_a_callback_that_sets_what_the_step_reads_is_obeyed_at_once(name):
     assert all(IN_STEP[name] in message for message in found)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.* conditioned on metric")
 @pytest.mark.parametrize("name", ROLLED_BACK)
 @pytest.mark.by_default("hidden_teacher")
@@ -103,6 +104,7 @@ def test_a_resumed_training_has_what_is_outside_the_model(name, tmp_path):
     assert again == knob
 
 
+@pytest.mark.nightly
 def test_a_random_number_of_the_validation_is_drawn_once_as_by_keras():
     """`tf.random` in a test step: in step, and the same numbers from the same seed."""
 
@@ -119,6 +121,7 @@ def test_a_random_number_of_the_validation_is_drawn_once_as_by_keras():
     assert "SeedGenerator" in reasons(trainer)[0]
 
 
+@pytest.mark.nightly
 def test_what_a_function_outside_tensorflow_counts_is_counted_in_step():
     counted = []
 
@@ -199,6 +202,7 @@ def test_reporting_takes_logs_of_any_kind(capsys):
     assert "[1.0000 1.0000 1.0000 1.0000 ... 6 values]" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_metrics_keep_the_state_of_an_evaluation():
     model = BUILDERS["vector_metric"]()
     model.fit(X, Y, verbose=0)
@@ -251,6 +255,7 @@ class Rescale(kc.Callback):
         self.metric.scale = 2.0 + epoch
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [Kept, Plain])
 @pytest.mark.by_default("Kept")
 def test_a_metric_may_depend_on_more_than_its_epoch(kind):

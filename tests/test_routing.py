@@ -206,6 +206,7 @@ def task():
     return model
 
 
+@pytest.mark.nightly
 def test_a_model_with_a_fit_of_its_own_is_routed_where_it_calls_keras(fits):
     expected, model = task(), task()
     expected.fit(X, Y, **ARGUMENTS)
@@ -380,9 +381,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", [*REFUSED, "no frequency", "a frequency of Keras's", "no rows to validate"])
-@pytest.mark.by_default(
-    "shuffle", "steps_per_epoch", "validation_freq", "no frequency", "no rows to validate"
-)
+@pytest.mark.by_default("no frequency")
 def test_arguments_that_a_trainer_refuses_are_left_to_keras(name):
     more = {name: REFUSED[name]} if name in REFUSED else {}
     if "frequency" in name:

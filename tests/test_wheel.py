@@ -128,6 +128,7 @@ def test_the_wheel_brings_the_command(wheel):
         assert "overlap-train = overlap_train.cli.main:main" in file.read(name).decode()
 
 
+@pytest.mark.nightly
 def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"overlap_train"}
@@ -170,6 +171,7 @@ def test_the_wheel_trains_where_no_extra_is_installed(wheel, tmp_path):
     assert done.stdout.endswith("trained\n")
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("wheel-False")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("kind", "there"), [("wheel_with_library", True), ("wheel", False)])

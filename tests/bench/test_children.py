@@ -51,6 +51,7 @@ def test_child_without_a_result_says_why(child, script, reason):
         child(script, timeout_s=60)
 
 
+@pytest.mark.nightly
 def test_hanging_child_and_its_own_children_are_ended(child, tmp_path):
     pids = tmp_path / "pids"
     script = (
@@ -100,6 +101,7 @@ def _has_worked(process):
         return False
 
 
+@pytest.mark.by_default("15")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's signal of a parent's death")
 def test_a_child_ends_with_a_comparison_that_is_ended(tmp_path, number):

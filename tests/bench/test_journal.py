@@ -330,6 +330,7 @@ def test_too_little_memory_spoils_no_other_result(tmp_path, monkeypatch, capsys)
     assert json.loads((tmp_path / "zero_copy.json").read_text())["hand_overs"]
 
 
+@pytest.mark.nightly
 def test_way_that_fails_or_trains_differently_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="exit status 1"):
         zero_copy_training.compare_training(8 << 20, ways=["nonsense"], folder=str(tmp_path))

@@ -132,6 +132,7 @@ def test_a_callback_sees_the_events_and_numbers_of_keras(hooks):
             np.testing.assert_allclose(ours[-1][name], value, rtol=1e-5, err_msg=f"{ours[:2]} {name}")
 
 
+@pytest.mark.nightly
 def test_a_loss_that_is_no_longer_finite_ends_the_training_at_the_same_step(tmp_path):
     x, y = arrays(120)
     x[70, 0] = np.inf  # all of them infinite would cancel to NaN, which relu turns into 0

@@ -326,6 +326,7 @@ def test_what_it_does_at_epochs_still_counts():
         assert EpochOnly(busy).overlap_safe is declared
 
 
+@pytest.mark.nightly
 def test_it_is_called_under_keras_and_remembers():
     model, busy = sequential(), Busy()
     callback = EpochOnly(busy)

@@ -198,6 +198,7 @@ def test_the_epoch_that_a_checkpoint_callback_notes_is_never_seen_ahead(tmp_path
     assert found[1] == found[0] == [0, 1, 2, 2]
 
 
+@pytest.mark.nightly
 def test_a_schedule_is_asked_in_time_wherever_it_stands():
     def run(fit):
         seen, model = [], sequential("sgd")

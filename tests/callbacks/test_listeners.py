@@ -166,6 +166,7 @@ def trained(fit, model, make):
     return history, heard
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 @pytest.mark.by_default("leaves calls out")
 def test_a_fit_calls_what_keras_calls_in_its_order(make):
@@ -272,6 +273,7 @@ class Duck:
     def set_params(self, params): ...
 
 
+@pytest.mark.nightly
 def test_what_has_only_the_methods_of_a_callback_is_called_as_one():
     def run(fit):
         heard = []

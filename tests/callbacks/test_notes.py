@@ -365,6 +365,7 @@ SCHEDULES["a list that it fills, and prints"] = lambda epoch, rate: (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 @pytest.mark.by_default("a list that it fills, and prints")
 def test_a_schedule_is_asked_as_often_and_in_the_order_of_keras(schedule, capsys):

@@ -407,7 +407,7 @@ STOCK = {
 
 @pytest.mark.parametrize("name", STOCK)
 @pytest.mark.parametrize("killed_after", [1, 4, 5])
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("1-checkpoint of the best", "1-checkpoint by batches")
 def test_stock_callback_resumes_as_if_unbroken(tmp_path, model, name, killed_after, monkeypatch):
     monkeypatch.setattr(keras.callbacks.RemoteMonitor, "on_epoch_end", lambda self, epoch, logs: None)
 

@@ -236,6 +236,7 @@ class Draws(keras.callbacks.Callback):
         self.model.optimizer.learning_rate = 0.01 + 0.01 * self.drawn[-2]
 
 
+@pytest.mark.nightly
 def test_who_draws_from_everybodys_generators_gets_the_numbers_of_the_unbroken_run(tmp_path):
     first, second = Draws(), Draws()
     unbroken = fit(tmp_path / "whole", first)

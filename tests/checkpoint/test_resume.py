@@ -72,6 +72,7 @@ def policy_and_log(killed):
 # What a refusal leaves alone.
 
 
+@pytest.mark.by_default("other metrics")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -110,6 +111,7 @@ class Counting(keras.callbacks.Callback):
             raise self.fails
 
 
+@pytest.mark.by_default("an interrupt")
 @pytest.mark.parametrize(
     "other", [KeyError("count"), KeyboardInterrupt()], ids=["an error of its own", "an interrupt"]
 )
@@ -192,7 +194,7 @@ OTHER = {
 
 
 @pytest.mark.parametrize(("changes", "part"), OTHER.values(), ids=OTHER)
-@pytest.mark.by_default("rows", "batches", "content", "kind", "no data", "sets", "freq", "metric")
+@pytest.mark.by_default("freq", "sets")
 def test_another_history_is_refused(an_epoch, changes, part):
     directory = an_epoch.restore()
     made = changes.get("made", model)()
@@ -211,6 +213,7 @@ def compiled(optimizer, *layers):
     return made
 
 
+@pytest.mark.nightly
 def test_another_model_and_layers_that_have_changed_places_are_told(tmp_path):
     def named(*names):
         return [keras.layers.Dense(FEATURES, name=name) for name in names]
@@ -357,6 +360,7 @@ class Compiles(keras.callbacks.Callback):
             self.model.make_train_function()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
 @pytest.mark.parametrize("last", [1, 3])
 @pytest.mark.by_default("1-on_epoch_begin")
@@ -480,6 +484,7 @@ def recurrent() -> keras.Model:
     return keras.Sequential([keras.Input((FEATURES,), batch_size=16), *layers, keras.layers.Dense(CLASSES)])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [recurrent, WithoutShape, TwoOptimizers])
 @pytest.mark.by_default("TwoOptimizers")
 def test_an_eager_training_goes_on_with_all_that_its_steps_use(tmp_path, make):

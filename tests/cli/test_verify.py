@@ -71,7 +71,7 @@ def test_a_program_without_differences_is_equal_bit_for_bit(keras_run, tmp_path)
     }
 
 
-@pytest.mark.by_default("missed epoch", "printed", "weights set")
+@pytest.mark.by_default("weights set")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_difference_is_found_and_its_first_place_named(keras_run, tmp_path, fault):
     first = next(differences(keras_run, recorded(tmp_path, "overlap", fault, "planted")))
@@ -79,6 +79,7 @@ def test_a_planted_difference_is_found_and_its_first_place_named(keras_run, tmp_
     assert first.size > 1e-4
 
 
+@pytest.mark.nightly
 def test_a_fit_is_shortened_for_both(tmp_path):
     runs = [recorded(tmp_path / by, by, "-", "sound", epochs=2, batches=2) for by in ("keras", "overlap")]
     assert list(differences(*runs)) == []

@@ -40,6 +40,7 @@ def fresh_library(monkeypatch):
     monkeypatch.setattr(library, "_state", library._State())
 
 
+@pytest.mark.nightly
 def test_fit_does_not_notice_a_compiler_that_does_not_run(compiler, fresh_library) -> None:
     compiler(b"#!/bin/sh\nexit 3\n")
     assert len(Trainer(convolutional()).fit(X, Y, epochs=2, verbose=0).history["loss"]) == 2
@@ -117,6 +118,7 @@ def test_it_is_loaded_without_a_compiler_and_without_a_cache(installed):
     assert not cache.exists()
 
 
+@pytest.mark.by_default("library")
 @pytest.mark.parametrize("damage", ["version", "library"])
 def test_one_that_does_not_fit_is_as_good_as_none(installed, damage):
     prebuilt = installed / "overlap_train" / "conv" / "prebuilt"

@@ -100,6 +100,7 @@ def test_strides_beyond_the_image_cost_what_the_image_costs(strides, padding, ke
 
 # They are written past the caches where their rows are whole lines: 17 MB of 64 channels, not of 70. Winograd
 # keeps its bound for many channels too.
+@pytest.mark.by_default("winograd-64-96-64-64-1", "direct-250-271-64-4-2")
 @pytest.mark.parametrize(
     ("algorithm", "height", "width", "inputs", "outputs", "stride"),
     [
@@ -151,6 +152,7 @@ def test_gradients_agree_with_finite_differences(algorithm: str, padding: str) -
     assert error < 1e-6
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strides", [1, 2])
 @pytest.mark.by_default("1")
 def test_second_derivatives_agree_with_finite_differences(strides: int) -> None:

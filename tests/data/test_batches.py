@@ -100,6 +100,7 @@ def expected(kind):
     return model, model.fit(**kind(SCALED), epochs=3, shuffle=False, verbose=0).history
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [arrays, datasets, generators])
 # Arrays are in the next test.
 @pytest.mark.by_default("generators")
@@ -111,6 +112,7 @@ def test_the_numbers_are_those_of_data_prepared_beforehand(kind):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("plan2")
 @pytest.mark.parametrize("plan", [{"batch_splits": 2}, {"jit": True}, {"loop": "iterator"}])
 def test_every_way_to_execute_the_steps_prepares_the_batches(plan):

@@ -14,6 +14,7 @@ from overlap_train._data.iterator_feed import IteratorFeed
 from tests.data.sources import X, Y, feed_of, keras_passes, one_pass, rows
 
 
+@pytest.mark.by_default("False-memory", "batch-iterator")
 @pytest.mark.parametrize("kind", ["memory", "iterator", "sparse"])
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
 def test_batches_are_those_of_keras_for_the_same_seed(shuffle, kind):

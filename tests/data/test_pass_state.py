@@ -60,6 +60,7 @@ NOT_FOUND = {
 }
 
 
+@pytest.mark.by_default("over a cache", "alone")
 @pytest.mark.parametrize("make", FOUND.values(), ids=FOUND)
 def test_pipelines_made_in_two_processes_have_the_same_passes(make):
     one, other = PassSeeds.of(make()), PassSeeds.of(make())

@@ -101,6 +101,7 @@ PIPELINES = [
 ]
 
 
+@pytest.mark.by_default("<lambda>-facts7", "filled-facts13")
 @pytest.mark.parametrize(("make", "facts"), PIPELINES)
 def test_what_a_pipeline_tells_about_another_pass(make, facts):
     """By tf.raw_ops.DatasetToGraphV2, Dataset._variant_tensor and the flags of the stages."""

@@ -105,6 +105,7 @@ def passes(dataset):
     return [[int(each) for each in dataset] for _ in range(3)]
 
 
+@pytest.mark.by_default("a queue", "the clock")
 @pytest.mark.parametrize("name", [*DIFFERENT, *ALIKE])
 def test_passes_are_known_to_be_alike_only_if_they_are(name):
     dataset = {**DIFFERENT, **ALIKE}[name]()

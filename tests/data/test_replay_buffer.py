@@ -59,7 +59,7 @@ def train(cursor, steps, *, ends=True):
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("back_to", [0, 1, 2])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("0-True-twice_shuffled")
 def test_epochs_that_are_taken_back_bring_the_same_batches(data, known, back_to):
     steps = 3 if known or data is counting else None
     _, cursor = kept(data(), steps)

@@ -138,6 +138,7 @@ def test_a_seed_gives_all_passes_one_order_which_is_drawn_once(shuffle, monkeypa
     assert all(orders[number] is first for number in range(1, 4))
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("1048576")
 @pytest.mark.parametrize("largest", [0, 1 << 20])
 def test_what_is_remembered_is_the_order_of_keras_for_each_seed_and_kind(largest, monkeypatch):

@@ -56,6 +56,7 @@ def fit():
         yield lambda **options: Fit(resources, **options)
 
 
+@pytest.mark.nightly
 def test_without_checkpoints_there_is_nothing_to_resume(fit, tmp_path):
     parts = fit().builder.build()
     assert (parts.resumption, parts.deliveries.resumer) == (None, None)

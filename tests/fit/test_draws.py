@@ -117,6 +117,7 @@ def both(make, *, callbacks=lambda data: [], epochs=4, raises=None):
     return trainer
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [split, same, by_batches, kept])
 # `split` is run by the next test, on a shuffle that draws once.
 @pytest.mark.by_default("by_batches")
@@ -135,6 +136,7 @@ def apart():
     return shuffled().batch(16), ROWS.shuffle(96, seed=7).batch(16)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin", "on_train_batch_begin", "on_test_end"])
 @pytest.mark.by_default("on_epoch_end")
 def test_a_callback_that_looks_at_the_training_data(hook):
@@ -142,6 +144,7 @@ def test_a_callback_that_looks_at_the_training_data(hook):
     assert any("may look at data" in m or "must not run" in m for m in trainer.messages)
 
 
+@pytest.mark.nightly
 def test_a_callback_that_looks_at_the_validation_data():
     trainer = both(apart, callbacks=lambda data: [Looks(data[1])])
     assert not any("in step" in message for message in trainer.messages)
@@ -155,12 +158,14 @@ def test_a_callback_that_says_that_it_does_not_or_holds_other_data_is_run_ahead_
     assert not list(follow_others(feed, model, [safe, Looks(ROWS.shuffle(9)), keras.callbacks.History()]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("error", [None, KeyError("mine")])
 @pytest.mark.by_default("error1")
 def test_after_a_fit_that_ended_early_the_shuffles_stand_where_keras_leaves_them(error):
     both(apart, callbacks=lambda data: [Stops(error)], epochs=6, raises=error and KeyError)
 
 
+@pytest.mark.nightly
 def test_a_rollback_takes_no_pass_of_a_shuffled_validation():
     def part():
         return ROWS.batch(16), ROWS.shuffle(96, seed=7).batch(16).take(2)
@@ -169,6 +174,7 @@ def test_a_rollback_takes_no_pass_of_a_shuffled_validation():
     assert any(account.rolled_back_s > 0 for account in trainer.accounts)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.by_default("2")
 def test_a_validation_that_draws_from_the_generator_of_the_training(every):
@@ -228,7 +234,7 @@ def from_generator(data):
         *((s, "training") for s in ("epochs", "rate", "last loss")),
     ],
 )
-@pytest.mark.by_default("outputs-validation", "rate-training")
+@pytest.mark.by_default("rate-training")
 def test_python_that_makes_batches_from_what_the_training_changes(source, role):
     def arguments(model):
         follows = FollowsLoss()
@@ -278,6 +284,7 @@ def test_one_shuffle_behind_a_function_or_in_a_tuple(make):
     assert not any("in step" in message for message in trainer.messages)
 
 
+@pytest.mark.nightly
 def test_one_shuffle_that_python_iterates_over():
     class Iterates(keras.utils.PyDataset):
         def __init__(self, base):
@@ -349,7 +356,7 @@ SETTING = {
 
 
 @pytest.mark.parametrize("case", SETTING)
-@pytest.mark.by_default("named", "a seed")
+@pytest.mark.by_default("a seed")
 def test_a_callback_that_sets_what_the_pipeline_reads(case):
     data, make = SETTING[case]
 

@@ -98,6 +98,7 @@ def stopping():
     return keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=0.1)
 
 
+@pytest.mark.by_default("False")
 @pytest.mark.parametrize("named", [True, False])
 def test_sets_functions_steps_and_rollbacks_are_those_of_one_process(named, tmp_path):
     common = {"every_steps": 5, "functions": {"size": length}}
@@ -142,6 +143,7 @@ def test_callbacks_that_listen_to_test_batches_or_swap_weights_see_what_they_wou
     assert_same_history(history(two), history(one), 1e-5)
 
 
+@pytest.mark.nightly
 def test_a_metric_added_behind_a_run_is_the_one_computed_in_it(tmp_path):
     metrics = ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2, name="top")]
     one = fit(model=sequential(metrics=metrics), callbacks=[stopping()], validation_data=CLEAN)
@@ -196,6 +198,7 @@ def test_without_an_evaluator_the_training_goes_on_alone_if_it_is_told_to(tmp_pa
     assert not files(tmp_path)
 
 
+@pytest.mark.by_default("lost1")
 @pytest.mark.parametrize("lost", [(0,), (1, 2)])
 def test_a_lost_evaluator_that_is_started_again_is_taken_back(lost, tmp_path, monkeypatch):
     losing(monkeypatch, *lost)
@@ -345,6 +348,7 @@ def test_files_of_an_older_run_are_not_taken_for_those_of_this_one(tmp_path):
     assert not list(directory.path.glob(".weights*"))
 
 
+@pytest.mark.nightly
 def test_what_an_ended_run_has_kept_is_evaluated_at_once_and_a_killed_one_is_waited_for(tmp_path):
     assert evaluate_run(tmp_path / "nothing", pools.sequential(), CLEAN, timeout_s=0.0) == {}
     policy = ValidationPolicy(
@@ -394,12 +398,14 @@ def wider():
     return model
 
 
+@pytest.mark.by_default("variables")
 @pytest.mark.parametrize(
     ("trained", "evaluated", "message"),
     [
         (sequential, wider, "the evaluator has another structure of the model than the training: "),
         (counting, counting, "validation changes variables that are no metric of the model .*seen"),
     ],
+    ids=["structure", "variables"],
 )
 def test_what_cannot_be_the_same_is_refused_on_both(trained, evaluated, message, tmp_path):
     with (
@@ -429,6 +435,7 @@ def test_to_explain_a_fit_touches_no_directory(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.nightly
 def test_a_model_that_is_not_built_is_built_from_the_data(tmp_path):
     def unbuilt():
         keras.utils.set_random_seed(3)

@@ -61,6 +61,7 @@ def test_a_fit_after_it_gives_what_it_would_have_given():
     assert histories[0] == histories[1]
 
 
+@pytest.mark.nightly
 def test_a_fit_traces_what_its_first_hooks_set_whatever_was_explained_before():
     class Scales(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
@@ -123,6 +124,7 @@ def test_neither_data_nor_callbacks_are_told(tmp_path):
     assert not (tmp_path / "board").exists()
 
 
+@pytest.mark.by_default("True-0")
 @pytest.mark.parametrize(("python", "kept"), [(False, 0), (True, 0), (True, 1 << 20)])
 def test_it_tells_of_a_pipeline_what_the_fit_would_find_out_by_drawing(python, kept):
     rows = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)

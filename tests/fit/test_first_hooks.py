@@ -59,7 +59,7 @@ MORE_GROUPS = [(2, False), (1, True), (2, True), (50, True)]
     [*GROUPS, *(pytest.param(*case, marks=pytest.mark.nightly) for case in MORE_GROUPS)],
 )
 # Groups of one step are most of the other tests; one larger than the epoch is in the next.
-@pytest.mark.by_default("4-False", "4-True")
+@pytest.mark.by_default("4-True")
 def test_every_hook_is_called_where_keras_calls_it(group, run_eagerly):
     """One step a call, several, more than an epoch has, and eager ones; the rest is nightly."""
     build = dict(steps_per_execution=group, run_eagerly=run_eagerly)
@@ -67,6 +67,7 @@ def test_every_hook_is_called_where_keras_calls_it(group, run_eagerly):
     assert hooks_of(Trainer(plain(**build)).fit, **asked) == hooks_of(plain(**build).fit, **asked)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*ran out")
 @pytest.mark.parametrize(("group", "steps", "validation_steps"), [(1, 3, 2), (2, 3, 3), (4, 2, 2), (3, 7, 9)])
 @pytest.mark.by_default("2-3-3")
@@ -83,7 +84,7 @@ def test_an_epoch_has_whole_groups_of_steps(group, steps, validation_steps):
 
 @pytest.mark.parametrize("where", ["on_train_begin", "on_epoch_begin"])
 @pytest.mark.parametrize("group", [1, 3])
-@pytest.mark.by_default("1-on_train_begin", "3-on_epoch_begin")
+@pytest.mark.by_default("1-on_train_begin")
 def test_a_training_told_to_stop_before_a_step_makes_one_call(where, group):
     def run(model, fit):
         stop = kc.Callback()

@@ -95,6 +95,7 @@ def interrupted(model, *callbacks, **arguments):
     fit(model, *callbacks, Signal(1, signal.SIGINT), **arguments)
 
 
+@pytest.mark.by_default("install")
 @pytest.mark.parametrize("by", ["routed", "install"])
 def test_a_routed_fit_raises_what_keras_raises_and_does_not_call_its_end(by, handlers):
     expected, notes = Notes(), Notes()

@@ -152,6 +152,7 @@ def test_a_stream_or_a_level_of_both_gives_the_numbers_of_keras(make):
     assert overlaps(fit_both(arguments))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("freq", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_rollback_and_a_second_fit_draw_as_under_keras(freq):
     histories = []
@@ -190,6 +191,7 @@ def test_a_set_that_may_be_drawn_meanwhile_is_not_drawn_before(concurrent, passe
     assert len(drawn_before) == passes
 
 
+@pytest.mark.nightly
 def test_batches_that_take_more_than_may_be_kept_are_drawn_as_they_are_evaluated():
     def arguments(_):
         change = in_a_cell()

@@ -74,6 +74,7 @@ def test_all_reasons_are_raised_before_anything_is_called_or_drawn(resumes, tmp_
     assert pickle.loads(pickle.dumps(raised.value)).reasons == raised.value.reasons
 
 
+@pytest.mark.nightly
 def test_those_that_explain_names():
     shuffled = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X))
     given = {"x": shuffled.skip(40).batch(8), "validation_data": shuffled.take(40).batch(8)}
@@ -106,6 +107,7 @@ class SetsFirst(keras.callbacks.Callback):
         self.model.layers[-1].scale = 3.0
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("arrays")
 @pytest.mark.parametrize("kind", ["arrays", "shuffled", "PyDataset"])
 def test_a_fit_that_overlaps_is_not_changed(kind):

@@ -155,6 +155,7 @@ def test_the_caps_for_debugging_are_those_of_the_request(model, monkeypatch):
     assert (request.steps_per_epoch, request.epochs) == (3, 2)
 
 
+@pytest.mark.nightly
 def test_numbers_in_arrays_and_tensors_are_those_of_keras():
     given = dict(
         batch_size=tf.constant(20),
@@ -174,6 +175,7 @@ def test_numbers_in_arrays_and_tensors_are_those_of_keras():
         np.testing.assert_allclose(values, histories[1][name], rtol=1e-5)
 
 
+@pytest.mark.nightly
 def test_variables_of_keras_are_data():
     x, y = arrays()
     models = [sequential(), sequential()]

@@ -108,6 +108,7 @@ def refused(tmp_path, match, trainer=None, **data):
     assert not list(tmp_path.glob("ckpt-*"))
 
 
+@pytest.mark.by_default("one_shuffle_of_two_sets", "a_cache_of_noise_and_noise")
 @pytest.mark.parametrize("data", REFUSED, ids=lambda data: data.__name__)
 def test_draws_that_would_be_others_are_refused(data, tmp_path):
     refused(tmp_path, REFUSED[data], **data())

@@ -59,6 +59,7 @@ def test_under_a_strategy_of_one_replica_its_step_runs_in_its_scope(replicated):
         assert tf.distribute.get_strategy() is STRATEGY
 
 
+@pytest.mark.nightly
 def test_replicas_that_share_a_batch_run_the_step_themselves(replicated):
     replicated.replicas.count = 2
     assert replicated.shared

@@ -87,6 +87,7 @@ def test_the_emulated_kernels_give_numbers_where_their_results_go(library, direc
         assert np.isfinite(results[direction]).all()
 
 
+@pytest.mark.nightly
 @needs_compiler
 def test_refused_launch_names_the_function_and_the_error(library) -> None:
     kernels = Kernels(library)

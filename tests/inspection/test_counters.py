@@ -90,6 +90,7 @@ def compared(build, *, overlaps=True, epochs=5, callbacks=list, policy=None, **a
     return model, expected
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.by_default("draws")
 def test_what_a_validation_adds_is_there_when_the_training_goes_on(name):
@@ -115,6 +116,7 @@ CASES = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.* conditioned on metric")
 @pytest.mark.parametrize("model", ["draws", "lstm"])
 @pytest.mark.parametrize("case", CASES)
@@ -199,6 +201,7 @@ def test_a_hook_before_the_validation_finds_what_the_one_before_has_left():
 SMALL = {"uint8": (250, 90), "int8": (120, -90), "uint64": (7, 2**63 + 5)}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", SMALL)
 @pytest.mark.by_default("uint8")
 def test_counters_wrap_around(dtype):

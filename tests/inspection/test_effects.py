@@ -175,6 +175,7 @@ class Inserts(keras.callbacks.Callback):
         self.table.insert(tf.constant([0, 1], tf.int64), tf.constant([3.0 + epoch, 0.1]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("place", ["loss", "data", "validation data"])
 @pytest.mark.parametrize("kind", TABLES)
 # Each kind and each place once; nightly each kind in each place.

@@ -164,6 +164,7 @@ def test_private_variables_of_several_threads_do_not_meet():
     assert float(total) == 0.0
 
 
+@pytest.mark.nightly
 def test_a_step_traced_by_rows_runs_for_any_number_of_them_and_on_private_variables():
     total = tf.Variable([0.0, 0.0], name="total")
 
@@ -239,6 +240,7 @@ def test_a_method_is_told_by_its_object():
     assert function_key(first.step) != function_key(second.step)
 
 
+@pytest.mark.nightly
 def test_traces_are_neither_saved_nor_copied_with_a_model(tmp_path):
     model = sequential()
     model.fit(X, Y, verbose=0)

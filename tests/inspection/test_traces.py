@@ -31,6 +31,7 @@ def assert_same_histories(run):
         networks.assert_same_history(mine, other)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("validates", [True, False], ids=["validated", "alone"])
 @pytest.mark.parametrize(
     "second", [(64, 16), (70, 13), (64, 13)], ids=["full batches", "another size", "both"]
@@ -74,6 +75,7 @@ def pipeline(x, y, size):
 SIZES = {"last smaller": [(70, 16)], "one batch": [(9, 16)], "another size": [(64, 16), (60, 10), (70, 16)]}
 
 
+@pytest.mark.by_default("last smaller-pipeline")
 @pytest.mark.parametrize("by", ["arrays", "pipeline"])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
 def test_a_step_knows_as_many_rows_as_under_keras(sizes, by):

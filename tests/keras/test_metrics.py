@@ -14,6 +14,7 @@ from tests.networks import CLASSES, FEATURES, arrays, functional, functional_dat
 X, Y = arrays(20)
 
 
+@pytest.mark.nightly
 def test_logs_become_floats_and_a_list_in_keras_s_order():
     """pythonify_logs and Model._flatten_metrics_in_order."""
     model = functional()
@@ -96,6 +97,7 @@ def test_what_is_added_to_the_compiled_loss_is_listed():
     np.testing.assert_allclose(float(sum(added)) + float(compiled), float(whole), rtol=1e-5)
 
 
+@pytest.mark.by_default("custom")
 @pytest.mark.parametrize(
     ("loss", "name"),
     [
@@ -122,6 +124,7 @@ def test_a_stock_loss_of_rows_is_known_by_its_name(loss, name):
     assert keras_metrics.averages_rows(model) is (name is not None)
 
 
+@pytest.mark.nightly
 def test_several_losses_are_averaged_one_by_one():
     """CompileLoss.metrics."""
     one, several = sequential(), functional()

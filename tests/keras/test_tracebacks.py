@@ -45,6 +45,7 @@ def raised(call, *args, **kwargs):
     return info.value
 
 
+@pytest.mark.by_default("lengths")
 @pytest.mark.parametrize(
     "arguments",
     [{"validation_data": (X[:, :5], Y)}, {"callbacks": [Breaks()]}, {"sample_weight": Y[:3]}],

@@ -23,6 +23,7 @@ def warned(run):
     return result, [str(warning.message) for warning in records]
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("epochs")
 @pytest.mark.parametrize("what", ["epochs", "steps"])
 def test_the_caps_for_debugging_are_those_of_fit_with_its_warning(what):
@@ -48,6 +49,7 @@ def test_the_caps_for_debugging_are_those_of_fit_with_its_warning(what):
         cap(None)
 
 
+@pytest.mark.nightly
 def test_the_train_function_is_keras_s_and_compile_takes_it_away():
     """make_train_function, train_function: they say how long a trace is good for."""
     model = sequential()
@@ -131,6 +133,7 @@ def test_functions_of_the_users_own_are_told_from_keras_s():
     assert [keras_training.steps_per_execution(m) for m in (model, own)] == [1, 3]
 
 
+@pytest.mark.nightly
 def test_a_validation_by_the_models_own_evaluate_is_that_of_fit_and_tells_its_callbacks():
     """TFEpochIterator, _eval_epoch_iterator, _use_cached_eval_dataset, of which one is kept."""
     batches = []

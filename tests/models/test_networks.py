@@ -64,6 +64,7 @@ def test_padding_does_not_change_what_the_text_says():
     np.testing.assert_allclose(network(short), unpadded(short[:, :3]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_network_has_the_published_size_and_gives_a_distribution():
     model = inception_v1(seed=3)
     # What Caffe's deployed GoogLeNet has: 5,973,552 in its 57 convolutions and 1,025,000 in the classifier.

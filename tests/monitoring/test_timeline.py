@@ -187,6 +187,7 @@ def test_unknown_format_is_an_error_and_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.nightly
 def test_neither_importing_nor_drawing_loads_what_it_does_not_need(tmp_path):
     """The figures of pyplot are the user's."""
     heavy = "tensorflow", "matplotlib", "gpustat", "pynvml"

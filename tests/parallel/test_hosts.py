@@ -238,6 +238,7 @@ OWN_ROWS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", OWN_ROWS)
 @pytest.mark.by_default("uneven")
@@ -258,6 +259,7 @@ def test_killed_such_hosts_go_on_each_with_its_own_rows(victim, tmp_path):
     assert_same_result(run(tmp_path / "two", resume=True, **case), one)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("case1-host 1 has another batch size than the chief: '16' instead of '32'")
 @pytest.mark.parametrize(
     ("case", "message"),

@@ -117,6 +117,7 @@ def test_workers_that_ray_starts_again_go_on_without_a_directory_that_they_share
     assert_same_history(found["history"], expected, 1e-5)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_a_training_that_is_stopped_does_not_pass_for_completed(tmp_path):
     """Kubernetes takes exit code 0 for the end of the training."""

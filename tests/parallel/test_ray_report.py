@@ -57,6 +57,7 @@ def trained(resume, epochs):
     return model
 
 
+@pytest.mark.nightly
 def test_each_epoch_is_reported_and_its_checkpoint_goes_to_another_machine(ray, tmp_path):
     whole = trained(tmp_path / "whole", 5)
     assert [metrics["epoch"] for metrics, _ in ray.reports] == list(range(5))

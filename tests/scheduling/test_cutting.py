@@ -60,7 +60,7 @@ DENSE = [{}, {"activation": "softmax"}, {"use_bias": False, "activation": "relu"
 
 @pytest.mark.parametrize("dense", DENSE, ids=["plain", "softmax", "relu"])
 @pytest.mark.parametrize(("pieces", "constant_weights"), PIECES)
-@pytest.mark.by_default("2-False-plain", "8-True-plain", "8-False-softmax", "100-False-relu")
+@pytest.mark.by_default("2-False-plain")
 def test_pieces_add_up_to_the_layer(pieces, dense, constant_weights):
     model = network(bias_initializer="random_normal", **dense)
     split, x = split_model(model, cut=pieces), examples()
@@ -160,6 +160,7 @@ def convolution(filters=64, channels=64, size=32, **options):
     return keras.Model(x, y)
 
 
+@pytest.mark.by_default("options3-True", "options0-True")
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize(
     "options",
@@ -289,6 +290,7 @@ def test_two_workers_run_two_pieces_at_the_same_time():
     assert ended == [None]
 
 
+@pytest.mark.by_default("heft", "cpu_only")
 @pytest.mark.parametrize("policy", ["earliest_finish", "paper", "heft", "cpu_only"])
 def test_the_scheduler_cuts_for_its_users(policy):
     """Whatever a layer reads beside its pieces may not have been computed when its form is chosen."""

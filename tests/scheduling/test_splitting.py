@@ -192,6 +192,7 @@ def outputs_of(graph, inputs, device="CPU:0"):
     return [tensors[port].numpy() for port in graph.outputs]
 
 
+@pytest.mark.by_default("False-2", "False-100")
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 @pytest.mark.parametrize("constant", [False, True])
 def test_branches_shared_layers_several_inputs_and_outputs_survive(size, constant):

@@ -75,6 +75,7 @@ def _read_anew():
     caches._processor.cache_clear()
 
 
+@pytest.mark.nightly
 def test_another_process_finds_the_same():
     expected = repr(conditions())  # first, as TensorFlow's import may set variables that count
     code = "from overlap_train._support.caches import conditions; print(repr(conditions()))"

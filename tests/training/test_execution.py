@@ -172,6 +172,7 @@ def test_traces_that_are_kept_hold_no_trainer():
     assert loops_of(model)
 
 
+@pytest.mark.nightly
 @pytest.mark.default_options
 def test_a_long_run_of_tiny_steps_is_compiled_by_xla_and_trains_as_keras_does(monkeypatch, expected):
     monkeypatch.setattr(execution, "_STEPS_THAT_PAY_XLA", 12)

@@ -228,6 +228,7 @@ ADAMS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("name", ADAMS)
 @pytest.mark.by_default("adamw-True")
@@ -298,6 +299,7 @@ def deep(layers=13):
     return sequence(keras.Input((6, 6, 2)), *hidden, *head, optimizer=keras.optimizers.Adam())
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("13-1")
 @pytest.mark.default_options
 @pytest.mark.parametrize(("layers", "epochs"), [(4, 34), (13, 1)])
@@ -310,6 +312,7 @@ def test_long_runs_and_models_of_many_parts_train_on_the_faster_operations(monke
     np.testing.assert_allclose(ours.history["loss"][0], theirs.history["loss"][0], rtol=1e-3)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("short")
 @pytest.mark.default_options
 @pytest.mark.parametrize(

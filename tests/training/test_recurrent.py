@@ -260,6 +260,7 @@ def test_training_is_that_of_keras(loop):
     assert not [layer for layer in keras_models.flat_layers(actual) if "inner_loop" in vars(layer)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.by_default("LSTM")
 def test_a_step_has_fewer_operations_than_keras(kind):

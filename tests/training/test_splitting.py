@@ -365,6 +365,7 @@ SATURATED = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SATURATED)
 @pytest.mark.by_default("an operation and an activation")
 def test_a_saturated_softmax_and_loss_scaling_equal_keras(name):

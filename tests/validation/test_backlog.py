@@ -71,6 +71,7 @@ def test_a_backlog_leaves_epochs_out_and_never_repeats_a_value(snapshots):
     assert not snapshots.live
 
 
+@pytest.mark.nightly
 def test_block_keeps_no_more_snapshots_than_it_says(snapshots):
     for max_lag in (0, 1, 2):
         snapshots.most = 0

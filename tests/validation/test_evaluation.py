@@ -54,11 +54,13 @@ def assert_parts_add_up(model, state, batches, evaluator, parts):
         np.testing.assert_allclose(left, theirs, rtol=1e-5)
 
 
+@pytest.mark.by_default("2")
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_parts_add_up_to_evaluate(parts, evaluated):
     assert_parts_add_up(*evaluated, parts)
 
 
+@pytest.mark.nightly
 def test_parts_of_a_subclassed_model_add_up_to_evaluate():
     model = built(subclassed)
     assert_parts_add_up(model, *evaluator_of(model), 5)

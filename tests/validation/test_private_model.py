@@ -81,6 +81,7 @@ def with_vocabulary():
     return model
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("sequential")
 @pytest.mark.parametrize("build", [configured, adapted, with_vocabulary, sequential])
 def test_what_is_set_or_adapted_later_is_part_of_the_copy(build):
@@ -91,6 +92,7 @@ def test_what_is_set_or_adapted_later_is_part_of_the_copy(build):
     )
 
 
+@pytest.mark.nightly
 def test_an_object_attached_to_the_model_is_found_on_the_copy():
     model = configured()
     trainer = fit(model, {"same": lambda copy: copy.tokenizer is model.tokenizer and copy is not model})

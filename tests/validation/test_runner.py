@@ -51,6 +51,7 @@ def test_every_kind_of_data_gives_the_numbers_of_evaluate(data, pool):
     runner.close()
 
 
+@pytest.mark.nightly
 def test_spans_name_epoch_step_and_part(pool, evaluated):
     (_, state, batches, evaluator), spans = evaluated, []
     runner = ValidationRunner(evaluator, batches, pool, spans.append, state.read())

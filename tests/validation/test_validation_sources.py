@@ -165,6 +165,7 @@ def test_training_and_validation_that_draw_from_one_random_generator():
     assert logs[0] == logs[1] == logs[2]
 
 
+@pytest.mark.nightly
 def test_two_sets_are_each_read_when_they_are_due():
     """Keras knows one set: what the other draws must not be seen in what this one gives."""
 
@@ -207,7 +208,7 @@ def made(kind, seen):
 
 @pytest.mark.parametrize("kind", ["generator", "from_generator", "pydataset"])
 @pytest.mark.parametrize("epochs", [1, 3])
-@pytest.mark.by_default("3-generator", "1-from_generator")
+@pytest.mark.by_default("3-generator")
 def test_python_that_sees_what_the_training_has_done(kind, epochs):
     def run(model, fit):
         count = [0]

@@ -64,6 +64,7 @@ def updating(model):
     return step
 
 
+@pytest.mark.by_default("metric in NumPy", "own metrics")
 @pytest.mark.parametrize(
     ("build", "step", "reason"),
     [

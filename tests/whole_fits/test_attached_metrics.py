@@ -66,6 +66,7 @@ def test_a_metric_attached_after_an_evaluate_is_set_back_by_the_next(build):
     assert found[1:] == expected[1:]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["in step", "ahead"])
 @pytest.mark.by_default("ahead")
 def test_a_metric_attached_after_a_fit_is_set_back_by_the_next(how):

@@ -167,6 +167,7 @@ def ended(process):
     return process.returncode, out.strip().rpartition("\n")[2].split(":")[0], err
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("generator")
 @pytest.mark.parametrize("line", DATA.values(), ids=DATA.keys())
 def test_data_that_never_comes_is_ended_by_sigterm(line, blocked):
@@ -176,6 +177,7 @@ def test_data_that_never_comes_is_ended_by_sigterm(line, blocked):
     assert code == -signal.SIGTERM, err
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("opening-SIGINT")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 @pytest.mark.parametrize("line", PYTHON.values(), ids=PYTHON.keys())
@@ -214,6 +216,7 @@ def test_a_handler_that_a_callback_installs_decides(blocked):
 HANDLED = "signal.signal(signal.SIGTERM, lambda *_: {})\n    fit(callbacks=[Blocks('on_epoch_end')])"
 
 
+@pytest.mark.nightly
 def test_what_a_handler_of_the_users_raises_comes_in_time(blocked):
     process = blocked(HANDLED.format("sys.exit(9)"))
     process.send_signal(signal.SIGTERM)
@@ -232,7 +235,7 @@ def test_a_handler_that_returns_decides_that_the_fit_goes_on(blocked):
     process.communicate(timeout=WAIT_S)
 
 
-@pytest.mark.by_default("alone-batches(1)", "alone-Sequence(0)")
+@pytest.mark.by_default("alone-Sequence(0)")
 @pytest.mark.parametrize(
     "made", ["batches(1)", "batches(0)", "Sequence(0)", "Sequence(1)", "Sequence('len')"]
 )

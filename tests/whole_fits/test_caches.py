@@ -30,6 +30,7 @@ def asserted(batches, count=5):
     return batches.apply(tf.data.experimental.assert_cardinality(count))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "make",
     [
@@ -74,6 +75,7 @@ FILES = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", [AHEAD, ValidationPolicy(max_lag=0)], ids=["ahead", "in step"])
 @pytest.mark.parametrize("source", FILES)
 @pytest.mark.by_default("rows-ahead")

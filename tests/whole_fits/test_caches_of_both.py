@@ -51,6 +51,7 @@ def within(file):
 SPLITS = [split, split_and_shuffled, by_batches, of_unknown_length, one_name, within]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", POLICIES, ids=["rollback", "continue"])
 @pytest.mark.parametrize("make", SPLITS)
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")

@@ -149,7 +149,7 @@ def counted(most):
     ],
 )
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default("5-options0", "1-options4", "None-options8")
+@pytest.mark.by_default("1-options4", "None-options8")
 def test_a_generator_that_ends_is_validated_on_as_by_keras(batches, options):
     """On the batches at which Keras has looked, in each validation behind its end."""
     histories = []
@@ -188,6 +188,7 @@ def test_validation_data_is_told_of_its_end_when_a_validation_ends():
     assert run(Trainer(plain(), validation=policy).fit) == run(plain().fit)
 
 
+@pytest.mark.by_default("dataset", "arrays")
 @pytest.mark.parametrize("data", ["arrays", "dataset", "generator"])
 def test_too_few_validation_batches_are_told(data):
     dataset = tf.data.Dataset.from_tensor_slices(VALIDATION).batch(16)

@@ -112,6 +112,7 @@ def with_keras(source):
     return Outcome.of(model)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("looks", [keeps_the_best, Looks], ids=["of Keras", "of the user"])
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.by_default("without_an_end-of the user")
@@ -122,6 +123,7 @@ def test_callbacks_that_look_at_the_model_leave_alone_what_the_pipeline_draws(so
     assert_same_outcome(trainer.model, with_keras(source))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.by_default("by_layers")
 def test_a_checkpoint_holds_what_had_been_drawn_by_its_epoch(source, tmp_path):
@@ -166,6 +168,7 @@ def halving():
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.by_default("without_an_end")
 def test_a_rollback_and_an_early_end_leave_the_pipeline_where_keras_has_it(source):

@@ -67,7 +67,7 @@ def trained(fit, callback, **arguments):
 
 @pytest.mark.parametrize("kind", [Ends, EndsAndHears])
 @pytest.mark.parametrize("data", DATA)
-@pytest.mark.by_default("arrays-EndsAndHears", "generator-Ends", "of many batches-Ends", "shuffled anew-Ends")
+@pytest.mark.by_default("of many batches-Ends")
 def test_a_fit_s_validations_are_those_of_keras(data, kind):
     models, callbacks = (sequential(), sequential()), (kind(), kind())
     expected = trained(models[0].fit, callbacks[0], **DATA[data]())
@@ -94,6 +94,7 @@ EVALUATED = {
 }
 
 
+@pytest.mark.by_default("of many batches", "arrays")
 @pytest.mark.parametrize("data", EVALUATED)
 def test_an_evaluation_is_that_of_keras_and_warns_of_nothing(data):
     def evaluated(evaluate):

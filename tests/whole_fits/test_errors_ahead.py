@@ -206,6 +206,7 @@ def noisy():
         yield X[rows] * np.float32(1 + 0.01 * number), Y[rows]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [lambda: {"x": Rows(None)}, lambda: {"x": noisy(), "steps_per_epoch": 5}])
 @pytest.mark.by_default("<lambda>1")
 def test_a_step_that_a_delivery_prevents_does_not_lose_its_batches(make):

@@ -113,14 +113,14 @@ def evaluated():
 
 @pytest.mark.parametrize("at", [0, 1, nightly(4)])
 @pytest.mark.parametrize("hook", TRAIN)
-@pytest.mark.by_default("on_train_batch_begin-1", "on_train_batch_end-0")
+@pytest.mark.by_default("on_train_batch_end-0")
 def test_training_goes_on_with_the_next_epoch(hook, at):
     assert_as_keras("arrays", hook, at, hows=("ahead", "in step"), build=evaluated)
 
 
 @pytest.mark.parametrize("at", [0, 1, nightly(3)])
 @pytest.mark.parametrize("hook", TEST)
-@pytest.mark.by_default("on_test_batch_begin-1", "on_test_batch_end-0")
+@pytest.mark.by_default("on_test_batch_end-0")
 def test_a_validation_is_that_of_its_first_batches(hook, at):
     assert_as_keras("arrays", hook, at, hows=("ahead", "in step"))
 
@@ -130,6 +130,7 @@ def test_the_end_that_tensorflow_raises_is_one_too(hook):
     assert_as_keras("arrays", hook, 1, tf.errors.OutOfRangeError(None, None, "no more"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("hook", TRAIN)
 @pytest.mark.parametrize(
     ("data", "steps"),
@@ -148,11 +149,13 @@ def test_the_next_epoch_begins_the_data_again(data, steps, hook):
         assert_as_keras(data, hook, 2, steps_per_epoch=steps, epochs=(0,) if data == "dataset" else (0, 1, 2))
 
 
+@pytest.mark.by_default("on_train_batch_begin")
 @pytest.mark.parametrize("hook", TRAIN)
 def test_data_is_told_once_that_its_epoch_has_ended(hook):
     assert_as_keras("PyDataset", hook, 1, epochs=(0, 2))
 
 
+@pytest.mark.by_default("on_test_batch_end")
 @pytest.mark.parametrize("hook", ENDS_AND_BEGINNINGS)
 def test_groups_of_steps_end_too(hook):
     assert_as_keras("arrays", hook, 2 + hook.endswith("end"), build=pooled(grouped))

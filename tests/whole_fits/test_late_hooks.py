@@ -62,6 +62,7 @@ def test_the_calls_are_those_of_keras(lag, others):
     assert_same_weights(model, expected)
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_holds_what_the_callback_had_seen_at_its_epoch_s_end(tmp_path):
     policy = ValidationPolicy(max_lag=2, overlap="always")
     keeps = Keeps()
@@ -74,6 +75,7 @@ def test_a_checkpoint_holds_what_the_callback_had_seen_at_its_epoch_s_end(tmp_pa
     assert_same_calls(keeps.calls, expected.calls)
 
 
+@pytest.mark.nightly
 def test_what_a_generator_may_look_at_is_set_in_time():
     """As in a curriculum: the data of an epoch follow from what the callback has set as it began."""
 

@@ -81,7 +81,7 @@ def told_to(data):
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin"])
 @pytest.mark.parametrize("lengths", [(3, 4), (2, 5, 3)])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default("lengths0-on_epoch_begin", "lengths1-on_epoch_end")
+@pytest.mark.by_default("lengths1-on_epoch_end")
 def test_a_validation_has_as_many_batches_as_were_there_when_it_was_rewound(lengths, hook):
     assert_as_keras(lambda: ((X, Y), Changing(lengths, hook=hook)), told_to)
 
@@ -167,6 +167,7 @@ def test_a_training_that_went_back_learns_it_again(steps):
     assert_as_keras(lambda: (until(1.6, 2), VALIDATION), callbacks=lambda: [Slows()], steps_per_epoch=steps)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("steps", [None, 4, 6])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.by_default("None")

@@ -56,6 +56,7 @@ def policies():
     yield "ahead", ValidationPolicy(max_lag=2, overlap="always")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "hooks", [HOOKS, WITHOUT_TESTS, ["on_batch_begin", "on_batch_end"]], ids=["all", "training", "batches"]
 )

@@ -202,12 +202,14 @@ def test_a_metric_is_read_and_set_back_when_keras_does_it(metric, callbacks, by_
     compare(lambda: network(metric), callbacks, by_dataset, overlaps=metric not in NEVER_ALIKE)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("OwnResults")
 @pytest.mark.parametrize("kind", [OwnResults, OwnReset])
 def test_so_is_a_model_s_own_method(kind):
     compare(lambda: network(Noted, kind), lambda: [Halves()], by_dataset=False)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("CountsItsResets")
 @pytest.mark.parametrize("metric", [CountsItsResets, CountsItsReads])
 def test_a_stop_undoes_what_was_run_ahead(metric):

@@ -126,7 +126,7 @@ def as_pipeline():
     ("left", "workers", "in_step"), [(0.1, 1, True), (1.9, 1, False), (0.1, ["CPU:0"], False)]
 )
 @pytest.mark.parametrize("source", [as_arrays, as_pipeline])
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("as_arrays-0.1-workers2-False", "as_pipeline-0.1-1-True")
 @pytest.mark.default_options
 def test_an_epoch_is_validated_in_step_where_the_training_leaves_it_no_core(
     source, left, workers, in_step, monkeypatch
@@ -163,6 +163,7 @@ class Begun(keras.callbacks.Callback):
         assert "val_loss" in logs
 
 
+@pytest.mark.by_default("0", "2")
 @pytest.mark.parametrize("max_lag", [0, 1, 2])
 def test_at_most_max_lag_later_epochs_have_begun_at_delivery(max_lag):
     # The validation of epoch 0 is held until the last step that the lag allows, so the bound is reached.

@@ -320,6 +320,7 @@ class Twice(keras.Sequential):
         return super().fit(x, y, **arguments)
 
 
+@pytest.mark.nightly
 def test_each_training_of_a_fit_is_ours():
     expected, model = built(Twice), built(Twice)
     given = dict(epochs=2, batch_size=16, verbose=0, validation_data=VALIDATION)
@@ -379,6 +380,7 @@ def test_an_evaluate_that_evaluates_by_itself_is_refused(asked):
     assert with_policy(max_lag=3)(built(Alone)).evaluate(X, Y, verbose=0) == 1.0, "of a fit alone"
 
 
+@pytest.mark.by_default("preprocess")
 @pytest.mark.parametrize("asked", OF_EVALUATE)
 def test_an_evaluate_that_passes_on_what_was_asked_for_gives_it(asked):
     expected = built(PassesOn).evaluate(2 * X, Y, verbose=0)

@@ -59,6 +59,7 @@ def mocked_with_its_signature(calls):
 REPLACED = [logged, in_a_subclass_of_keras_s, mocked, mocked_with_its_signature]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("replaced", REPLACED)
 @pytest.mark.by_default("mocked")
 def test_an_evaluate_in_the_place_of_keras_s_validates(replaced):
@@ -74,6 +75,7 @@ def test_an_evaluate_in_the_place_of_keras_s_validates(replaced):
     assert any("[model-evaluates]" in message for message in trainer.messages)
 
 
+@pytest.mark.nightly
 def test_each_of_several_sets_is_given_to_it():
     calls, sets = [], {"a": VALIDATION, "b": ValidationSet(data=VALIDATION, freq=2)}
     with logged(calls):
@@ -155,6 +157,7 @@ def own_test_function(model, force=False):
     return original
 
 
+@pytest.mark.nightly
 def test_a_make_test_function_in_the_place_of_keras_s_makes_what_validates():
     histories = []
     for ours in (False, True):

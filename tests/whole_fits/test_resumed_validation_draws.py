@@ -174,6 +174,7 @@ def test_a_resumed_fit_validates_on_what_the_unbroken_one_does(source, kills, la
     assert_same_outcome(trainer.model, unbroken(source))
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("by_a_count")
 @pytest.mark.parametrize("source", ["some_of_a_shuffle", "a_cache_of_noise", "by_a_count"])
 def test_a_fit_that_is_resumed_twice_validates_so_too(source, tmp_path):
@@ -200,6 +201,7 @@ def test_it_is_told_that_a_generator_begins_anew(tmp_path):
     assert any("begins the generator that it validates on anew" in message for message in trainer.messages)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("{'step': 20}")
 @pytest.mark.parametrize("kills", [{"epoch": 1}, {"step": STEPS + 7}], ids=str)
 def test_validations_inside_epochs_draw_on_too(kills, tmp_path):
@@ -210,6 +212,7 @@ def test_validations_inside_epochs_draw_on_too(kills, tmp_path):
     assert_same_outcome(trainer.model, unbroken("by_a_generator", every=5))
 
 
+@pytest.mark.nightly
 def test_what_a_callback_has_set_on_the_pipeline_of_a_validation_goes_on(tmp_path):
     def fit(epochs, directory):
         scale = tf.Variable(1.0)

@@ -71,6 +71,7 @@ def test_rows_come_in_the_order_of_keras(shuffling, shuffle, seed):
     assert_same_weights(actual, expected)
 
 
+@pytest.mark.nightly
 def test_another_process_goes_on_in_the_order_of_keras(shuffling, tmp_path):
     if shuffling == "counted":
         pytest.skip("a pipeline of Keras's that looks its number up cannot be resumed, which is said")

@@ -197,6 +197,7 @@ def test_a_stock_callback_may_call_a_method_that_the_user_has_written(on_model, 
         assert may_change_training(saver)
 
 
+@pytest.mark.nightly
 def test_what_it_changes_is_seen_in_time(tmp_path):
     def fitted(train):
         model = sequential(keras.optimizers.SGD(0.1))

@@ -320,6 +320,7 @@ class CompilesAgain(keras.callbacks.Callback):
             self.change()
 
 
+@pytest.mark.nightly
 def test_what_is_set_after_the_model_was_compiled_again_is_seen():
     histories = []
     for ours in (False, True):

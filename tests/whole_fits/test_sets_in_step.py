@@ -28,6 +28,7 @@ def fitted(fit, validation, **options):
     return fit(X, Y, epochs=2, verbose=0, shuffle=False, validation_data=validation, **options).history
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("<lambda>")
 @pytest.mark.parametrize("made", [build, lambda: build(keras.Sequential, run_eagerly=True)])
 def test_each_of_several_sets_is_evaluated(made):
@@ -44,6 +45,7 @@ class Fails(keras.callbacks.Callback):
             raise RuntimeError("between two epochs")
 
 
+@pytest.mark.nightly
 def test_a_fit_of_keras_s_that_failed_leaves_its_data_to_no_other():
     expected, actual = build(), build()
     for model in (expected, actual):
@@ -63,6 +65,7 @@ class Evaluates(keras.callbacks.Callback):
         self.found.append(self.made(self.model).evaluate(*FAR, verbose=0, return_dict=True))
 
 
+@pytest.mark.nightly
 def test_an_evaluate_within_a_fit_has_data_of_its_own():
     theirs, ours = Evaluates(lambda model: model), Evaluates(Trainer)
     expected = fitted(build().fit, NEAR, callbacks=[theirs])

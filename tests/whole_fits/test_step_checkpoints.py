@@ -132,6 +132,7 @@ def no_handler():
     signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.by_default("from_arrays_by_steps", "from_endless_pipeline")
 @pytest.mark.parametrize("data", SOURCES)
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_a_terminated_fit_leaves_a_checkpoint_of_where_it_stood(tmp_path, data, no_handler):

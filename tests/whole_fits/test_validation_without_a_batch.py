@@ -124,6 +124,7 @@ def assert_as_keras(data, policies=POLICIES, build=network, callbacks=list, **ar
         assert [getattr(each, "told", None) for each in ours] == [getattr(e, "told", None) for e in listed]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
 # `none taken` is tried by the two tests below.
 @pytest.mark.by_default("later none")
@@ -133,11 +134,12 @@ def test_the_training_goes_on_as_under_keras(data):
 
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("name", ["too small", "no match", "later none"])
-@pytest.mark.by_default("too small-3", "later none-1")
+@pytest.mark.by_default("later none-1")
 def test_so_it_does_where_a_number_of_batches_is_asked_for(name, steps):
     assert_as_keras(DATA[name], POLICIES[1:], validation_steps=steps)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("doubling")
 @pytest.mark.parametrize("build", [eager, doubling])
 def test_so_it_does_where_batches_are_taken_one_by_one(build):

@@ -114,7 +114,7 @@ def raising(act, at):
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.by_default("reset_by_a_callback", "a_generator_of_both")
+@pytest.mark.by_default("a_generator_of_both")
 def test_a_callback_that_raises_leaves_what_was_written_as_under_keras(source):
     found = []
     for ours in (False, True):
@@ -170,6 +170,7 @@ def unbroken(source, **more):
     return Outcome.of(resumable(source, None, Kills(), **more).model)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "kills", [{"epoch": 1}, {"epoch": 2}, {"step": STEPS + 3}, {"step": 2 * STEPS + 4}], ids=str
 )

@@ -80,7 +80,7 @@ def trained(how, *data, **arguments):
 
 @pytest.mark.parametrize("shuffle", [True, False, "batch"])
 @pytest.mark.parametrize("name", DATA)
-@pytest.mark.by_default(each_value=True)
+@pytest.mark.by_default("dataset-True", "endless-True")
 def test_shuffle_is_ignored_with_the_warning_of_keras(name, shuffle):
     arguments = dict(shuffle=shuffle, steps_per_epoch=2 if name in ENDLESS else None)
     expected = trained("keras", *DATA[name](), **arguments)
@@ -100,6 +100,7 @@ def too_few():
     }
 
 
+@pytest.mark.by_default("dataset", "of another size than it says")
 @pytest.mark.parametrize("name", too_few())
 def test_training_data_that_runs_out_is_told_as_by_keras(name):
     arguments = dict(steps_per_epoch=7, epochs=1, batch_size=8 if name == "arrays" else None, shuffle=False)
@@ -108,6 +109,7 @@ def test_training_data_that_runs_out_is_told_as_by_keras(name):
     assert trained("ours", *too_few()[name], **arguments) == expected
 
 
+@pytest.mark.by_default("dataset-ahead", "arrays-ahead")
 @pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
 @pytest.mark.parametrize("data", ["arrays", "dataset"])
 def test_validation_data_that_runs_out_is_told_as_by_keras(data, how):
@@ -159,6 +161,7 @@ OF_NO_KNOWN_LENGTH = {
 ENDS = 3 if BEFORE_3_16 else 0  # of which Keras up to 3.15 warns each time
 
 
+@pytest.mark.by_default("filtered and kept")
 @pytest.mark.parametrize("name", OF_NO_KNOWN_LENGTH)
 def test_the_end_of_training_data_of_no_known_length_is_told_once(name):
     make = OF_NO_KNOWN_LENGTH[name]
@@ -230,6 +233,7 @@ def said_in_groups(how, group, steps, data):
     return [len(warned(call)) for call in calls]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("group", [2, 3])
 @pytest.mark.parametrize("steps", [3, 4, 5, 6, 7])
 @pytest.mark.parametrize("name", IN_GROUPS)

@@ -270,6 +270,7 @@ tf.function(lambda: v.assign_add(tf.ones_like(v)), jit_compile=True)()
 }
 
 
+@pytest.mark.by_default("while", "adam")
 @pytest.mark.parametrize("writer", WRITERS)
 def test_tensorflow_never_writes_to_memory_that_it_was_lent(cases, tmp_path, writer):
     np.save(tmp_path / "x.npy", np.zeros((64, 16), np.float32))

@@ -47,6 +47,7 @@ def trained(model, plan, data="arrays"):
     return history.history, model.get_weights()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("strategy", "data", "plan", "options"),
     [
@@ -139,7 +140,7 @@ def by_keras_and_by_trainer(strategy, make, **lengths):
 @pytest.mark.parametrize("lengths", [{}, {"steps_per_epoch": 2, "validation_steps": 2}], ids=["all", "steps"])
 @pytest.mark.parametrize("make", PIPELINES.values(), ids=PIPELINES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.by_default("OneDeviceStrategy-shuffled-all", "MirroredStrategy-shuffled-all")
+@pytest.mark.by_default("OneDeviceStrategy-shuffled-all")
 def test_orders_are_drawn_behind_the_batches_at_which_keras_looks(strategy, make, lengths):
     ours, theirs = by_keras_and_by_trainer(STRATEGIES[strategy], make, **lengths)
     for mine, expected in zip(ours[0] + ours[1], theirs[0] + theirs[1], strict=True):
@@ -191,6 +192,7 @@ def operations(strategy):
     return {kind: number for kind, number in counted.items() if kind not in ("Identity", "NoOp")}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.by_default("MirroredStrategy")
 def test_a_step_has_the_operations_of_one_without_a_strategy(strategy):

@@ -25,7 +25,7 @@ def run_cases(name: str, *options: str) -> None:
     ],
 )
 # Random runs are nightly: what they combine is in the other files.
-@pytest.mark.by_default("cases_refusals.py", "cases_whole_fit.py")
+@pytest.mark.by_default("cases_refusals.py")
 def test_two_logical_cpus(name):
     run_cases(name, "-m", "not nightly")
 
