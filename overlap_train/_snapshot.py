@@ -224,12 +224,12 @@ class ModelState:
         All but those to which the pipeline of the training data writes, perhaps at this moment.
         """
         flat = values.flat()
-        self.set_some(self._still, [flat[index] for index in self._still])
+        self.set_values(self._still, [flat[index] for index in self._still])
 
-    def restore_drawn(self, values: Values) -> None:
+    def restore_pipeline(self, values: Values) -> None:
         """Puts back those to which the pipeline of the training data writes; nobody may draw from it."""
         flat = values.flat()
-        self.set_some(self._moving, [flat[index] for index in self._moving])
+        self.set_values(self._moving, [flat[index] for index in self._moving])
 
     def changed(self, values: Values) -> list[int]:
         """Returns where, in the order of `variables`, bits differ from `values`, as `differing`."""
@@ -244,12 +244,12 @@ class ModelState:
         one, other = first.flat(), second.flat()
         return [index for index in self._compared if not same_bits(one[index], other[index])]
 
-    def set_some(self, indices: Sequence[int], tensors: Sequence[tf.Tensor]) -> None:
+    def set_values(self, indices: Sequence[int], tensors: Sequence[tf.Tensor]) -> None:
         """Sets single variables, by their place in `Values.flat`, on every replica."""
         for index, tensor in zip(indices, tensors, strict=True):
             self.variables[index].assign(tensor)
 
-    def with_some(self, values: Values, others: Mapping[int, tf.Tensor]) -> Values:
+    def with_values(self, values: Values, others: Mapping[int, tf.Tensor]) -> Values:
         """Returns values with others at some of their places in `Values.flat`."""
         return self.pack([others.get(index, value) for index, value in enumerate(values.flat())])
 

@@ -170,7 +170,7 @@ class Trainer:
         return self.model.test_step(batch)
 
     @tracebacks.filtered
-    @routes.passed_to_model("fit")
+    @routes.dispatches_to_model("fit")
     @arguments.checks_names(
         "Trainer.fit", "Trainer(model, {})", validation=ValidationPolicy, execution=ExecutionPlan
     )
@@ -306,7 +306,7 @@ class Trainer:
         return history
 
     @tracebacks.filtered
-    @routes.passed_to_model("evaluate")
+    @routes.dispatches_to_model("evaluate")
     def evaluate(
         self,
         x: Any = None,

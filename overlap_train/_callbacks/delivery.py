@@ -37,7 +37,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Begun:
+class EpochBeginning:
     """What an `on_epoch_begin` that was called in a delivery has done."""
 
     rates: Mapping[int, Any]  # that schedules set and the epoch was trained with, by places in `Values.flat`
@@ -45,7 +45,7 @@ class Begun:
 
 
 Ended = Callable[[Outcome], None]
-BeginNext = Callable[[Values], Begun]
+BeginNext = Callable[[Values], EpochBeginning]
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,15 @@ class Checks:
 
     Attributes:
         live_metrics: returns the names of metrics whose result is a variable itself.
-        unsettled: returns why callbacks have to be called otherwise than has been decided, or None.
-        as_before: called before the callbacks. It returns a function that is called after them and returns
-            the attribute of the model that they have set and an evaluation function may look at, or None.
+        changed_decision: returns why callbacks have to be called otherwise than has been decided, or None.
+        watch_attributes: called before the callbacks. It returns a function that is called after them and
+            returns the attribute of the model that they have set and an evaluation function may look at, or
+            None.
     """
 
     live_metrics: Callable[[], frozenset[str]] = frozenset
-    unsettled: Callable[[], str | None] = lambda: None
-    as_before: Callable[[], Callable[[], str | None]] = lambda: lambda: None
+    changed_decision: Callable[[], str | None] = lambda: None
+    watch_attributes: Callable[[], Callable[[], str | None]] = lambda: lambda: None
 
 
 _NONE = Checks()
@@ -142,7 +143,7 @@ class Delivery:
         if aside is not None:
             self._state.restore(snapshot.values)
         self._model.stop_training = stops
-        as_before = self._checks.as_before()
+        watch_attributes = self._checks.watch_attributes()
         tested, spans = self._tested(snapshot, results, live)
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
@@ -154,14 +155,14 @@ class Delivery:
             return outcome
         changed, values, reason = self._acted(snapshot, outcome, aside, None if stop else begin_next)
         stops_now = bool(self._model.stop_training)
-        reason = reason or self._checks.unsettled() or as_before()
+        reason = reason or self._checks.changed_decision() or watch_attributes()
         if reason is None and keras_training.train_function(self._model) is not function:
             reason = "a callback compiled the model anew"
         rolled_back = reason is not None and self._on_change == "rollback"
         if not rolled_back:
             flat = values.flat()
             self._state.restore(aside)
-            self._state.set_some(changed, [flat[index] for index in changed])
+            self._state.set_values(changed, [flat[index] for index in changed])
             self._model.stop_training = stop_training or stops_now
         return replace(outcome, rolled_back=rolled_back, reason=reason)
 
@@ -176,7 +177,7 @@ class Delivery:
         expected, values, reason = snapshot.values, outcome.values, None
         if begin_next is not None:
             begun = begin_next(aside)
-            expected, reason = self._state.with_some(expected, begun.rates), begun.reason
+            expected, reason = self._state.with_values(expected, begun.rates), begun.reason
             values = self._values(snapshot, aside)
         changed = self._state.differing(expected, values)
         if changed:
@@ -195,7 +196,7 @@ class Delivery:
 
     def go_back_to_draws(self, snapshot: Snapshot) -> None:
         """Have the seeds of the training data's pipeline stand as at a snapshot; nobody may draw from it."""
-        self._state.restore_drawn(snapshot.values)
+        self._state.restore_pipeline(snapshot.values)
 
     def _deliver_unseen(
         self,

@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import Begun
+from overlap_train._callbacks.delivery import EpochBeginning
 from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, overrides, wants_train_batches
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
@@ -82,7 +82,7 @@ class EpochHooks:
             self._reset_metrics = self._state.read_metrics()
             self._ask_schedules(epoch)
 
-    def begin_late(self, trained: Values) -> Begun:
+    def begin_late(self, trained: Values) -> EpochBeginning:
         """Call the first `on_epoch_begin` that waits; the model is as the `on_epoch_end` before has left it.
 
         `trained` are the variables in that epoch, or at its end.
@@ -100,7 +100,7 @@ class EpochHooks:
         if (name := self._other_metric(before)) is not None:
             reason = f"a callback set {name}"
         rates = {place: trained.flat()[place] for place in self._places_of_rates()}
-        return Begun(rates, reason)
+        return EpochBeginning(rates, reason)
 
     def _other_metric(self, values: Sequence[tf.Tensor]) -> str | None:
         """Return the name of the first variable of a metric that holds another value."""

@@ -19,7 +19,7 @@ from overlap_train._checkpoint.container import CheckpointState, shortened
 from overlap_train._checkpoint.meta import Extent, TrainingMeta, is_log
 from overlap_train._copies.packing import pack, unpack
 from overlap_train._copies.values import ObjectValue
-from overlap_train._data.cursor import CursorState, check_remembered
+from overlap_train._data.cursor import CursorState, check_position
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._keras.randomness import check_random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot, StateVariable, Values
@@ -37,7 +37,7 @@ _JSON_SCALARS = (type(None), bool, int, float, str)
 
 
 @dataclass(frozen=True, eq=False)
-class Undelivered:
+class WaitingEpoch:
     """An epoch that has been trained and not been delivered: its end and its training metrics."""
 
     snapshot: Snapshot
@@ -85,7 +85,7 @@ def stored_values(state: ModelState, arrays: Mapping[str, Any], prefix: str = _V
     return state.pack([tf.convert_to_tensor(arrays[f"{prefix}/{i}"], v.dtype) for i, v in pairs])
 
 
-def pack_undelivered(epochs: Iterable[Undelivered]) -> tuple[Arrays, list[Any]]:
+def pack_undelivered(epochs: Iterable[WaitingEpoch]) -> tuple[Arrays, list[Any]]:
     """Split epochs that wait into arrays and JSON."""
     arrays: Arrays = {}
     entries = []
@@ -101,7 +101,7 @@ def pack_undelivered(epochs: Iterable[Undelivered]) -> tuple[Arrays, list[Any]]:
 
 def undelivered(
     arrays: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], state: ModelState
-) -> tuple[Undelivered, ...]:
+) -> tuple[WaitingEpoch, ...]:
     """Put epochs that wait together again; `TrainingMeta` has checked all of their entries but the parts."""
     specs, epochs = specs_of(state), []
     for number, entry in enumerate(entries):
@@ -113,7 +113,7 @@ def undelivered(
             raise CheckpointCorruptError(f"its epoch {entry['epoch']} that waits has no logs")
         position = CursorState(**entry["cursor"], data=data)
         values = stored_values(state, arrays, prefix)
-        epochs.append(Undelivered(Snapshot(entry["epoch"], entry["step"], values, position), logs))
+        epochs.append(WaitingEpoch(Snapshot(entry["epoch"], entry["step"], values, position), logs))
     return tuple(epochs)
 
 
@@ -206,7 +206,7 @@ class StartPoint:
     logs: Mapping[str, float]  # of the last delivered epoch
     max_lag: int  # when the checkpoint was written
     position: CursorState
-    undelivered: tuple[Undelivered, ...] = ()  # oldest first
+    undelivered: tuple[WaitingEpoch, ...] = ()  # oldest first
     inside: InsideEpochs | None = None
     plan: str = ""  # how the steps were computed, if there was a choice
 
@@ -220,7 +220,7 @@ class LoadedCheckpoint:
     files: tuple[FileMark, ...]
     callbacks: tuple[ObjectValue, ...]
     data: dict[str, Any]
-    undelivered: tuple[Undelivered, ...]
+    undelivered: tuple[WaitingEpoch, ...]
     inside: InsideEpochs
     random: Mapping[str, Any]
 
@@ -293,11 +293,11 @@ def as_checkpoint(
     return CheckpointState(point.epoch, point.step, arrays, meta.as_json(), fingerprint)
 
 
-def understood(
+def take_apart(
     state: CheckpointState,
     variables: ModelState,
     extent: Extent,
-    check_data: Callable[[CursorState], None] = check_remembered,
+    check_data: Callable[[CursorState], None] = check_position,
 ) -> LoadedCheckpoint:
     """Take a checkpoint apart, or raise CheckpointCorruptError for a part that is invalid.
 
@@ -310,7 +310,7 @@ def understood(
     try:
         check_data(CursorState(**meta.cursor, data=data))
         for epoch in epochs:
-            check_remembered(epoch.snapshot.position)
+            check_position(epoch.snapshot.position)
     except ValueError as error:
         raise CheckpointCorruptError(f"its position in the data is invalid: {error}") from error
     files, callbacks = read_marks(meta.files), tuple(unpack(state.arrays, meta.callbacks))

@@ -21,13 +21,13 @@ from overlap_train._checkpoint.content import (
     LoadedCheckpoint,
     StartPoint,
     stored_values,
-    understood,
+    take_apart,
 )
 from overlap_train._checkpoint.fingerprints import differences, listed_differences
 from overlap_train._checkpoint.meta import Extent, TrainingMeta
 from overlap_train._checkpoint.writing import ALL_VARIABLES, VALIDATION_PASSES, CheckpointWriter
 from overlap_train._copies.values import ObjectValue
-from overlap_train._data.cursor import Cursor, CursorState, check_remembered
+from overlap_train._data.cursor import Cursor, CursorState, check_position
 from overlap_train._keras.randomness import set_random_states
 from overlap_train._snapshot import ModelState
 from overlap_train._support.printing import error_text
@@ -51,7 +51,7 @@ class Resumer(CheckpointWriter):
         variables: ModelState,
         *,
         extent: Extent | None = None,
-        check_data: Callable[[CursorState], None] = check_remembered,
+        check_data: Callable[[CursorState], None] = check_position,
         **options: Any,
     ) -> None:
         super().__init__(policy, belongs_to, variables, **options)
@@ -99,7 +99,7 @@ class Resumer(CheckpointWriter):
             begin_epoch(epoch, ahead=bool(checkpoint.undelivered))
         self._put_callbacks_back(checkpoint)
         state.restore(values)
-        state.restore_drawn(values)
+        state.restore_pipeline(values)
         self._put_attributes_back(meta)
         position = CursorState(**meta.cursor, data=checkpoint.data)
         self._put_random_back(checkpoint)
@@ -201,7 +201,7 @@ class Resumer(CheckpointWriter):
 
         def check(state: CheckpointState) -> LoadedCheckpoint:
             self._require_same(state)
-            checkpoint = understood(state, self._variables, self._extent, self._check_data)
+            checkpoint = take_apart(state, self._variables, self._extent, self._check_data)
             if self._attributes is not None:
                 self._attributes.check(checkpoint.meta.attributes)
             if of_callbacks:

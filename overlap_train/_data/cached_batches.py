@@ -89,12 +89,15 @@ class CachedBatches:
 
     def __init__(self, dataset: tf.data.Dataset, steps: int | None) -> None:
         self._dataset = dataset if steps is None else dataset.take(steps)
+        self.steps = steps
+        # Whether only drawing shows where the data ends.
+        self.finds_end = bool(dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY)
         self.element_spec = self.raw_spec = dataset.element_spec
         self.num_batches: int | None = None
         self.fold = CachedFold(self.element_spec)
         # What `fold` reads after `fill`: a list of tensors, variant[], for each component of a batch.
         self.held: tuple[tf.Tensor, ...] = ()
-        self.held_spec = tuple(tf.TensorSpec([], tf.variant) for _ in self.fold.components)
+        self.data_spec = tuple(tf.TensorSpec([], tf.variant) for _ in self.fold.components)
         self._first_pass: tuple[Any, Any] | None = None  # its iterator and its first batch, until `fill`
         self._error: Exception | None = None
         self.failures = 0
@@ -126,7 +129,7 @@ class CachedBatches:
         """A stand-in for `held` where no batch is taken from it."""
         return self.held
 
-    def held_on(self, device: str | None) -> tuple[tf.Tensor, ...]:
+    def data_on(self, device: str | None) -> tuple[tf.Tensor, ...]:
         """Returns `held`: the lists stay where they are, and each batch goes to the device when drawn."""
         return self.held
 

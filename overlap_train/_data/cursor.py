@@ -205,7 +205,7 @@ class Cursor:
 
     def resume(self, state: CursorState) -> Sequence[str]:
         """Goes to a position of another process."""
-        check_remembered(state, self.feed, asked=self._steps_as_passed is not None)
+        check_position(state, self.feed, asked=self._steps_as_passed is not None)
         self._measured = state.data.get("found")
         others = self.feed.recall(state.drawn, state.data)
         epoch = state.data.get("marked", state.epochs)
@@ -244,7 +244,7 @@ class Cursor:
             self._begins_told = self._ends_told
 
 
-def check_remembered(state: CursorState, feed: Feed | None = None, *, asked: bool = False) -> None:
+def check_position(state: CursorState, feed: Feed | None = None, *, asked: bool = False) -> None:
     """Raises a ValueError if what another process remembered next to a place in the data is invalid.
 
     If training goes on from there, `feed` is the data, and `asked` says that epochs have their own length,

@@ -33,7 +33,7 @@ class Feed(abc.ABC):
     # variables that the functions of a pipeline read whenever it runs ahead
     captured: Sequence[CapturedVariable] = ()
     # those of them to which the functions write, such as the seeds of an augmentation
-    drawn_variables: Sequence[CapturedVariable] = ()
+    written_variables: Sequence[CapturedVariable] = ()
     reads: Sequence[str] = ()  # the names of these, and of tables
     runs_python = (
         False  # whether Python takes part in making a batch, so that others may change what it makes

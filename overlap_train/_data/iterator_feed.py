@@ -76,7 +76,7 @@ class IteratorFeed(Feed):
         self.num_batches = pipeline.num_batches
         self.element_spec = self._dataset.element_spec
         self.captured = captured_by(self._dataset)
-        self.drawn_variables = [variable for variable in self.captured if variable.written]
+        self.written_variables = [variable for variable in self.captured if variable.written]
         self.reads = read_by(self._dataset)
         self.shuffles = shuffles_of(self._dataset)
         self.files = cache_files(self._dataset)
@@ -85,7 +85,7 @@ class IteratorFeed(Feed):
         self._first: Any = None  # the first iterator, until a pass begins with it
         self._origin: Callable[[], tf.Tensor | None] | None = None  # waits until its state is saved
         self._replay: ReplayBuffer | None = None
-        self._variables = PipelineVariables(self.drawn_variables)
+        self._variables = PipelineVariables(self.written_variables)
         self._seeds: PassSeeds | None = None
         self._note: NotesState | None = None
         self._state: SourceState | None = None  # of data that Python makes, for a checkpoint
@@ -298,7 +298,7 @@ class IteratorFeed(Feed):
 
     @property
     def _rewinds_variables(self) -> bool:
-        return bool(self.drawn_variables) and self.rewindable
+        return bool(self.written_variables) and self.rewindable
 
     def new_pass(self) -> Any:
         self.prepare()
@@ -320,7 +320,7 @@ class IteratorFeed(Feed):
             return
         self.begin_epoch()
         self.prepare()
-        if self._first is None or self.drawn_variables:
+        if self._first is None or self.written_variables:
             next_batch(self._next_iterator())
         self._first = None  # which has drawn its seeds, and may be under way to be saved
 

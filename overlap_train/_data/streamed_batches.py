@@ -62,7 +62,8 @@ class StreamedBatches:
         self._num_iterators = 0
         self._seeds: PassSeeds | None = None
         self._passes: list[tuple[int, bool]] = []  # of `redraws`: the batches of each, and whether it ended
-        self._steps = steps
+        self.steps = steps
+        self.finds_end = pipeline.num_batches is None  # whether only drawing shows where the data ends
         self._has_warned = False
         self._first_batches: list[Any] = []
         self._lock = threading.Lock()  # for the four below; not held while a batch is drawn
@@ -78,7 +79,7 @@ class StreamedBatches:
 
     def begin(self, most: int | None = None) -> BatchStream:
         """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
-        stream = BatchStream(self._begin_pass, self._steps, self._end_pass)
+        stream = BatchStream(self._begin_pass, self.steps, self._end_pass)
         if most is not None:
             stream.limit(most)
         return stream
@@ -173,13 +174,13 @@ class StreamedBatches:
         self._num_iterators += 1
         seeds = self._seeds
         iterator = iter(self._dataset) if seeds is None else seeds.iterator(self._num_iterators)
-        if self._pipeline.looked_at and self._steps is not None:
+        if self._pipeline.looked_at and self.steps is not None:
             self._newest = iterator
         return iterator
 
     def warn_of_end(self) -> None:
         """Warns once, in Keras's words, that data of unknown length has ended."""
-        if self._steps is None and self._pipeline.num_batches is None and not self._has_warned:
+        if self.steps is None and self._pipeline.num_batches is None and not self._has_warned:
             self._has_warned = True
             warn_out_of_data(asked=False)
 

@@ -151,6 +151,8 @@ class ArrayFold(Fold):
 class ArrayBatches:
     """Validation arrays held as tensors; a batch is a slice of rows, prepared by the user's function."""
 
+    finds_end = False
+
     def __init__(
         self,
         source: ValidationSource,
@@ -165,7 +167,7 @@ class ArrayBatches:
         self.is_joined = batch_size != layout.batch_size
         self.raw_spec = batch_spec(layout.specs, layout.num_samples, batch_size)
         self.preparation, self.element_spec = trace_preprocess(preprocess, self.raw_spec)
-        self.held_spec = keras.tree.map_structure(  # for any number of rows
+        self.data_spec = keras.tree.map_structure(  # for any number of rows
             lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), layout.specs
         )
         self.fold = ArrayFold(layout.num_samples, batch_size)
@@ -178,7 +180,7 @@ class ArrayBatches:
         """What `fold` reads: nested tensors, the rows along axis 0, as they are when first asked for."""
         return self._source.tensors
 
-    def held_on(self, device: str | None) -> Any:
+    def data_on(self, device: str | None) -> Any:
         """Returns `held` on another device, so that it is not copied there by each evaluation."""
         if device is None:
             return self.held

@@ -220,8 +220,8 @@ class FitBuilder:
         request, callbacks = self._request, self._callbacks
         if self._settings.hosts.count > 1:
             return deliver_together(request, state, callbacks, suite)
-        as_before = functools.partial(watched, request.model, looked_at=bool(request.functions))
-        checks = Checks(lambda: step.metrics.live, grounds.changed, as_before)
+        watch_attributes = functools.partial(watched, request.model, looked_at=bool(request.functions))
+        checks = Checks(lambda: step.metrics.live, grounds.changed, watch_attributes)
         on_change = self._settings.validation.on_change
         delivery = Delivery(request.model, state, callbacks, on_change=on_change, suite=suite, checks=checks)
         return callbacks, delivery

@@ -19,7 +19,7 @@ from overlap_train._checkpoint.fingerprints import (
 )
 from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import Resumer
-from overlap_train._data.cursor import check_remembered
+from overlap_train._data.cursor import check_position
 from overlap_train._data.feed import Feed
 from overlap_train._data.pass_state import SourceState, seeds_of, unseeded_draws
 from overlap_train._data.pipeline import (
@@ -58,7 +58,7 @@ def build_resumer(
     """
     feed, settings = request.feed, request.settings
     _require_findable(request, drawing)
-    require_storable([*state.variables, *feed.drawn_variables])
+    require_storable([*state.variables, *feed.written_variables])
     _say_not_stored(step, feed, say)
     _say_unseeded(request, drawing, say)
     if feed.left_out:
@@ -134,7 +134,7 @@ def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches
     reason = _undrawable(request, drawing)
     if reason is not None:
         raise ValueError(f"resume cannot draw again what this data draws: {reason}")
-    on_all = feed.rewindable and not feed.drawn_variables  # of which a checkpoint has the chief's
+    on_all = feed.rewindable and not feed.written_variables  # of which a checkpoint has the chief's
     if not (on_all if settings.hosts.count > 1 else feed.remember(beside(request.model))):
         alone = ", a PyDataset, a generator, Grain," if settings.hosts.count == 1 else ""
         raise ValueError(
@@ -153,7 +153,7 @@ def _make_resumer(request: FitRequest, state: ModelState, say: Callable[[str], N
         {**fingerprint(request.model, feed), **_describe_validation(request)},
         state,
         extent=Extent(feed.num_batches, request.steps_per_epoch, group, reported.configuration),
-        check_data=lambda place: check_remembered(place, feed, asked=bool(request.steps_per_epoch)),
+        check_data=lambda place: check_position(place, feed, asked=bool(request.steps_per_epoch)),
         attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
         reported=reported,
         trained_by=lambda: keras_training.train_function(request.model),

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from overlap_train._callbacks.delivery import Begun, Outcome
+from overlap_train._callbacks.delivery import EpochBeginning, Outcome
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._callbacks.listeners import remembering
-from overlap_train._checkpoint.content import StartPoint, Undelivered
+from overlap_train._checkpoint.content import StartPoint, WaitingEpoch
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
@@ -219,7 +219,7 @@ class Deliveries:
                 last=course.stopped or following >= course.epochs,
             )
 
-    def _begin_next(self, aside: Values) -> Begun:
+    def _begin_next(self, aside: Values) -> EpochBeginning:
         """Calls the `on_epoch_begin` of the epoch after the one that is being delivered.
 
         `aside` is the variables of the training, which may be an epoch further.
@@ -237,7 +237,7 @@ class Deliveries:
         if trained_on:  # otherwise what the validation and the callbacks have drawn and set stays
             self.delivery.go_back_to_draws(snapshot)
 
-    def begin_again(self, waiting: Undelivered) -> None:
+    def begin_again(self, waiting: WaitingEpoch) -> None:
         """Begins the validation of an epoch that waited when a checkpoint was written."""
         self.ledger.accounts.begin(waiting.snapshot.epoch)
         self.begin(waiting.snapshot, waiting.logs, stops=False)
@@ -259,7 +259,7 @@ class Deliveries:
         if self.resumer is None or self.stops or self.hooks.keep_batches:
             return False  # nothing holds the hooks of batches that are still to be called
         feed = self.cursor.feed
-        can_go_back = self.hosts.count == 1 and feed.rewindable and not feed.drawn_variables
+        can_go_back = self.hosts.count == 1 and feed.rewindable and not feed.written_variables
         return not len(self.backlog) or (can_go_back and self.backlog.blocks)
 
     def checkpoint_due(self) -> bool:
@@ -271,7 +271,7 @@ class Deliveries:
         """Writes a checkpoint of where the training stands; see `may_checkpoint`."""
         assert self.resumer is not None
         epoch, course, lag = snapshot.epoch, self._course, self.backlog.max_lag
-        waiting = tuple(Undelivered(pending.snapshot, pending.train_logs) for pending in self.backlog)
+        waiting = tuple(WaitingEpoch(pending.snapshot, pending.train_logs) for pending in self.backlog)
         logs = dict(course.logs.get(epoch - len(waiting) - 1, {}))
         point = StartPoint(epoch, snapshot.step, course.stopped, logs, lag, snapshot.position, waiting)
         self.resumer.inside(point, snapshot.values, remembering(self.callbacks))

@@ -97,12 +97,12 @@ def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
 def _settable(feed: Feed, callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:
     """Returns what callbacks may set without a comparison: variables that the pipeline writes to, tables."""
     tables = list(feed.reads[len(feed.captured) :])
-    if not feed.drawn_variables:
+    if not feed.written_variables:
         return tables
     # From the global generators any function of a library may draw that a callback calls.
     holders = [*reached(callbacks, *_HOLDERS), *keras_randomness.global_variables()]
     handles = {id(handle) for holder in holders for handle in _handles_of(holder)}
-    return [*(each.name for each in feed.drawn_variables if id(each.handle) in handles), *tables]
+    return [*(each.name for each in feed.written_variables if id(each.handle) in handles), *tables]
 
 
 def _handles_of(holder: Any) -> list[Any]:

@@ -110,7 +110,7 @@ class _Changes:
         values = after.flat()
         tensors = self._hosts.tensors_from_chief([values[index] for index in indices])
         if not self._hosts.is_chief:
-            self._state.set_some(indices, tensors)
+            self._state.set_values(indices, tensors)
             self._model.stop_training = stop
         return indices, more
 
@@ -260,7 +260,7 @@ class SharedDelivery:
         values = self._state.read_at(snapshot.values)
         if aside is not None and not rolled_back:
             self._state.restore(aside)
-            self._state.set_some(indices, [values.flat()[index] for index in indices])
+            self._state.set_values(indices, [values.flat()[index] for index in indices])
         self._model.stop_training = stop_training
         elsewhere = Outcome(logs, stop, values, rolled_back=rolled_back, reason=reason)
         ended(elsewhere)
@@ -316,7 +316,7 @@ class SharedStart:
         values = self._hosts.tensors_from_chief(state.read().flat())
         if not self._hosts.is_chief:
             state.restore(state.pack(values))
-            state.restore_drawn(state.pack(values))
+            state.restore_pipeline(state.pack(values))
             cursor.feed.recall(place.drawn, seeds)  # the chief's
             cursor.restore(place)
         return StartPoint(**{**point, "position": place})

@@ -69,7 +69,7 @@ def _irreversible(feed: Feed, step: Step) -> Iterator[Reason]:
 
 def _drawn_by_both(request: FitRequest, step: Step) -> Iterator[Reason]:
     """Yields to which variables of the model the pipeline writes, which fetches ahead."""
-    drawn = request.feed.drawn_variables
+    drawn = request.feed.written_variables
     if not drawn:
         return
     own = [StateVariable.of_keras(variable) for variable in request.model.variables]

@@ -55,7 +55,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         resources.enter_context(progress)
         outcome.messages = progress.messages
         builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome.step_validations)
-        with data_mistakes.Noted(model, lambda: request.feed.element_spec, "training"):
+        with data_mistakes.WithNote(model, lambda: request.feed.element_spec, "training"):
             with _NamingLostHosts(request.settings.hosts):
                 session = _open(request, builder, callbacks)
             if session is not None:

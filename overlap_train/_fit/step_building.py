@@ -116,7 +116,7 @@ class StepBuilder:
 
     def _make_reader(self) -> MetricsReader:
         model = self._model
-        by_python = keras_metrics.computed_by_user(model)
+        by_python = keras_metrics.has_custom_metrics(model)
         # Keras asks anew for each epoch which metrics there are, and how they are set.
         has_own_list = keras_models.overriding_class(model, "metrics") is not None
         eager = by_python or has_own_list or keras_metrics.reads_settings(model)

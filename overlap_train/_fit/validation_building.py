@@ -168,7 +168,7 @@ class FitValidation:
         if (waits := settings.hosts.waits) is not None:
             clocks = set(map(id, waits.handles))
             captured = [variable for variable in captured if id(variable.handle) not in clocks]
-        state, suite = builder.build(captured, drawn=feed.drawn_variables, is_in_order=is_in_order)
+        state, suite = builder.build(captured, drawn=feed.written_variables, is_in_order=is_in_order)
         if self.evaluator is not None:
             selectors = [epoch_selector(freq) for freq in request.elsewhere]
             return state, ElsewhereSuite(
@@ -244,7 +244,7 @@ class SuiteBuilder:
         self.batch_spec = next((p.batches.element_spec for p in prepared if p.batches is not None), None)
         steps = [each.step for each in prepared if each.step is not None]
         of_steps = [variable for step in steps for variable in step.variables]
-        moving = [variable for each in prepared for variable in _drawn_variables(each)]
+        moving = [variable for each in prepared for variable in _written_variables(each)]
         settable = [variable for each in prepared for variable in _captured(each)]  # by callbacks
         state = ModelState(
             self._settings.model,
@@ -290,7 +290,7 @@ class SuiteBuilder:
         return None if as_they_are else functools.partial(rows_together, settings.model)
 
 
-def _drawn_variables(prepared: PreparedSet) -> Sequence[CapturedVariable]:
+def _written_variables(prepared: PreparedSet) -> Sequence[CapturedVariable]:
     """Returns the variables to which the pipeline of a validation set writes."""
     if isinstance(prepared.batches, StreamedBatches):
         return prepared.batches.written

@@ -68,9 +68,12 @@ def without_arguments(concrete: Any) -> Callable[[], Any] | None:
             changes.append(operation.name)
     if not changes:
         return None
-    part = tf.compat.v1.graph_util.extract_sub_graph(graph.as_graph_def(), changes)
-    inputs = {node.name for node in part.node}
-    captured = {name: tensor for name, tensor in captured.items() if name.partition(":")[0] in inputs}
+    names = _needed(graph, changes)
+    part = graph.as_graph_def()
+    nodes = [node for node in part.node if node.name in names]
+    del part.node[:]
+    part.node.extend(nodes)
+    captured = {name: tensor for name, tensor in captured.items() if name.partition(":")[0] in names}
 
     def change() -> tf.Tensor:
         inside = tf.compat.v1.get_default_graph()
@@ -81,6 +84,17 @@ def without_arguments(concrete: Any) -> Callable[[], Any] | None:
 
     function: Callable[[], Any] = tf.function(change, autograph=False).get_concrete_function()
     return function
+
+
+def _needed(graph: Any, operations: Sequence[str]) -> set[str]:
+    """Return the names of what operations run behind, and their own."""
+    names, left = set(operations), list(operations)
+    while left:
+        operation = graph.get_operation_by_name(left.pop())
+        before = {t.op.name for t in operation.inputs} | {each.name for each in operation.control_inputs}
+        left += before - names
+        names |= before
+    return names
 
 
 def _captured(concrete: Any) -> tuple[list[str], list[Any]]:

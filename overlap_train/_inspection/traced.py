@@ -70,9 +70,15 @@ class TracedFunction:
         return call_with(self._concrete, arguments, captured)
 
     @functools.cached_property
-    def without_batch(self) -> Callable[[], Any] | None:
+    def without_batch(self) -> Any:
         """A call that changes what the function changes whatever its batch is; None if that is nothing."""
         return without_arguments(self._concrete)
+
+    def on_no_batch(self, handles: Mapping[int, Any]) -> None:
+        """Make that call on other variables, inside another trace."""
+        if self.without_batch is not None:
+            captured = [handles.get(id(tensor), tensor) for tensor in self.without_batch.captured_inputs]
+            call_with(self.without_batch, (), captured)
 
     @property
     def graph(self) -> Any:

@@ -20,7 +20,7 @@ from tensorflow.python.eager import context
 from overlap_train._keras.names import SafeModeScope, global_state
 
 
-def undisturbed() -> contextlib.ExitStack:
+def preserved_state() -> contextlib.ExitStack:
     """Return a context that leaves random states and running names as they were.
 
     These are the random states of Python, NumPy and TensorFlow (`context()._seed`, `_rng`), and Keras's
@@ -99,5 +99,5 @@ def name_alike(copies: Iterable[keras.Variable], variables: Iterable[keras.Varia
 @functools.cache
 def base_attributes() -> frozenset[str]:
     """Return the names of the attributes that Keras itself gives to every model."""
-    with undisturbed():
+    with preserved_state():
         return frozenset(vars(keras.Model()))

@@ -82,7 +82,7 @@ def _mistaken_kind(leaf: Any) -> str | None:
 _METHODS = ("train_step", "test_step", "compute_loss")
 
 
-class Noted:
+class WithNote:
     """Adds a note to an error of its block if the data does not suit the model.
 
     A model with a step or a loss of its own may take any data.

@@ -50,7 +50,7 @@ def _leaves(metrics: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.M
             yield metric
 
 
-def computed_by_user(model: keras.Model) -> bool:
+def has_custom_metrics(model: keras.Model) -> bool:
     """Whether the user's code resets the metrics of `model`, or computes their results.
 
     Keras runs these methods as Python each time, so they may do anything.

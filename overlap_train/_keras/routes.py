@@ -94,7 +94,7 @@ def entered(model: keras.Model, name: str, *, handled: bool = False) -> contextl
     return _marked(Route(model, name, lambda: None, busy=True, handled=handled))
 
 
-def passed_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def dispatches_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator for a method of the trainer that does the work of the model's method of a name.
 
     If the model has a method of its own, which has not called us, `_{name}_by_model` is called instead, with

@@ -90,8 +90,9 @@ class Step:
         require_logs("train_step", traced.outputs)
         model = self._model
         # A user's code may name other metrics in each epoch.
-        varies: Any = keras_metrics.computed_by_user(model) or keras_models.overriding_class(model, "metrics")
-        self.own_logs = bool(varies) or set(traced.outputs) != set(model.get_metrics_result())
+        varies = keras_metrics.has_custom_metrics(model)
+        varies = varies or keras_models.overriding_class(model, "metrics") is not None
+        self.own_logs = varies or set(traced.outputs) != set(model.get_metrics_result())
         self.logs = CarriedLogs(traced.outputs) if self.own_logs or self._listened_to else None
         self.metrics = metrics if metrics is not None else MetricsReader(self._read_metrics)
 

@@ -35,6 +35,7 @@ class EvaluationFunctions:
         some: of values, state, an iterator and a number: the same after as many batches of it, how many
             there were, and whether there may be more.
         result: of values and state: the metrics; None where the logs count.
+        ended: of values and state: the state when a step has found no batch; None if that changes nothing.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class EvaluationFunctions:
         data_spec: Any = None,
         draws: bool = False,
         carries_logs: bool = False,
+        finds_end: bool = False,
     ) -> None:
         self._step = step
         self._fold: Any = fold
@@ -62,6 +64,9 @@ class EvaluationFunctions:
         self.one: Any = None
         self.some: Any = None
         self.result: Any = None if step.own_logs else _compile(self._result, values, state)
+        self.ended: Any = None
+        if finds_end and step.step.without_batch is not None:
+            self.ended = _compile(self._ended, values, state)
         if fold is not None:
             self.part = _compile(self._part, values, data_spec, number, number)
         else:
@@ -132,6 +137,11 @@ class EvaluationFunctions:
         handles = self._handles_of(self._step.result, self._in_state(values, state))
         logs: Mapping[str, tf.Tensor] = self._step.result.on(handles)
         return logs
+
+    def _ended(self, values: Sequence[tf.Tensor], state: State) -> State:
+        handles = private_handles(self.variables, self._in_state(values, state))
+        self._step.step.on_no_batch(handles)
+        return self._read(handles)
 
     def _in_state(self, values: Sequence[tf.Tensor], state: State) -> list[tf.Tensor]:
         """Returns the values with the metrics in another state."""

@@ -106,6 +106,7 @@ class SnapshotEvaluator:
         self._draws = streamed is not None and streamed.is_dataset and not (streamed.in_order or apart)
         self._group = keras_training.steps_per_execution(model)
         self._carries_logs = step.own_logs or batch_by_batch
+        self._finds_end = batches.finds_end and keras_training.counts_without_batch(model)
         self.by_python = step.by_python
         self.changed_metric = functools.partial(step.changed, model)
         self.indivisible = self._find_obstacle(model)
@@ -119,7 +120,7 @@ class SnapshotEvaluator:
     def evaluate(self, values: Values, part: Shard | BatchStream, data: Any = None) -> ShardResult:
         """Evaluates one part. May be called from any thread, also from several at once.
 
-        `data` is that of `held_on`; without it the data is taken from where the batches are.
+        `data` is that of `data_on`; without it the data is taken from where the batches are.
         """
         variables = self._variables(values)
         if isinstance(part, BatchStream):
@@ -130,7 +131,7 @@ class SnapshotEvaluator:
             return self._one_by_one(variables, stream)
         # Counters, which have been counted ahead, go back to where they stand before the last batches.
         for place, counter in self._counters:
-            variables[place] = variables[place] + counter.times(part.first - self.count())
+            variables[place] = variables[place] + counter.times(part.first - self._calls())
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
         state, logs = self._functions.part(
             variables, self._batches.held if data is None else data, first, stop
@@ -147,11 +148,19 @@ class SnapshotEvaluator:
         """Adds to the counters of a model what a validation will add to them. On the training thread."""
         for place, counter in self._counters:
             variable = state.variables[self._places[place]]
-            variable.assign(variable.read() + counter.times(self.count()))
+            variable.assign(variable.read() + counter.times(self._calls()))
 
-    def held_on(self, device: str | None) -> Any:
+    def _calls(self) -> int:
+        """Returns how many steps Keras makes, one of them perhaps without a batch."""
+        return self.count() + self._has_found_end(self.count())
+
+    def _has_found_end(self, count: int) -> bool:
+        """Whether Keras learns from a step that the data has ended behind so many batches."""
+        return self._finds_end and (self._batches.steps is None or count < self._batches.steps)
+
+    def data_on(self, device: str | None) -> Any:
         """Returns the data for `evaluate` on another device; None if it takes it batch by batch."""
-        return self._batches.held_on(device) if self._in_memory else None
+        return self._batches.data_on(device) if self._in_memory else None
 
     def warm_up(self, values: Values) -> None:
         """Runs on no batch what an evaluation will run: TensorFlow prepares a function when it first runs.
@@ -178,23 +187,31 @@ class SnapshotEvaluator:
         results: Sequence[ShardResult],
         values: Values,
         over_hosts: Callable[[State], Sequence[tf.Tensor]] = tuple,
+        *,
+        is_cut: bool = False,
     ) -> ValidationResult:
         """Returns what `keras.Model.evaluate` would return, from the parts in their order.
 
-        Without any batch that is no value, with the metrics as they are reset.
+        Without any batch that is no value, with the metrics as they are reset. `is_cut` says that Keras
+        would have drawn no more batches, whether or not there are any.
         """
         (count,) = over_hosts((tf.constant(sum(result.batches for result in results), tf.int64),))
         if not int(count):
             return ValidationResult({}, (), results[0].state, unread=self.by_python)
-        last = results[-1]
+        last, ended = results[-1], None
+        if not is_cut and self._has_found_end(int(count)):
+            ended = self._functions.ended
         if self.by_python:
-            return ValidationResult(last.logs, last.running, last.state, unread=True)
+            state = last.state if ended is None else ended(self._variables(values), last.state)
+            return ValidationResult(last.logs, last.running, state, unread=True)
         if self._step.own_logs:
             return ValidationResult(keras_metrics.python_logs(last.logs), last.running, last.state)
         total = results[0].state
         for result in results[1:]:  # some small additions, run sooner than compiled
             total = tuple(a + b for a, b in zip(total, result.state, strict=True))
         total = tuple(over_hosts(total))
+        if ended is not None:
+            total = tuple(ended(self._variables(values), total))
         metrics = keras_metrics.python_logs(self._functions.result(self._variables(values), total))
         return ValidationResult(metrics, last.running, total)
 
@@ -219,14 +236,14 @@ class SnapshotEvaluator:
     def _build(self, model: keras.Model, state: ModelState) -> EvaluationFunctions:
         """Returns the compiled functions, those of an earlier evaluation if they are the same."""
         batches = self._batches
-        fold, data_spec = (batches.fold, batches.held_spec) if self._in_memory else (None, None)
+        fold, data_spec = (batches.fold, batches.data_spec) if self._in_memory else (None, None)
         metrics = tuple(Same(variable.handles[0]) for variable in state.metrics)
         # One by one, batches of another kind may have the same step, traced for any size.
         kind = str(data_spec if self._in_memory else batches.raw_spec)
         return Traces.of(model).get(
             "test",
             keras_training.test_function(model),
-            (Same(self._step), fold, kind, self._draws, self._carries_logs, metrics),
+            (Same(self._step), fold, kind, self._draws, self._carries_logs, self._finds_end, metrics),
             lambda: EvaluationFunctions(
                 self._step,
                 state.metrics,
@@ -235,6 +252,7 @@ class SnapshotEvaluator:
                 data_spec=data_spec,
                 draws=self._draws,
                 carries_logs=self._carries_logs,
+                finds_end=self._finds_end,
             ),
         )
 

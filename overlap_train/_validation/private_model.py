@@ -195,7 +195,7 @@ def make_private_model(
     model: keras.Model, state: ModelState, x_spec: Any, clone: Callable[[], keras.Model] | None = None
 ) -> PrivateModel:
     """Copies a model. On the training thread; leaves random states and running names as they were."""
-    with keras_copies.undisturbed(), warnings.catch_warnings():
+    with keras_copies.preserved_state(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         copy = _from_configuration(model) if clone is None else _cloned(clone, model)
         _build(copy, x_spec)

@@ -116,7 +116,7 @@ class ValidationRunner(Runner):
                     "a callback's on_test_begin set stop_evaluating, and the batches of the validation have "
                     "been joined: set it in on_test_batch_end, which is called between them"
                 )
-            return self.evaluator.merge([self._evaluate_first(values, most)], values)
+            return self.evaluator.merge([self._evaluate_first(values, most)], values, is_cut=True)
         futures = self._start(Snapshot(epoch=0, step=0, values=values), hosts)
         self.draw_ahead()
         return self._merge([future.result() for future in futures], values, hosts)
@@ -190,7 +190,7 @@ class ValidationRunner(Runner):
         """Returns the data on a device, where it is copied once."""
         with self._data_lock:
             if device not in self._data:
-                self._data[device] = self.evaluator.held_on(device)
+                self._data[device] = self.evaluator.data_on(device)
             return self._data[device]
 
     def _wait_until_prepared(self, index: int) -> None:

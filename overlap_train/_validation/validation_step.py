@@ -99,7 +99,7 @@ def trace_validation(
     around: Surroundings = Surroundings(),
 ) -> ValidationStep:
     """Traces the validation step of a compiled model, which builds what is not built yet."""
-    with data_mistakes.Noted(model, lambda: element_spec, "validation"):
+    with data_mistakes.WithNote(model, lambda: element_spec, "validation"):
         step = traced_step(
             around.within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
             element_spec,
@@ -141,7 +141,7 @@ def _around(
 ) -> ValidationStep:
     """Traces what surrounds a step."""
     reset = result = None
-    if around.traces_metrics or not keras_metrics.computed_by_user(model):
+    if around.traces_metrics or not keras_metrics.has_custom_metrics(model):
         result = trace(around.within(model.get_metrics_result))
     if result is not None:
         reset = TracedFunction(around.within(model.reset_metrics))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import Begun, Checks, Delivery
+from overlap_train._callbacks.delivery import Checks, Delivery, EpochBeginning
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.evaluation import Running
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -243,7 +243,7 @@ def begin(act, at_end=lambda model: None):
     def begin_next(aside):
         told.append(("begun", float(aside.trainable[0][0, 0])))
         act(scene.model)
-        return Begun({})
+        return EpochBeginning({})
 
     return scene.deliver(results={}, ended=ended, begin_next=begin_next), told, scene
 

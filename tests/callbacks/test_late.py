@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.delivery import Begun
+from overlap_train._callbacks.delivery import EpochBeginning
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._snapshot import ModelState
 from tests.networks import arrays, sequential
@@ -71,7 +71,7 @@ def test_an_epoch_that_runs_ahead_begins_when_it_is_told_to():
     assert scene.watches.calls == [("begin", 1, {}), ("batch", 0, {}), ("begin", 2, {})]
     assert scene.hooks.begins(1)
     assert not scene.hooks.begins(2)
-    assert scene.hooks.begin_late(scene.state.read()) == Begun({}, None)
+    assert scene.hooks.begin_late(scene.state.read()) == EpochBeginning({}, None)
     assert scene.keeps.calls == [("begin", 1, {})]
     scene.hooks.release(1)
     assert scene.keeps.calls == [("begin", 1, {}), ("batch", 0, {})]
@@ -144,7 +144,7 @@ def test_a_schedule_sets_its_rate_in_time_and_prints_it_in_its_turn(capsys):
     expected = scene.hooks.begin_late(trained).rates
     assert seen == [scene.rate] == [0.25]
     assert "setting learning rate to 0.25" in capsys.readouterr().out
-    expected = scene.state.with_some(snapshot, expected)
+    expected = scene.state.with_values(snapshot, expected)
     assert scene.state.differing(expected, scene.state.read()) == []
 
 
@@ -155,7 +155,7 @@ def test_a_rate_with_which_the_epoch_was_not_trained_is_a_difference():
     trained = scene.state.read()
     scene.state.restore(snapshot)
     scene.model.optimizer.learning_rate = 0.3  # by an on_epoch_end
-    expected = scene.state.with_some(snapshot, scene.hooks.begin_late(trained).rates)
+    expected = scene.state.with_values(snapshot, scene.hooks.begin_late(trained).rates)
     (changed,) = scene.state.differing(expected, scene.state.read())
     assert scene.state.variables[changed].name.endswith("learning_rate")
 

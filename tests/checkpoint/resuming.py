@@ -16,7 +16,7 @@ from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.fingerprints import fingerprint
 from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import Resumer
-from overlap_train._data.cursor import Cursor, CursorState, check_remembered
+from overlap_train._data.cursor import Cursor, CursorState, check_position
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
@@ -117,7 +117,7 @@ class Training:
             belongs_to,
             self.state,
             extent=Extent(self.feed.num_batches),
-            check_data=lambda place: check_remembered(place, self.feed),
+            check_data=lambda place: check_position(place, self.feed),
         )
 
     def callbacks(self) -> list[keras.callbacks.Callback]:

@@ -13,7 +13,7 @@ from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
-    Undelivered,
+    WaitingEpoch,
     are_logs,
     check_values,
     pack_inside_epochs,
@@ -48,7 +48,7 @@ def state():
 
 def waiting(state, epoch, **logs):
     position = CursorState(epoch + 1, 2, True, epoch, True, 2, {"marked": epoch, "seeds": [1, 2]})
-    return Undelivered(Snapshot(epoch, 10 * epoch, state.read(), position), logs)
+    return WaitingEpoch(Snapshot(epoch, 10 * epoch, state.read(), position), logs)
 
 
 def test_values_come_back_as_they_were(state):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.cursor import Cursor, CursorState, check_remembered
+from overlap_train._data.cursor import Cursor, CursorState, check_position
 from overlap_train._data.feed import Feed
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
@@ -142,16 +142,16 @@ def test_a_real_iterator_is_advanced_to_the_batch_where_it_stood(endless):
 @pytest.mark.parametrize("marked", ["a", -1, 3, 10**12, -(10**12), True, 1.0, [1], 10**5000], ids=type)
 def test_a_pass_that_began_in_no_epoch_is_refused(marked):
     state = CursorState(2, 1, True, 2, data={"marked": marked})
-    for check in (lambda: check_remembered(state), lambda: Cursor(CountingFeed(4), 4).resume(state)):
+    for check in (lambda: check_position(state), lambda: Cursor(CountingFeed(4), 4).resume(state)):
         with pytest.raises(ValueError, match="its pass began before epoch"):
             check()
-    check_remembered(CursorState(2, 1, True, 2, data={"marked": 2}))
+    check_position(CursorState(2, 1, True, 2, data={"marked": 2}))
 
 
 def test_a_feed_is_asked_what_it_has_remembered_before_it_is_told(monkeypatch):
     feed, asked = CountingFeed(4), []
     monkeypatch.setattr(feed, "check", lambda memory, begun: asked.append(begun))
     place = CursorState(1, 2, True, 1)
-    check_remembered(place, feed), check_remembered(place, feed, asked=True)
+    check_position(place, feed), check_position(place, feed, asked=True)
     Cursor(feed, 4).resume(place)
     assert asked == [False, True, True]

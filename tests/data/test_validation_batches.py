@@ -146,7 +146,7 @@ def test_a_dataset_without_a_batch_is_one(rows, steps):
     assert batches.stream().draw() is None
     assert batches.last_count == 0
     kept = CachedBatches(rows(), steps)
-    assert (kept.fill(), kept.num_batches, len(kept.held)) == (0, 0, len(kept.held_spec))
+    assert (kept.fill(), kept.num_batches, len(kept.held)) == (0, 0, len(kept.data_spec))
     assert kept.stream().draw() is None
 
 

@@ -264,7 +264,7 @@ def test_a_checkpoint_between_steps_needs_data_that_goes_back_to_all_that_waits(
     scene = Scene(backlog=backlog)
     if waits:
         scene.train(0)
-    scene.cursor.feed = SimpleNamespace(rewindable=rewindable, drawn_variables=())
+    scene.cursor.feed = SimpleNamespace(rewindable=rewindable, written_variables=())
     assert scene.deliveries.may_checkpoint() is may
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import keras
 import pytest
 
-from overlap_train._checkpoint.content import StartPoint, Undelivered
+from overlap_train._checkpoint.content import StartPoint, WaitingEpoch
 from overlap_train._data.cursor import CursorState
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.first_hooks import Opening
@@ -286,7 +286,7 @@ def test_inside_an_epoch_it_goes_on_there_without_its_first_hook():
 
 def test_epochs_that_waited_are_validated_again_and_come_first():
     position = CursorState(1, 0, False, 1)
-    waiting = Undelivered(Snapshot(0, 4, parts.VALUES, position), {"loss": 2.0})
+    waiting = WaitingEpoch(Snapshot(0, 4, parts.VALUES, position), {"loss": 2.0})
     fit = Fit(runner=Ended(), resumption=Resumes(point(1, undelivered=(waiting,))))
     fit.run()
     assert fit.scene.delivery.epochs == [0, 1, 2]

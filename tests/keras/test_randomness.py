@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras.copies import undisturbed
+from overlap_train._keras.copies import preserved_state
 from overlap_train._keras.randomness import (
     BIT_GENERATORS,
     check_random_states,
@@ -134,7 +134,7 @@ def test_seeds_that_would_take_for_ever_are_refused(change):
 
 @pytest.fixture(autouse=True)
 def left_as_it_was():
-    with undisturbed():
+    with preserved_state():
         yield
 
 

@@ -113,7 +113,7 @@ def test_assignments_are_forgotten_in_the_block():
 def test_building_leaves_random_states_and_names_as_they_were():
     keras.utils.set_random_seed(3)
     names = dict(keras_copies.global_state.get_global_attribute("object_name_uids") or {})
-    with keras_copies.undisturbed():
+    with keras_copies.preserved_state():
         sequential()
         keras.random.normal((2,))
         np.random.random()

@@ -27,7 +27,7 @@ def note(call):
     return tf.executing_eagerly()
 
 
-class Noted(keras.metrics.Mean):
+class WithNote(keras.metrics.Mean):
     """The share of right answers; notes when it is read and set back."""
 
     def __init__(self, name="own", **options):
@@ -48,41 +48,41 @@ class Noted(keras.metrics.Mean):
         super().reset_state()
 
 
-class ReadsASetting(Noted):
+class ReadsASetting(WithNote):
     def result(self):
         return self.scale * super().result()
 
 
-class InNumPy(Noted):
+class InNumPy(WithNote):
     def result(self):
         value = super().result()
         return np.float32(np.round(float(value), 2)) if tf.executing_eagerly() else value
 
 
-class CountsItsReads(Noted):
+class CountsItsReads(WithNote):
     def result(self):
         value = super().result()
         return value + self.reads
 
 
-class CountsItsResets(Noted):
+class CountsItsResets(WithNote):
     def result(self):
         return super().result() + self.resets
 
 
-class IsNeverSetBack(Noted):
+class IsNeverSetBack(WithNote):
     def reset_state(self):
         note("reset")
 
 
-class BeginsWithItsLastResult(Noted):
+class BeginsWithItsLastResult(WithNote):
     def reset_state(self):
         last = self.total / keras.ops.maximum(self.count, 1.0)
         super().reset_state()
         self.total.assign(last)
 
 
-class KeepsItsBest(Noted):
+class KeepsItsBest(WithNote):
     best = 0.0
 
     def result(self):
@@ -93,7 +93,7 @@ class KeepsItsBest(Noted):
         return self.best
 
 
-class SetsAVariable(Noted):
+class SetsAVariable(WithNote):
     """Moves a weight of its model whenever it is set back."""
 
     def reset_state(self):
@@ -102,7 +102,7 @@ class SetsAVariable(Noted):
             self.weight.assign_add(keras.ops.ones_like(self.weight) * 0.01)
 
 
-METRICS = [Noted, ReadsASetting, InNumPy, CountsItsReads, CountsItsResets, IsNeverSetBack]
+METRICS = [WithNote, ReadsASetting, InNumPy, CountsItsReads, CountsItsResets, IsNeverSetBack]
 METRICS += [BeginsWithItsLastResult, KeepsItsBest, SetsAVariable]
 # Their reset differs each time, so that running ahead is undone until it is given up.
 NEVER_ALIKE = (IsNeverSetBack, BeginsWithItsLastResult)
@@ -136,7 +136,7 @@ class Halves(keras.callbacks.Callback):
         if epoch == 2:
             for metric in self.model.metrics:
                 for each in getattr(metric, "metrics", [metric]):
-                    if isinstance(each, Noted):
+                    if isinstance(each, WithNote):
                         each.scale = 0.5
 
 
@@ -206,7 +206,7 @@ def test_a_metric_is_read_and_set_back_when_keras_does_it(metric, callbacks, by_
 @pytest.mark.by_default("OwnResults")
 @pytest.mark.parametrize("kind", [OwnResults, OwnReset])
 def test_so_is_a_model_s_own_method(kind):
-    compare(lambda: network(Noted, kind), lambda: [Halves()], by_dataset=False)
+    compare(lambda: network(WithNote, kind), lambda: [Halves()], by_dataset=False)
 
 
 @pytest.mark.nightly
@@ -232,7 +232,7 @@ def test_the_next_fit_goes_on_from_what_the_metrics_keep():
 
 
 @pytest.mark.by_default("InNumPy")
-@pytest.mark.parametrize("metric", [Noted, InNumPy, CountsItsReads, IsNeverSetBack])
+@pytest.mark.parametrize("metric", [WithNote, InNumPy, CountsItsReads, IsNeverSetBack])
 def test_evaluate_reads_them_once(metric):
     model, expected = network(metric), network(metric)
     results = []

@@ -149,7 +149,7 @@ def test_an_epoch_is_validated_in_step_where_the_training_leaves_it_no_core(
     assert any("of a core idle; leave it" in m for m in trainer.messages) is in_step
 
 
-class Begun(keras.callbacks.Callback):
+class EpochBeginning(keras.callbacks.Callback):
     """Writes down how many epochs had begun when each one was delivered."""
 
     def __init__(self, trainer):
@@ -170,7 +170,7 @@ def test_at_most_max_lag_later_epochs_have_begun_at_delivery(max_lag):
     trainer = Held(
         plain_model(), STEPS * (max_lag + 1), validation=ValidationPolicy(max_lag=max_lag, overlap="always")
     )
-    begun = Begun(trainer)
+    begun = EpochBeginning(trainer)
     fit(trainer, epochs=5, callbacks=[begun])
     assert not trainer.timed_out
     assert [epoch for epoch, _ in begun.delivered] == [0, 1, 2, 3, 4], "in epoch order"

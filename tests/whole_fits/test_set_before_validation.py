@@ -213,7 +213,7 @@ HOOKS += ("on_test_batch_begin",)
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch):
+def watch_attributes(monkeypatch):
     monkeypatch.setitem(sys.modules, "settings_of_validations", SETTINGS)
     monkeypatch.setenv("SCALE_OF_A_TEST", "1")
     yield
