@@ -10,6 +10,7 @@ import pytest
 from tests import interpreters
 
 
+@pytest.mark.by_default("1 / 0-1")
 @pytest.mark.parametrize(
     ("code", "status"),
     [

@@ -85,7 +85,7 @@ WITHOUT_BATCH = {
 }
 
 
-@pytest.mark.by_default("decayed weights", "a step of the user's", "a rollback")
+@pytest.mark.by_default("decayed weights", "a step of the user's")
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
 @pytest.mark.parametrize("case", WITHOUT_BATCH.values(), ids=list(WITHOUT_BATCH))
 def test_what_no_batch_decides_is_done_as_often_as_by_keras(case):

@@ -160,6 +160,7 @@ class Prunes(Callback):
         raise Pruned
 
 
+@pytest.mark.nightly
 def test_what_a_callback_raises_in_a_validation_is_raised_as_it_is():
     trainer = Trainer(sequential())
     with pytest.raises(Pruned):

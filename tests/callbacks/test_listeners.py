@@ -186,6 +186,7 @@ def test_a_hook_that_was_put_into_keras_s_class_is_called(hook):
     assert own_hooks(Stock([])) == ()
 
 
+@pytest.mark.by_default("CallbackList")
 @pytest.mark.parametrize("owner", [Stock, keras.callbacks.Callback])
 def test_what_is_put_into_the_class_of_all_lists_or_callbacks_acts(owner):
     def run(fit, model):

@@ -259,6 +259,7 @@ class Listens(keras.callbacks.Callback):
         self.steps.append((step, logs["val_loss"]))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.by_default("1")
 def test_validations_inside_epochs_are_those_of_the_unbroken_run(tmp_path, lag):

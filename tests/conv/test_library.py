@@ -118,6 +118,7 @@ def test_it_is_loaded_without_a_compiler_and_without_a_cache(installed):
     assert not cache.exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("library")
 @pytest.mark.parametrize("damage", ["version", "library"])
 def test_one_that_does_not_fit_is_as_good_as_none(installed, damage):

@@ -126,6 +126,7 @@ def test_two_pipelines_of_one_shuffle(make):
     assert not any("in step" in message for message in trainer.messages)
 
 
+@pytest.mark.nightly
 def test_a_shuffle_that_draws_once_for_all_passes_is_run_ahead_of():
     fixed = ROWS.shuffle(96, seed=3, reshuffle_each_iteration=False)
     trainer = both(lambda: split(fixed))
@@ -226,6 +227,7 @@ def from_generator(data):
     return tf.data.Dataset.from_generator(rows, output_signature=kinds)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("source", "role"),
     # Of what each step changes Keras's own prefetch sees something else each time.
@@ -251,6 +253,7 @@ def test_python_that_makes_batches_from_what_the_training_changes(source, role):
     assert any("in step" in message for message in messages) == (role == "training")
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_a_pipeline_that_python_makes_from_the_model():
     def arguments(model):

@@ -198,6 +198,7 @@ def test_without_an_evaluator_the_training_goes_on_alone_if_it_is_told_to(tmp_pa
     assert not files(tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("lost1")
 @pytest.mark.parametrize("lost", [(0,), (1, 2)])
 def test_a_lost_evaluator_that_is_started_again_is_taken_back(lost, tmp_path, monkeypatch):

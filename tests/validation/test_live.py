@@ -173,6 +173,7 @@ class Ends(keras.callbacks.Callback):
         self.model.stop_evaluating = batch == 1
 
 
+@pytest.mark.by_default("endless")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize(
     ("data", "steps", "callbacks", "expected"),

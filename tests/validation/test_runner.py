@@ -78,6 +78,7 @@ def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_fail
     assert runner.evaluate(state.read()).metrics == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_each_device_is_prepared_once_before_its_first_part(monkeypatch, evaluated):
     model, state, batches, evaluator = evaluated
     spans, order = [], []

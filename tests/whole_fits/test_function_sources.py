@@ -145,6 +145,7 @@ CASES = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.by_default("a_validation_that_shuffles-by default")

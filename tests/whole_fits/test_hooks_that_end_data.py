@@ -161,6 +161,7 @@ def test_groups_of_steps_end_too(hook):
     assert_as_keras("arrays", hook, 2 + hook.endswith("end"), build=pooled(grouped))
 
 
+@pytest.mark.by_default("False-on_test_batch_begin-0", "False-on_test_batch_end-1")
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("hook", TEST)
 @pytest.mark.parametrize("declared", [False, nightly(True)])

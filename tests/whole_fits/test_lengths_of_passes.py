@@ -78,6 +78,7 @@ def told_to(data):
     return getattr(data, "told", None)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin"])
 @pytest.mark.parametrize("lengths", [(3, 4), (2, 5, 3)])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")

@@ -73,6 +73,7 @@ def test_every_hook_of_a_fit_is_given_what_keras_gives(hooks):
         assert_same(notes.calls, expected.calls)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("hook", ["on_epoch_begin", "on_train_batch_begin", "on_train_batch_end"])
 @pytest.mark.by_default("on_train_batch_end")
 def test_what_one_callback_adds_to_the_logs_the_next_one_sees(hook):

@@ -109,6 +109,7 @@ def model_that_returns(change):
     return model
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("nested")
 @pytest.mark.parametrize("change", [nested, beside, numbered, lambda logs: {}])
 def test_the_structure_of_what_it_returns_is_that_of_keras_s_logs(change):

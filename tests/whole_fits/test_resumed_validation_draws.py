@@ -161,6 +161,7 @@ def unbroken(source, every=None):
 KILLS = [{"epoch": 1}, {"epoch": 2}, {"step": STEPS + 4}, {"step": 2 * STEPS + 6}, {"step": 3 * STEPS + 9}]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lag", [1, 2])
 @pytest.mark.parametrize("kills", KILLS, ids=str)
 @pytest.mark.parametrize("source", SOURCES)

@@ -291,7 +291,7 @@ def test_what_a_step_of_the_trainer_s_reads():
 
 
 @pytest.mark.parametrize("program", [a_global, a_dict, a_loss_that_holds_an_object])
-@pytest.mark.by_default("a_global", "a_loss_that_holds_an_object")
+@pytest.mark.by_default("a_global")
 def test_what_on_test_begin_sets_is_seen_by_the_first_evaluation(program):
     logs = []
     for ours in (False, True):

@@ -132,6 +132,7 @@ def test_the_training_goes_on_as_under_keras(data):
     assert_as_keras(data, callbacks=lambda: [Tells(), keras.callbacks.EarlyStopping(patience=9)])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("name", ["too small", "no match", "later none"])
 @pytest.mark.by_default("later none-1")

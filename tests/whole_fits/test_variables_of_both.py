@@ -113,6 +113,7 @@ def raising(act, at):
     return Acts(raised)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.by_default("a_generator_of_both")
 def test_a_callback_that_raises_leaves_what_was_written_as_under_keras(source):

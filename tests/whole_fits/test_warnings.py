@@ -124,6 +124,7 @@ def test_validation_data_that_runs_out_is_told_as_by_keras(data, how):
     assert trained(how, X, Y, **arguments) == expected
 
 
+@pytest.mark.by_default("ahead")
 @pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
 def test_a_validation_without_a_batch_is_told_each_time_as_by_keras(how):
     nothing = dataset().filter(lambda x, y: False)
@@ -161,6 +162,7 @@ OF_NO_KNOWN_LENGTH = {
 ENDS = 3 if BEFORE_3_16 else 0  # of which Keras up to 3.15 warns each time
 
 
+@pytest.mark.nightly
 @pytest.mark.by_default("filtered and kept")
 @pytest.mark.parametrize("name", OF_NO_KNOWN_LENGTH)
 def test_the_end_of_training_data_of_no_known_length_is_told_once(name):
@@ -170,6 +172,7 @@ def test_the_end_of_training_data_of_no_known_length_is_told_once(name):
     assert trained("ours", make(), epochs=3, shuffle=False) == expected[:1]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
 @pytest.mark.parametrize("name", OF_NO_KNOWN_LENGTH)
 @pytest.mark.by_default("filtered-at once")
@@ -252,6 +255,7 @@ OUT_OF_DATA = {
 }
 
 
+@pytest.mark.by_default("evaluate-drawing")
 @pytest.mark.parametrize("make", [sequential, drawing])
 @pytest.mark.parametrize("name", OUT_OF_DATA)
 def test_it_is_told_of_the_users_line(name, make):
@@ -282,6 +286,7 @@ def stopped(model):
     return getattr(model, "stop_evaluating", None)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
 @pytest.mark.parametrize("listens", [False, True])
 @pytest.mark.by_default("False-ahead")

@@ -137,6 +137,7 @@ def by_keras_and_by_trainer(strategy, make, **lengths):
     return ours, theirs
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lengths", [{}, {"steps_per_epoch": 2, "validation_steps": 2}], ids=["all", "steps"])
 @pytest.mark.parametrize("make", PIPELINES.values(), ids=PIPELINES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
