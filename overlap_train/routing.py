@@ -76,7 +76,10 @@ class Routing:
             if trainer is not None and not is_refusal_of(trainer, error):
                 raise
             refusal = error
-        self.trainer, self._begun = before
+        self.trainer = before[0]
+        if name == "fit":
+            with self._lock:
+                self._begun = before[1]
         if name == "fit" and self._beyond_keras():
             raise refusal
         warnings.warn(f"keras.Model.{name} is not routed: {refusal}", RuntimeWarning, stacklevel=4)

@@ -88,7 +88,7 @@ class EpochTraining:
     def run_call(self, epoch: int, steps: int) -> StepsDone:
         """Makes one compiled call of at most `steps` steps."""
         first, warm, stepwise = self.cursor.steps, self.warm, self.deliveries.stepwise
-        preserved_state = warm and self._suite.idle
+        is_alone = warm and self._suite.idle
         self._suite.admit_beside(self.idle.count)
         steps = self._capped(steps)
         self.interrupts.expect(2 * steps * (self.pace.step_s or 0.0))
@@ -96,7 +96,7 @@ class EpochTraining:
         self.loop.close()  # which waits for what prepares it
         done = self.loop.run(self.cursor, steps)
         span = self.ledger.span("train", start_s, epoch, steps=done.steps)
-        if preserved_state:
+        if is_alone:
             self.idle.observe(span.duration_s, time.process_time() - start_cpu_s)
         if not warm:
             self.warm = True

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.delivery import BeginNext, Delivery, Ended, Outcome
-from overlap_train._callbacks.hooks import wants_train_batches
+from overlap_train._callbacks.hooks import TRAIN_BATCH_HOOKS, wants_train_batches
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.fingerprints import fingerprint
 from overlap_train._checkpoint.resume import Resumer
@@ -157,10 +157,12 @@ class SharedCallbacks:
         self._call("on_train_batch_end", batch, logs)
 
     def _call(self, hook: str, *arguments: Any) -> None:
+        ends = keras_data.OUT_OF_DATA if hook in TRAIN_BATCH_HOOKS else ()  # which these may raise
+
         def goes_on() -> bool:
             try:
                 getattr(self._list, hook)(*arguments)
-            except keras_data.OUT_OF_DATA:  # as the hook of a batch may say
+            except ends:
                 return False
             return True
 

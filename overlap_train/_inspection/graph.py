@@ -49,7 +49,8 @@ def iterator_over_nothing(element_spec: Any) -> Any | None:
         return None
 
 
-_NO_CHANGE = ("Placeholder", "ReadVariableOp", "VarHandleOp")
+# Operations that change variables, themselves or in what they call.
+_CHANGES = re.compile("Assign(Add|Sub)?VariableOp|RngReadAndSkip|RngSkip|If|While|StatefulPartitionedCall")
 
 
 def without_arguments(concrete: Any) -> Callable[[], Any] | None:
@@ -64,13 +65,15 @@ def without_arguments(concrete: Any) -> Callable[[], Any] | None:
         before = (*(tensor.op for tensor in operation.inputs), *operation.control_inputs)
         if operation.name in arguments or any(each.name in dependent for each in before):
             dependent.add(operation.name)
-        elif operation.op_def.is_stateful and operation.type not in _NO_CHANGE:
+        elif _CHANGES.fullmatch(operation.type):
             changes.append(operation.name)
     if not changes:
         return None
     names = _needed(graph, changes)
     part = graph.as_graph_def()
     nodes = [node for node in part.node if node.name in names]
+    for node in nodes:
+        node.attr.pop("_class", None)  # which may name an operation that is left out
     del part.node[:]
     part.node.extend(nodes)
     captured = {name: tensor for name, tensor in captured.items() if name.partition(":")[0] in names}

@@ -19,6 +19,7 @@ import tensorflow as tf
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import Batches, Shard
+from overlap_train._inspection.traced import Counter
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
@@ -116,6 +117,9 @@ class SnapshotEvaluator:
         self._places = [places[handle] for handle in handles]
         counters = {id(counter.variable.handle): counter for counter in step.counters}
         self._counters = [(i, counters[handle]) for i, handle in enumerate(handles) if handle in counters]
+        change = step.step.without_batch if self._finds_end else None
+        # The variables that a step changes which finds no batch.
+        self._changed = set(map(id, change.captured_inputs)) if change is not None else set()
 
     def evaluate(self, values: Values, part: Shard | BatchStream, data: Any = None) -> ShardResult:
         """Evaluates one part. May be called from any thread, also from several at once.
@@ -131,7 +135,7 @@ class SnapshotEvaluator:
             return self._one_by_one(variables, stream)
         # Counters, which have been counted ahead, go back to where they stand before the last batches.
         for place, counter in self._counters:
-            variables[place] = variables[place] + counter.times(part.first - self._calls())
+            variables[place] = variables[place] + counter.times(part.first - self._calls(counter))
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
         state, logs = self._functions.part(
             variables, self._batches.held if data is None else data, first, stop
@@ -148,11 +152,12 @@ class SnapshotEvaluator:
         """Adds to the counters of a model what a validation will add to them. On the training thread."""
         for place, counter in self._counters:
             variable = state.variables[self._places[place]]
-            variable.assign(variable.read() + counter.times(self._calls()))
+            variable.assign(variable.read() + counter.times(self._calls(counter)))
 
-    def _calls(self) -> int:
-        """Returns how many steps Keras makes, one of them perhaps without a batch."""
-        return self.count() + self._has_found_end(self.count())
+    def _calls(self, counter: Counter) -> int:
+        """Returns how often Keras adds to a counter, once perhaps without a batch."""
+        count = self.count()
+        return count + (self._has_found_end(count) and id(counter.variable.handle) in self._changed)
 
     def _has_found_end(self, count: int) -> bool:
         """Whether Keras learns from a step that the data has ended behind so many batches."""
@@ -201,11 +206,11 @@ class SnapshotEvaluator:
         last, ended = results[-1], None
         if not is_cut and self._has_found_end(int(count)):
             ended = self._functions.ended
+        state = last.state if ended is None else tuple(ended(self._variables(values), last.state))
         if self.by_python:
-            state = last.state if ended is None else ended(self._variables(values), last.state)
             return ValidationResult(last.logs, last.running, state, unread=True)
         if self._step.own_logs:
-            return ValidationResult(keras_metrics.python_logs(last.logs), last.running, last.state)
+            return ValidationResult(keras_metrics.python_logs(last.logs), last.running, state)
         total = results[0].state
         for result in results[1:]:  # some small additions, run sooner than compiled
             total = tuple(a + b for a, b in zip(total, result.state, strict=True))

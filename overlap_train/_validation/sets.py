@@ -208,7 +208,7 @@ def _prepare(request: SetRequest, name: str, validation_set: ValidationSet) -> P
         request.sources.in_time(lambda: source.pipeline.dataset, name)  # which draws what shows its types
     batches = make_batches(
         source,
-        steps=request.sources.steps[name],
+        steps=request.sources.steps(name),
         cache_bytes=settings.validation.keep_bytes,
         preprocess=settings.preprocess,
         most_rows=request.most_rows,

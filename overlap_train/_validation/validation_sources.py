@@ -90,15 +90,19 @@ class ValidationSources:
         self._written = written
         self._timeout_s = timeout_s
         self.begun: set[str] = set()  # the sets of which a validation has been due
-        # how many batches a validation is to have, as Keras rounds them; None for all
-        self.steps: dict[str, int | None] = {}
+        self._steps: dict[str, int | None] = {}  # of those that have been asked for
         self._data: dict[str, tuple[Any, Any, Any]] = {}
         self._sources: dict[str, ValidationSource] = {}  # what has been looked at
         for name, validation_set in sets.items():
-            steps = keras_training.capped_steps(validation_set.steps)
-            group = keras_training.steps_per_execution(model)
-            self.steps[name] = None if steps is None else -(-steps // group) * group
             self._data[name] = keras.utils.unpack_x_y_sample_weight(validation_set.data)
+
+    def steps(self, name: str) -> int | None:
+        """Returns how many batches a validation is to have, as Keras rounds them; None for all."""
+        if name not in self._steps:
+            steps = keras_training.capped_steps(self._sets[name].steps)
+            group = keras_training.steps_per_execution(self._model)
+            self._steps[name] = None if steps is None else -(-steps // group) * group
+        return self._steps[name]
 
     def of(self, name: str) -> ValidationSource:
         """Returns a set's data."""
@@ -110,7 +114,7 @@ class ValidationSources:
                 *data,
                 role="validation",
                 batch_size=self._sets[name].batch_size,
-                steps=self.steps[name],
+                steps=self.steps(name),
                 looked_at=looks_beforehand(self._model),
             )
             self._sources[name] = ValidationSource(
@@ -147,7 +151,7 @@ class ValidationSources:
 
     def expected(self, name: str) -> int | None:
         """Returns how many batches a validation will have, as far as that is known without drawing any."""
-        steps, source = self.steps[name], self.of(name)
+        steps, source = self.steps(name), self.of(name)
         if steps is not None or source.waits:
             return steps
         if source.layout is not None:

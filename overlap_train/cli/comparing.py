@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import io
 import itertools
 import json
@@ -15,12 +17,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Difference", "Run", "differences"]
+__all__ = ["ARRAY", "Difference", "Run", "differences"]
+
+ARRAY = "values of an array"  # as `recording` writes them
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 # Parts of a file's name that a run makes up: times, process ids, hashes.
 _MADE_UP = re.compile(r"\d{4,}")
 _LARGEST_TEXT = 5_000_000  # bytes
+_DATED = "metadata.json"  # in a model of Keras's
+_SMALLEST = 1e-300  # size of a difference in bits alone, as of a signed zero
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,7 @@ class Difference:
     first: Any
     second: Any
     size: float
+    decides: bool = False  # of a log, a result or a variable: a program with a seed has it again
 
     def __str__(self) -> str:
         if isinstance(self.first, np.ndarray):
@@ -42,8 +49,7 @@ class Difference:
 class Run:
     """What one run of a script did.
 
-    `calls` are those of `fit` and `evaluate` as `recording` notes them, `files` what was written, by a name
-    without times and process ids.
+    `calls` are those of `fit` and `evaluate` as `recording` notes them, `files` what was written.
     """
 
     directory: Path
@@ -52,6 +58,7 @@ class Run:
     variables: Sequence[Sequence[np.ndarray]]  # behind each call
     files: Mapping[str, Any]
     output: str
+    refused: str | None = None  # why Keras cannot run the script
 
     @classmethod
     def read(cls, directory: Path, written: Sequence[Path]) -> Run:
@@ -59,15 +66,17 @@ class Run:
         try:
             record = json.loads((directory / "calls.json").read_text())
         except FileNotFoundError:
-            record = {"calls": [], "error": "the process ended before its script did"}
+            record = {"calls": [], "error": "the process ended before its script did", "refused": None}
         variables = []
         for number in range(len(record["calls"])):
             path = directory / f"{number}.npz"
             variables.append(list(_arrays(path.read_bytes()).values()) if path.exists() else [])
         work = directory / "work"
-        files = {_MADE_UP.sub("#", str(path.relative_to(work))): _content(path) for path in written}
+        files = {str(path.relative_to(work)): _content(path) for path in written}
         output = (directory / "output").read_text(errors="replace").replace(str(directory), "")
-        return cls(directory, record["calls"], record["error"], variables, files, output)
+        error = record["error"] and record["error"].replace(str(directory), "")
+        calls = [_with_arrays(call) for call in record["calls"]]
+        return cls(directory, calls, error, variables, files, output, record["refused"])
 
     @property
     def fit_seconds(self) -> float:
@@ -105,13 +114,8 @@ def differences(first: Run, second: Run) -> Iterator[Difference]:
     yield from _differences("calls", [c["name"] for c in first.calls], [c["name"] for c in second.calls])
     for number, (a, b) in enumerate(zip(first.calls, second.calls, strict=False)):
         place = f"{a['name']} {number + 1}" if len(first.calls) > 1 else a["name"]
-        yield from _different_hooks(place, a["hooks"], b["hooks"])
-        yield from _differences(f"{place}, result", a.get("result"), b.get("result"))
-        # By their order: names that Keras makes up count what a process has made.
-        mine, theirs = first.variables[number], second.variables[number]
-        yield from _differences(f"{place}, number of variables", len(mine), len(theirs))
-        for path, value, other in zip(a.get("variables", ()), mine, theirs, strict=False):
-            yield from _differences(f"{place}, variable {path}", value, other)
+        for found in _different_results(place, a, b, first.variables[number], second.variables[number]):
+            yield dataclasses.replace(found, decides=True)
         kinds = ([kind for kind, _ in call["callbacks"]] for call in (a, b))
         yield from _differences(f"{place}, callbacks", *kinds)
         for (kind, state), (same, other) in zip(a["callbacks"], b["callbacks"], strict=False):
@@ -119,9 +123,39 @@ def differences(first: Run, second: Run) -> Iterator[Difference]:
                 break
             yield from _differences(f"{place}, {kind}", state, other)
     yield from _differences("error", first.error, second.error)
-    yield from _differences("file", first.files, second.files)
+    yield from _differences("file", *_named_alike(first.files, second.files))
     lines = [run.output.splitlines() for run in (first, second)]
     yield from _differences("line of output", *map(_numbered, lines))
+
+
+def _different_results(
+    place: str,
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    variables: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+) -> Iterator[Difference]:
+    """Yield where the logs, the result and the variables of a call differ."""
+    yield from _different_hooks(place, first["hooks"], second["hooks"])
+    yield from _differences(f"{place}, result", first.get("result"), second.get("result"))
+    # By their order: names that Keras makes up count what a process has made.
+    yield from _differences(f"{place}, number of variables", len(variables), len(others))
+    for path, value, other in zip(first.get("variables", ()), variables, others, strict=False):
+        yield from _differences(f"{place}, variable {path}", value, other)
+
+
+def _named_alike(
+    first: Mapping[str, Any], second: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the files of two runs; names that only one has are without times and process ids, in order."""
+    both = []
+    for files, others in ((first, second), (second, first)):
+        alike = {name: content for name, content in files.items() if name in others}
+        made_up: dict[str, list[Any]] = {}
+        for name in sorted(set(files) - set(others)):
+            made_up.setdefault(_MADE_UP.sub("#", name), []).append(files[name])
+        both.append({**alike, **made_up})
+    return both[0], both[1]
 
 
 def _different_hooks(place: str, first: Sequence[Any], second: Sequence[Any]) -> Iterator[Difference]:
@@ -131,10 +165,11 @@ def _different_hooks(place: str, first: Sequence[Any], second: Sequence[Any]) ->
         if a != b:
             yield Difference(f"{place}, call {number + 1} of callbacks", a, b, math.inf)
             return
-    epoch = 0
+    ends = [n + 1 for _, n, _ in first if n is not None]  # the epochs, by when they end
     for (hook, number, logs), (_, _, others) in zip(first, second, strict=True):
-        epoch = epoch if number is None else number + 1
-        yield from _differences(f"{place}, epoch {epoch}, {hook}", logs, others)
+        where = f"epoch {ends[0]}, {hook}" if ends else hook
+        yield from _differences(f"{place}, {where}", logs, others)
+        ends = ends if number is None else ends[1:]
 
 
 def _differences(place: str, first: Any, second: Any) -> Iterator[Difference]:
@@ -169,7 +204,8 @@ def _different_texts(place: str, first: str, second: str) -> Iterator[Difference
         return
     pairs = zip(_NUMBER.findall(first), _NUMBER.findall(second), strict=True)
     for number, (a, b) in enumerate(pairs):
-        if size := _size(float(a), float(b)):
+        whole = a.lstrip("+-").isdigit() and b.lstrip("+-").isdigit()
+        if size := math.inf if whole and a != b else _size(float(a), float(b)):
             yield Difference(f"{place}, number {number + 1}", a, b, size)
 
 
@@ -183,20 +219,24 @@ def _size(first: Any, second: Any) -> float:
         return math.inf
     if a.tobytes() == b.tobytes():
         return 0.0
-    if a.dtype.kind not in "fc" and a.dtype.name != "bfloat16":
+    if a.dtype.kind not in "fc":
         return math.inf
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+    finite = np.isfinite(a)
+    if not np.array_equal(np.where(finite, 0, a), np.where(np.isfinite(b), 0, b), equal_nan=True):
         return math.inf
-    with np.errstate(invalid="ignore"):
-        apart = np.nanmax(np.abs(a - b), initial=0.0)
-    largest = max(np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values)) for values in (a, b))
-    return float(apart / largest) if largest else 0.0
+    apart = np.max(np.abs(np.where(finite, a, 0) - np.where(finite, b, 0)), initial=0.0)
+    largest = max(np.max(np.abs(values), initial=0.0, where=finite) for values in (a, b))
+    return max(float(apart / largest) if largest else 0.0, _SMALLEST)
 
 
 def _content(path: Path) -> Any:
-    """Return what of a file can be compared: text, arrays, or the parts of an archive."""
-    return _content_of(path.name, path.read_bytes())
+    """Return what of a file can be compared: text, arrays, the parts of an archive, or else its digest."""
+    data = path.read_bytes()
+    try:
+        content = _content_of(path.name, data)
+    except Exception:  # of a format that its name does not tell, or damaged
+        content = None
+    return content if content is not None else f"digest {hashlib.sha256(data).hexdigest()}"
 
 
 def _content_of(name: str, data: bytes) -> Any:
@@ -207,13 +247,23 @@ def _content_of(name: str, data: bytes) -> Any:
         return _datasets(data)
     if zipfile.is_zipfile(io.BytesIO(data)):  # such as a model of Keras's
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return {member: _content_of(member, archive.read(member)) for member in archive.namelist()}
+            names = [name for name in archive.namelist() if name != _DATED]
+            return {name: _content_of(name, archive.read(name)) for name in names}
     if len(data) <= _LARGEST_TEXT:
         try:
             return _numbered(data.decode().splitlines())
         except UnicodeDecodeError:
             pass
     return None  # of a format of its own, such as a log of TensorBoard
+
+
+def _with_arrays(value: Any) -> Any:
+    """Return what `recording` wrote with its arrays."""
+    if isinstance(value, dict):
+        if ARRAY in value:
+            return np.array(value[ARRAY], value["dtype"])
+        return {key: _with_arrays(part) for key, part in value.items()}
+    return [_with_arrays(part) for part in value] if isinstance(value, list) else value
 
 
 def _arrays(data: bytes) -> dict[str, np.ndarray]:

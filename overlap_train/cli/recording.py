@@ -11,11 +11,12 @@ import collections
 import functools
 import inspect
 import json
+import os
 import runpy
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,24 @@ import tensorflow as tf
 
 from overlap_train._keras import routes
 from overlap_train._support.printing import error_text
+from overlap_train.cli.comparing import ARRAY
 from overlap_train.cli.script import as_main
+from overlap_train.options.validation import ValidationSet
 from overlap_train.routing import Routing
 from overlap_train.trainer import Trainer
 
 __all__ = ["main"]
 
-_DEEPEST = 6  # of what is looked at in a callback's attributes
+_DEEPEST, _MOST_VALUES = 6, 100_000  # of what is looked at in a callback's attributes
 
 
 class _Hooks(keras.callbacks.Callback):  # type: ignore[misc]
-    """Notes which hooks of trainings, epochs and validations are called, in order, with which logs."""
+    """Notes which hooks of trainings, epochs and validations are called, in order, with which logs.
+
+    Those of beginnings are left out: some fits would have to wait for them.
+    """
+
+    overlap_safe = True  # it only notes
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,14 +55,15 @@ class _Hooks(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_end(self, logs: Any = None) -> None:
         self.calls.append(("on_train_end", None, _plain(logs)))
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.calls.append(("on_epoch_begin", epoch, _plain(logs)))
-
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.calls.append(("on_epoch_end", epoch, _plain(logs)))
 
     def on_test_end(self, logs: Any = None) -> None:
         self.calls.append(("on_test_end", None, _plain(logs)))
+
+
+class _RefusedError(BaseException):
+    """A script's training cannot be done by Keras. No `except Exception` of the script holds it up."""
 
 
 class Recorder:
@@ -67,6 +76,7 @@ class Recorder:
         self._within = False
         self._calls: list[dict[str, Any]] = []
         self._error: str | None = None
+        self._refused: str | None = None
 
     def run(self, script: str, arguments: list[str]) -> None:
         """Run a script as `python script` does, and write down what it did."""
@@ -76,7 +86,9 @@ class Recorder:
         routes.add_handler(self._handle, everywhere=True)
         try:
             with as_main(Path(script), arguments):
-                runpy.run_path(script, run_name="__main__")
+                runpy.run_path(os.path.abspath(script), run_name="__main__")
+        except _RefusedError as refusal:
+            self._refused = str(refusal)
         except SystemExit as end:
             self._error = None if end.code in (None, 0) else f"ended with {end.code}"
         except Exception as error:
@@ -86,7 +98,7 @@ class Recorder:
             routes.remove_handler(self._handle, everywhere=True)
             for name, original in originals.items():
                 setattr(Trainer, name, original)
-        record = {"calls": self._calls, "error": self._error}
+        record = {"calls": self._calls, "error": self._error, "refused": self._refused}
         (self._directory / "calls.json").write_text(json.dumps(record))
 
     def _handle(
@@ -108,17 +120,15 @@ class Recorder:
         @functools.wraps(original)  # its signature is looked at
         def method(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
-                if self._routing is not None or self._within:
+                kwargs.pop("resume", None)  # both runs begin anew
+                if self._routing is not None:
                     return original(trainer, *args, **kwargs)
-                kwargs.pop("resume", None)
-                settings = trainer._settings()
-                if not settings.stock or settings.preprocess or settings.validation.functions:
-                    raise ValueError(
-                        f"{type(trainer).__name__}.{name} does what keras.Model.{name} cannot do"
-                    )
+                _require_keras(trainer, name, kwargs.get("validation_data"))
                 with routes.suspended():
                     return getattr(trainer.model, name)(*args, **kwargs)
 
+            if self._within:
+                return original(trainer, *args, **kwargs)
             return self._recorded(call, trainer.model, name, lambda: trainer, args, kwargs)
 
         return method
@@ -152,9 +162,9 @@ class Recorder:
             if name == "fit":
                 variables = _variables(model)
                 record["variables"] = [variable.path for variable in variables]
-                values = map(np.asarray, variables)
+                values = map(_array, variables)
                 np.savez(self._directory / f"{len(self._calls) - 1}.npz", *values)
-        record["result"] = _plain(result.history if name == "fit" else result)
+        record["result"] = _plain(getattr(result, "history", result))
         return result
 
     def _arguments(
@@ -171,9 +181,10 @@ class Recorder:
         arguments["verbose"] = 0  # what a script prints itself is compared
         callbacks = arguments.get("callbacks")
         if isinstance(callbacks, keras.callbacks.CallbackList):
-            return arguments, list(callbacks.callbacks)
-        listed = list(keras.tree.flatten(callbacks)) if callbacks is not None else []
-        arguments["callbacks"] = [*listed, hooks]
+            listed = list(callbacks.callbacks)
+        else:
+            listed = list(keras.tree.flatten(callbacks)) if callbacks is not None else []
+            arguments["callbacks"] = [*listed, hooks]
         if self._epochs and name == "fit":
             first = arguments.get("initial_epoch", 0)
             arguments["epochs"] = min(arguments.get("epochs", 1), first + self._epochs)
@@ -189,21 +200,21 @@ def _shorten(arguments: dict[str, Any], name: str, batches: int) -> None:
     def first(value: Any, rows: int) -> Any:
         if isinstance(value, tf.data.Dataset):
             return value.take(batches)
-        if isinstance(value, (keras.utils.PyDataset, Iterator)):
+        if not all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(value) if leaf is not None):
             return value
         return keras.tree.map_structure(lambda array: None if array is None else array[:rows], value)
 
     x = arguments.get("x")
     for key in ("x", "y", "sample_weight"):
         arguments[key] = first(arguments.get(key), batches * size)
-    if arguments["x"] is x:  # its length is not ours to change
-        steps = "steps_per_epoch" if name == "fit" else "steps"
+    steps = "steps_per_epoch" if name == "fit" else "steps"
+    if arguments["x"] is x or arguments.get(steps):  # its length is not ours to change
         arguments[steps] = min(arguments.get(steps) or batches, batches)
     if arguments.get("validation_data") is not None:
         rows = batches * (arguments.get("validation_batch_size") or size)
         data = arguments["validation_data"]
         arguments["validation_data"] = first(data, rows)
-        if arguments["validation_data"] is data:
+        if arguments["validation_data"] is data or arguments.get("validation_steps"):
             arguments["validation_steps"] = min(arguments.get("validation_steps") or batches, batches)
 
 
@@ -213,13 +224,32 @@ def _variables(model: keras.Model) -> list[Any]:
     return [*model.variables, *(optimizer.variables if optimizer is not None else ())]
 
 
+def _require_keras(trainer: Trainer, name: str, validation_data: Any) -> None:
+    """End the script where Keras cannot do what its trainer does."""
+    settings = trainer._settings()
+    policy = settings.validation
+    own = not settings.stock_validation or settings.preprocess is not None or bool(policy.functions)
+    named = isinstance(validation_data, (ValidationSet, Mapping))
+    if own or named or (name == "fit" and (not settings.stock or policy.every_steps is not None)):
+        raise _RefusedError(f"{type(trainer).__name__}.{name} does what keras.Model.{name} cannot do")
+
+
+def _array(value: Any) -> Any:
+    """Return an array of a type that NumPy stores; of fewer bits than it knows as float32."""
+    array = np.asarray(value)
+    return array if array.dtype.kind in "?biufcSU" else array.astype(np.float32)
+
+
 def _plain(value: Any, depth: int = 0) -> Any:
     """Return what of a value JSON can hold; None for the rest, such as models and open files."""
     if isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, (np.generic, np.ndarray)) or keras.ops.is_tensor(value):
-        array = np.asarray(value)
-        return array.tolist() if array.dtype.kind in "biuf" and array.size <= 10_000 else None
+    if isinstance(value, np.generic):
+        return value.item() if value.dtype.kind in "biufU" else None
+    if isinstance(value, np.ndarray) or keras.ops.is_tensor(value):
+        array = _array(value)
+        fits = array.dtype.kind in "biuf" and array.size <= _MOST_VALUES
+        return {ARRAY: array.tolist(), "dtype": array.dtype.name} if fits else None
     if depth < _DEEPEST:
         if isinstance(value, Mapping):
             return {str(k): _plain(v, depth + 1) for k, v in value.items() if str(k)[:1] != "_"}

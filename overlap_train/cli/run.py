@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> Report | None:
     install()
     try:
         with as_main(options.script, [a for a in options.rest if a != "--"]):
-            runpy.run_path(str(options.script), run_name="__main__")
+            runpy.run_path(os.path.abspath(options.script), run_name="__main__")
     finally:
         uninstall()
     return None

@@ -47,7 +47,7 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
     answers: list[Callable[[], T]] = []
     with _stopping_at_fit(look, answers), as_main(script, arguments):
         try:
-            runpy.run_path(str(script), run_name="__main__")
+            runpy.run_path(os.path.abspath(script), run_name="__main__")
         except _Ends:
             pass
         except SystemExit as end:

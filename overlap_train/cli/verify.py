@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlap_train.cli.report import Finding, Report, UsageError, one_line
+from overlap_train.cli.report import Finding, Report, UsageError, one_line, size
 from overlap_train.cli.script import require_script
 
 if TYPE_CHECKING:  # which imports NumPy
@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # which imports NumPy
 __all__ = ["add_arguments", "run"]
 
 _SHOWN = 5  # differences
-# What is larger, or holds more, is data, which a copy of the working directory only points to.
-_LARGE_BYTES, _MANY_FILES = 16 << 20, 500
+_PREFIX = "overlap-train-"  # of the directory for the copies
+_LARGEST_BYTES = 4 << 30
 _LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", ".venv", "venv")
 
 
@@ -53,8 +53,10 @@ def run(options: argparse.Namespace) -> Report:
     from overlap_train.cli.comparing import differences
 
     require_script(options.script)
-    with tempfile.TemporaryDirectory(prefix="overlap-train-") as directory:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as directory:
         keras, ours = (_recorded(Path(directory, by), by, options) for by in ("keras", "overlap"))
+        if keras.refused is not None:
+            raise UsageError(f"{options.script} cannot be run by Keras: {keras.refused}")
         if keras.error is not None and keras.error == ours.error:
             raise UsageError(f"{options.script} fails by Keras too: {one_line(keras.error)}")
         if not keras.calls:
@@ -75,24 +77,30 @@ def _findings(
     noise: Mapping[str, Difference],
 ) -> list[Finding]:
     """Return the verdict, what it rests on, and what was gained."""
-    own = [d for d in unequal if d.place not in noise or d.size > 10 * noise[d.place].size]
-    wrong = [d for d in own if not d.size <= tolerance]
+    # Where Keras differs from itself by more than rounding, nothing can be told; by rounding, so may the other.
+    unclear = {place: d for place, d in noise.items() if not d.size <= tolerance}
+    clear = [d for d in unequal if d.place not in noise or (d.place not in unclear and d.size > tolerance)]
+    wrong = [d for d in clear if not d.size <= tolerance]
+    unseeded = next((d for d in unclear.values() if d.decides), None)
     if wrong:
-        verdict = "different"
-        findings = [Finding("verdict", verdict, f"different: {wrong[0]}", "mend")]
+        findings = [Finding("verdict", "different", f"different: {wrong[0]}", "mend")]
         findings += [Finding("also", str(d), str(d), "note") for d in wrong[1:_SHOWN]]
         if len(wrong) > _SHOWN:
             findings.append(Finding("more", len(wrong) - _SHOWN, f"{len(wrong) - _SHOWN} more", "note"))
-    elif own:
-        worst = max(own, key=lambda difference: difference.size)
+    elif unseeded is not None:
+        text = f"cannot be told: two runs of Keras differ as well, first in {unseeded.place}"
+        findings = [Finding("verdict", "unclear", text, "mend", "seed what the script draws from")]
+    elif clear:
+        worst = max(clear, key=lambda difference: difference.size)
         text = f"equal up to rounding: the largest difference is {worst.size:.1e}, {worst}"
         findings = [Finding("verdict", "rounding", text)]
     else:
         findings = [Finding("verdict", "equal", "equal bit for bit")]
-    if noise:
-        first = next(iter(noise.values()))
-        text = f"{len(noise)} values differ between two runs of Keras as well, such as {first.place}"
-        findings.append(Finding("by Keras twice", len(noise), text, "note"))
+    if unclear:
+        text = (
+            f"{len(unclear)} values differ between two runs of Keras as well, such as {next(iter(unclear))}"
+        )
+        findings.append(Finding("left out", len(unclear), text, "note"))
     findings.append(Finding("compared", keras.counts, keras.summary))
     saved_s = keras.fit_seconds - ours.fit_seconds
     gain = f"{ours.fit_seconds:.2f} s in fit, by Keras {keras.fit_seconds:.2f} s"
@@ -105,23 +113,27 @@ def _recorded(directory: Path, by: str, options: argparse.Namespace) -> Run:
     """Run the script in a process and a working directory of its own."""
     from overlap_train.cli.comparing import Run
 
-    work = directory / "work"
-    here = Path.cwd()
-    shutil.copytree(here, work, ignore=_ignored, copy_function=_copied, symlinks=True)
-    for name in os.listdir(here):
-        if not (work / name).exists() and _is_data(here / name):
-            (work / name).symlink_to(here / name)
-    script = options.script.resolve()
-    inside = script.is_relative_to(here)
+    work, here = directory / "work", Path.cwd()
+    _require_room(here)
+    shutil.copytree(here, work, ignore=_ignored, copy_function=_copied, symlinks=False)
     before = _files(work)
+    script = options.script.resolve()
     arguments = [by, options.seed, options.epochs, options.batches]
-    arguments += [script.relative_to(here) if inside else script, *(a for a in options.rest if a != "--")]
+    arguments += [script.relative_to(here.resolve()) if script.is_relative_to(here.resolve()) else script]
+    arguments += [argument for argument in options.rest if argument != "--"]
+    temporary = directory / "tmp"
+    temporary.mkdir()
     with (directory / "output").open("w") as output:
         subprocess.run(
             [sys.executable, "-m", "overlap_train.cli.recording", directory, *map(str, arguments)],
             cwd=work,
             stdout=output,
-            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(_import_path())},
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": "0",
+                "PYTHONPATH": os.pathsep.join(_import_path()),
+                "TMPDIR": str(temporary),
+            },
             check=False,
         )
     written = [path for path, stamp in _files(work).items() if before.get(path) != stamp]
@@ -133,28 +145,42 @@ def _import_path() -> list[str]:
     return [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
 
 
-def _is_data(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink() and len(os.listdir(path)) > _MANY_FILES
+def _require_room(directory: Path) -> None:
+    """Raise UsageError for a working directory that is too large to be copied."""
+    total = 0
+    for folder, folders, names in os.walk(directory):
+        folders[:] = sorted(set(folders) - _ignored(folder, folders))
+        for name in names:
+            path = Path(folder, name)
+            total += path.stat().st_size if path.is_file() else 0
+        if total > _LARGEST_BYTES:
+            raise UsageError(
+                f"{directory} holds more than {size(_LARGEST_BYTES)}, and each run gets a copy: put the data "
+                "outside, and name it by an absolute path"
+            )
 
 
-def _ignored(directory: str, names: list[str]) -> set[str]:
-    """Return what a copy leaves out: what is no part of a run, and folders of data."""
-    return set(_LEFT_OUT(directory, names)) | {n for n in names if _is_data(Path(directory, n))}
+def _ignored(directory: str, names: Sequence[str]) -> set[str]:
+    """Return what a copy leaves out: what is no part of a run, no file, or the copies themselves."""
+    left_out = set(_LEFT_OUT(directory, list(names)))
+    for name in names:
+        path = Path(directory, name)
+        if name.startswith(_PREFIX) or not (path.is_file() or path.is_dir()):
+            left_out.add(name)
+    return left_out
 
 
 def _copied(source: str, target: str) -> None:
-    if os.path.getsize(source) > _LARGE_BYTES:
-        os.symlink(os.path.abspath(source), target)
-    else:
+    if os.access(source, os.R_OK):
         shutil.copy2(source, target)
 
 
 def _files(directory: Path) -> dict[Path, tuple[int, int]]:
-    """Return a directory's own files, with what changes when one is written."""
+    """Return a directory's files, with what changes when one is written."""
     return {
         path: (path.stat().st_mtime_ns, path.stat().st_size)
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 

@@ -24,7 +24,7 @@ FAULTS = {
     "other validation rows": "fit 1, epoch 1",
     "missed epoch": "fit 1, Losses losses, number of entries",
     "weights set": "fit 1, epoch 3",
-    "early stop": "fit 1, call 8 of callbacks",
+    "early stop": "fit 1, call 6 of callbacks",
     "seed": "fit 1, epoch 1",
     "dropout": "fit 1, epoch 1",
     "learning rate": "fit 1, epoch 1",
@@ -92,6 +92,11 @@ def test_a_fit_is_shortened_for_both(tmp_path):
     [
         ({"loss": 1.0}, {"loss": 1.0 + 1e-7}, pytest.approx(1e-7, rel=0.1)),
         ({"loss": math.nan}, {"loss": 1.0}, math.inf),
+        ({"loss": math.nan}, {"loss": math.inf}, math.inf),
+        ({"loss": math.inf}, {"loss": -math.inf}, math.inf),
+        ({"loss": 0.0}, {"loss": -0.0}, pytest.approx(0.0, abs=1e-200)),
+        ({"text": "step 99999"}, {"text": "step 100000"}, math.inf),
+        ({"array": np.complex64([1j])}, {"array": np.complex64([2j])}, pytest.approx(0.5)),
         ({"count": 3}, {"count": 4}, math.inf),
         ({"count": 3}, {}, math.inf),
         ({"text": "epoch 1: 0.50"}, {"text": "epoch 1: 0.51"}, pytest.approx(0.0196, rel=0.1)),
@@ -128,7 +133,7 @@ with open({str(marks)!r}, "a+") as file:
     file.write(".")
 BY = os.path.getsize({str(marks)!r}) == 2
 """
-    print_time = "\nprint(time.time())\n"
+    print_time = "\nprint(f'{time.time() - 1e9:.6f}', time.perf_counter_ns() % 1000 / 7)\n"
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "train.py").write_text(by + source + print_time)
     monkeypatch.chdir(tmp_path / "here")
@@ -139,8 +144,57 @@ BY = os.path.getsize({str(marks)!r}) == 2
         assert "fit 1, epoch 1" in result["verdict"]["text"]
     else:
         assert result["verdict"]["value"] == "equal"
-        assert "line of output" in result["by Keras twice"]["text"]  # the time
+        assert "line of output" in result["left out"]["text"]  # the time
     assert sorted(path.name for path in Path().iterdir()) == ["train.py"]  # nothing was written here
+
+
+def test_what_only_one_run_has_written_is_compared_by_its_name_without_times(tmp_path):
+    first = {"log.0417.txt": {"1": "a"}, "w-0001.npz": 1.0, "w-0002.npz": 2.0, "same-0001": 1.0}
+    second = {"log.0418.txt": {"1": "b"}, "w-0001.npz": 1.0, "w-0003.npz": 2.5, "same-0001": 1.5}
+    runs = (Run(tmp_path, [], None, [], content, "") for content in (first, second))
+    places = ["file same-0001", "file log.#.txt [0] 1", "file w-#.npz [0]"]
+    assert [difference.place for difference in differences(*runs)] == places
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("line", "status", "verdict"),
+    [
+        ("x = np.random.default_rng().random((64, 4))", 1, "unclear"),
+        (
+            "import time; time.sleep(0.1 * np.random.default_rng().random()); print(time.perf_counter())",
+            0,
+            "equal",
+        ),
+        ("open('kept.bin', 'r+b').write(b'new')", 0, "equal"),
+    ],
+)
+def test_a_verdict_needs_what_keras_has_twice(tmp_path, monkeypatch, capsys, line, status, verdict):
+    source = PLANTED.read_text().replace("sys.argv[2]", "'sound'")
+    at = source.index("y = (x.sum(1)")
+    (tmp_path / "train.py").write_text(f"{source[:at]}{line}\n{source[at:]}")
+    (tmp_path / "kept.bin").write_bytes(bytes(20 << 20))
+    monkeypatch.chdir(tmp_path)
+    assert main(["verify", "--json", "train.py", "-"]) == status
+    result = {f["name"]: f for f in json.loads(capsys.readouterr().out)["sections"]["result"]}
+    assert result["verdict"]["value"] == verdict
+    assert (tmp_path / "kept.bin").read_bytes() == bytes(20 << 20)  # a copy was written to
+
+
+def test_what_keras_cannot_do_is_refused(tmp_path):
+    script = tmp_path / "own.py"
+    script.write_text(
+        "from overlap_train import Trainer, ValidationPolicy\n"
+        "from tests import pools\n"
+        "from tests.networks import arrays\n"
+        "policy = ValidationPolicy(functions={'one': lambda model: 1.0})\n"
+        "Trainer(pools.sequential(), validation=policy).fit(*arrays(), 32)\n"
+    )
+    Recorder(tmp_path, overlap=False, epochs=0, batches=0).run(str(script), [])
+    assert json.loads((tmp_path / "calls.json").read_text())["refused"] == (
+        "Trainer.fit does what keras.Model.fit cannot do"
+    )
 
 
 def test_run_overlaps_what_a_script_trains(tmp_path, monkeypatch, capsys):
