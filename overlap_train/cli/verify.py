@@ -77,7 +77,8 @@ def _findings(
     noise: Mapping[str, Difference],
 ) -> list[Finding]:
     """Return the verdict, what it rests on, and what was gained."""
-    # Where Keras differs from itself by more than rounding, nothing can be told; by rounding, so may the other.
+    # Where two runs of Keras differ by more than rounding, nothing can be told. Where they differ by
+    # rounding, the other may do so.
     unclear = {place: d for place, d in noise.items() if not d.size <= tolerance}
     clear = [d for d in unequal if d.place not in noise or (d.place not in unclear and d.size > tolerance)]
     wrong = [d for d in clear if not d.size <= tolerance]
