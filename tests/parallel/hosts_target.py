@@ -77,7 +77,10 @@ def own_batches(case: dict, x, y, index: int):
             yield x[taken], y[taken], weights[taken]
 
     spec = [tf.TensorSpec([None, *a.shape[1:]], a.dtype) for a in (x, y, weights)]
-    return tf.data.Dataset.from_generator(batches, output_signature=tuple(spec)), None, {}
+    whole = tf.data.Dataset.from_generator(batches, output_signature=tuple(spec))
+    # As long as the longest host's, which all hosts know beforehand.
+    count = max(-(-n // size) for n, size in zip(case["own_rows"], sizes, strict=True))
+    return whole.apply(tf.data.experimental.assert_cardinality(count)), None, {}
 
 
 def build_callbacks(case: dict, directory: Path) -> list:
