@@ -268,11 +268,11 @@ def test_it_is_told_of_the_users_line(name, make):
 
 
 def test_it_is_told_once_of_each_line_unless_asked_otherwise():
-    rows = dataset()
+    rows, models = dataset(), [sequential() for _ in range(3)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        for _ in range(3):
-            Trainer(sequential()).fit(rows, epochs=2, steps_per_epoch=9, verbose=0, shuffle=False)
+        for model in models:
+            Trainer(model).fit(rows, epochs=2, steps_per_epoch=9, verbose=0, shuffle=False)
     assert len(caught) == 1
 
 
