@@ -220,3 +220,14 @@ def test_run_overlaps_what_a_script_trains(tmp_path, monkeypatch, capsys):
 def test_a_script_that_is_missing_is_said(command, capsys):
     assert main([command, "nowhere.py"]) == 2
     assert "there is no script nowhere.py" in capsys.readouterr().err
+
+
+def test_a_bar_that_is_drawn_over_is_no_output(tmp_path):
+    (tmp_path / "calls.json").write_text(json.dumps({"calls": [], "error": None, "refused": None}))
+    bars = (b"1/1 0s 32ms/step\b\b\b\r1/1 0s 40ms/step\n", b"1/1 1s 1s/step\r1/1 1s 1s/step\n")
+    runs = []
+    for bar in bars:
+        (tmp_path / "output").write_bytes(b"a\n" + bar + b"windows\r\n\nthe end")
+        runs.append(Run.read(tmp_path, []))
+    assert runs[0].lines == ["a", "windows\r", "", "the end"]
+    assert not list(differences(*runs))
