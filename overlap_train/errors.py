@@ -1,7 +1,7 @@
 """The exceptions that overlap_train raises besides ValueError and TypeError for bad arguments.
 
 OverlapTrainError
-├── OverlapError              a training would wait for its validations, which was not to be
+├── OverlapError              a training would wait for its validations, despite overlap="require"
 ├── ValidationWorkerError     a validation worker failed; the cause is chained (also of the cause's class)
 ├── ValidationTimeoutError    a validation took longer than its `timeout_s` (also a TimeoutError)
 ├── DataUnavailableError      a data set is not on disk and cannot be downloaded, or it is damaged
@@ -117,7 +117,7 @@ class ValidationWorkerError(OverlapTrainError):
 def worker_error(message: str, *, epoch: int, shard: int, cause: BaseException) -> ValidationWorkerError:
     """Return a `ValidationWorkerError` that is also an instance of its cause's class, where there can be one.
 
-    So `except tf.errors.InvalidArgumentError` finds what it finds under Keras.
+    So `except tf.errors.InvalidArgumentError` catches what it catches under Keras.
 
     Args:
         message: what failed.

@@ -62,7 +62,7 @@ KINDS = {
         "an evaluation function needs the model itself: {}",
         "pass EvaluationFunction(..., clone=...) with a function that makes the model anew",
         "The model cannot be copied from its configuration, or the copy would compute something else. See "
-        "[which model a function gets](custom_evaluation.md#which-model-does-it-get).",
+        "[which model a function gets](how_to/custom_evaluation.md#which-model-does-it-get).",
     ),
     "lag-zero": Kind(
         "ValidationPolicy(max_lag=0) asks for it",

@@ -84,6 +84,11 @@ class Run:
         return float(sum(call["seconds"] for call in self.calls if call["name"] == "fit"))
 
     @property
+    def fit_cpu_seconds(self) -> float:
+        """The seconds for which cores were busy in all calls of `fit`."""
+        return float(sum(call["cpu_seconds"] for call in self.calls if call["name"] == "fit"))
+
+    @property
     def reasons(self) -> list[str]:
         """What the fits said of validations in step, each once."""
         said = (text for call in self.calls for text in call["messages"] if "in step" in text)

@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("directory", type=Path, help="that of the training's ValidationPolicy(evaluator=...)")
     parser.add_argument("script", type=Path, help="a Python script that calls fit")
-    parser.epilog = "Other arguments are the script's. It runs up to its first fit, which trains nothing."
+    parser.epilog = (
+        "example: overlap-train evaluate runs/7 train.py --rows 1000. "
+        "Arguments behind the script are the script's. It runs up to its first fit, which trains nothing."
+    )
 
 
 def run(options: argparse.Namespace) -> Report:

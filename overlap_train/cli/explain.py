@@ -24,7 +24,10 @@ _TRAINER = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: a script, and what follows is the script's."""
     parser.add_argument("script", type=Path, help="a Python script that calls fit")
-    parser.epilog = "Other arguments are the script's. It runs up to its first fit, which trains nothing."
+    parser.epilog = (
+        "example: overlap-train explain train.py --rows 1000. "
+        "Arguments behind the script are the script's. It runs up to its first fit, which trains nothing."
+    )
 
 
 def run(options: argparse.Namespace) -> Report:

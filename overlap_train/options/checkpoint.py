@@ -69,7 +69,7 @@ class CheckpointPolicy:
 def checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
     """Return what the argument `resume` of `fit` means, with an absolute directory.
 
-    So it stays where it is though a callback changes the working directory.
+    So it stays where it is even if a callback changes the working directory.
 
     Raises:
         TypeError: if it is neither a directory nor a policy nor None.

@@ -195,7 +195,7 @@ def _by_dataset(
     else:
         dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(BATCH, drop_remainder=True)
     options = tf.data.Options()
-    # Its thread can stall the end of an epoch: docs/results/2026-11-24-epochs.md.
+    # Its thread can stall the end of an epoch: docs/results/archive/2026-11-24-epochs.md.
     options.autotune.enabled = False
     dataset = dataset.prefetch(2).with_options(options)
 

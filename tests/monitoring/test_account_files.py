@@ -15,10 +15,12 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from tensorboard.backend.event_processing import event_accumulator
 
 from overlap_train.monitoring.account_files import AccountLog, AccountWriter
 from overlap_train.monitoring.table import format_epoch_table, format_metric
-from overlap_train.records import EpochAccount
+from overlap_train.monitoring.timeline import save_timeline
+from overlap_train.records import EpochAccount, Span
 from tests.support.values import Unprintable
 
 _ACCOUNT = EpochAccount(2, 469, trained_s=3.5, validated_s=1.0, hidden_s=0.75)
@@ -167,6 +169,32 @@ def test_seconds_and_metrics_stand_at_the_step_given(tmp_path):
     expected = {(f"account/{name}", 2): value for name, value in seconds.items()}
     assert math.isnan(before_close.pop(("validation/acc", 2)))
     assert before_close == expected | {("validation/loss", 2): 0.25}
+
+
+def test_tensorboard_reads_the_accounts_and_the_timeline(tmp_path):
+    picture = save_timeline(tmp_path / "timeline.png", [Span("train", "main", 0.0, 1.0, epoch=0)])
+    with AccountWriter(tmp_path / "logs") as writer:
+        writer.write(_ACCOUNT, step=2)
+        writer.write_picture(picture, step=3)
+    reader = event_accumulator.EventAccumulator(str(tmp_path / "logs"), {"tensors": 0, "images": 0})
+    data = reader.Reload()
+    assert "account/trained_s" in data.Tags()["tensors"]
+    (event,) = data.Tensors("timeline")
+    width, height, png = event.tensor_proto.string_val
+    assert event.step == 3
+    assert png.startswith(b"\x89PNG")
+    assert int(width) > int(height) > 0
+
+
+def test_what_is_no_picture_is_refused_by_its_name(tmp_path):
+    (tmp_path / "timeline.svg").write_text("<svg/>")
+    with AccountWriter(tmp_path / "logs") as writer:
+        with pytest.raises(ValueError, match=r"timeline\.svg is no PNG; pass one"):
+            writer.write_picture(tmp_path / "timeline.svg", step=0)
+        with pytest.raises(FileNotFoundError):
+            writer.write_picture(tmp_path / "absent.png", step=0)
+        with pytest.raises(ValueError, match="step must be at least 0"):
+            writer.write_picture(tmp_path / "timeline.svg", step=-1)
 
 
 def test_what_is_no_number_is_left_out_whatever_it_raises(tmp_path):
