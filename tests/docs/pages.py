@@ -19,7 +19,6 @@ x, filters, bias = np.ones((1, 8, 8, 3), "f4"), np.ones((3, 3, 3, 4), "f4"), np.
 """,
     "docs/custom_evaluation.md": "x_hard, y_hard = x_val, y_val",
     "docs/explanations/plans.md": "",
-    "docs/monitoring.md": "from overlap_train.monitoring import SpanRecorder, overlap_s",
     "docs/parallel.md": "import tensorflow as tf\nbuild_and_compile = make_model",
     "docs/routing.md": """
 class Search:
