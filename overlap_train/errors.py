@@ -56,6 +56,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 _LONGEST_CHAIN = 32
 
 _Error = TypeVar("_Error", bound="OverlapTrainError")
@@ -88,12 +92,12 @@ class OverlapError(OverlapTrainError):
     """A training would have to wait for its validations, and has `ValidationPolicy(overlap="require")`.
 
     Attributes:
-        reasons: why, each a `records.Reason`; what would change that is its `remedy`.
+        reasons: why, each a `records.Reason`; what would change that are its `remedies`.
     """
 
     def __init__(self, reasons: Sequence[Any]) -> None:
-        lines = [f"  {reason}" for reason in reasons]
-        super().__init__("\n".join(['overlap="require", but the training would wait because:', *lines]))
+        first = 'overlap="require", but the training would wait because:'
+        super().__init__("\n".join([first, *map(str, reasons)]))
         self.reasons = tuple(reasons)
 
 

@@ -184,7 +184,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "Platform": {"devices": lambda: (Device("CPU:0"),)},
     "Pool": {"backend": HostBackend},
     "Port": {"source": lambda: 0},
-    "ProgressReporter": {"total_epochs": lambda: 2, "verbose": lambda: 0},
     "Request": {"number": lambda: 0, "graph": graph},
     "ResidentLimit": {"array": lambda: mapped(), "limit_bytes": lambda: 1 << 20},
     "SyncChecker": {"graph": graph},

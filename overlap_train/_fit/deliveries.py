@@ -198,7 +198,7 @@ class Deliveries:
             begin_next=self._begin_next if self.hooks.begins(pending.epoch + 1) else None,
         )
         if outcome.spans:
-            accounts.validated(pending.epoch, outcome.spans)
+            accounts.validated(pending.epoch, outcome.spans, delivering=True)
         self.ledger.charge("deliver", start_s, pending.epoch, "delivered_s")
         return outcome
 
@@ -318,8 +318,7 @@ class Deliveries:
     def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:
         """Forgets what was trained after a snapshot; its values are already in the model."""
         accounts, course, start_s = self.ledger.accounts, self._course, time.monotonic()
-        seconds = accounts.drop_after(pending.epoch)
-        accounts.add(pending.epoch, "rolled_back_s", seconds)
+        seconds = accounts.roll_back(pending.epoch)
         self.backlog.drop()
         self._rewind(pending.snapshot)
         course.step, course.next_epoch = pending.snapshot.step, pending.epoch + 1

@@ -270,7 +270,8 @@ class _RefusedError(ValueError):
 
 def _require_possible(state: ModelState, suite: ValidationSuite) -> None:
     if suite.reasons:
-        raise _RefusedError(f"{suite.reasons[0]}; that is for validation without an evaluator")
+        first = suite.reasons[0]
+        raise _RefusedError(f"{first.sentence}; {first.remedy}; that is for validation without an evaluator")
     if state.outside:
         names = ", ".join(variable.name for variable in state.outside[:3])
         raise _RefusedError(

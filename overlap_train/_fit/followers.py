@@ -48,7 +48,8 @@ def deliver_together(
     model, hosts = request.model, request.settings.hosts
     on_change = request.settings.validation.on_change
     if suite.reasons:
-        raise ValueError(f"{suite.reasons[0]}; that is for one host: train on one, or leave that out")
+        cause = f"{suite.reasons[0].sentence}; {suite.reasons[0].remedy}"
+        raise ValueError(f"{cause}; that is for one host: train on one, or leave that out")
     listed = list(callbacks.callbacks)
     if not hosts.is_chief:
         kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)

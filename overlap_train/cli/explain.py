@@ -40,7 +40,10 @@ def run(options: argparse.Namespace) -> Report:
     state: State = "ok" if explanation.overlaps else "note"
     first = "in step" if explanation.reasons else str(explanation).splitlines()[0]
     findings = [Finding("overlap", explanation.overlaps, first, state)]
-    findings += [Finding(r.identifier, r.sentence, r.sentence, "note", r.remedy) for r in explanation.reasons]
+    findings += [
+        Finding(r.identifier, r.sentence, r.sentence, "note", "\n".join(r.remedies))
+        for r in explanation.reasons
+    ]
     if by_keras:
         findings.insert(0, Finding("called", "keras.Model.fit", "", "note", _TRAINER))
     plan = explanation.plan

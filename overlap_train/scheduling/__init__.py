@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from overlap_train._support.imports import public_names
 from overlap_train.scheduling.accounts import SchedulerStatistics
 from overlap_train.scheduling.costs import CostModel
 from overlap_train.scheduling.engine import Engine
@@ -35,3 +36,5 @@ __all__ = [
     "Transfer",
     "simulate",
 ]
+
+__dir__ = public_names(__name__)

@@ -31,6 +31,7 @@ from overlap_train.parallel import evaluate_run
 from overlap_train.parallel.hosts import EvaluatorTask
 from tests import pools
 from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, sequential
+from tests.whole_fits.test_accounts import assert_adds_up
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -113,6 +114,8 @@ def test_sets_functions_steps_and_rollbacks_are_those_of_one_process(named, tmp_
     assert_same_history(history(two), history(one), 1e-6)
     for ours, theirs in zip(two.step_validations, one.step_validations, strict=True):
         assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-6)
+    assert_adds_up(two)
+    assert two.account.validated_s > 0
     assert not files(tmp_path), "the directory holds no more than it needs"
     assert [results[0][epoch]["val_clean_loss"] for epoch in range(4)] == history(two)["val_clean_loss"]
     for ours, theirs in zip(evaluator.weights, two.model.weights, strict=True):

@@ -14,7 +14,7 @@ from overlap_train._data.cursor import CursorState
 from overlap_train._fit.followers import SharedStart, deliver_together
 from overlap_train._snapshot import ModelState
 from overlap_train.errors import HostMismatchError
-from overlap_train.records import ValidationResult
+from overlap_train.records import Reason, ValidationResult
 from tests.fit import parts
 from tests.parallel.together import ThreadHost, on_hosts
 
@@ -84,8 +84,10 @@ def places():
 
 
 def test_a_validation_in_step_is_for_one_host(places):
-    with pytest.raises(ValueError, match="it draws; that is for one host"):
-        places[0].together(ThreadHost(0, [None, None], None), in_step=["it draws"])
+    with pytest.raises(ValueError, match="it draws; draw in it; that is for one host"):
+        places[0].together(
+            ThreadHost(0, [None, None], None), in_step=[Reason("draws", "it draws", ("draw in it",))]
+        )
 
 
 def test_a_follower_has_none_of_the_users_callbacks(places):
