@@ -3,7 +3,7 @@
     CUDA_VISIBLE_DEVICES=0 scripts/test.sh -p tests.deterministic tests/whole_fits
 
 Tensor cores compute in float32, too, and not in TF32. Where Keras or TensorFlow refuses something because
-operations are to repeat, such as numbers drawn without a seed, a test is skipped.
+operations are to repeat, such as numbers drawn without a seed, a test is skipped. So is what is `cpu_only`.
 """
 
 from __future__ import annotations

@@ -216,6 +216,7 @@ def test_heavy_steps_are_split_after_configure(monkeypatch, expected):
     assert "plan: in_memory, 4 splits, no XLA" in trainer.messages
 
 
+@pytest.mark.cpu_only("batches are split over the cores of a CPU")
 @pytest.mark.parametrize(
     ("plan", "said"),
     [(ExecutionPlan(), True), (ExecutionPlan(batch_splits=1), False)],
