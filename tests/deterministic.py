@@ -29,6 +29,14 @@ def pytest_sessionstart() -> None:
 
     tf.config.experimental.enable_op_determinism()
     tf.config.experimental.enable_tensor_float_32_execution(False)
+    tf.random.set_seed(1)  # while modules are imported, some of which draw
+
+
+def pytest_collection_finish() -> None:
+    """Takes the seed back, which a test may be about."""
+    import tensorflow as tf
+
+    tf.random.set_seed(None)
 
 
 @pytest.hookimpl(hookwrapper=True)
