@@ -1,6 +1,6 @@
 """The scheduler next to what a user would do: measured on this CPU, simulated for the paper's machine.
 
-    scripts/compare_scheduling.sh [--quick] [--parts simulated,costs] [--output_dir results/scheduling]
+    scripts/compare_scheduling.sh [--quick] [--parts simulated] [--output_dir results/scheduling]
 
 Writes `scheduling.json` and prints tables. The journal has each part as soon as it has ended, and `--resume`
 goes on with the next. Every row is marked *measured here*, *simulated* or *paper's hardware*.
@@ -26,7 +26,7 @@ from scripts.bench.publish import Cells, Finding
 
 __all__ = ["PARTS", "finding", "main"]
 
-PARTS = ("simulated", "costs", "measured")
+PARTS = ("simulated", "measured")
 _WORDS = """\
 Several networks at once. *Simulated* figures come from Xavier-like peaks and a duty cycle as load;
 *measured* ones from this machine's CPU; those of *the paper's hardware* from paper P4, which had a Jetson
@@ -44,11 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.size, options.requests, options.repeats = 64, 4, 1
     with line.journal(options) as journal:
         report: dict[str, Any] = {}
-        if "costs" in parts:
-            import tensorflow as tf
-
-            # Before anything starts TensorFlow: layers are profiled as the scheduler runs them.
-            tf.config.threading.set_intra_op_parallelism_threads(1)
         for part, work in _works(options).items():
             if part in parts:
                 report |= journal.once(part, work)
@@ -72,14 +67,12 @@ def _works(options: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]
     """Returns what finds each part."""
     return {
         "simulated": functools.partial(_simulate, quick=options.quick),
-        "costs": functools.partial(_costs, 64 if options.quick else 96),
         "measured": lambda: {
             "measured": measured.measure(
                 size=options.size,
                 requests=options.requests,
                 repeats=options.repeats,
                 contenders=options.contenders.split(","),
-                cpu_load=options.cpu_load,
             )
         },
     }
@@ -93,59 +86,11 @@ def _simulate(*, quick: bool) -> dict[str, Any]:
     return {"simulated": rows}
 
 
-def _costs(size: int) -> dict[str, Any]:
-    graphs = simulated.paper_graphs()
-    return {"costs_simulated": simulated.compare_costs(graphs), "costs_measured": _held_out(size)}
-
-
-def _held_out(size: int) -> dict[str, Any]:
-    """Profiles every layer of the four networks here, and predicts those of one shape in four.
-
-    The least of 18 times, in nine rounds over all networks: the machine's speed changes within minutes.
-    """
-    import numpy as np
-
-    from overlap_train.scheduling import CostModel, Device, Platform
-    from overlap_train.scheduling.models import split_model
-    from overlap_train.scheduling.preparing import compile_segments, profile_layers
-    from overlap_train.scheduling.segments import merge_layers
-
-    one, graphs = Platform((Device("CPU:0"),)), []
-    for name, model in measured.networks(size).items():
-        split = split_model(model, name=name)
-        every = [range(index, index + 1) for index in range(len(split.graph))]
-        graphs.append(compile_segments(split, merge_layers(split.graph, every), one))
-    rounds = [[row for graph in graphs for row in profile_layers(graph, one, repeats=2)] for _ in range(9)]
-    samples = [min(same, key=lambda sample: sample[2]) for same in zip(*rounds, strict=True)]
-    shapes = list(dict.fromkeys(layer.work for layer, _, _ in samples))
-    held = set(np.random.default_rng(0).permutation(len(shapes))[: len(shapes) // 4].tolist())
-    unseen = {shapes[index] for index in held}
-    costs = CostModel()
-    costs.add_profile(sample for sample in samples if sample[0].work not in unseen)
-    tests = [sample for sample in samples if sample[0].work in unseen]
-    errors = [abs(costs.predict_unseen(layer.work, device) / seconds - 1) for layer, device, seconds in tests]
-    return {
-        "marked": "measured here",
-        "size": size,
-        "layers": len(samples),
-        "held_out": len(tests),
-        "mean_absolute_error": float(np.mean(errors)),
-        "median_absolute_error": float(np.median(errors)),
-    }
-
-
 def _tables(report: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
     if "simulated" in report:
         yield "Simulated: makespan in ms, and percent less than GPU only", _simulated(report["simulated"])
     if "measured" in report:
         yield "Measured on this CPU: four networks, single images", _measured(report["measured"])
-    figures = []
-    for name in ("costs_simulated", "costs_measured"):
-        for key, value in report.get(name, {}).items():
-            shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-            figures.append((f"{name.replace('_', ', ')}: {key.replace('_', ' ')}", shown))
-    if figures:
-        yield "Other figures", Cells(("what", "figure"), tuple(figures))
 
 
 def _simulated(rows: Sequence[dict[str, Any]]) -> Cells:
@@ -180,7 +125,6 @@ def _command() -> command.Command:
     add("--requests", type=int, default=16, help="for each network and repeat")
     add("--repeats", type=int, default=5)
     add("--contenders", default=",".join(measured.DEFAULT))
-    add("--cpu-load", type=float, default=0.0, help="share of every core taken meanwhile")
     add("--quick", action="store_true", help="small sizes: a check that it runs, no figures")
     return command.Command(
         parser,

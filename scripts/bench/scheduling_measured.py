@@ -6,7 +6,6 @@ The processes live side by side and take turns, so that a slow minute of the mac
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -18,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train.options.threads import available_cores
 from scripts.bench.children import ENDS_WITH_PARENT
-from scripts.bench.load import SpinLoad
 
 __all__ = ["CONTENDERS", "DEFAULT", "measure"]
 
@@ -28,14 +25,10 @@ CONTENDERS = {
     "one_after_another": "one thread, pre-traced functions, TensorFlow's default threads",
     "thread_per_network": "a thread for each network, pre-traced functions, TensorFlow's default threads",
     "thread_per_network_batched": "the same, each thread taking its own requests four at a time",
-    "thread_per_network_constant": "a thread for each network, weights built into the functions",
-    "thread_per_network_accelerated": "a thread for each network, convolutions by overlap_train.accelerate",
     "ours_plain": "MultiModelScheduler, one intra-op thread for each function, no batching",
     "ours": "MultiModelScheduler, the same, requests that wait anyway batched up to four",
-    "ours_constant": "MultiModelScheduler, the same, weights built into the functions",
-    "ours_accelerated": "MultiModelScheduler, batched, convolutions by overlap_train.accelerate",
 }
-DEFAULT = ("one_after_another", "thread_per_network", "thread_per_network_batched", "ours_plain", "ours")
+DEFAULT = tuple(CONTENDERS)
 _MAX_BATCH = 4
 
 
@@ -55,34 +48,28 @@ def networks(size: int) -> dict[str, Any]:
     }
 
 
-def measure(
-    *, size: int, requests: int, repeats: int, contenders: Sequence[str] = DEFAULT, cpu_load: float = 0.0
-) -> dict[str, Any]:
+def measure(*, size: int, requests: int, repeats: int, contenders: Sequence[str] = DEFAULT) -> dict[str, Any]:
     """Runs `requests` single images through each network, `repeats` times for each contender in turn.
 
-    `cpu_load` is the share of every core that spinning processes take meanwhile. Returns by contender the
-    seconds of each repeat, requests per second from the median, and the scheduler's overhead.
+    Returns by contender the seconds of each repeat, requests per second from the median, and the scheduler's
+    overhead.
     """
     children = {name: _start(name, size, requests) for name in contenders}
-    achieved = 0.0
     try:
         for child in children.values():
             _read(child)
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
-        with SpinLoad(cpu_load, cores=available_cores()) if cpu_load else contextlib.nullcontext() as load:
-            for _ in range(repeats):
-                for name, child in children.items():
-                    assert child.stdin is not None
-                    child.stdin.write("go\n")
-                    child.stdin.flush()
-                    rows[name].append(_read(child))
-            achieved = load.achieved if load else 0.0
+        for _ in range(repeats):
+            for name, child in children.items():
+                assert child.stdin is not None
+                child.stdin.write("go\n")
+                child.stdin.flush()
+                rows[name].append(_read(child))
     finally:
         for child in children.values():
             child.kill()
             child.wait()
-    context = {"cpu_load": cpu_load, "cpu_load_achieved": achieved}
-    return {name: _summary(name, row, requests) | context for name, row in rows.items()}
+    return {name: _summary(name, row, requests) for name, row in rows.items()}
 
 
 def _summary(name: str, rows: list[dict[str, Any]], requests: int) -> dict[str, Any]:
@@ -118,7 +105,7 @@ def _read(child: subprocess.Popen[str]) -> dict[str, Any]:
     raise RuntimeError(f"a contender ended with code {child.wait()}; see its messages above")
 
 
-def _traced(models: dict[str, Any], *, constant: bool) -> dict[str, Callable[[Any], Any]]:
+def _traced(models: dict[str, Any]) -> dict[str, Callable[[Any], Any]]:
     """A compiled function for each network, called once so that it is optimised."""
     from overlap_train.scheduling import Device, Platform
     from overlap_train.scheduling.models import split_model
@@ -130,7 +117,7 @@ def _traced(models: dict[str, Any], *, constant: bool) -> dict[str, Callable[[An
     for name, model in models.items():
         split = split_model(model, name=name)
         whole = merge_layers(split.graph, [range(len(split.graph))])
-        graph = compile_segments(split, whole, platform, constant_weights=constant)
+        graph = compile_segments(split, whole, platform)
         profile_layers(graph, platform, repeats=2)
         run = graph.layers[0].runs["CPU:0"]
         functions[name] = lambda x, run=run: run((x,))[0].numpy()  # type: ignore[misc]
@@ -140,7 +127,7 @@ def _traced(models: dict[str, Any], *, constant: bool) -> dict[str, Callable[[An
 def _baseline(name: str, models: dict[str, Any], images: Any, requests: int) -> Callable[[], dict[str, Any]]:
     import tensorflow as tf
 
-    functions = _traced(models, constant=name.endswith("_constant"))
+    functions = _traced(models)
     batch = _MAX_BATCH if name.endswith("_batched") else 1
     tensor = tf.constant(np.repeat(images, batch, axis=0))
     sums: dict[str, float] = {}
@@ -170,7 +157,6 @@ def _ours(name: str, models: dict[str, Any], images: Any, requests: int) -> Call
 
     scheduler = MultiModelScheduler(
         models,
-        constant_weights=name == "ours_constant",
         max_batch=1 if name == "ours_plain" else _MAX_BATCH,
         max_pending=2 * requests,
     )
@@ -197,11 +183,6 @@ def _child(name: str, size: int, requests: int) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(1)
     keras.utils.set_random_seed(0)
     models = networks(size)
-    if name.endswith("_accelerated"):
-        from overlap_train.conv import accelerate
-
-        for model in models.values():
-            accelerate(model, verbose=0)
     images = np.random.default_rng(0).random((1, size, size, 3), dtype=np.float32)
     make = _ours if name.startswith("ours") else _baseline
     once = make(name, models, images, requests)

@@ -80,7 +80,7 @@ def start(directory: Path, hosts: int = 2, **case) -> list[Host]:
     for index, (kind, number) in enumerate((k, n) for k in cluster for n in range(len(cluster[k]))):
         config = {"cluster": cluster, "task": {"type": kind, "index": number}}
         more = {"TF_CONFIG": json.dumps(config)} if len(addresses) > 1 else {}
-        environment = {**os.environ, **more}
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **more}  # hosts do not share a card
         (directory / f"errors{index}.txt").unlink(missing_ok=True)
         processes.append(Host(arguments, environment, directory / f"errors{index}.txt"))
     return processes

@@ -127,6 +127,7 @@ TRAINED = {
 }
 
 
+@pytest.mark.cpu_only("the fast operations are for CPUs")
 @pytest.mark.parametrize(("make", "data", "plan", "said"), TRAINED.values(), ids=TRAINED)
 @pytest.mark.by_default("sparse gradients")
 def test_training_on_fast_kernels_is_that_of_keras(make, data, plan, said):
@@ -228,6 +229,7 @@ ADAMS = {
 }
 
 
+@pytest.mark.cpu_only("the fast operations are for CPUs")
 @pytest.mark.nightly
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("name", ADAMS)
@@ -394,6 +396,8 @@ NOT_GAINING = (
     ("layer", "expected"), [*((layer, True) for layer in GAINING), *((layer, False) for layer in NOT_GAINING)]
 )
 def test_which_layers_gain(monkeypatch, layer, expected):
+    cards: list[object] = []
+    monkeypatch.setattr(kernels.tf.config, "list_physical_devices", lambda kind: cards)
     assert has_slow_gradient(layer) is expected
-    monkeypatch.setattr(kernels.tf.config, "list_physical_devices", lambda kind: [object()])
+    cards.append(object())
     assert not has_slow_gradient(layer), "on a GPU"
