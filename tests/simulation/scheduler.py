@@ -34,12 +34,13 @@ class Abandoned(BaseException):
 
 
 class Waiter:
-    """What a thread waits for: to be woken, or for a deadline."""
+    """What a thread waits for: to be woken, or for a deadline; perhaps a signal may come meanwhile."""
 
-    __slots__ = ("deadline", "is_late", "task", "woken")
+    __slots__ = ("deadline", "is_late", "takes_signals", "woken")
 
-    def __init__(self, task: Task, deadline: float | None = None) -> None:
-        self.task, self.deadline, self.woken, self.is_late = task, deadline, False, False
+    def __init__(self, deadline: float | None, *, takes_signals: bool = True) -> None:
+        self.deadline, self.takes_signals = deadline, takes_signals
+        self.woken = self.is_late = False
 
 
 class Task:
@@ -50,11 +51,6 @@ class Task:
         self.baton = _thread.allocate_lock()
         self.baton.acquire()
         self.waiter: Waiter | None = None
-
-    @property
-    def is_ready(self) -> bool:
-        waiter = self.waiter
-        return waiter is None or waiter.woken or waiter.is_late
 
 
 class Scheduler:
@@ -72,7 +68,7 @@ class Scheduler:
         self, seed: Any, *, limit_s: float = 55.0, signals: tuple[int, ...] = (), kill_at: float = math.inf
     ) -> None:
         self.random = random.Random(seed)
-        self._mean = self.random.choice((2, 6, 20, 80))  # statements between two switches
+        self._mean = self.random.choice((3, 10, 40, 160))  # statements between two switches
         self.now = self._begin = 1000.0
         self._limit_s, self._kill_at, self.signals = limit_s, kill_at, list(signals)
         self.on_signal: Callable[[], bool] = lambda: True  # whether the signal is wanted
@@ -83,17 +79,16 @@ class Scheduler:
         self.switches, self.order = 0, []  # the names of the threads that got the baton
         self.error: BaseException | None = None
         self.is_over = False
-        self._left = 0
         self._draw()
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Call a function on the main thread, and have the others end behind it."""
-        global _active
+        global _active, _left
         _active = self
         try:
             result = function()
             while len(self.tasks) > 1:
-                self.block(Waiter(self.main, self.now + 1.0))
+                self.block(Waiter(self.now + 1.0))
             return result
         except BaseException:
             if self.error is None:
@@ -103,18 +98,16 @@ class Scheduler:
             self.is_over = True
             while len(self.tasks) > 1:
                 self._hand_to(next(task for task in self.tasks if task is not self.main))
-            _active = None
+            _active, _left = None, math.inf
 
-    def point(self) -> None:
-        """Perhaps let another thread run."""
-        self._left -= 1
-        if self._left <= 0:
-            self._draw()
-            self._check()
-            if self.current is self.main:
-                self._deliver_signals()
-            self._hand_to(self._choose())
-            self._check()
+    def pause(self, *, takes_signals: bool) -> None:
+        """Let another thread run, or the same one go on."""
+        self._draw()
+        self._check()
+        if takes_signals and self.signals and self.current is self.main:
+            self._deliver_signals()
+        self._hand_to(self._choose())
+        self._check()
 
     def block(self, waiter: Waiter) -> bool:
         """Have the running thread wait; return whether it has been woken before its deadline."""
@@ -125,21 +118,21 @@ class Scheduler:
             while True:
                 self._hand_to(self._choose())
                 self._check()
-                if me is self.main and self._is_signal_due():
+                if me is self.main and waiter.takes_signals and self._is_signal_due():
                     me.waiter = None
                     self._deliver_signals()
                     me.waiter = waiter
-                if me.is_ready:
+                if waiter.woken or waiter.is_late:
                     return waiter.woken
         finally:
             me.waiter = outer
 
     def start(self, thread: Thread) -> None:
         """Begin a thread, which runs when it is chosen."""
-        self.point()
+        self.pause(takes_signals=True)
         carrier = _idle.pop() if _idle else _Carrier()
         carrier.take(self, self._new_task(thread))
-        self.point()
+        self.pause(takes_signals=True)
 
     def end(self, task: Task) -> None:
         """Give the baton of a thread that has ended to another."""
@@ -159,7 +152,8 @@ class Scheduler:
 
     def _draw(self) -> None:
         """Draw how many points the running thread passes before it may lose the baton."""
-        self._left = 1 + int(self.random.expovariate(1.0) * self._mean)
+        global _left
+        _left = 1 + int(-math.log(1.0 - self.random.random()) * self._mean)
 
     def _check(self) -> None:
         if self.is_over:
@@ -172,21 +166,26 @@ class Scheduler:
             killed = self.switches < _MOST_SWITCHES
             self.fail(Killed() if killed else Hang("the threads go round and round"))
             return self.main
-        ready = [task for task in self.tasks if task.is_ready]
-        if self._is_signal_due() and self.main not in ready:
-            ready.append(self.main)
+        ready = self._ready()
         if not ready or self.random.random() < 0.05:
             self._pass_deadline(must=not ready)
-            ready = [task for task in self.tasks if task.is_ready]
-        if not ready:
-            return self.main
+            ready = self._ready() or [self.main]
         if len(ready) == 1:
             return ready[0]
         return self.random.choices(ready, [task.weight for task in ready])[0]
 
+    def _ready(self) -> list[Task]:
+        ready = [
+            task for task in self.tasks if (waits := task.waiter) is None or waits.woken or waits.is_late
+        ]
+        waits = self.main.waiter
+        if self._is_signal_due() and self.main not in ready and waits.takes_signals:
+            ready.append(self.main)
+        return ready
+
     def _pass_deadline(self, *, must: bool) -> None:
         """Move the clock to the next deadline."""
-        waiters = [task.waiter for task in self.tasks if task.waiter is not None and not task.is_ready]
+        waiters = [w for task in self.tasks if (w := task.waiter) is not None and not (w.woken or w.is_late)]
         late = min((w for w in waiters if w.deadline is not None), key=lambda w: w.deadline, default=None)
         if late is None or late.deadline > self._begin + self._limit_s:
             if must:
@@ -251,12 +250,23 @@ class _Carrier:
 
 _idle: list[_Carrier] = []
 _active: Scheduler | None = None
+_left: float = math.inf  # points that the running thread passes before it may lose the baton
 
 
 def point() -> None:
-    """Perhaps let another thread run; without effect outside a simulation."""
-    if _active is not None:
-        _active.point()
+    """Perhaps let another thread run, or a signal come; without effect outside a simulation."""
+    global _left
+    _left -= 1
+    if _left <= 0:
+        running().pause(takes_signals=True)
+
+
+def _point_of_lock() -> None:
+    """Perhaps let another thread run. A signal that raised here would be Python's own to survive."""
+    global _left
+    _left -= 1
+    if _left <= 0:
+        running().pause(takes_signals=False)
 
 
 def running() -> Scheduler:
@@ -268,28 +278,31 @@ def running() -> Scheduler:
 def sleep(seconds: float) -> None:
     """Have the running thread compute or wait for a time."""
     scheduler = running()
-    scheduler.block(Waiter(scheduler.current, scheduler.now + seconds))
+    scheduler.block(Waiter(scheduler.now + seconds))
 
 
 class Lock:
     """`threading.Lock`; conditions and events are Python's own, made of it."""
+
+    takes_signals = True
 
     def __init__(self) -> None:
         self._is_locked = False
         self._waiters: list[Waiter] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        scheduler = running()
-        scheduler.point()
-        deadline = None if timeout < 0 else scheduler.now + timeout
-        while self._is_locked:
-            if not blocking or not self._wait(scheduler, deadline):
-                return False
+        _point_of_lock()
+        if self._is_locked:
+            scheduler = running()
+            deadline = None if timeout < 0 else scheduler.now + timeout
+            while self._is_locked:
+                if not blocking or not self._wait(scheduler, deadline):
+                    return False
         self._is_locked = True
         return True
 
     def _wait(self, scheduler: Scheduler, deadline: float | None) -> bool:
-        waiter = Waiter(scheduler.current, deadline)
+        waiter = Waiter(deadline, takes_signals=self.takes_signals)
         self._waiters.append(waiter)
         try:
             return scheduler.block(waiter)
@@ -304,7 +317,7 @@ class Lock:
         for waiter in self._waiters:
             waiter.woken = True
         self._waiters.clear()
-        running().point()
+        _point_of_lock()
 
     def locked(self) -> bool:
         return self._is_locked
@@ -348,6 +361,13 @@ class Thread:
         return self.ident is not None and not self._over.is_set()
 
 
+def _r_lock() -> Any:
+    """Return a `threading.RLock`; Python takes several of these in a row, which no signal must cut short."""
+    lock = threading._PyRLock()
+    lock._block.takes_signals = False
+    return lock
+
+
 def _simulated_threading() -> Any:
     """Return a copy of Python's module whose locks and threads are simulated."""
     spec = importlib.util.spec_from_file_location("simulated_threading", real_threading.__file__)
@@ -355,7 +375,7 @@ def _simulated_threading() -> Any:
     with mock.patch("os.register_at_fork"):  # in a fork its threads would have gone
         spec.loader.exec_module(module)
     module.Lock = module._allocate_lock = Lock
-    module.RLock, module.Thread, module._time = module._PyRLock, Thread, lambda: running().now
+    module.RLock, module.Thread, module._time = _r_lock, Thread, lambda: running().now
     module.current_thread = lambda: running().current.thread
     module.main_thread = lambda: running().main.thread
     module.get_ident = lambda: id(running().current)

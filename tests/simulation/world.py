@@ -340,7 +340,6 @@ class Listener:
         self._thread = simulated.Thread(target=self._run, name="signals")
         with contextlib.suppress(RuntimeError):
             self._thread.start()
-        Listener.now = self
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -487,6 +486,7 @@ class World:
         recorder = SpanRecorder(clock=simulated.time.monotonic)
         suite = self._build_suite(resources, recorder)
         self.asked = resources.enter_context(interrupts.Interrupts())
+        Listener.now = self.asked._listener
         resumer = self._build_resumer(resources)
         callbacks = keras.callbacks.CallbackList([self.actor], add_history=True, model=model)
         if resumer is not None:
