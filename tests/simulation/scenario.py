@@ -78,6 +78,7 @@ class Scenario:
         draw = random.Random(f"scenario {seed}")
         epochs, steps = draw.randint(1, 5), draw.randint(1, 4)
         sets = tuple(_draw_set(draw, name) for name in ("", "b")[: draw.choice((0, 1, 1, 1, 2, 2))])
+        is_held = all(each.kind == "held" for each in sets)
         scenario = cls(
             epochs,
             steps,
@@ -90,7 +91,7 @@ class Scenario:
             actions=_draw_actions(draw, epochs),
             policy=_draw_policy(draw, sets),
             judges=draw.random() < 0.2,
-            checkpoints=_draw_checkpoints(draw, sets),
+            checkpoints=_draw_checkpoints(draw) if draw.random() < 0.25 and is_held else None,
         )
         return scenario._with_mishap(draw)
 
@@ -106,7 +107,7 @@ class Scenario:
             second = (first + int(draw.expovariate(1 / 100)),) if draw.random() < 0.3 else ()
             return replace(self, signals=(first, *second))
         if kind == "resumes" and all(each.kind == "held" for each in self.sets):
-            policy = self.checkpoints or {"every_epochs": 1}
+            policy = self.checkpoints or _draw_checkpoints(draw)
             return replace(self, checkpoints=policy, kill_at=int(draw.expovariate(1 / 200)))
         if kind == "stuck" and self.sets and any(each.kind == "held" for each in self.sets):
             stuck, waits = draw.randrange(self.epochs), draw.random() < 0.5
@@ -146,14 +147,12 @@ def _draw_policy(draw: random.Random, sets: tuple[SetPlan, ...]) -> dict[str, An
         policy["on_change"] = "continue"
     if draw.random() < 0.1:
         policy["on_error"] = "warn"
-    if draw.random() < 0.2 and all(each.kind == "held" for each in sets):
-        policy["every_steps"] = draw.randint(1, 5)
+    if draw.random() < 0.3 and all(each.kind == "held" for each in sets):
+        policy["every_steps"] = draw.choice((1, 2, 2, 3, 4))
     return policy
 
 
-def _draw_checkpoints(draw: random.Random, sets: tuple[SetPlan, ...]) -> dict[str, Any] | None:
-    if draw.random() < 0.7 or any(each.kind != "held" for each in sets):
-        return None
+def _draw_checkpoints(draw: random.Random) -> dict[str, Any]:
     return {"every_epochs": draw.randint(1, 2), "every_steps": draw.choice((None, None, 1, 2, 3))}
 
 

@@ -328,6 +328,48 @@ class Lock:
         self.release()
 
 
+class RLock(Lock):
+    """`threading.RLock`. Futures take several of them in a row, which no signal must cut short."""
+
+    takes_signals = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owner: Task | None = None
+        self._count = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        me = running().current
+        if self._owner is not me:
+            if not super().acquire(blocking, timeout):
+                return False
+            self._owner = me
+        self._count += 1
+        return True
+
+    __enter__ = acquire
+
+    def release(self) -> None:
+        if not self._is_owned():
+            raise RuntimeError("cannot release un-acquired lock")
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+            super().release()
+
+    def _release_save(self) -> int:
+        count, self._count, self._owner = self._count, 0, None
+        super().release()
+        return count
+
+    def _acquire_restore(self, count: int) -> None:
+        self.acquire()
+        self._count = count
+
+    def _is_owned(self) -> bool:
+        return self._owner is running().current
+
+
 class Thread:
     """`threading.Thread`."""
 
@@ -361,13 +403,6 @@ class Thread:
         return self.ident is not None and not self._over.is_set()
 
 
-def _r_lock() -> Any:
-    """Return a `threading.RLock`; Python takes several of these in a row, which no signal must cut short."""
-    lock = threading._PyRLock()
-    lock._block.takes_signals = False
-    return lock
-
-
 def _simulated_threading() -> Any:
     """Return a copy of Python's module whose locks and threads are simulated."""
     spec = importlib.util.spec_from_file_location("simulated_threading", real_threading.__file__)
@@ -375,7 +410,7 @@ def _simulated_threading() -> Any:
     with mock.patch("os.register_at_fork"):  # in a fork its threads would have gone
         spec.loader.exec_module(module)
     module.Lock = module._allocate_lock = Lock
-    module.RLock, module.Thread, module._time = _r_lock, Thread, lambda: running().now
+    module.RLock, module.Thread, module._time = RLock, Thread, lambda: running().now
     module.current_thread = lambda: running().current.thread
     module.main_thread = lambda: running().main.thread
     module.get_ident = lambda: id(running().current)

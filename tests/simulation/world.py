@@ -160,7 +160,7 @@ class Evaluator:
     def evaluate(self, values: Any, part: Any, data: Any = None) -> ShardResult:
         weight, steps = values.trainable[0], values.optimizer[1]
         scenario, epoch = self._world.scenario, (steps - 1) // self._world.scenario.steps
-        if scenario.stuck == epoch and self._plan.kind == "held":
+        if scenario.stuck == epoch and self._plan.kind == "held" and part.first == 0:
             self._world.unstuck.wait()
         total = count = 0
         for number, batch in self._batches(part):
@@ -204,7 +204,8 @@ class Streamed(StreamedBatches):
             begin_epoch=nothing,
             end_epoch=nothing,
         )
-        self._dataset, self._plan, self.numbers, self.drawn = self, plan, 0, 0
+        self._dataset, self._plan = self, plan
+        self.numbers = self.drawn = self.begun = 0
         self.in_order, self.steps, self.is_dataset, self._seeds = plan.kind == "ordered", None, False, None
         self.rewindable = self.runs_python = True
         self.redraws = self.finds_end = self._has_warned = self._closed = False
@@ -220,8 +221,12 @@ class Streamed(StreamedBatches):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether nothing is left of the passes that have begun."""
-        return self.drawn == self.numbers * self._plan.batches
+        """Whether nothing is left to be drawn for the validations that have begun."""
+        return self.drawn == self.begun * self._plan.batches
+
+    def begin(self, most: int | None = None) -> BatchStream:
+        self.begun += 1
+        return super().begin(most)
 
 
 class Ends(keras.callbacks.Callback):
@@ -476,7 +481,7 @@ class World:
         if self.policy.backlog == "block":
             assert epoch - delivered <= deliveries.backlog.max_lag, f"{delivered} delivered"
             assert epoch - delivered == waiting, f"{waiting} wait, {epoch - delivered} are not delivered"
-        assert waiting <= self.policy.max_snapshots
+        assert waiting < self.policy.max_snapshots, f"{waiting} snapshots wait"
         alive, workers = len(self.snapshots), self.scenario.workers + self.scenario.function
         assert alive <= waiting + workers + 2, f"{alive} snapshots are alive, {waiting} wait"
 
