@@ -22,7 +22,6 @@ from tests.simulation import points
 from tests.simulation.faults import Fault, read_faults
 
 _COLLECTED = 500  # schedules between two searches for garbage
-_FOUND = 1
 
 
 def main() -> int:
@@ -38,8 +37,8 @@ def main() -> int:
         return _find([fault for fault in faults.values() if not fault.found_by], seeds)
     _prepare(faults[arguments.fault] if arguments.fault else None)
     if arguments.seed is not None:
-        return _run([arguments.seed], tells=True)
-    return max(_forked([lambda i=i: _run(seeds[i::count]) for i in range(count)]))
+        return _run([arguments.seed], prints_all=True)
+    return int(any(_forked([lambda i=i: _run(seeds[i::count]) for i in range(count)])))
 
 
 def _arguments() -> argparse.Namespace:
@@ -65,7 +64,7 @@ def _prepare(fault: Fault | None = None) -> None:
     gc.disable()
 
 
-def _run(seeds: Iterable[int], *, tells: bool = False) -> int:
+def _run(seeds: Iterable[int], *, prints_all: bool = False) -> int:
     """Run seeds until one fails; return 1 if one does."""
     from tests.simulation.run import run
 
@@ -75,7 +74,7 @@ def _run(seeds: Iterable[int], *, tells: bool = False) -> int:
         switches += report.switches
         if number % _COLLECTED == 0:
             gc.collect()
-        if report.error is not None or tells:
+        if report.error is not None or prints_all:
             print(f"seed {seed}: {report.switches} switches of threads, digest {report.digest}")
             print(report.scenario)
         if report.error is not None:
@@ -83,7 +82,7 @@ def _run(seeds: Iterable[int], *, tells: bool = False) -> int:
             fault = points.Loader.fault
             options = f"--seed {seed}" + (f" --fault {fault.name}" if fault is not None else "")
             print(f"FAILED after {number} schedules; again: python -m tests.simulation {options}")
-            return _FOUND
+            return 1
     print(f"{number} schedules, {switches} switches of threads")
     return 0
 
@@ -108,7 +107,7 @@ def _find(faults: Iterable[Fault], seeds: range) -> int:
     """Print after how many schedules each fault is found; return 1 if one is not."""
     import keras  # noqa: F401  imported once, for all the processes that load the package with a fault
 
-    status = 0
+    status = False
     print("| fault | what it does | schedules | how it shows |\n| --- | --- | ---: | --- |")
     for fault in faults:
         reader, writer = os.pipe()
@@ -122,14 +121,14 @@ def _find(faults: Iterable[Fault], seeds: range) -> int:
                 if error is not None:
                     os.write(writer, f"{number} | {type(error).__name__}: {error}"[:400].encode())
                     return 0
-            return _FOUND
+            return 1
 
-        status |= _forked([search])[0]
+        status |= any(_forked([search]))
         os.close(writer)
         with os.fdopen(reader) as lines:
             found = lines.read().split("\n")[0] or "not found |"
         print(f"| {fault.name} | {fault.what} | {found} |", flush=True)
-    return status
+    return int(status)
 
 
 if __name__ == "__main__":

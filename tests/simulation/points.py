@@ -73,9 +73,7 @@ def _add_to(function: ast.FunctionDef) -> None:
             continue
         for name in ("body", "orelse", "finalbody"):
             statements = getattr(node, name, None)
-            if isinstance(statements, list) and not hasattr(
-                statements[0] if statements else node, "is_point"
-            ):
+            if isinstance(statements, list) and statements and not hasattr(statements[0], "is_point"):
                 setattr(node, name, list(_with_points(statements)))
 
 
