@@ -3,7 +3,7 @@
     python -m tests.simulation --count 10000 --processes 2   seeds 0 to 9999
     python -m tests.simulation --seed 4711                   one of them again, and what it did
     python -m tests.simulation --count 2000 --fault NAME     with a planted fault of faults.patch
-    python -m tests.simulation --count 5000 --table          how soon each planted fault is found
+    python -m tests.simulation --count 10000 --table          how soon each planted fault is found
 
 It ends with status 1 if a fit does what it may not do, and with `--table` if a fault is not found.
 """

@@ -42,9 +42,8 @@ def test_a_million_schedules_are_as_under_keras():
 
 
 def test_a_seed_gives_the_same_schedule_in_another_process():
-    runs = [simulate("--seed", 8) for _ in range(2)]
-    assert runs[0] == runs[1]
-    assert "digest" in runs[0][1]
+    runs = [_what_it_did(simulate("--seed", 8)[1]) for _ in range(2)]
+    assert runs[0] == runs[1] != []
 
 
 def test_the_command_that_a_failure_prints_fails_alike():
@@ -63,9 +62,9 @@ def _what_it_did(text: str) -> list[str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(2 * 3600)
 def test_the_simulation_finds_its_faults():
-    status, table = simulate("--count", 5000, "--table")
+    status, table = simulate("--count", 10_000, "--table")
     assert status == 0, table
 
 
