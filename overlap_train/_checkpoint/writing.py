@@ -193,7 +193,8 @@ class CheckpointWriter(Closing):
             plan=self._plan(),
         )
         write = functools.partial(self._write, point, values, python)
-        self._writing = in_background(write, "overlap-checkpoint", daemon=True)
+        self._writing = Future()
+        in_background(write, "overlap-checkpoint", daemon=True, future=self._writing)
 
     def _is_recompiled(self) -> bool:
         """Whether a callback has compiled the model since the training began.

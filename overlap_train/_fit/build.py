@@ -243,11 +243,12 @@ class FitBuilder:
 
     def _step_validations(self, suite: ValidationSuite, callbacks: Any) -> StepValidations | None:
         """Returns what validates inside epochs, if the policy asks for it and there is something to do."""
-        every_steps = self._settings.validation.every_steps
+        policy = self._settings.validation
+        every_steps = policy.every_steps
         if not suite or every_steps is None:
             return None
         deliver = functools.partial(deliver_step_validation, callbacks.callbacks)
-        stepwise = StepValidations(suite, every_steps, deliver, self._inside)
+        stepwise = StepValidations(suite, every_steps, deliver, self._inside, policy.timeout_s)
         if self._resumer is not None and self._settings.hosts.count == 1:
             self._resumer.watch(stepwise.under_way)
         return stepwise
