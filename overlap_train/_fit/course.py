@@ -50,15 +50,7 @@ class Ledger:
 
 @dataclass
 class FitOutcome:
-    """What came of one `fit`; its lists are filled while it runs.
-
-    Attributes:
-        ended: "completed", "stopped" by a callback, "interrupted by" a signal, or "failed"; None before.
-        accounts: where the time of each epoch went.
-        epoch_logs: of each delivered epoch.
-        step_validations: the results of validations inside epochs.
-        messages: what was printed apart from the progress.
-    """
+    """What came of one `fit`; its lists are filled while it runs, `ended` is as `Trainer.ended`."""
 
     ended: str | None = "failed"
     accounts: list[EpochAccount] = field(default_factory=list)
