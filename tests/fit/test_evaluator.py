@@ -176,8 +176,13 @@ def top():
 def test_a_metric_added_behind_fifty_epochs_is_the_one_computed_in_them_bit_for_bit(tmp_path):
     task = {"epochs": 50, "validation_data": CLEAN}
 
+    class Shrinks(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch % 20 == 10:
+                self.model.set_weights([0.9 * weight for weight in self.model.get_weights()])
+
     def callbacks():
-        return [keras.callbacks.ReduceLROnPlateau("val_loss", 0.7, patience=1, min_delta=0.02)]
+        return [keras.callbacks.ReduceLROnPlateau("val_loss", 0.7, patience=1, min_delta=0.02), Shrinks()]
 
     one = fit(model=sequential(metrics=[top()]), callbacks=callbacks(), **task)
     policy = CheckpointPolicy(tmp_path, keep_weights="all", every_epochs=7)
