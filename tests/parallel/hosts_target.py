@@ -118,7 +118,10 @@ def build_callbacks(case: dict, directory: Path) -> list:
     kc = keras.callbacks
     callbacks = [
         kc.EarlyStopping(
-            "val_loss", patience=2, min_delta=case.get("min_delta", 0.02), restore_best_weights=True
+            "val_loss",
+            patience=case.get("patience", 2),
+            min_delta=case.get("min_delta", 0.02),
+            restore_best_weights=True,
         ),
         kc.ModelCheckpoint(directory / "best.weights.h5", save_best_only=True, save_weights_only=True),
         kc.CSVLogger(str(directory / "log.csv")),

@@ -387,7 +387,7 @@ def test_data_that_python_makes_on_each_host_alone_is_not_resumed(tmp_path):
         assert "position can be found again: arrays or a tf.data.Dataset" in errors(tmp_path, host)
 
 
-HIDING = {"rows": 4000, "validation_rows": 6000, "epochs": 6, "min_delta": 0, "optimizer": "sgd"}
+HIDING = {"rows": 4000, "validation_rows": 6000, "epochs": 6, "patience": 9, "optimizer": "sgd"}
 
 
 @pytest.mark.nightly
