@@ -217,6 +217,7 @@ class Deliveries:
                 outcome.values,
                 remembering(self.callbacks),
                 last=course.stopped or following >= course.epochs,
+                trained=pending.snapshot.values,
             )
 
     def _begin_next(self, aside: Values) -> EpochBeginning:

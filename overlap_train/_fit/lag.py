@@ -213,10 +213,7 @@ class IdleCores:
     """Measures how many cores training calls leave idle while nothing else runs. On the training thread.
 
     More workers than that would take turns with the training, and with each other, on the other cores: the
-    training slows down and the validation is done no sooner.
-
-    Args:
-        cores: that this process may use.
+    training slows down and the validation is done no sooner. `cores` is how many this process may use.
     """
 
     def __init__(self, cores: int) -> None:
