@@ -13,7 +13,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing import event_accumulator
 
@@ -320,6 +320,7 @@ def test_metric_values_stay_readable(value, text):
     assert format_metric(value) == text
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(
     st.lists(
         st.tuples(
