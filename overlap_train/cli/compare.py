@@ -43,7 +43,9 @@ def run(options: argparse.Namespace) -> Report:
             raise UsageError(f"{options.script} has not called fit")
         ours_again = verify.record(Path(directory, "overlap again"), "overlap", options)
         keras_again = verify.record(Path(directory, "keras again"), "keras", options)
-        verdict, *others = verify.judge(options.tolerance, keras, ours, lambda: keras_again)
+        verdict, *others = verify.judge(
+            options.tolerance, keras, ours, {"keras": keras_again, "overlap": ours_again}.__getitem__
+        )
     if verdict.state != "mend":
         time = _time((keras, keras_again), (ours, ours_again))
         results = verdict.text.partition(",")[0]  # without the place of the largest difference

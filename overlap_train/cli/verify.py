@@ -55,8 +55,9 @@ def run(options: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory(prefix=PREFIX) as directory:
         keras, ours = (record(Path(directory, by), by, options) for by in ("keras", "overlap"))
         require_comparable(options.script, keras, ours)
-        again = Path(directory, "again")
-        findings = judge(options.tolerance, keras, ours, lambda: record(again, "keras", options))
+        findings = judge(
+            options.tolerance, keras, ours, lambda by: record(Path(directory, f"{by} again"), by, options)
+        )
     saved_s = keras.fit_seconds - ours.fit_seconds
     gain = f"{ours.fit_seconds:.2f} s in fit, by Keras {keras.fit_seconds:.2f} s"
     return Report(
@@ -74,15 +75,19 @@ def require_comparable(script: Path, keras: Run, ours: Run) -> None:
         raise UsageError(f"{script} has not called fit or evaluate")
 
 
-def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[], Run]) -> list[Finding]:
-    """Return the verdict on two runs and what it rests on; if they differ, `again` gives another by Keras."""
+def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) -> list[Finding]:
+    """Return the verdict on two runs and what it rests on; if they differ, `again` gives others."""
     from overlap_train.cli.comparing import differences
 
     unequal = list(differences(keras, ours))
-    noise = {d.place: d for d in differences(keras, again())} if unequal else {}
+    noise = {d.place: d for d in differences(keras, again("keras"))} if unequal else {}
     # Where two runs of Keras differ by more than rounding, nothing can be told. Where they differ by
     # rounding, the other may do so.
     unclear = {place: d for place, d in noise.items() if not d.size <= tolerance}
+    if any(d.decides for d in unclear.values()):
+        # Threads race in such a script, and two runs may agree by chance in what two others do not.
+        noise |= {d.place: d for d in differences(ours, again("overlap"))}
+        unclear = {place: d for place, d in noise.items() if not d.size <= tolerance}
     clear = [d for d in unequal if d.place not in noise or (d.place not in unclear and d.size > tolerance)]
     wrong = [d for d in clear if not d.size <= tolerance]
     unseeded = next((d for d in unclear.values() if d.decides), None)
@@ -92,7 +97,7 @@ def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[], Run]) -> 
         if len(wrong) > _SHOWN:
             findings.append(Finding("more", len(wrong) - _SHOWN, f"{len(wrong) - _SHOWN} more", "note"))
     elif unseeded is not None:
-        text = f"cannot be told: two runs of Keras differ as well, first in {unseeded.place}"
+        text = f"cannot be told: two runs of Keras differ as well, such as in {unseeded.place}"
         findings = [Finding("verdict", "unclear", text, "mend", "seed what the script draws from")]
     elif clear:
         worst = max(clear, key=lambda difference: difference.size)
