@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train.monitoring import AccountLog, AccountWriter, SpanRecorder
 from overlap_train.scheduling import BackgroundLoad, CostModel, Engine, MultiModelScheduler
@@ -38,6 +40,12 @@ def scheduler():
     return MultiModelScheduler({"served": model()}, devices=platform())
 
 
+def picture():
+    path = Path("picture.png")
+    path.write_bytes(tf.io.encode_png(np.zeros((1, 1, 3), "uint8")).numpy())
+    return path
+
+
 # How an instance is made whose methods are called.
 MADE = {
     "AccountLog": lambda: AccountLog("log.jsonl"),
@@ -56,6 +64,7 @@ MADE = {
 GOOD: dict[str, dict[str, Any]] = {
     "AccountLog.write": {"account": account},
     "AccountWriter.write": {"account": account, "step": lambda: 1},
+    "AccountWriter.write_picture": {"path": picture, "step": lambda: 1},
     "BackgroundLoad.end_s": {"start_s": lambda: 0.0, "work_s": lambda: 1.0},
     "CostModel.observe": {
         "layer": lambda: graph().layers[0],
