@@ -16,13 +16,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from overlap_train._support.arguments import short_repr
 from overlap_train.errors import SchedulerClosedError, SchedulingError
-from overlap_train.scheduling.graph import REQUEST, Device, Job, LayerGraph, Port, Request, urgency
+from overlap_train.scheduling.graph import REQUEST, Device, Job, Port, Request, urgency
 from overlap_train.scheduling.planning import Problem, upward_ranks
 from overlap_train.scheduling.policy import Board, Policy, selected
 
-__all__ = ["JobQueue", "LayerController", "LayerDistributor", "SyncChecker"]
+__all__ = ["JobQueue", "LayerController", "LayerDistributor"]
 
 
 _Entry = tuple[float, float, int, Job]
@@ -90,61 +89,6 @@ class JobQueue:
                 self._ready[name].notify_all()
 
 
-class SyncChecker:
-    """Counts, for each layer, the layers that it still waits for."""
-
-    def __init__(self, graph: LayerGraph) -> None:
-        self._graph = graph
-        self._missing = [len(before) for before in graph.predecessors]
-        self._waiters: list[list[int]] = [[] for _ in graph.layers]  # beyond the graph's own successors
-        self.left = len(graph)
-        self._free = len(self.first())  # layers that wait for nothing and are not done
-
-    def hold(self, waits: Sequence[tuple[int, int]]) -> None:
-        """Add orderings (before, after) that the graph does not ask for; before anything has run."""
-        for before, after in self._pairs(waits):
-            self._waiters[before].append(after)
-            self._free -= not self._missing[after]
-            self._missing[after] += 1
-        self._require_free()
-
-    def first(self) -> list[int]:
-        """The layers that wait for nothing."""
-        return [index for index, missing in enumerate(self._missing) if missing == 0]
-
-    def complete(self, index: int) -> list[int]:
-        """Mark a layer as done and return the layers that this releases."""
-        self.left -= 1
-        released = []
-        for after in (*self._graph.successors[index], *self._waiters[index]):
-            self._missing[after] -= 1
-            if self._missing[after] == 0:
-                released.append(after)
-        self._free += len(released) - 1
-        self._require_free()
-        return released
-
-    def _pairs(self, waits: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        try:
-            pairs = [(operator.index(before), operator.index(after)) for before, after in waits]
-        except (TypeError, ValueError):
-            pairs = [(-1, -1)]
-        if any(not 0 <= index < len(self._graph) for pair in pairs for index in pair):
-            raise SchedulingError(
-                "a policy's admit must return pairs (before, after) of layers, each from 0 to "
-                f"{len(self._graph) - 1}; got {short_repr(waits)}"
-            )
-        return pairs
-
-    def _require_free(self) -> None:
-        """Raise if no layer can run, because the request would never end."""
-        if self.left and not self._free:
-            raise SchedulingError(
-                f"no layer of {self._graph.name!r} can run, and {self.left} are left: what the policy's "
-                "admit returned must, with the graph's own edges, have no cycle"
-            )
-
-
 class LayerController:
     """Follows one request through its network and keeps the tensors that later layers will read.
 
@@ -156,22 +100,22 @@ class LayerController:
         self.request = request
         graph = request.graph
         self._graph = graph
-        self._checker = SyncChecker(graph)
+        self._missing = [len(before) for before in graph.predecessors]
+        self._left = len(graph)
         self._tensors: dict[Port, Any] = {Port(REQUEST, i): x for i, x in enumerate(request.inputs)}
         self._readers: dict[Port, int] = {}
         for port in [*(p for layer in graph.layers for p in set(layer.inputs)), *graph.outputs]:
             self._readers[port] = self._readers.get(port, 0) + 1
         self.places: dict[int, str] = {}  # where each layer runs, and leaves its outputs
 
-    def start(self, waits: Sequence[tuple[int, int]] = ()) -> list[int]:
-        """Return the layers that may run at once; `waits` are orderings beyond the graph's."""
-        self._checker.hold(waits)
-        return self._checker.first()
+    def first(self) -> list[int]:
+        """Return the layers that wait for nothing."""
+        return [index for index, missing in enumerate(self._missing) if missing == 0]
 
     @property
     def finished(self) -> bool:
         """Whether all layers are done."""
-        return self._checker.left == 0
+        return self._left == 0
 
     def inputs(self, index: int) -> tuple[Any, ...]:
         """Return the tensors that layer `index` reads, in order; None for an input that is left out."""
@@ -206,7 +150,10 @@ class LayerController:
             self._readers[port] -= 1
             if not self._readers[port]:
                 self._tensors.pop(port, None)
-        return self._checker.complete(index)
+        self._left -= 1
+        for after in self._graph.successors[index]:
+            self._missing[after] -= 1
+        return [after for after in self._graph.successors[index] if self._missing[after] == 0]
 
     def outputs(self) -> tuple[Any, ...]:
         """The request's results; call it once it is `finished`."""
@@ -238,8 +185,8 @@ class LayerDistributor:
             problem = Problem.of(request.graph, board.platform, board.costs, request.examples, whole=True)
             remaining_s = max(upward_ranks(problem))
         self._urgency_s[request.number] = urgency(request, remaining_s=remaining_s, aging_s=self._aging_s)
-        waits = self._policy.admit(request, board)
-        self.distribute(controller, controller.start(waits))
+        self._policy.admit(request, board)
+        self.distribute(controller, controller.first())
 
     def distribute(self, controller: LayerController, released: list[int]) -> None:
         """Place layers whose inputs exist, or leave out the pieces of a layer that runs whole."""

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from overlap_train._support.arguments import require_callable, require_instance, require_real, short_repr
+from overlap_train._support.arguments import short_repr
 from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span
 from overlap_train.scheduling.accounts import DeviceAccount
-from overlap_train.scheduling.costs import CostModel, Costs, check_costs
+from overlap_train.scheduling.costs import CostModel, Costs
 from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor
 from overlap_train.scheduling.graph import Device, Job, LayerGraph, Platform, Request
 from overlap_train.scheduling.policies import make_policy
@@ -74,8 +74,7 @@ class Engine(Closing):
         aging_s: seconds of waiting that one unit of priority is worth.
 
     Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: an unknown policy, or a negative `aging_s`.
+        TypeError, ValueError: it is no policy, or `recorder` has no method `add`.
         RuntimeError: the system allows no more threads; none is left then.
     """
 
@@ -89,12 +88,8 @@ class Engine(Closing):
         recorder: Recorder | None = None,
         aging_s: float = 1.0,
     ) -> None:
-        require_instance("platform", platform, Platform, optional=False)
-        check_costs(costs)
-        require_callable("backend", backend)
         if recorder is not None and not callable(getattr(recorder, "add", None)):
             raise TypeError(f"recorder must have a method add(span), or be None; got {short_repr(recorder)}")
-        aging_s = require_real("aging_s", aging_s, minimum=0)
         self.platform = platform
         self.costs: Costs = costs if costs is not None else CostModel()
         self._backend = backend
@@ -130,13 +125,7 @@ class Engine(Closing):
                 ) from error
 
     def prepare(self, graph: LayerGraph) -> None:
-        """Let the policy plan for `graph` before its first request.
-
-        Raises:
-            TypeError: `graph` is not a `LayerGraph`.
-            Exception: the policy refused it, as `oracle` refuses a large graph.
-        """
-        require_instance("graph", graph, LayerGraph, optional=False)
+        """Let the policy prepare for `graph` before its first request."""
         with self._lock:
             self._board.now_s = time.monotonic()
             self._policy.prepare(graph, self._board)
@@ -145,11 +134,8 @@ class Engine(Closing):
         """Start the first layers of a request; `request.on_done` is called when it ends.
 
         Raises:
-            TypeError: `request` is not a `Request`.
             SchedulerClosedError: the engine has been closed.
-            Exception: the policy refused the graph, as `oracle` refuses a large one.
         """
-        require_instance("request", request, Request, optional=False)
         began_s = time.perf_counter()
         with self._lock:
             if self._closed:
@@ -167,12 +153,7 @@ class Engine(Closing):
         """End the requests for which `unwanted` returns true, with `error`; return their number.
 
         A layer that is running is finished, and its result dropped.
-
-        Raises:
-            TypeError: `unwanted` is not a function, or `error` is not an exception.
         """
-        require_callable("unwanted", unwanted)
-        require_instance("error", error, BaseException, optional=False)
         with self._lock:
             requests = [c.request for c in self._controllers.values() if unwanted(c.request)]
             for request in requests:
@@ -213,6 +194,7 @@ class Engine(Closing):
             self._board.now_s = time.monotonic()
             self._board.started(job)
             is_active = job.request.number in self._controllers
+            job.request.began_s[job.index] = self._board.now_s
         outputs, error, start_s = None, None, time.monotonic()
         if is_active:
             try:
@@ -254,7 +236,9 @@ class Engine(Closing):
         with self._lock:
             self._board.now_s = end_s
             self._board.ended(job)
+            request.began_s.pop(job.index, None)
             if ran:
+                request.ran_s += end_s - start_s
                 self._accounts[job.device.name].book(job, end_s - start_s)
             controller = self._controllers.get(request.number)
             if controller is None:

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from overlap_train._support.arguments import (
     freeze,
     require_count,
-    require_each,
     require_items,
     require_mapping,
     require_real,
@@ -105,10 +104,6 @@ class Layer:
         return self.inputs if self.whole is None else (*self.inputs, *self.whole.inputs)
 
 
-def _size(name: str, value: object) -> int:
-    return require_count(name, value, minimum=0)
-
-
 class LayerGraph:
     """A directed acyclic graph of layers in topological order."""
 
@@ -120,12 +115,8 @@ class LayerGraph:
         input_bytes: Sequence[int] = (0,),
         name: str = "network",
     ) -> None:
-        self.name = require_text("name", name)
-        self.layers = require_items("layers", layers, Layer, expected="a sequence of Layer")
-        self.outputs = require_items("outputs", outputs, Port, expected="a sequence of Port")
-        sizes = require_each("input_bytes", input_bytes, _size, expected="a sequence of sizes in bytes")
-        self.input_bytes = sizes
-        self._check()
+        self.name, self.layers, self.outputs = name, tuple(layers), tuple(outputs)
+        self.input_bytes = tuple(input_bytes)
         self.predecessors = tuple(
             tuple(sorted({port.source for port in layer.inputs} - {REQUEST})) for layer in self.layers
         )
@@ -167,38 +158,6 @@ class LayerGraph:
             return ()
         others = {port.source for port in layer.whole.inputs}
         return tuple(sorted({port.source for port in layer.inputs} - others - {REQUEST}))
-
-    def _check(self) -> None:
-        if not self.layers:
-            raise ValueError(f"{self.name}: layers is empty; a graph needs at least one layer")
-        wholes = (layer.whole for layer in self.layers if layer.whole is not None)
-        names = [layer.name for layer in (*self.layers, *wholes)]
-        if len(set(names)) != len(names):
-            repeated = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"{self.name}: layer names must be unique, {repeated!r} repeats")
-        for index, layer in enumerate(self.layers):
-            for port in layer.ports():
-                self._check_port(port, index, f"layer {layer.name!r}")
-        for port in self.outputs:
-            self._check_port(port, len(self.layers), "the output")
-
-    def _check_port(self, port: Port, before: int, reader: str) -> None:
-        if port.source == REQUEST:
-            if not 0 <= port.index < len(self.input_bytes):
-                raise ValueError(
-                    f"{self.name}: {reader} reads input {port.index}, a request has {len(self.input_bytes)} "
-                    "by input_bytes"
-                )
-        elif not 0 <= port.source < before:
-            raise ValueError(
-                f"{self.name}: {reader} reads layer {port.source}, expected one before it "
-                f"(0 to {before - 1}); order the layers topologically"
-            )
-        elif not 0 <= port.index < len(self.layers[port.source].output_bytes):
-            raise ValueError(
-                f"{self.name}: {reader} reads output {port.index} of layer {port.source}, which has "
-                f"{len(self.layers[port.source].output_bytes)}"
-            )
 
 
 _MOST_SLOTS = 4096  # a thread each
@@ -348,6 +307,8 @@ class Request:
     on_done: Callable[[Request, Any, BaseException | None], None] | None = None
     # For layers that join pieces, whether they run whole; set when the first piece could begin.
     whole: dict[int, bool] = field(default_factory=dict)
+    ran_s: float = 0.0  # in layers that have ended
+    began_s: dict[int, float] = field(default_factory=dict)  # of the layers that run, by index
 
     def layer(self, index: int) -> Layer:
         """Layer `index` in the form in which it runs."""

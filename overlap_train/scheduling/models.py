@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,9 @@ import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
 from overlap_train._support.arguments import short_repr
-from overlap_train.scheduling.calls import Call, calls_of, cut_call, tensor_bytes, work_of
+from overlap_train.scheduling.calls import Call, calls_of, tensor_bytes, work_of
+from overlap_train.scheduling.cutting import cut_call, is_large
+from overlap_train.scheduling.folding import fold_calls
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port
 
 __all__ = ["ModelInputs", "SplitModel", "WholeModel", "inputs_of", "spec_of", "split_model", "tracing"]
@@ -276,21 +278,30 @@ def split_model(
     *,
     name: str | None = None,
     input_specs: Sequence[tf.TensorSpec] = (),
-    cut: int = 1,
-    only: Container[str] | None = None,
+    fold: bool = False,
+    cut: Callable[[str], Sequence[float]] | None = None,
 ) -> SplitModel:
-    """Split a model into layers, and its large ones into at most `cut` pieces.
+    """Split a model into layers.
 
-    `only` names the layers that may be cut, as they are in the graph; a subclassed model needs `input_specs`.
+    Args:
+        model: a Keras model.
+        name: what its graph is called; None means as the model.
+        input_specs: what a subclassed model reads.
+        fold: let convolutions take in what follows them; see `fold_calls`. What may be cut takes in no
+            addition.
+        cut: returns the shares of the pieces of a large layer, by its name in the graph; see `cut_call`.
     """
     name = name or model.name
     functional = keras_models.stock_graph(model)
     inputs = inputs_of(model, () if functional is not None else input_specs, name)
     if functional is None or _stays_whole(model, functional, inputs):
         return WholeModel(model, name, inputs)
-    calls: list[Call] = []
-    for call in _named_apart(calls_of(functional)):
-        calls += cut_call(call, cut) if only is None or f"{name}/{call.name}" in only else [call]
+    calls = list(_named_apart(calls_of(functional)))
+    if fold:
+        calls = fold_calls(calls, functional.outputs, residuals=cut is None)
+    if cut is not None:
+        parts = [cut_call(x, cut(f"{name}/{x.name}")) if is_large(x) else [x] for x in calls]
+        calls = [piece for pieces in parts for piece in pieces]
     return _FunctionalSplit(functional, name, calls, inputs) if calls else WholeModel(model, name, inputs)
 
 

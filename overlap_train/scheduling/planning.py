@@ -9,7 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Platform
@@ -18,13 +18,11 @@ __all__ = [
     "Placement",
     "Plan",
     "Problem",
-    "exhaustive_placement",
     "heft_placement",
     "list_schedule",
     "optimistic_costs",
     "placed_schedule",
     "search_placement",
-    "sequence_schedule",
     "upward_ranks",
 ]
 
@@ -44,8 +42,6 @@ class Plan:
     placement: Placement
     ranks: tuple[float, ...]
     makespan_s: float
-    # Pairs (before, after) without an edge: a slot at times does best to stay idle for a critical layer.
-    waits: tuple[tuple[int, int], ...] = ()
     whole: bool = False  # layers that exist in pieces run whole
 
 
@@ -254,34 +250,6 @@ class _Machine:
         return index
 
 
-def sequence_schedule(problem: Problem, ranks: Sequence[float], placement: Sequence[int]) -> Plan:
-    """Begin layers strictly by rank (after those that they read), each in the slot that is free first."""
-    slots = [[(0.0, REQUEST)] * count for count in problem.slots]
-    missing = [len({source for source, _ in edges} - {REQUEST}) for edges in problem.edges]
-    ready = [(-ranks[index], index) for index, count in enumerate(missing) if count == 0]
-    heapify(ready)
-    start_s, end_s, waits = [0.0] * len(ranks), [0.0] * len(ranks), []
-    while ready:
-        _, index = heappop(ready)
-        device = placement[index]
-        slot = min(range(len(slots[device])), key=lambda i: slots[device][i])
-        free_s, last = slots[device][slot]
-        sources = {source for source, _ in problem.edges[index]}
-        inputs_s = max((end_s[source] for source in sources if source != REQUEST), default=0.0)
-        start_s[index] = max(free_s, inputs_s)
-        end_s[index] = (
-            start_s[index] + problem.arrive_s(index, device, placement) + problem.run_s[index][device]
-        )
-        slots[device][slot] = (end_s[index], index)
-        if last != REQUEST and last not in sources:
-            waits.append((last, index))
-        for after in problem.successors[index]:
-            missing[after] -= 1
-            if missing[after] == 0:
-                heappush(ready, (-ranks[after], after))
-    return Plan(tuple(placement), tuple(-start for start in start_s), max(end_s), tuple(waits))
-
-
 def _mean_transfer(times: tuple[tuple[float, ...], ...]) -> float:
     count = len(times) * (len(times) - 1)
     return sum(map(sum, times)) / count if count else 0.0
@@ -314,49 +282,6 @@ def heft_placement(problem: Problem) -> Placement:
     return tuple(placement)
 
 
-def exhaustive_placement(
-    problem: Problem, *, max_layers: int = 10, max_steps: int | None = None, first: Sequence[Placement] = ()
-) -> Plan:
-    """The best placement and order there is, by branch and bound; of the first `max_steps`, if given."""
-    size = len(problem.run_s)
-    if size > max_layers:
-        raise ValueError(f"oracle searches graphs of up to {max_layers} layers, got {size}; use heft")
-    tails_s = [min(row) for row in problem.run_s]
-    for index in range(size - 1, -1, -1):
-        tails_s[index] += max((tails_s[after] for after in problem.successors[index]), default=0.0)
-    before = [tuple({source for source, _ in edges} - {REQUEST}) for edges in problem.edges]
-    best, steps = search_placement(problem, first=first), itertools.count()
-    placement, start_s, end_s = [0] * size, [0.0] * size, [0.0] * size
-    free_s = [[0.0] * slots for slots in problem.slots]
-
-    def visit(done: int, latest_s: float) -> None:
-        nonlocal best
-        if max_steps is not None and next(steps) > max_steps:
-            return
-        if done == (1 << size) - 1:
-            if latest_s < best.makespan_s:
-                best = sequence_schedule(problem, [-start for start in start_s], placement)
-            return
-        for index in range(size):
-            if done >> index & 1 or any(not done >> source & 1 for source in before[index]):
-                continue
-            ready_s = max((end_s[source] for source in before[index]), default=0.0)
-            if ready_s + tails_s[index] >= best.makespan_s:
-                return
-            for device, slots in enumerate(free_s):
-                slot = min(range(len(slots)), key=slots.__getitem__)
-                was_s, begin_s = slots[slot], max(ready_s, slots[slot])
-                finish_s = begin_s + problem.arrive_s(index, device, placement) + problem.run_s[index][device]
-                if finish_s + tails_s[index] - min(problem.run_s[index]) < best.makespan_s:
-                    placement[index], start_s[index], end_s[index] = device, begin_s, finish_s
-                    slots[slot] = finish_s
-                    visit(done | 1 << index, max(latest_s, finish_s))
-                    slots[slot] = was_s
-
-    visit(0, 0.0)
-    return best
-
-
 def search_placement(problem: Problem, *, first: Sequence[Placement] = (), max_steps: int = 300) -> Plan:
     """The best of several heuristics, improved by at most `max_steps` trials.
 
@@ -385,7 +310,7 @@ def search_placement(problem: Problem, *, first: Sequence[Placement] = (), max_s
     while improved:
         improved = False
         for placement, order in _neighbours(problem, best):
-            option, trials = sequence_schedule(problem, order, placement), trials + 1
+            option, trials = placed_schedule(problem, placement, order), trials + 1
             improved = option.makespan_s < best.makespan_s * (1 - 1e-9)
             if improved:
                 best = option

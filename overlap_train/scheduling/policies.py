@@ -17,72 +17,21 @@ from overlap_train.scheduling.planning import (
     Placement,
     Plan,
     Problem,
-    exhaustive_placement,
-    heft_placement,
     optimistic_costs,
-    placed_schedule,
     search_placement,
-    upward_ranks,
 )
-from overlap_train.scheduling.policy import Board, CpuOnly, GpuOnly, Paper, Policy, Waits
+from overlap_train.scheduling.policy import Board, CpuOnly, GpuOnly, Paper, Policy
 
-__all__ = ["POLICIES", "EarliestFinish", "Heft", "Oracle", "make_policy"]
+__all__ = ["POLICIES", "EarliestFinish", "make_policy"]
 
 
 T = TypeVar("T")
 
 
-class _Planned(Policy):
-    """Places the whole request on admission, as if it were alone, and sticks to that."""
-
-    def __init__(self) -> None:
-        self._plans: dict[int, Plan] = {}
-
-    def plan(self, problem: Problem, whole: bool) -> Plan:
-        raise NotImplementedError
-
-    def admit(self, request: Request, board: Board) -> Waits:
-        plan = self._plans[request.number] = _better_form(request, board, self.plan)
-        return plan.waits
-
-    def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
-        return self._plans[request.number].whole
-
-    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        return board.platform.devices[self._plans[request.number].placement[index]]
-
-    def rank(self, request: Request, index: int, board: Board) -> float:
-        return self._plans[request.number].ranks[index]
-
-    def release(self, request: Request) -> None:
-        self._plans.pop(request.number, None)
-
-
-class Heft(_Planned):
-    """HEFT on each request by itself (Topcuoglu, Hariri and Wu 2002)."""
-
-    name = "heft"
-
-    def plan(self, problem: Problem, whole: bool) -> Plan:
-        """Return the places and the order of all segments of a request."""
-        return placed_schedule(problem, heft_placement(problem), upward_ranks(problem))
-
-
-class Oracle(_Planned):
-    """The best placement of each request by itself, by exhaustive search; for graphs of up to ten layers."""
-
-    name = "oracle"
-
-    def plan(self, problem: Problem, whole: bool) -> Plan:
-        """Return the places and the order of all segments of a request."""
-        return exhaustive_placement(problem)
-
-
 class EarliestFinish(Policy):
     """Each layer where the request would be done first.
 
-    A request of up to two dozen segments that is alone follows a plan: `search_placement`, and on the
-    smallest graphs `exhaustive_placement` for as many steps as a few milliseconds allow. Otherwise each
+    A request of up to two dozen segments that is alone follows a plan of `search_placement`. Otherwise each
     layer goes to the device that minimises: when the device is free + transfers + run time + optimistic
     time from there to the end of the request + what that takes from the other requests. Run times carry the
     present load through the cost model; plans and optimistic times are made anew when it has changed, but not
@@ -92,8 +41,6 @@ class EarliestFinish(Policy):
 
     name = "earliest_finish"
     _MOST_PLANNED_LAYERS = 24
-    _MOST_SEARCHED_LAYERS = 8
-    _MAX_STEPS = 4000
     _LIFETIME_S = 0.25
 
     def __init__(self) -> None:
@@ -109,14 +56,12 @@ class EarliestFinish(Policy):
             if len(graph) <= self._MOST_PLANNED_LAYERS:
                 self._plans.get(request, board, lambda: self._plan(request, board))
 
-    def admit(self, request: Request, board: Board) -> Waits:
-        """Take in a request; returns the orderings that its plan adds."""
+    def admit(self, request: Request, board: Board) -> None:
+        """Take in a request, with a plan if it is alone."""
         several = len(board.platform.devices) > 1
         if several and board.active_requests == 1 and len(request.graph) <= self._MOST_PLANNED_LAYERS:
             plan = self._plans.get(request, board, lambda: self._plan(request, board))
             self._plan_of[request.number] = plan
-            return plan.waits
-        return ()
 
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
         """Return the device on which a layer is to run."""
@@ -174,8 +119,6 @@ class EarliestFinish(Policy):
         def plan(problem: Problem, whole: bool) -> Plan:
             policies = (Paper(), GpuOnly(), CpuOnly())
             first = [_fixed(policy, request, board, whole=whole) for policy in policies]
-            if len(request.graph) <= self._MOST_SEARCHED_LAYERS:
-                return exhaustive_placement(problem, max_steps=self._MAX_STEPS, first=first)
             return search_placement(problem, first=first)
 
         return _better_form(request, board, plan)
@@ -208,15 +151,11 @@ def _problem(request: Request, board: Board, *, whole: bool = False) -> Problem:
 
 def _better_form(request: Request, board: Board, plan: Callable[[Problem, bool], Plan]) -> Plan:
     """Return the shorter of two plans, with all layers in pieces and with all whole."""
-    in_pieces, joins = plan(_problem(request, board), False), request.graph.joins
-    if not joins:
+    in_pieces = plan(_problem(request, board), False)
+    if not request.graph.joins:
         return in_pieces
     whole = plan(_problem(request, board, whole=True), True)
-    if in_pieces.makespan_s <= whole.makespan_s:
-        return in_pieces
-    # If the plan is given up and the pieces run after all, nothing must hold them back.
-    waits = tuple(pair for pair in whole.waits if joins.keys().isdisjoint(pair))
-    return replace(whole, whole=True, waits=waits)
+    return in_pieces if in_pieces.makespan_s <= whole.makespan_s else replace(whole, whole=True)
 
 
 def _fixed(policy: Policy, request: Request, board: Board, *, whole: bool) -> Placement:
@@ -231,7 +170,7 @@ def _fixed(policy: Policy, request: Request, board: Board, *, whole: bool) -> Pl
 
 
 POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (GpuOnly, CpuOnly, Paper, EarliestFinish, Heft, Oracle)
+    policy.name: policy for policy in (GpuOnly, CpuOnly, Paper, EarliestFinish)
 }
 
 

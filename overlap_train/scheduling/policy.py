@@ -7,14 +7,14 @@ it; one policy object serves one engine.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from overlap_train._support.arguments import short_repr
 from overlap_train.errors import SchedulingError
 from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.graph import REQUEST, Device, Job, LayerGraph, Platform, Request
 
-__all__ = ["Board", "CpuOnly", "GpuOnly", "Paper", "Policy", "Waits", "selected"]
+__all__ = ["Board", "CpuOnly", "GpuOnly", "Paper", "Policy", "selected"]
 
 
 class Board:
@@ -117,9 +117,6 @@ class Board:
         return self._waiting[device.name] + len(self._ends_s[device.name])
 
 
-Waits = Sequence[tuple[int, int]]
-
-
 class Policy(ABC):
     """Choose the device of each layer of each request; the base class of all policies."""
 
@@ -128,14 +125,8 @@ class Policy(ABC):
     def prepare(self, graph: LayerGraph, board: Board) -> None:
         """Prepare for requests for `graph`: do now what takes long."""
 
-    def admit(self, request: Request, board: Board) -> Waits:
-        """Take in a request that was accepted. Called once, before any of its layers is selected.
-
-        Returns:
-            Pairs (before, after) of layers: the second is held until the first is done, though it does
-            not read it. Together with the graph's own edges they must leave it free of cycles.
-        """
-        return ()
+    def admit(self, request: Request, board: Board) -> None:
+        """Take in a request that was accepted. Called once, before any of its layers is selected."""
 
     @abstractmethod
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from overlap_train.scheduling.costs import Costs
-from overlap_train.scheduling.graph import REQUEST, Device, Layer, LayerGraph, Platform, Port, merge_work
+from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Platform, Port, merge_work
 
-__all__ = ["Segments", "choose_segments", "merge_layers", "worth_cutting"]
+__all__ = ["Segments", "choose_segments", "merge_layers", "piece_shares", "worth_cutting"]
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,23 @@ def choose_segments(
     return [members for members, _ in groups]
 
 
+def piece_shares(layer: Layer, platform: Platform, costs: Costs, pieces: int) -> list[float]:
+    """Return the shares of a layer in `pieces` with which all slots of the platform end at the same time.
+
+    The pieces are dealt out to the slots, the fastest first, so that with fewer pieces than slots only the
+    fastest have one. A slot's share is in proportion to its speed for the layer, under the present load.
+    """
+    slots_s = sorted(costs.seconds(layer, device) for device in platform.devices for _ in range(device.slots))
+    return [
+        1
+        / max(slots_s[number % len(slots_s)], 1e-9)
+        / len(range(number % len(slots_s), pieces, len(slots_s)))
+        for number in range(pieces)
+    ]
+
+
 def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s: float = 1e-4) -> set[str]:
-    """Return which layers that can run in pieces gain a quarter by it on some otherwise idle device.
+    """Return which layers that can run in pieces gain a quarter by it on otherwise idle devices.
 
     A smaller gain is easily lost: pieces that run at the same time share caches and memory, which a profile
     of one after another does not show, and pieces are not merged with their neighbours.
@@ -71,18 +86,20 @@ def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s
         The names that the layers have in one piece.
     """
 
-    def gains(join: int, device: Device) -> bool:
-        rounds = -(-len(graph.pieces[join]) // device.slots)
-        piece_s = max(costs.seconds(graph.layers[piece], device) for piece in graph.pieces[join])
-        # In pieces there are two more calls one after the other, each handed to another thread.
-        in_pieces_s = rounds * piece_s + costs.seconds(graph.layers[join], device) + 4 * call_s
-        return in_pieces_s < 0.75 * costs.seconds(graph.form(join, whole=True), device)
+    def least_s(layer: Layer) -> float:
+        return min(costs.seconds(layer, device) for device in platform.devices)
 
-    return {
-        graph.form(join, whole=True).name
-        for join in set(graph.joins.values())
-        if any(gains(join, device) for device in platform.devices)
-    }
+    def gains(join: int) -> bool:
+        free_s = [(0.0, device) for device in platform.devices for _ in range(device.slots)]
+        for piece in sorted((graph.layers[piece] for piece in graph.pieces[join]), key=least_s, reverse=True):
+            ends_s = [begin_s + costs.seconds(piece, device) for begin_s, device in free_s]
+            first = ends_s.index(min(ends_s))
+            free_s[first] = (ends_s[first], free_s[first][1])
+        # In pieces there are two more calls one after the other, each handed to another thread.
+        in_pieces_s = max(end_s for end_s, _ in free_s) + least_s(graph.layers[join]) + 4 * call_s
+        return in_pieces_s < 0.75 * least_s(graph.form(join, whole=True))
+
+    return {graph.form(join, whole=True).name for join in set(graph.joins.values()) if gains(join)}
 
 
 def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
