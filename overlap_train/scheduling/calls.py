@@ -59,7 +59,6 @@ class Call:
     run: Runner
     product: Product | None = None  # of a convolution or a dense layer: what is computed, to be cut
     alone: bool = False  # not to be merged with its neighbours
-    whole: Call | None = None  # of a call that joins pieces: the call that they were cut from
 
 
 def calls_of(functional: Any) -> list[Call]:

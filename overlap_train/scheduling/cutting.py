@@ -53,7 +53,7 @@ def cut_call(call: Call, shares: Sequence[float]) -> list[Call]:
     16 channels; everything else into channels.
 
     Returns:
-        The pieces and the call that joins them, whose `whole` is the call itself; or only that call, if there
+        The pieces and the call that joins them, or only the call itself, if there
         is nothing to cut.
     """
     product = call.product
@@ -82,7 +82,7 @@ def cut_call(call: Call, shares: Sequence[float]) -> list[Call]:
     ]
     parts = tuple(piece.outputs[0] for piece in pieces)
     work = Work("merge", 0.0, 2.0 * tensor_bytes(y))
-    return [*pieces, replace(call, name=f"{call.name}/join", inputs=parts, work=work, run=join, whole=call)]
+    return [*pieces, replace(call, name=f"{call.name}/join", inputs=parts, work=work, run=join)]
 
 
 def _piece(call: Call, product: Product, name: str, axis: int, first: int, stop: int) -> Call:

@@ -12,13 +12,11 @@ import heapq
 import itertools
 import operator
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from overlap_train.errors import SchedulerClosedError, SchedulingError
 from overlap_train.scheduling.graph import REQUEST, Device, Job, Port, Request, urgency
-from overlap_train.scheduling.planning import Problem, upward_ranks
 from overlap_train.scheduling.policy import Board, Policy, selected
 
 __all__ = ["JobQueue", "LayerController", "LayerDistributor"]
@@ -119,24 +117,14 @@ class LayerController:
 
     def inputs(self, index: int) -> tuple[Any, ...]:
         """Return the tensors that layer `index` reads, in order; None for an input that is left out."""
-        return tuple(self._tensors.get(port) for port in self.request.layer(index).inputs)
-
-    def decide(self, index: int, whole: bool) -> None:
-        """Set whether layer `index` runs in one piece, before any of its pieces has begun.
-
-        If so, each piece is completed without outputs when it is released.
-        """
-        layer = self._graph.layers[index]
-        self.request.whole[index] = whole
-        for port in set(self.request.layer(index).inputs) - set(layer.inputs):
-            self._readers[port] = self._readers.get(port, 0) + 1
+        return tuple(self._tensors.get(port) for port in self._graph.layers[index].inputs)
 
     def complete(self, index: int, outputs: Sequence[Any] | None = None) -> list[int]:
         """Store the outputs of a layer, drop what no layer reads any more, return the layers released.
 
-        A piece of a layer that runs whole has no outputs.
+        In a simulation there are no outputs.
         """
-        layer = self.request.layer(index)
+        layer = self._graph.layers[index]
         if outputs is not None:
             if len(outputs) != len(layer.output_bytes):
                 raise SchedulingError(
@@ -172,37 +160,31 @@ class LayerDistributor:
         self._board = board
         self._aging_s = aging_s
         self._urgency_s: dict[int, float] = {}
-        self._controllers: dict[int, LayerController] = {}
+        self.controllers: dict[int, LayerController] = {}  # by the number of the request
         self._queue = queue
 
-    def admit(self, controller: LayerController) -> None:
-        """Begin a request by placing its first layers."""
-        request, board = controller.request, self._board
-        self._controllers[request.number] = controller
+    def admit(self, request: Request) -> None:
+        """Begin a request by placing its first layers, in pieces if there are idle cores."""
+        board = self._board
+        request.graph = board.form(request.graph)
+        controller = self.controllers[request.number] = LayerController(request)
         board.active_requests += 1
-        remaining_s = 0.0
-        if request.deadline_s is not None:
-            problem = Problem.of(request.graph, board.platform, board.costs, request.examples, whole=True)
-            remaining_s = max(upward_ranks(problem))
+        is_timed = request.deadline_s is not None
+        remaining_s = board.least_s(request.graph, request.examples) if is_timed else 0.0
         self._urgency_s[request.number] = urgency(request, remaining_s=remaining_s, aging_s=self._aging_s)
         self._policy.admit(request, board)
         self.distribute(controller, controller.first())
 
     def distribute(self, controller: LayerController, released: list[int]) -> None:
-        """Place layers whose inputs exist, or leave out the pieces of a layer that runs whole."""
-        waiting = deque(released)
-        while waiting:
-            index = waiting.popleft()
-            if self._is_left_out(controller, index):
-                waiting.extend(controller.complete(index))
-                continue
+        """Place layers whose inputs exist."""
+        for index in released:
             device = selected(self._policy, controller.request, index, controller.places, self._board)
             self._dispatch(controller, self._format(controller, index, device))
 
     def _format(self, controller: LayerController, index: int, device: Device) -> Job:
         """Put a layer, its inputs and their size together into a job for `device`."""
         request, board = controller.request, self._board
-        layer, home = request.layer(index), board.platform.home
+        layer, home = request.graph.layers[index], board.platform.home
         sizes = request.graph.edge_bytes(layer)
         away = sum(size for source, size in sizes if controller.places.get(source, home) != device.name)
         transfer_s = board.transfer_in_s(request, index, controller.places, device)
@@ -231,7 +213,7 @@ class LayerDistributor:
         Run times are predicted, and the load of a device changes; a layer that was put behind others need not
         wait for them when that turns out to take longer than it would take elsewhere.
         """
-        for device in self._board.platform.devices:
+        for device in self._board.platform.devices if self._policy.moves else ():
             for _ in range(self._board.idle(device)):
                 if not self._take_over(device):
                     break
@@ -239,7 +221,7 @@ class LayerDistributor:
     def _take_over(self, idle: Device) -> bool:
         """Put one waiting job on an idle device: the most urgent, and of those the one that gains most."""
         for *_, job in sorted(self._gains(idle), key=operator.itemgetter(0, 1)):
-            controller = self._controllers[job.request.number]
+            controller = self.controllers[job.request.number]
             new_job = self._format(controller, job.index, idle)
             # A worker may have taken it meanwhile: the queue has a lock of its own.
             if self._queue.remove(functools.partial(operator.is_, job)):
@@ -258,30 +240,18 @@ class LayerDistributor:
             for job in self._queue.waiting(device, _MOST_OFFERS):
                 there_s = board.now_s + ahead_s / device.slots + job.predicted_s
                 ahead_s += job.predicted_s
-                if not policy.may_move(job.request):
-                    continue
-                places = self._controllers[job.request.number].places
+                places = self.controllers[job.request.number].places
                 here_s = board.done_s(job.request, job.index, places, idle)
                 lost_s = here_s + policy.tail_s(job.request, job.index, idle, board)
                 lost_s -= there_s + policy.tail_s(job.request, job.index, device, board)
                 if lost_s < 0:
                     yield job.urgency_s, lost_s, job
 
-    def _is_left_out(self, controller: LayerController, index: int) -> bool:
-        """Whether a layer is a piece of one that runs whole; decided when the first piece could run."""
-        request = controller.request
-        join = request.graph.joins.get(index)
-        if join is None:
-            return False
-        if join not in request.whole:
-            controller.decide(join, self._policy.runs_whole(request, join, controller.places, self._board))
-        return request.whole[join]
-
     def release(self, request: Request) -> None:
         """Forget a request that is done, has failed or was abandoned."""
         self._board.active_requests -= 1
         self._urgency_s.pop(request.number, None)
-        self._controllers.pop(request.number, None)
+        self.controllers.pop(request.number, None)
         self._policy.release(request)
 
     def complete(self, controller: LayerController, job: Job, outputs: Any) -> bool:

@@ -21,10 +21,9 @@ from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span
 from overlap_train.scheduling.accounts import DeviceAccount
 from overlap_train.scheduling.costs import CostModel, Costs
-from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor
-from overlap_train.scheduling.graph import Device, Job, LayerGraph, Platform, Request
-from overlap_train.scheduling.policies import make_policy
-from overlap_train.scheduling.policy import Board, Policy
+from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
+from overlap_train.scheduling.graph import Device, Job, Platform, Request
+from overlap_train.scheduling.policy import Board, Policy, make_policy
 
 __all__ = ["Engine", "LayerWorker", "Recorder"]
 
@@ -99,7 +98,6 @@ class Engine(Closing):
         self._board = Board(platform, self.costs)
         self._policy = make_policy(policy)
         self._distributor = LayerDistributor(self._policy, self._board, self._queue, aging_s=aging_s)
-        self._controllers: dict[int, LayerController] = {}
         self._accounts = {device.name: DeviceAccount() for device in platform.devices}
         self._closed = False
         self._workers = [
@@ -124,12 +122,6 @@ class Engine(Closing):
                     "fewer slots, or raise the limit of threads (ulimit -u, pids.max of the container)"
                 ) from error
 
-    def prepare(self, graph: LayerGraph) -> None:
-        """Let the policy prepare for `graph` before its first request."""
-        with self._lock:
-            self._board.now_s = time.monotonic()
-            self._policy.prepare(graph, self._board)
-
     def start(self, request: Request) -> None:
         """Start the first layers of a request; `request.on_done` is called when it ends.
 
@@ -141,9 +133,8 @@ class Engine(Closing):
             if self._closed:
                 raise SchedulerClosedError("the scheduler is closed; no request can be started")
             self._board.now_s = time.monotonic()
-            controller = self._controllers[request.number] = LayerController(request)
             try:
-                self._distributor.admit(controller)
+                self._distributor.admit(request)
             except BaseException:
                 self._forget(request)
                 raise
@@ -155,7 +146,7 @@ class Engine(Closing):
         A layer that is running is finished, and its result dropped.
         """
         with self._lock:
-            requests = [c.request for c in self._controllers.values() if unwanted(c.request)]
+            requests = [c.request for c in self._distributor.controllers.values() if unwanted(c.request)]
             for request in requests:
                 self._forget(request)
         for request in requests:
@@ -182,7 +173,7 @@ class Engine(Closing):
 
     def _forget(self, request: Request) -> None:
         """Remove a request and its waiting jobs; the lock is held."""
-        if self._controllers.pop(request.number, None) is None:
+        if request.number not in self._distributor.controllers:
             return
         for job in self._queue.remove(lambda job: job.request is request):
             self._board.dropped(job)
@@ -193,7 +184,7 @@ class Engine(Closing):
         with self._lock:
             self._board.now_s = time.monotonic()
             self._board.started(job)
-            is_active = job.request.number in self._controllers
+            is_active = job.request.number in self._distributor.controllers
             job.request.began_s[job.index] = self._board.now_s
         outputs, error, start_s = None, None, time.monotonic()
         if is_active:
@@ -240,7 +231,7 @@ class Engine(Closing):
             if ran:
                 request.ran_s += end_s - start_s
                 self._accounts[job.device.name].book(job, end_s - start_s)
-            controller = self._controllers.get(request.number)
+            controller = self._distributor.controllers.get(request.number)
             if controller is None:
                 return None
             if error is None:

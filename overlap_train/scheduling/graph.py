@@ -95,17 +95,13 @@ class Layer:
     output_bytes: tuple[int, ...] = (0,)  # for `work.batch` examples
     runs: Mapping[str, Run] = field(default_factory=dict)  # by the name or the kind of a device
     alone: bool = False  # not to be merged with its neighbours
-    # Of a layer that joins pieces: the layer in one piece, which may run instead of the pieces and the join.
-    # It has the join's outputs and reads what the pieces read; nothing but the join reads the pieces.
-    whole: Layer | None = None
-
-    def ports(self) -> tuple[Port, ...]:
-        """What it reads in either form."""
-        return self.inputs if self.whole is None else (*self.inputs, *self.whole.inputs)
 
 
 class LayerGraph:
-    """A directed acyclic graph of layers in topological order."""
+    """A directed acyclic graph of layers in topological order.
+
+    `pieces` is the same network with its large layers in pieces, for requests that find idle cores.
+    """
 
     def __init__(
         self,
@@ -114,9 +110,10 @@ class LayerGraph:
         *,
         input_bytes: Sequence[int] = (0,),
         name: str = "network",
+        pieces: LayerGraph | None = None,
     ) -> None:
         self.name, self.layers, self.outputs = name, tuple(layers), tuple(outputs)
-        self.input_bytes = tuple(input_bytes)
+        self.input_bytes, self.pieces = tuple(input_bytes), pieces
         self.predecessors = tuple(
             tuple(sorted({port.source for port in layer.inputs} - {REQUEST})) for layer in self.layers
         )
@@ -125,12 +122,6 @@ class LayerGraph:
             for source in before:
                 successors[source].append(index)
         self.successors = tuple(tuple(after) for after in successors)
-        self.pieces = tuple(self._pieces(layer) for layer in self.layers)
-        """For each layer that joins pieces, which they are; () for every other layer."""
-        self.joins: Mapping[int, int] = {
-            piece: join for join, pieces in enumerate(self.pieces) for piece in pieces
-        }
-        """For each piece, the layer that joins it with the others."""
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -147,17 +138,6 @@ class LayerGraph:
     def edge_bytes(self, layer: Layer) -> tuple[tuple[int, int], ...]:
         """(source layer or -1, bytes) for each distinct tensor that a layer of this graph reads."""
         return tuple((port.source, self.port_bytes(port)) for port in dict.fromkeys(layer.inputs))
-
-    def form(self, index: int, *, whole: bool) -> Layer:
-        """Layer `index`, or what runs in its place when its pieces do not."""
-        layer = self.layers[index]
-        return layer.whole if whole and layer.whole is not None else layer
-
-    def _pieces(self, layer: Layer) -> tuple[int, ...]:
-        if layer.whole is None:
-            return ()
-        others = {port.source for port in layer.whole.inputs}
-        return tuple(sorted({port.source for port in layer.inputs} - others - {REQUEST}))
 
 
 _MOST_SLOTS = 4096  # a thread each
@@ -305,14 +285,8 @@ class Request:
     examples: float = 1.0  # relative to the batch that the graph's figures are for
     # Called once with (request, outputs or None, error or None), on the thread that finished the last job.
     on_done: Callable[[Request, Any, BaseException | None], None] | None = None
-    # For layers that join pieces, whether they run whole; set when the first piece could begin.
-    whole: dict[int, bool] = field(default_factory=dict)
     ran_s: float = 0.0  # in layers that have ended
     began_s: dict[int, float] = field(default_factory=dict)  # of the layers that run, by index
-
-    def layer(self, index: int) -> Layer:
-        """Layer `index` in the form in which it runs."""
-        return self.graph.form(index, whole=self.whole.get(index, False))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -178,9 +178,9 @@ class SplitModel(ABC):
 
     @abstractmethod
     def function(
-        self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
+        self, reads: Sequence[Port], members: range, returns: Sequence[Port]
     ) -> Callable[..., list[Any]]:
-        """Return the Python function of a segment, to be traced; `whole`: its first layer in one piece."""
+        """Return the Python function of a segment, to be traced."""
 
     @abstractmethod
     def spec(self, port: Port) -> tf.TensorSpec:
@@ -236,7 +236,7 @@ class WholeModel(SplitModel):
         self.varies = inputs.varies
 
     def function(
-        self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
+        self, reads: Sequence[Port], members: range, returns: Sequence[Port]
     ) -> Callable[..., list[Any]]:
         """Return the call of the model; see `SplitModel.function`."""
 
@@ -344,14 +344,8 @@ class _FunctionalSplit(SplitModel):
         for index, call in enumerate(calls):
             self._tensors |= {Port(index, number): tensor for number, tensor in enumerate(call.outputs)}
         ports = {id(tensor): port for port, tensor in self._tensors.items()}
-        layers = []
-        for call in calls:
-            layer = _layer(name, call, ports)
-            if call.whole is not None:
-                layer = replace(layer, whole=_layer(name, call.whole, ports))
-            layers.append(layer)
         graph = LayerGraph(
-            layers,
+            [_layer(name, call, ports) for call in calls],
             [ports[id(tensor)] for tensor in functional.outputs],
             input_bytes=[tensor_bytes(x) for x in functional.inputs],
             name=name,
@@ -359,14 +353,12 @@ class _FunctionalSplit(SplitModel):
         super().__init__(graph, inputs, keras_models.output_structure(functional))
 
     def function(
-        self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
+        self, reads: Sequence[Port], members: range, returns: Sequence[Port]
     ) -> Callable[..., list[Any]]:
         def segment(*args: Any) -> list[Any]:
             values = {id(self._tensors[port]): value for port, value in zip(reads, args, strict=True)}
             for index in members:
                 call = self._calls[index]
-                if whole and index == members[0]:
-                    call = call.whole or call
                 outputs = call.run([values[id(tensor)] for tensor in call.inputs])
                 values.update(zip(map(id, call.outputs), outputs, strict=True))
             return [values[id(self._tensors[port])] for port in returns]

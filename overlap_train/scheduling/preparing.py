@@ -79,8 +79,9 @@ def compile_segments(
     device has another copy of them.
     """
 
-    def runs(number: int, reads: Sequence[Port], whole: bool) -> dict[str, Run]:
-        function = split.function(reads, segments.members[number], segments.outputs[number], whole)
+    def runs(number: int) -> dict[str, Run]:
+        reads = segments.inputs[number]
+        function = split.function(reads, segments.members[number], segments.outputs[number])
         specs = [split.spec(port) for port in reads]
         return {
             device.name: _Compiled(
@@ -89,14 +90,9 @@ def compile_segments(
             for device in platform.devices
         }
 
-    layers = []
-    with tracing:
-        for number, layer in enumerate(segments.graph.layers):
-            whole = layer.whole
-            if whole is not None:
-                whole = replace(whole, runs=runs(number, segments.whole_inputs[number], True))
-            layers.append(replace(layer, runs=runs(number, segments.inputs[number], False), whole=whole))
     graph = segments.graph
+    with tracing:
+        layers = [replace(layer, runs=runs(number)) for number, layer in enumerate(graph.layers)]
     return LayerGraph(layers, graph.outputs, input_bytes=graph.input_bytes, name=graph.name)
 
 
@@ -105,15 +101,15 @@ _Sample = tuple[Layer, Device, float]
 
 @dataclass(frozen=True)
 class Profile:
-    """What one run of a graph on one device gave: the seconds of each layer in each form, and the outputs."""
+    """What one run of a graph on one device gave: the seconds of each layer, and the outputs."""
 
     samples: tuple[_Sample, ...]
     outputs: tuple[Any, ...]
 
     @property
-    def whole_s(self) -> float:
-        """The seconds of all layers, those that can be cut in one piece."""
-        return sum(seconds for layer, _, seconds in self.samples if layer.whole is None and not layer.alone)
+    def total_s(self) -> float:
+        """The seconds of all layers."""
+        return sum(seconds for _, _, seconds in self.samples)
 
 
 def profile_layers(graph: LayerGraph, device: Device, *, repeats: int = 3, batch: int = 1) -> Profile | None:
@@ -140,8 +136,7 @@ def profile_layers(graph: LayerGraph, device: Device, *, repeats: int = 3, batch
 
 def written_variables(graph: LayerGraph) -> list[tf.Variable]:
     """Return the variables of the layers that write any, each once."""
-    forms = [form for layer in graph.layers for form in (layer, layer.whole) if form is not None]
-    runs: list[Any] = [run for form in forms for run in form.runs.values()]
+    runs: list[Any] = [run for layer in graph.layers for run in layer.runs.values()]
     return list({id(variable): variable for run in runs for variable in run.written}.values())
 
 
@@ -164,12 +159,10 @@ def _measure_layers(graph: LayerGraph, device: Device, size: int, repeats: int, 
     """Measure each layer on a device, with `size` for every dimension that is open."""
     samples: list[_Sample] = []
     tensors: dict[Port, Any] = {}
-    last = {port: index for index, layer in enumerate(graph.layers) for port in layer.ports()}
+    last = {port: index for index, layer in enumerate(graph.layers) for port in layer.inputs}
     for index, layer in enumerate(graph.layers):
-        for form in (layer, layer.whole):
-            if form is not None:
-                outputs, seconds = _time_layer(form, device, tensors, (batch, size), repeats)
-                samples.append((form, device, seconds))
+        outputs, seconds = _time_layer(layer, device, tensors, (batch, size), repeats)
+        samples.append((layer, device, seconds))
         tensors.update({Port(index, number): output for number, output in enumerate(outputs)})
         for port in [port for port in tensors if last.get(port, -1) <= index and port not in graph.outputs]:
             del tensors[port]
@@ -309,7 +302,7 @@ class _Candidate:
 
     @property
     def best(self) -> Profile | None:
-        return min(self.profiles, key=lambda profile: profile.whole_s, default=None)
+        return min(self.profiles, key=lambda profile: profile.total_s, default=None)
 
 
 class ModelBuilder:
@@ -357,26 +350,27 @@ class ModelBuilder:
     ) -> Model:
         """Compile a model; takes seconds for a large one."""
         split_as = functools.partial(split_model, model, name=name, input_specs=input_specs)
-        chosen = self._prepare(split_as)
+        chosen = self._prepare(split_as())
         if self._constant_weights:
-            folded = self._prepare(functools.partial(split_as, fold=True))
+            folded_as = functools.partial(split_as, fold=True)
+            folded = self._prepare(folded_as())
             if _is_better(folded, chosen):
-                chosen = folded
+                split_as, chosen = folded_as, folded
             self._learn(chosen.profiles)
         most, run_s = self._batches(chosen, max_batch)
-        flatten = functools.partial(chosen.split.inputs.flatten, name)
-        return Model(
-            name, chosen.graph, flatten, chosen.split.pack, max_pending, most, run_times=RunTimes(run_s)
-        )
+        split, graph = chosen.split, chosen.graph
+        if self._cut > 1:
+            graph.pieces = self._in_pieces(split_as)
+        flatten = functools.partial(split.inputs.flatten, name)
+        return Model(name, graph, flatten, split.pack, max_pending, most, run_times=RunTimes(run_s))
 
     def tensors(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arrays as tensors on the host; in place with `zero_copy`. None stays."""
         return tuple(None if array is None else self._as_tensor(array) for array in arrays)
 
-    def _prepare(self, split_as: Callable[..., SplitModel]) -> _Candidate:
-        """Split, cut, compile and measure a model."""
-        split = split_as() if self._cut == 1 else self._cut_model(split_as)
-        if self._cut == 1 and self._profile:
+    def _prepare(self, split: SplitModel) -> _Candidate:
+        """Merge, compile and measure a model."""
+        if self._profile:
             self._profile_single(split)
         graph = self._merge(split, self._groups(split.graph))
         # The first call of a function optimises it, which takes seconds: not in the first request.
@@ -385,18 +379,19 @@ class ModelBuilder:
         self._learn(profiles)
         return _Candidate(split, graph, profiles)
 
-    def _cut_model(self, split_as: Callable[..., SplitModel]) -> SplitModel:
-        """Split a model and cut its large layers as the devices are fast, where the profile shows a gain."""
-        split = split_as(cut=lambda layer: ())
+    def _in_pieces(self, split_as: Callable[..., SplitModel]) -> LayerGraph | None:
+        """Compile a model with its large layers cut as the devices are fast, where the profile shows a gain."""
+        whole = split_as(cut=lambda layer: ())
         if self._profile:
-            self._profile_single(split)
-        shares = {x.name: piece_shares(x, self.platform, self.costs, self._cut) for x in split.graph.layers}
+            self._profile_single(whole)
+        shares = {x.name: piece_shares(x, self.platform, self.costs, self._cut) for x in whole.graph.layers}
         split = split_as(cut=shares.__getitem__)
         if self._profile:
             self._profile_single(split)
-            only = worth_cutting(split.graph, self.platform, self.costs)
+            only = worth_cutting(whole.graph, split.graph, self.platform, self.costs)
             split = split_as(cut=lambda layer: shares[layer] if layer in only else ())
-        return split
+        is_cut = any(layer.alone for layer in split.graph.layers)
+        return self._prepare(split).graph if is_cut else None
 
     def _profile_single(self, split: SplitModel) -> None:
         """Measure every layer by itself."""
@@ -433,14 +428,14 @@ class ModelBuilder:
             return max_batch if max_batch and most > 1 else 1, {}
         if max_batch is None and written_variables(graph):
             most = 1
-        device, best, run_s = single.samples[0][1], 1, {1: single.whole_s}
+        device, best, run_s = single.samples[0][1], 1, {1: single.total_s}
         for count in [most] if max_batch else [2, 4, 8]:
             if not 1 < count <= most or (max_batch is None and run_s[best] > _LONGEST_BATCH_S):
                 break
             profile = profile_layers(graph, device, batch=count)
             if profile is None:
                 break
-            run_s[count] = profile.whole_s
+            run_s[count] = profile.total_s
             if max_batch is None:
                 saved = 1 - run_s[count] * best / (run_s[best] * count)
                 if saved < _LEAST_GAIN or not _agree(single.outputs, [y[:1] for y in profile.outputs]):
@@ -451,12 +446,12 @@ class ModelBuilder:
 
 def _is_better(folded: _Candidate, plain: _Candidate) -> bool:
     """Whether a folded model computes the same, up to rounding, in less time."""
-    if folded.best is None or plain.best is None or folded.best.whole_s >= plain.best.whole_s:
+    if folded.best is None or plain.best is None:
         return False
     if not _agree(plain.best.outputs, folded.best.outputs):
         _log.warning("%s is run as it is: its folded form computes something else", plain.graph.name)
         return False
-    return True
+    return folded.best.total_s < plain.best.total_s
 
 
 def _agree(expected: Sequence[Any], computed: Sequence[Any]) -> bool:

@@ -6,7 +6,7 @@ A segment is a run of consecutive layers of the topological order, so merging ne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Platform, Port, merge_work
@@ -22,7 +22,6 @@ class Segments:
     members: tuple[range, ...]  # the layers of the original graph in each segment
     inputs: tuple[tuple[Port, ...], ...]
     outputs: tuple[tuple[Port, ...], ...]
-    whole_inputs: tuple[tuple[Port, ...], ...]  # of the forms in one piece; () where there is none
 
 
 def choose_segments(
@@ -37,22 +36,16 @@ def choose_segments(
 
     Two neighbours are merged when, both on the device that is best for them together, they take at
     most `call_s` longer than each on its own best device: the call that is saved pays for it. Pairs
-    that lose least are merged first. Layers that are to stay alone do. All this holds for both forms of a
-    layer that can run in pieces. A segment stays below `longest_s`, so that urgent requests get in between.
+    that lose least are merged first. Layers that are to stay alone do. A segment stays below `longest_s`, so
+    that urgent requests get in between.
 
     Returns:
         The ranges of layers, in order.
     """
     devices = {(device.kind, device.name): device for device in platform.devices}.values()
     groups = [
-        (
-            range(index, index + 1),
-            [
-                [costs.seconds(graph.form(index, whole=whole), device) for device in devices]
-                for whole in (False, True)
-            ],
-        )
-        for index in range(len(graph))
+        (range(index, index + 1), [costs.seconds(layer, device) for device in devices])
+        for index, layer in enumerate(graph.layers)
     ]
     alone = {index for index, layer in enumerate(graph.layers) if layer.alone}
     limit_s = call_s
@@ -76,38 +69,42 @@ def piece_shares(layer: Layer, platform: Platform, costs: Costs, pieces: int) ->
     ]
 
 
-def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s: float = 1e-4) -> set[str]:
-    """Return which layers that can run in pieces gain a quarter by it on otherwise idle devices.
+def worth_cutting(
+    whole: LayerGraph, in_pieces: LayerGraph, platform: Platform, costs: Costs, *, call_s: float = 1e-4
+) -> set[str]:
+    """Return which layers of `whole` gain a tenth on otherwise idle devices by running as in `in_pieces`.
 
     A smaller gain is easily lost: pieces that run at the same time share caches and memory, which a profile
     of one after another does not show, and pieces are not merged with their neighbours.
-
-    Returns:
-        The names that the layers have in one piece.
     """
+    parts: dict[str, list[Layer]] = {}
+    for layer in in_pieces.layers:
+        parts.setdefault(layer.name.rpartition("/")[0], []).append(layer)
 
     def least_s(layer: Layer) -> float:
         return min(costs.seconds(layer, device) for device in platform.devices)
 
-    def gains(join: int) -> bool:
-        free_s = [(0.0, device) for device in platform.devices for _ in range(device.slots)]
-        for piece in sorted((graph.layers[piece] for piece in graph.pieces[join]), key=least_s, reverse=True):
-            ends_s = [begin_s + costs.seconds(piece, device) for begin_s, device in free_s]
+    def in_pieces_s(pieces: Sequence[Layer], join: Layer) -> float:
+        free = [(0.0, device) for device in platform.devices for _ in range(device.slots)]
+        for piece in sorted(pieces, key=least_s, reverse=True):
+            ends_s = [begin_s + costs.seconds(piece, device) for begin_s, device in free]
             first = ends_s.index(min(ends_s))
-            free_s[first] = (ends_s[first], free_s[first][1])
+            free[first] = (ends_s[first], free[first][1])
         # In pieces there are two more calls one after the other, each handed to another thread.
-        in_pieces_s = max(end_s for end_s, _ in free_s) + least_s(graph.layers[join]) + 4 * call_s
-        return in_pieces_s < 0.75 * least_s(graph.form(join, whole=True))
+        return max(end_s for end_s, _ in free) + least_s(join) + 4 * call_s
 
-    return {graph.form(join, whole=True).name for join in set(graph.joins.values()) if gains(join)}
+    return {
+        layer.name
+        for layer in whole.layers
+        if layer.name in parts
+        if in_pieces_s(parts[layer.name][:-1], parts[layer.name][-1]) < 0.9 * least_s(layer)
+    }
 
 
 def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
     """Build the graph of segments from groups that cover all layers in order."""
     members = [[graph.layers[index] for index in group] for group in groups]
-    wholes = [[first.whole, *others] if first.whole is not None else [] for first, *others in members]
     inputs = tuple(map(_inputs, members, groups))
-    whole_inputs = tuple(map(_inputs, wholes, groups))
     outputs = _outputs(graph, groups)
     names = {port: Port(number, n) for number, ports in enumerate(outputs) for n, port in enumerate(ports)}
 
@@ -126,14 +123,10 @@ def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
         )
 
     segments = list(map(merge, members, inputs, outputs))
-    for number, whole in enumerate(wholes):
-        if whole:
-            whole_segment = merge(whole, whole_inputs[number], outputs[number])
-            segments[number] = replace(segments[number], whole=whole_segment)
     segment_graph = LayerGraph(
         segments, list(map(rename, graph.outputs)), input_bytes=graph.input_bytes, name=graph.name
     )
-    return Segments(segment_graph, tuple(groups), inputs, outputs, whole_inputs)
+    return Segments(segment_graph, tuple(groups), inputs, outputs)
 
 
 def _outputs(graph: LayerGraph, groups: Sequence[range]) -> tuple[tuple[Port, ...], ...]:
@@ -154,8 +147,8 @@ def _inputs(members: Sequence[Layer], group: range) -> tuple[Port, ...]:
     return tuple(dict.fromkeys(ports))
 
 
-_Group = tuple[range, list[list[float]]]
-"""Layers, and their seconds by form (with those that can in pieces, whole) and device."""
+_Group = tuple[range, list[float]]
+"""Layers, and their seconds by device."""
 
 
 def _merge_within(groups: list[_Group], alone: set[int], limit_s: float, longest_s: float) -> list[_Group]:
@@ -165,13 +158,11 @@ def _merge_within(groups: list[_Group], alone: set[int], limit_s: float, longest
         result.append(group)
         while len(result) > 1:
             (left, left_s), (right, right_s) = result[-2], result[-1]
-            both_s = [
-                [a + b for a, b in zip(*rows, strict=True)] for rows in zip(left_s, right_s, strict=True)
-            ]
-            loss_s = max(min(c) - min(a) - min(b) for a, b, c in zip(left_s, right_s, both_s, strict=True))
+            both_s = [a + b for a, b in zip(left_s, right_s, strict=True)]
+            loss_s = min(both_s) - min(left_s) - min(right_s)
             if left.start in alone or right.start in alone:  # then they are groups of one
                 break
-            if loss_s > limit_s * (1 + 1e-9) + 1e-12 or max(map(min, both_s)) > longest_s:
+            if loss_s > limit_s * (1 + 1e-9) + 1e-12 or min(both_s) > longest_s:
                 break
             result[-2:] = [(range(left.start, right.stop), both_s)]
     return result

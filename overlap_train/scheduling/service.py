@@ -261,7 +261,6 @@ class Service:
 
     def add(self, model: Model) -> None:
         """Take a model into service."""
-        self._engine.prepare(model.graph)
         with self._changed:
             self.require_free(model.name)
             self._waiting.models[model.name] = model
@@ -285,7 +284,8 @@ class Service:
         error = SchedulerClosedError(f"model {model.name!r} was removed")
         thread_ends = [self._settle(submission, None, error) for submission in dropped]
         if not drain:
-            self._engine.abandon(lambda request: request.graph is model.graph, error)
+            forms = (model.graph, model.graph.pieces)
+            self._engine.abandon(lambda request: request.graph in forms, error)
         with self._changed:
             self._changed.wait_for(
                 lambda: not model.waiting and all(batch.model is not model for batch in self._waiting.running)

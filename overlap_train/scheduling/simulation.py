@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from overlap_train.scheduling.costs import Costs, FixedCosts
-from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor
+from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
 from overlap_train.scheduling.graph import Device, Job, Layer, LayerGraph, Platform, Request
-from overlap_train.scheduling.policies import make_policy
-from overlap_train.scheduling.policy import Board, Policy
+from overlap_train.scheduling.policy import Board, Policy, make_policy
 
 __all__ = ["Arrival", "BackgroundLoad", "SimulatedJob", "Simulation", "simulate"]
 
@@ -115,9 +114,9 @@ def simulate(
         costs: the run times that the policy expects; it observes every run time. None means `true_s`, without
             the loads.
         loads: background work by device name.
-        memory_bytes_per_s: what all devices together get from the memory that they share (as in HaX-CoNN, Dagli
-            and Belviranli 2024). If the layers that run when another begins would read and write more with it,
-            it takes longer in proportion; those that run already are not slowed down.
+        memory_bytes_per_s: what all devices together get from the memory that they share (as in HaX-CoNN,
+            Dagli and Belviranli 2024). If the layers that run when another begins would read and write more
+            with it, it takes longer in proportion; those that run already are not slowed down.
         aging_s: seconds of waiting that one unit of priority is worth.
     """
     run = _Run(platform, make_policy(policy), true_s, costs, loads or {}, memory_bytes_per_s, aging_s)
@@ -145,7 +144,6 @@ class _Run:
         self._idle = {device.name: device.slots for device in platform.devices}
         self._order = itertools.count()
         self._events: list[tuple[float, int, Job | Request, float]] = []
-        self._controllers: dict[int, LayerController] = {}
         self._jobs: list[SimulatedJob] = []
         self._finish_s: dict[int, float] = {}
 
@@ -157,8 +155,7 @@ class _Run:
             now_s, _, event, began_s = heapq.heappop(self._events)
             self._board.now_s = now_s
             if isinstance(event, Request):
-                self._controllers[event.number] = LayerController(event)
-                self._distributor.admit(self._controllers[event.number])
+                self._distributor.admit(event)
             else:
                 self._end(event, began_s, now_s)
             if not self._events or self._events[0][0] > now_s:
@@ -195,8 +192,7 @@ class _Run:
         self._jobs.append(
             SimulatedJob(number, job.request.graph.name, job.layer.name, job.device.name, began_s, now_s)
         )
-        if self._distributor.complete(self._controllers[number], job, None):
+        if self._distributor.complete(self._distributor.controllers[number], job, None):
             self._distributor.release(job.request)
             self._finish_s[number] = now_s
-            del self._controllers[number]
         self._distributor.rebalance()

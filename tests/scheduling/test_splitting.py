@@ -16,7 +16,7 @@ from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.models import ModelInputs, WholeModel, inputs_of, split_model
 from overlap_train.scheduling.preparing import ModelBuilder, compile_segments, tensorflow_platform
 from overlap_train.scheduling.segments import choose_segments, merge_layers
-from tests.scheduling.graphs import CORES, cut
+from tests.scheduling.graphs import CORES, with_pieces
 
 kl = keras.layers
 ONE_CORE = Platform((Device("CPU:0"),))
@@ -318,25 +318,17 @@ def test_layers_are_merged_where_a_call_costs_more_than_it_gains():
     assert choose_segments(graph, Platform((Device("c"),)), costs) == [range(10)]
 
 
-def test_a_segment_is_not_grown_beyond_its_longest_in_any_form():
+def test_a_segment_is_not_grown_beyond_its_longest():
     costs = FixedCosts(lambda x, d: 1e-3)
     groups = choose_segments(alternating(10), Platform((Device("c"),)), costs, longest_s=3.5e-3)
     assert [len(group) for group in groups] == [3, 3, 3, 1]
-    costs = FixedCosts(lambda layer, device: 0.009 if layer.name == "x" else 0.002)
-    assert choose_segments(cut(), CORES, costs)[-1] == range(5, 7)
-    assert choose_segments(cut(), CORES, costs, longest_s=0.01)[-1] == range(6, 7)
 
 
-def test_a_follower_is_not_merged_where_the_whole_form_would_lose():
-    """The join costs nothing anywhere; whole, the layer belongs on the GPU and its follower on the CPU."""
-    graph = cut(2)
-    milliseconds = {"x": (1, 40), "x/0": (1, 20), "x/1": (1, 20), "after": (10, 1)}
-
-    def true_s(layer, device):
-        return 1e-3 * milliseconds.get(layer.name, (0, 0))[device.kind == "cpu"]
-
-    groups = choose_segments(graph, CORES, FixedCosts(true_s))
-    assert groups[-2:] == [range(3, 4), range(4, 5)]
+def test_pieces_stay_alone_and_their_join_may_have_followers():
+    graph = with_pieces(alternating(1)).pieces
+    layers = [*graph.layers, Layer("after", Work("norm"), (Port(3),))]
+    groups = choose_segments(LayerGraph(layers, [Port(4)]), CORES, FixedCosts(lambda *_: 1e-3))
+    assert groups == [range(1), range(1, 2), range(2, 3), range(3, 5)]
 
 
 def relus(layers=6):
@@ -353,7 +345,7 @@ def built(model, costs=None, **options):
 
 @pytest.mark.parametrize(
     ("segments", "lengths"),
-    [("auto", [6]), ("whole", [6]), ("layers", [1] * 6), (2, [3, 3]), (4, [2, 1, 1, 2]), (99, [1] * 6)],
+    [("auto", [6]), ("whole", [6]), ("layers", [1] * 6)],
 )
 def test_segments_are_as_asked_for(segments, lengths):
     model, _ = built(relus(), segments=segments)
@@ -380,8 +372,7 @@ def test_layers_are_timed_one_by_one_where_it_was_asked_for(costs, profile, prof
     ("name", "value", "error"),
     [
         ("segments", "some", ValueError),
-        ("segments", 0, ValueError),
-        ("segments", 1.5, TypeError),
+        ("segments", 2, TypeError),
         ("cut", 0, ValueError),
         ("longest_segment_s", -1.0, ValueError),
         ("constant_weights", "yes", TypeError),
@@ -442,8 +433,10 @@ def test_costs_that_do_not_learn_are_left_alone_and_a_cut_is_not_put_together_ag
     with pytest.raises(TypeError, match="costs"):
         ModelBuilder(ONE_CORE.devices, 3)
     assert ModelBuilder(ONE_CORE.devices, None, cut=2, segments="layers")
-    with pytest.raises(ValueError, match="cut=2 needs segments='auto' or 'layers'; 'whole' would put"):
+    with pytest.raises(ValueError, match="cut=2 needs segments='auto' or 'layers', as 'whole' would put"):
         ModelBuilder(ONE_CORE.devices, None, cut=2, segments="whole")
+    with pytest.raises(ValueError, match="and constant_weights=True"):
+        ModelBuilder(ONE_CORE.devices, None, cut=2, constant_weights=False)
 
 
 def test_a_segment_reads_each_tensor_once_and_returns_what_leaves_it():
