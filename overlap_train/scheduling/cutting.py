@@ -29,7 +29,7 @@ __all__ = ["cut_call", "is_large"]
 _LEAST_PARAMETERS = 1 << 20
 _LEAST_FLOPS = 1 << 26
 
-_CHANNELS = 16  # which fill a vector register
+_CHANNELS = 8  # which fill a vector register
 
 
 def is_large(call: Call) -> bool:

@@ -166,7 +166,7 @@ def _measure_layers(graph: LayerGraph, device: Device, size: int, repeats: int, 
         tensors.update({Port(index, number): output for number, output in enumerate(outputs)})
         for port in [port for port in tensors if last.get(port, -1) <= index and port not in graph.outputs]:
             del tensors[port]
-    return Profile(tuple(samples), tuple(tensors.get(port) for port in graph.outputs))
+    return Profile(tuple(samples), tuple(tensors[port] for port in graph.outputs if port in tensors))
 
 
 def _time_layer(
@@ -243,11 +243,22 @@ class _Compiled:
 
         present = [spec for spec in specs if spec is not None]
         concrete = tf.function(on_device, autograph=False).get_concrete_function(*present)
-        if self._constant_weights and not _writes(concrete):
+        if self._constant_weights and _can_be_constant(concrete):
             from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
             concrete = convert_variables_to_constants_v2(concrete)
         return concrete
+
+
+_MOST_CONSTANT_BYTES = 1 << 30  # a graph with its constants has to stay below 2 GiB
+
+
+def _can_be_constant(concrete: Any) -> bool:
+    """Whether a traced function captures variables alone, writes none, and they fit into a graph."""
+    handles = {id(variable.handle) for variable in concrete.variables}
+    sizes = (variable.shape.num_elements() * variable.dtype.size for variable in concrete.variables)
+    is_read_only = all(id(capture) in handles for capture in concrete.captured_inputs)
+    return is_read_only and not _writes(concrete) and sum(sizes) <= _MOST_CONSTANT_BYTES
 
 
 # Operations that write a variable; the state of a `tf.random.Generator` is one.
@@ -380,7 +391,7 @@ class ModelBuilder:
         return _Candidate(split, graph, profiles)
 
     def _in_pieces(self, split_as: Callable[..., SplitModel]) -> LayerGraph | None:
-        """Compile a model with its large layers cut as the devices are fast, where the profile shows a gain."""
+        """Compile a model with its large layers cut as the devices are fast, if the profile shows a gain."""
         whole = split_as(cut=lambda layer: ())
         if self._profile:
             self._profile_single(whole)

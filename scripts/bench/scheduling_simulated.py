@@ -37,7 +37,7 @@ __all__ = [
     "xavier",
 ]
 
-_PIECES = 9  # of a large layer: one for the GPU and each Carmel core
+_PIECES = 8  # of a large layer: for the GPU and seven Carmel cores
 COLUMNS = {  # a policy, and into how many pieces large layers can be cut
     "gpu_only": ("gpu_only", 1),
     "cpu_only": ("cpu_only", 1),
