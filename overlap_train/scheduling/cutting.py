@@ -33,11 +33,7 @@ _CHANNELS = 8  # which fill a vector register
 
 
 def is_large(call: Call) -> bool:
-    """Whether a call can be cut, and has enough to do for it.
-
-    That is the case of a `Product` without a residual: a dense layer with at least 2^20 weights, or a
-    `Conv2D` with at least 2^26 FLOPs for an example.
-    """
+    """Whether a call can be cut and is worth it: a dense layer of 2^20 weights, a `Conv2D` of 2^26 FLOPs."""
     product = call.product
     if product is None or product.adds:
         return False
@@ -47,15 +43,7 @@ def is_large(call: Call) -> bool:
 
 
 def cut_call(call: Call, shares: Sequence[float]) -> list[Call]:
-    """Cut a large call into pieces of about these shares of its output; see `is_large`.
-
-    A convolution is cut into rows if its image is larger than its kernel, or has more of them than blocks of
-    16 channels; everything else into channels.
-
-    Returns:
-        The pieces and the call that joins them, or only the call itself, if there
-        is nothing to cut.
-    """
+    """Return pieces of about these shares of a call's output and the call that joins them."""
     product = call.product
     if product is None or len(shares) < 2:
         return [call]

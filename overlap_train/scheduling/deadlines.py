@@ -42,10 +42,7 @@ class RunTimes:
         return max(self._seconds(now_s, examples))
 
     def _seconds(self, now_s: float, examples: int) -> list[float]:
-        """Return the times of the nearest known number of examples, larger ones if possible.
-
-        More examples than were ever run are assumed to take proportionally longer.
-        """
+        """Return the times of the next larger number of examples; beyond the largest they grow with it."""
         if not self._first_s:
             return [0.0]
         largest = max(self._first_s)

@@ -27,11 +27,7 @@ _Entry = tuple[float, float, int, Job]
 
 
 class JobQueue:
-    """One queue for all devices: a worker takes the most urgent job that is meant for its device.
-
-    Its length is bounded by the requests that are admitted, which the engine limits, since a request
-    has no more jobs waiting than its graph is wide. Any thread may call any method.
-    """
+    """One queue for all devices: a worker takes the most urgent job for its device. For any thread."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._lock = threading.Lock()
@@ -88,11 +84,7 @@ class JobQueue:
 
 
 class LayerController:
-    """Follows one request through its network and keeps the tensors that later layers will read.
-
-    A tensor is let go as soon as its last reader is done, so a request holds no more than the widest
-    cut of its graph.
-    """
+    """Follows one request through its network and keeps each tensor until its last reader is done."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -120,10 +112,7 @@ class LayerController:
         return tuple(self._tensors.get(port) for port in self._graph.layers[index].inputs)
 
     def complete(self, index: int, outputs: Sequence[Any] | None = None) -> list[int]:
-        """Store the outputs of a layer, drop what no layer reads any more, return the layers released.
-
-        In a simulation there are no outputs.
-        """
+        """Store a layer's outputs, drop what no layer reads any more, return the layers released."""
         layer = self._graph.layers[index]
         if outputs is not None:
             if len(outputs) != len(layer.output_bytes):
@@ -208,11 +197,7 @@ class LayerDistributor:
         self._board.expect(job.device, job.predicted_s)
 
     def rebalance(self) -> None:
-        """Give idle devices what waits for others and would be done sooner on them (work stealing).
-
-        Run times are predicted, and the load of a device changes; a layer that was put behind others need not
-        wait for them when that turns out to take longer than it would take elsewhere.
-        """
+        """Give idle devices what waits for others and would be done sooner on them (work stealing)."""
         for device in self._board.platform.devices if self._policy.moves else ():
             for _ in range(self._board.idle(device)):
                 if not self._take_over(device):

@@ -123,11 +123,7 @@ class Engine(Closing):
                 ) from error
 
     def start(self, request: Request) -> None:
-        """Start the first layers of a request; `request.on_done` is called when it ends.
-
-        Raises:
-            SchedulerClosedError: the engine has been closed.
-        """
+        """Start the first layers of a request; `request.on_done` is called when it ends."""
         began_s = time.perf_counter()
         with self._lock:
             if self._closed:
@@ -141,10 +137,7 @@ class Engine(Closing):
             self._accounts[self.platform.home].overhead_s += time.perf_counter() - began_s
 
     def abandon(self, unwanted: Callable[[Request], bool], error: BaseException) -> int:
-        """End the requests for which `unwanted` returns true, with `error`; return their number.
-
-        A layer that is running is finished, and its result dropped.
-        """
+        """End the requests for which `unwanted` is true, with `error`; drop what their layers return."""
         with self._lock:
             requests = [c.request for c in self._distributor.controllers.values() if unwanted(c.request)]
             for request in requests:
@@ -208,10 +201,7 @@ class Engine(Closing):
                 _log.exception("the recorder of the scheduler's timeline failed")
 
     def _rebalance(self) -> None:
-        """Move waiting jobs to idle devices; an error fails no request, as the jobs can stay.
-
-        The lock is held.
-        """
+        """Move waiting jobs to idle devices, or leave them where they are; the lock is held."""
         if self._closed:
             return
         try:

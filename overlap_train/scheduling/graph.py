@@ -98,10 +98,7 @@ class Layer:
 
 
 class LayerGraph:
-    """A directed acyclic graph of layers in topological order.
-
-    `pieces` is the same network with its large layers in pieces, for requests that find idle cores.
-    """
+    """Layers in topological order, and the same with large ones in `pieces`, for when cores are idle."""
 
     def __init__(
         self,

@@ -253,10 +253,7 @@ class WholeModel(SplitModel):
         return self._model(self._inputs.pack(args), **self._kwargs)
 
     def _traced_outputs(self, name: str) -> Any:
-        """Return the specifications of what a call returns, nested as it is.
-
-        Keras's own symbolic call would follow the graph of a functional model, whatever its `call` does.
-        """
+        """Return specifications of what a call returns; Keras's symbolic call would follow the graph."""
         with tracing:
             concrete = tf.function(self._call, autograph=False).get_concrete_function(*self._inputs.specs)
         return keras.tree.map_structure(lambda leaf: _output_spec(leaf, name), concrete.structured_outputs)
@@ -306,11 +303,7 @@ def split_model(
 
 
 def _stays_whole(model: Any, functional: Any, inputs: ModelInputs) -> bool:
-    """Whether something passes between the layers that does not pass between segments.
-
-    That is a mask, a tensor that is no array, an input that may be left out, or the training phase: a layer
-    that is called with `training=True` sets it for all layers behind it too.
-    """
+    """Whether masks, the training phase or more than arrays pass between layers; not so segments."""
     return (
         any(inputs.optional)
         or _has_masks(model)

@@ -149,11 +149,7 @@ class Board:
 def optimistic_costs(
     graph: LayerGraph, platform: Platform, costs: Costs, examples: float = 1.0
 ) -> list[list[float]]:
-    """`[layers][devices]` seconds from the end of a layer on a device to the end of the request.
-
-    This is the optimistic cost table of PEFT (Arabnejad and Barbosa 2014): every later layer is assumed to
-    start at once on its best device, which is exact for chains on idle devices.
-    """
+    """`[layers][devices]` seconds from a layer's end to the request's (PEFT, Arabnejad, Barbosa 2014)."""
     devices, names = platform.devices, [device.name for device in platform.devices]
     table = [[0.0 for _ in devices] for _ in graph.layers]
     for after in range(len(graph) - 1, -1, -1):

@@ -53,10 +53,7 @@ _MOST_ELEMENTS = 1 << 22
 
 
 def tensorflow_platform(devices: Sequence[Device] | None = None) -> Platform:
-    """A platform of TensorFlow devices.
-
-    Unless given, these are every GPU with one slot and one CPU device with a slot for each core.
-    """
+    """A platform of these devices, or of every GPU and a CPU with a slot for each core."""
     logical = {device.name.split("/device:")[-1]: device for device in tf.config.list_logical_devices()}
     if devices is None:
         gpus = [Device(name, "gpu") for name in logical if name.startswith("GPU")]
@@ -73,11 +70,7 @@ def tensorflow_platform(devices: Sequence[Device] | None = None) -> Platform:
 def compile_segments(
     split: SplitModel, segments: Segments, platform: Platform, *, constant_weights: bool = False
 ) -> LayerGraph:
-    """The graph of segments with a traced function for each device that may run them.
-
-    With `constant_weights` TensorFlow folds and prepares the present weights once, not in every call. Each
-    device has another copy of them.
-    """
+    """The graph of segments with a traced function for each device that may run them."""
 
     def runs(number: int) -> dict[str, Run]:
         reads = segments.inputs[number]

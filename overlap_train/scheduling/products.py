@@ -39,11 +39,7 @@ class Product:
 
     @classmethod
     def of(cls, layer: Any) -> Product | None:
-        """Return the product of a single layer, or None if something else might be computed.
-
-        That is the case of other layers, of a custom or replaced `call`, and of quantised weights, LoRA and
-        half precision.
-        """
+        """Return the product of a layer, or None if a custom call or other weights might compute it."""
         if not _is_stock(layer, *_KINDS) or getattr(layer, "quantization_mode", None):
             return None
         if getattr(layer, "lora_enabled", False) or "convolution_op" in vars(layer):

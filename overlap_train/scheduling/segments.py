@@ -55,11 +55,7 @@ def choose_segments(
 
 
 def piece_shares(layer: Layer, platform: Platform, costs: Costs, pieces: int) -> list[float]:
-    """Return the shares of a layer in `pieces` with which all slots of the platform end at the same time.
-
-    The pieces are dealt out to the slots, the fastest first, so that with fewer pieces than slots only the
-    fastest have one. A slot's share is in proportion to its speed for the layer, under the present load.
-    """
+    """Return the shares of `pieces`, dealt out to the fastest slots, in proportion to their speed."""
     slots_s = sorted(costs.seconds(layer, device) for device in platform.devices for _ in range(device.slots))
     return [
         1
@@ -72,11 +68,7 @@ def piece_shares(layer: Layer, platform: Platform, costs: Costs, pieces: int) ->
 def worth_cutting(
     whole: LayerGraph, in_pieces: LayerGraph, platform: Platform, costs: Costs, *, call_s: float = 1e-4
 ) -> set[str]:
-    """Return which layers of `whole` gain a tenth on otherwise idle devices by running as in `in_pieces`.
-
-    A smaller gain is easily lost: pieces that run at the same time share caches and memory, which a profile
-    of one after another does not show, and pieces are not merged with their neighbours.
-    """
+    """Return which layers of `whole` gain a tenth on idle devices by running as in `in_pieces`."""
     parts: dict[str, list[Layer]] = {}
     for layer in in_pieces.layers:
         parts.setdefault(layer.name.rpartition("/")[0], []).append(layer)

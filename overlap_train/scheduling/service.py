@@ -159,11 +159,7 @@ class Waiting:
         return hopeless
 
     def refused_until_s(self, submission: Submission, now_s: float) -> float | None:
-        """Return None if a promise to a new submission can be kept, or else when it would be done.
-
-        Each submission counts as run by itself, although batches take less time. One that would break earlier
-        promises would be done behind those.
-        """
+        """Return None if a promise to a new submission can be kept, or else when it would be done."""
         others, ends = self._ranked(), self._ends(now_s, self._ranked(submission))
         if ends[submission] > submission.promised_s:
             return ends[submission]
@@ -181,11 +177,7 @@ class Waiting:
         return _broken(self._ends(now_s, rest, Batch.of(batch, now_s)))
 
     def _ends(self, now_s: float, ranked: Iterable[Submission], *more: Batch) -> dict[Submission, float]:
-        """Predict when each submission is done, those that run and then those that wait in their order.
-
-        What has begun to run is assumed to end before anything else begins, as it does in networks of one
-        segment.
-        """
+        """Predict when each submission is done: first those that have begun to run, and each by itself."""
         batches = sorted([*self.running, *more], key=lambda batch: batch.spent_s(now_s) == 0.0)
         batches += [Batch([s], 0.0, s.longest_s(now_s)) for s in ranked]
         left_s = (max(batch.longest_s - batch.spent_s(now_s), 0.0) for batch in batches)
@@ -295,10 +287,7 @@ class Service:
         _raise_first(thread_ends)
 
     def submit(self, submission: Submission, timeout_s: float | None) -> None:
-        """Let a submission wait for its turn, as soon as its model's queue has room.
-
-        What would be late and is to be rejected then is refused at once, and again once there is room.
-        """
+        """Let a submission wait for its turn, as soon as its model's queue has room."""
         model = submission.model
         submission.future.set_running_or_notify_cancel()
         if self._is_calling():

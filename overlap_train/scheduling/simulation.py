@@ -75,13 +75,7 @@ class SimulatedJob:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Hold the result of a simulation.
-
-    Attributes:
-        jobs: in order of completion.
-        finish_s: for each arrival, when it was done.
-        busy_s: for each device, the sum of its jobs' run times.
-    """
+    """Jobs in order of completion, when each arrival was done, and the seconds in jobs by device."""
 
     jobs: tuple[SimulatedJob, ...]
     finish_s: tuple[float, ...]
