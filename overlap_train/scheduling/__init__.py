@@ -1,15 +1,9 @@
 """Several DNNs at once: CPU-GPU collaborative scheduling, layer by layer (paper P4 and beyond).
 
-    graph, costs                      networks as graphs of layers, devices, requests; how long a layer takes
-    policy, planning, policies        which device a layer goes to
-    distributor, engine, accounts     the layers of a request on their way through the threads
-    simulation                        the same on a virtual clock
-    calls, products, folding, cutting Keras models taken apart, made faster, and cut into pieces
-    models, segments                  and put together again
-    deadlines, service, scheduler     models in service
-    preparing                         from a Keras model to one in service
-
-`MultiModelScheduler` imports TensorFlow on first use.
+A Keras model is taken apart (`calls`, `models`), made faster (`products`, `folding`), cut (`cutting`), merged
+(`segments`) and measured (`preparing`). `service` takes requests for it, by `deadlines`; `distributor` and
+`engine` send their layers through the threads, to the devices that a `policy` selects by `costs`.
+`simulation` does that on a virtual clock. `MultiModelScheduler` imports TensorFlow on first use.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class LayerDistributor:
         for device in board.platform.devices:
             if device is idle or board.idle(device):
                 continue
-            ahead_s = board.left_s(device)
+            ahead_s = sum(board.left_s(device))
             for job in self._queue.waiting(device, _MOST_OFFERS):
                 there_s = board.now_s + ahead_s / device.slots + job.predicted_s
                 ahead_s += job.predicted_s

@@ -25,7 +25,7 @@ from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
 from overlap_train.scheduling.graph import Device, Job, Platform, Request
 from overlap_train.scheduling.policy import Board, Policy, make_policy
 
-__all__ = ["Engine", "LayerWorker", "Recorder"]
+__all__ = ["Engine", "Recorder"]
 
 
 _log = logging.getLogger(__name__)
@@ -44,37 +44,19 @@ def call_layer(job: Job) -> Any:
     return (runs.get(job.device.name) or runs[job.device.kind])(job.inputs)
 
 
-class LayerWorker(threading.Thread):
-    """Takes the first job for its device from the queue, runs it, and takes the next."""
-
-    def __init__(self, queue: JobQueue, device: Device, slot: int, run: Callable[[Job], None]) -> None:
-        super().__init__(name=f"layer-worker-{device.name}-{slot}", daemon=True)
-        self._queue = queue
-        self._device = device
-        self._run_job = run
-
-    @leaves_nothing
-    def run(self) -> None:
-        """Run jobs until the queue is closed."""
-        while job := self._queue.take(self._device):
-            self._run_job(job)
-            del job
+@leaves_nothing
+def work(queue: JobQueue, device: Device, run: Callable[[Job], None]) -> None:
+    """Take the most urgent job for a device from the queue and run it, until the queue is closed."""
+    while job := queue.take(device):
+        run(job)
+        del job
 
 
 class Engine(Closing):
-    """Run requests, layer by layer, on the devices of a platform. Any thread may call any method.
+    """Run requests, layer by layer, on the devices of a platform, with a thread for each slot.
 
-    Args:
-        platform: the devices; a thread is started for each slot.
-        policy: a name or a `Policy`.
-        costs: expected run times; None means an empty `CostModel`.
-        backend: runs one job and returns the layer's outputs once they are computed.
-        recorder: gets a span for each job.
-        aging_s: seconds of waiting that one unit of priority is worth.
-
-    Raises:
-        TypeError, ValueError: it is no policy, or `recorder` has no method `add`.
-        RuntimeError: the system allows no more threads; none is left then.
+    Any thread may call any method. `backend` runs one job and returns the layer's outputs once they are
+    computed; `recorder` gets a span for each job.
     """
 
     def __init__(
@@ -101,7 +83,12 @@ class Engine(Closing):
         self._accounts = {device.name: DeviceAccount() for device in platform.devices}
         self._closed = False
         self._workers = [
-            LayerWorker(self._queue, device, slot, self._run)
+            threading.Thread(
+                target=work,
+                args=(self._queue, device, self._run),
+                name=f"layer-worker-{device.name}-{slot}",
+                daemon=True,
+            )
             for device in platform.devices
             for slot in range(device.slots)
         ]

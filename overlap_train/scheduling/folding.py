@@ -14,16 +14,10 @@ __all__ = ["fold_calls"]
 
 
 def fold_calls(calls: Sequence[Call], outputs: Sequence[Any], *, residuals: bool = True) -> list[Call]:
-    """Fold into each product the BatchNormalization, residual addition and activation behind it.
+    """Fold into each product the BatchNormalization, addition (`residuals`) and activation behind it.
 
-    Args:
-        calls: all calls of a functional model, in the order in which they are made.
-        outputs: the symbolic outputs of the model, which stay.
-        residuals: fold additions too.
-
-    Returns:
-        The calls that are left, in an order in which they can be made. Each has the outputs of the last one
-        that went into it, and is made in its place.
+    A call with what was folded into it has the outputs of the last of them, and is made in its place; the
+    symbolic `outputs` of the model stay.
     """
     readers: dict[int, list[int]] = defaultdict(list)
     for index, call in enumerate(calls):

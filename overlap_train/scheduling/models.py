@@ -278,15 +278,10 @@ def split_model(
     fold: bool = False,
     cut: Callable[[str], Sequence[float]] | None = None,
 ) -> SplitModel:
-    """Split a model into layers.
+    """Split a model into layers, folded by `fold_calls`, and large ones cut into shares of their output.
 
-    Args:
-        model: a Keras model.
-        name: what its graph is called; None means as the model.
-        input_specs: what a subclassed model reads.
-        fold: let convolutions take in what follows them; see `fold_calls`. What may be cut takes in no
-            addition.
-        cut: returns the shares of the pieces of a large layer, by its name in the graph; see `cut_call`.
+    `cut` returns the shares for the name of a layer in the graph; what may be cut takes in no addition. A
+    subclassed model needs `input_specs`.
     """
     name = name or model.name
     functional = keras_models.stock_graph(model)

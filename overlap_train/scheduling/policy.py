@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from overlap_train._support.arguments import require_choice, short_repr
 from overlap_train.errors import SchedulingError
 from overlap_train.scheduling.costs import Costs
-from overlap_train.scheduling.graph import REQUEST, Device, Job, LayerGraph, Platform, Request
+from overlap_train.scheduling.graph import REQUEST, Device, Job, Layer, LayerGraph, Platform, Request
 
 __all__ = ["POLICIES", "Board", "Policy", "make_policy", "optimistic_costs", "selected"]
 
@@ -91,7 +91,7 @@ class Board:
         ends = self._ends_s[device.name]
         if len(ends) + self._waiting[device.name] < device.slots:
             return self.now_s
-        each_s = self._left_s(device)
+        each_s = self.left_s(device)
         left_s = sum(each_s)
         if device.slots == 1:
             return self.now_s + left_s + self._waiting_s[device.name]
@@ -101,11 +101,8 @@ class Board:
             return self.now_s + min(shared_s, self._waiting_s[device.name] / (device.slots - len(ends)))
         return self.now_s + max(min(each_s), shared_s)
 
-    def left_s(self, device: Device) -> float:
-        """Seconds of work that are left of what runs on `device`, of all slots together."""
-        return sum(self._left_s(device))
-
-    def _left_s(self, device: Device) -> list[float]:
+    def left_s(self, device: Device) -> list[float]:
+        """Seconds of work that are left of each job that runs on `device`."""
         # A job that is late is assumed to need as long again as it is late.
         return [abs(end - self.now_s) for end in self._ends_s[device.name].values()]
 
@@ -212,43 +209,41 @@ def selected(policy: Policy, request: Request, index: int, places: dict[int, str
     return device
 
 
-def _earliest(kind: str, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-    """Return the device of a kind on which the layer would finish first; of all if there are none."""
-    devices = board.platform.of_kind(kind) or board.platform.devices
-    if len(devices) == 1:
-        return devices[0]
-    return min(devices, key=lambda device: board.done_s(request, index, places, device))
-
-
-class GpuOnly(Policy):
-    """Everything on the GPU; with several, on the one that finishes first."""
-
-    name = "gpu_only"
-
-    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        """Return the device on which a layer is to run."""
-        return _earliest("gpu", request, index, places, board)
-
-
-class CpuOnly(Policy):
-    """Everything on the CPU."""
-
-    name = "cpu_only"
-
-    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        """Return the device on which a layer is to run."""
-        return _earliest("cpu", request, index, places, board)
-
-
 class Paper(Policy):
     """Convolutions on the GPU, everything else on the CPU (P4, core selector)."""
 
     name = "paper"
 
+    def kind(self, layer: Layer) -> str:
+        """Return the kind of device on which a layer is to run; any, if there is none of it."""
+        return "gpu" if layer.work.kind in ("conv", "depthwise") else "cpu"
+
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        """Return the device on which a layer is to run."""
-        kind = "gpu" if request.graph.layers[index].work.kind in ("conv", "depthwise") else "cpu"
-        return _earliest(kind, request, index, places, board)
+        """Return the device of the layer's kind on which it would finish first."""
+        devices = board.platform.of_kind(self.kind(request.graph.layers[index])) or board.platform.devices
+        if len(devices) == 1:
+            return devices[0]
+        return min(devices, key=lambda device: board.done_s(request, index, places, device))
+
+
+class GpuOnly(Paper):
+    """Everything on the GPU."""
+
+    name = "gpu_only"
+
+    def kind(self, layer: Layer) -> str:
+        """Return "gpu"."""
+        return "gpu"
+
+
+class CpuOnly(Paper):
+    """Everything on the CPU."""
+
+    name = "cpu_only"
+
+    def kind(self, layer: Layer) -> str:
+        """Return "cpu"."""
+        return "cpu"
 
 
 class EarliestFinish(Policy):

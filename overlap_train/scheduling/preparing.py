@@ -420,32 +420,27 @@ class ModelBuilder:
         return [range(index, index + 1) for index in range(len(graph))]
 
     def _batches(self, chosen: _Candidate, max_batch: int | None) -> tuple[int, dict[int, float]]:
-        """Return the largest number of examples to run together, and the seconds by number of examples.
+        """Return the most examples to run together, and the seconds of a run by number of examples.
 
-        An output for the whole batch cannot be divided among the requests in it. Without `max_batch` the
-        number is doubled while that saves time; a model whose rows depend on each other or that writes
-        variables then runs one request at a time.
+        Unless it is given, the number is doubled while that saves time and each row keeps its result.
         """
-        single, graph = chosen.best, chosen.graph
-        most = max_batch or _LARGEST_BATCH if chosen.split.keeps_rows else 1
-        if single is None:
-            return max_batch if max_batch and most > 1 else 1, {}
-        if max_batch is None and written_variables(graph):
-            most = 1
-        device, best, run_s = single.samples[0][1], 1, {1: single.total_s}
-        for count in [most] if max_batch else [2, 4, 8]:
-            if not 1 < count <= most or (max_batch is None and run_s[best] > _LONGEST_BATCH_S):
+        single, run_s = chosen.best, {}
+        if single is not None:
+            run_s[1] = single.total_s
+        if not chosen.split.keeps_rows:  # an output for the whole batch belongs to no single request
+            return 1, run_s
+        if max_batch is not None or single is None or written_variables(chosen.graph):
+            return max_batch or 1, run_s
+        best = 1
+        while best < _LARGEST_BATCH and run_s[best] <= _LONGEST_BATCH_S:
+            double = profile_layers(chosen.graph, single.samples[0][1], batch=2 * best)
+            if double is None or double.total_s > 2 * (1 - _LEAST_GAIN) * run_s[best]:
                 break
-            profile = profile_layers(graph, device, batch=count)
-            if profile is None:
+            if not _agree(single.outputs, [output[:1] for output in double.outputs]):
                 break
-            run_s[count] = profile.total_s
-            if max_batch is None:
-                saved = 1 - run_s[count] * best / (run_s[best] * count)
-                if saved < _LEAST_GAIN or not _agree(single.outputs, [y[:1] for y in profile.outputs]):
-                    break
-            best = count
-        return max_batch if max_batch and most > 1 else best, run_s
+            best *= 2
+            run_s[best] = double.total_s
+        return best, run_s
 
 
 def _is_better(folded: _Candidate, plain: _Candidate) -> bool:
@@ -460,16 +455,14 @@ def _is_better(folded: _Candidate, plain: _Candidate) -> bool:
 
 def _agree(expected: Sequence[Any], computed: Sequence[Any]) -> bool:
     """Whether outputs are equal up to rounding, relative to the largest number."""
-    for left, right in zip(expected, computed, strict=True):
-        a, b = left.numpy(), right.numpy()
+
+    def same(a: Any, b: Any) -> bool:
         if a.dtype.kind not in "fc":
-            same = bool(np.array_equal(a, b))
-        else:
-            finite = np.abs(a[np.isfinite(a)])
-            same = np.allclose(a, b, rtol=1e-4, atol=1e-4 * float(finite.max(initial=0.0)), equal_nan=True)
-        if not same:
-            return False
-    return True
+            return bool(np.array_equal(a, b))
+        largest = float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
+        return np.allclose(a, b, rtol=1e-4, atol=1e-4 * largest, equal_nan=True)
+
+    return all(same(a.numpy(), b.numpy()) for a, b in zip(expected, computed, strict=True))
 
 
 def _host_tensor(array: Any) -> tf.Tensor:

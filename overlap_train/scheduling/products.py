@@ -58,10 +58,7 @@ class Product:
     def followed_by(self, layer: Any, *, like: Any, other: Any) -> Product | None:
         """Return this product with the layer behind it folded in, or None if that cannot be.
 
-        Args:
-            layer: the layer.
-            like: the symbolic output of this product.
-            other: a second symbolic tensor that the layer reads, or None.
+        The layer reads `like`, the symbolic output of this product, and perhaps a second tensor, `other`.
         """
         if self.activation not in _LINEAR:
             return None

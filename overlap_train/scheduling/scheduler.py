@@ -29,7 +29,7 @@ from overlap_train._support.imports import require_tensorflow
 from overlap_train.scheduling.accounts import SchedulerStatistics
 from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.engine import Engine, Recorder
-from overlap_train.scheduling.graph import Device, LayerGraph, Platform, require_priority
+from overlap_train.scheduling.graph import Device, Platform, require_priority
 from overlap_train.scheduling.policy import Policy
 from overlap_train.scheduling.service import Service, Submission
 
@@ -249,14 +249,6 @@ class MultiModelScheduler(Closing):
     def statistics(self) -> SchedulerStatistics:
         """Return the counts, latencies, missed deadlines and use of devices so far."""
         return self._service.statistics()
-
-    def graph(self, name: str) -> LayerGraph:
-        """Return the `LayerGraph` of a model as it is run.
-
-        Raises:
-            KeyError: no model has that name.
-        """
-        return self._service.model(name).graph
 
     def drain(self) -> None:
         """Wait until all submitted requests have ended.

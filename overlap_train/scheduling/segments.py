@@ -32,15 +32,10 @@ def choose_segments(
     call_s: float = 1e-4,
     longest_s: float = float("inf"),
 ) -> list[range]:
-    """Decide which neighbours to merge.
+    """Return ranges of layers to merge: two neighbours if a call costs more than both lose on one device.
 
-    Two neighbours are merged when, both on the device that is best for them together, they take at
-    most `call_s` longer than each on its own best device: the call that is saved pays for it. Pairs
-    that lose least are merged first. Layers that are to stay alone do. A segment stays below `longest_s`, so
-    that urgent requests get in between.
-
-    Returns:
-        The ranges of layers, in order.
+    Pairs that lose least are merged first. Layers that are to stay alone do. A segment stays below
+    `longest_s`, so that urgent requests get in between.
     """
     devices = {(device.kind, device.name): device for device in platform.devices}.values()
     groups = [

@@ -154,7 +154,7 @@ class Waiting:
             if s.on_late == "drop" and s.deadline_s is not None
             if now_s + model.run_times.typical_s(now_s, s.examples) > s.deadline_s
         ]
-        for model in {submission.model.name: submission.model for submission in hopeless}.values():
+        for model in self.models.values() if hopeless else ():
             model.waiting = [submission for submission in model.waiting if submission not in hopeless]
         return hopeless
 

@@ -22,14 +22,7 @@ __all__ = ["Arrival", "BackgroundLoad", "SimulatedJob", "Simulation", "simulate"
 
 @dataclass(frozen=True, slots=True)
 class BackgroundLoad:
-    """Describe other work on a device, which slows ours during a part of each period.
-
-    Attributes:
-        duty: the share of time in which the other work uses the device, 0 to 1.
-        share: the share of the speed that remains for us in that time; 0 is nothing, 0.5 fair time-slicing.
-        period_s: length of a period in seconds; its active part comes first.
-        phase_s: seconds of a period that have passed at time 0.
-    """
+    """Other work on a device, which leaves us a `share` of its speed in the first part of each period."""
 
     duty: float
     share: float = 0.0

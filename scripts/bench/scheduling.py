@@ -79,7 +79,6 @@ def _works(options: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]
                 requests=options.requests,
                 repeats=options.repeats,
                 contenders=options.contenders.split(","),
-                cpu_load=options.cpu_load,
                 workload=options.workload,
             )
         },
@@ -212,7 +211,6 @@ def _command() -> command.Command:
     add("--repeats", type=int, default=5)
     add("--contenders", default=",".join(measured.CONTENDERS))
     add("--workload", default="", help="a file in Band's format to replay: networks, periods, objectives")
-    add("--cpu-load", type=float, default=0.0, help="share of every core taken meanwhile")
     add("--quick", action="store_true", help="small sizes: a check that it runs, no figures")
     return command.Command(
         parser,

@@ -26,12 +26,10 @@ import numpy as np
 
 from overlap_train.options.threads import available_cores
 from scripts.bench.children import ENDS_WITH_PARENT
-from scripts.bench.load import SpinLoad
 
 __all__ = ["CONTENDERS", "LOADS", "available", "measure", "networks"]
 
 CONTENDERS = {
-    "one_thread": "one thread for all networks, tf.function, TensorFlow's default threads",
     "thread_each": "a thread for each network, tf.function, TensorFlow's default threads",
     "thread_each_batched": "the same, each thread taking up to four of its requests at a time",
     "openvino": "OpenVINO f32, an AsyncInferQueue for each network, a stream for each core",
@@ -77,41 +75,35 @@ def measure(
     requests: int,
     repeats: int,
     contenders: Sequence[str],
-    cpu_load: float = 0.0,
     workload: str = "",
 ) -> dict[str, Any]:
     """Run `requests` single images through each network, `repeats` times for each contender in turn.
 
-    Then each contender gets Poisson arrivals at the shares `LOADS` of its own capacity. `cpu_load` is the
-    share of every core that spinning processes take meanwhile; `workload` is a file in Band's format.
+    Then each contender gets Poisson arrivals at the shares `LOADS` of its own capacity, and the workload of a
+    file in Band's format.
     """
     children = {name: _start(name, size, requests) for name in contenders if available(name)}
-    spin = SpinLoad(cpu_load, cores=available_cores()) if cpu_load else contextlib.nullcontext()
     try:
         for child in children.values():
             _read(child)
-        with spin as load:
-            rows = {name: [] for name in children}
-            for _ in range(repeats):
-                for name, child in children.items():
-                    rows[name].append(_ask(child, "saturate"))
-            found = {name: _summary(name, row, requests) for name, row in rows.items()}
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in children}
+        for _ in range(repeats):
             for name, child in children.items():
-                per_s = found[name]["requests_per_s"]
-                found[name]["latencies"] = {
-                    f"{share:.0%}": _ask(child, "poisson", per_s=share * per_s) for share in LOADS
-                }
-                if name.startswith("ours"):
-                    found[name]["deadlines"] = _ask(child, "deadlines", per_s=0.7 * per_s)
-                if workload:
-                    found[name]["workload"] = _ask(child, "band", path=str(Path(workload).resolve()))
-                found[name]["memory_mib"] = _ask(child, "memory")
-            achieved = load.achieved if cpu_load else 0.0
+                rows[name].append(_ask(child, "saturate"))
+        found = {name: _summary(name, row, requests) for name, row in rows.items()}
+        for name, child in children.items():
+            row, per_s = found[name], found[name]["requests_per_s"]
+            row["latencies"] = {f"{x:.0%}": _ask(child, "poisson", per_s=x * per_s) for x in LOADS}
+            if name.startswith("ours"):
+                row["deadlines"] = _ask(child, "deadlines", per_s=0.7 * per_s)
+            if workload:
+                row["workload"] = _ask(child, "band", path=str(Path(workload).resolve()))
+            row["memory_mib"] = _ask(child, "memory")
     finally:
         for child in children.values():
             child.kill()
             child.wait()
-    return {name: row | {"cpu_load": cpu_load, "cpu_load_achieved": achieved} for name, row in found.items()}
+    return found
 
 
 def _summary(name: str, rows: list[dict[str, Any]], requests: int) -> dict[str, Any]:
@@ -155,30 +147,27 @@ def _read(child: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 class _Threads:
-    """A thread for each network, or one for all, that takes waiting requests in batches."""
+    """A thread for each network, which takes its waiting requests in batches."""
 
-    def __init__(
-        self, run: Mapping[str, Callable[[Any], Any]], image: Any, *, batch: int = 1, one: bool = False
-    ) -> None:
-        self._run, self._image, self._batch = run, image, batch
-        shared: queue.SimpleQueue[tuple[str, Future[Any]]] = queue.SimpleQueue()
-        self._queues = {name: shared if one else queue.SimpleQueue() for name in run}
-        for waiting in {id(waiting): waiting for waiting in self._queues.values()}.values():
-            threading.Thread(target=self._work, args=(waiting,), daemon=True).start()
+    def __init__(self, runs: Mapping[str, Callable[[Any], Any]], image: Any, batch: int) -> None:
+        self._image, self._batch = image, batch
+        self._queues: dict[str, queue.SimpleQueue[Future[Any]]] = {name: queue.SimpleQueue() for name in runs}
+        for name, run in runs.items():
+            threading.Thread(target=self._work, args=(self._queues[name], run), daemon=True).start()
 
     def submit(self, name: str) -> Future[Any]:
         future: Future[Any] = Future()
-        self._queues[name].put((name, future))
+        self._queues[name].put(future)
         return future
 
-    def _work(self, waiting: queue.SimpleQueue[tuple[str, Future[Any]]]) -> None:
+    def _work(self, waiting: queue.SimpleQueue[Future[Any]], run: Callable[[Any], Any]) -> None:
         while True:
             taken = [waiting.get()]
             with contextlib.suppress(queue.Empty):
                 while len(taken) < self._batch:
                     taken.append(waiting.get_nowait())
-            outputs = self._run[taken[0][0]](np.concatenate([self._image] * len(taken)))
-            for row, (_, future) in zip(outputs, taken, strict=True):
+            outputs = run(np.concatenate([self._image] * len(taken)))
+            for row, future in zip(outputs, taken, strict=True):
                 future.set_result(row[None])
 
 
@@ -216,7 +205,7 @@ def _openvino(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
         }
     if batched:
         runs = {key: lambda x, network=network: network(x)[0] for key, network in compiled.items()}
-        return _Threads(runs, image, batch=_MAX_BATCH).submit
+        return _Threads(runs, image, _MAX_BATCH).submit
     queues = {key: openvino.AsyncInferQueue(network, streams) for key, network in compiled.items()}
     for jobs in queues.values():
         jobs.set_callback(lambda request, future: future.set_result(request.get_output_tensor(0).data.copy()))
@@ -254,7 +243,7 @@ def _onnxruntime(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
         return lambda x: session.run(None, {name: x})[0]
 
     runs = {key: runs_of(session) for key, session in sessions.items()}
-    return _Threads(runs, image, batch=_MAX_BATCH if batched else 1).submit
+    return _Threads(runs, image, _MAX_BATCH if batched else 1).submit
 
 
 class _Contender:
@@ -278,8 +267,7 @@ class _Contender:
             self._submit = (_openvino if name.startswith("openvino") else _onnxruntime)(name, models, image)
         else:
             batch = _MAX_BATCH if name.endswith("_batched") else 1
-            runs = _tensorflow(models, image.shape[1:])
-            self._submit = _Threads(runs, image, batch=batch, one=name == "one_thread").submit
+            self._submit = _Threads(_tensorflow(models, image.shape[1:]), image, batch).submit
         self.saturate()
 
     def saturate(self) -> dict[str, Any]:

@@ -227,7 +227,7 @@ def test_only_layers_that_gain_are_cut():
 def test_what_the_profile_shows_to_gain_nothing_is_not_cut():
     """Small enough that no machine's threads are fast enough for it."""
     with MultiModelScheduler({"m": network()}, devices=Platform((Device("CPU:0"),)), cut=16) as scheduler:
-        assert scheduler.graph("m").pieces is None
+        assert scheduler._service.model("m").graph.pieces is None
 
 
 def test_two_workers_run_two_pieces_at_the_same_time():
@@ -261,7 +261,7 @@ def test_the_scheduler_cuts_for_its_users(policy):
     models = {"dense": network(), "residual": convolution()}
     options = {"devices": TWO_CORES, "policy": policy, "cut": 2, "profile": False}
     with MultiModelScheduler(models, **options) as scheduler:
-        assert names(scheduler.graph("dense").pieces)[:2] == ["large/0", "large/1"]
+        assert names(scheduler._service.model("dense").graph.pieces)[:2] == ["large/0", "large/1"]
         for name, model in models.items():
             x = examples(1, model.input_shape[1:])
             want = model(x, training=False)

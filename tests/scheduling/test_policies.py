@@ -77,11 +77,11 @@ def test_a_device_is_free_when_all_before_are_done():
     wait(board, running)
     board.started(running)
     wait(board, waiting)
-    assert (board.free_s(GPU), board.left_s(GPU), board.busy(GPU), board.idle(GPU)) == (5.0, 2.0, 2, 0)
+    assert (board.free_s(GPU), sum(board.left_s(GPU)), board.busy(GPU), board.idle(GPU)) == (5.0, 2.0, 2, 0)
     board.now_s, board.active_requests = 1.5, 2
     assert board.free_s(GPU) == pytest.approx(1.5 + 0.5 + 3.0)
     board.now_s = 5.0  # what is late is taken to need as much again
-    assert board.left_s(GPU) == 3.0
+    assert board.left_s(GPU) == [3.0]
 
 
 def test_what_is_dropped_or_over_is_forgotten():
