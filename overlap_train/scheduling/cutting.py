@@ -1,12 +1,8 @@
 """Large convolutions and dense layers cut into pieces of any size, which can run at the same time.
 
-A request that is alone keeps one core busy, since its network has no other layer ready. In pieces a large
-layer is moldable (Feitelson and Rudolph 1996): whether it runs whole or in pieces, and where, is decided when
-it could begin. Each piece computes some of the output channels, or some rows of the output image (muLayer,
-Kim et al., EuroSys 2019), and the join puts them together. Pieces may be unequal, as the devices are that run
-them.
-
-A model inside a model is one layer, so what is in it is not cut.
+A request that is alone keeps one core busy, since its network has no other layer ready. Each piece of a layer
+computes some of the output channels, or some rows of the output image (muLayer, Kim et al., EuroSys 2019);
+the join puts them together. A model inside a model is one layer, so what is in it is not cut.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import tensorflow as tf
 
 from overlap_train.scheduling.calls import Call, Runner, elements, tensor_bytes
 from overlap_train.scheduling.graph import Work
-from overlap_train.scheduling.products import Product, is_elementwise
+from overlap_train.scheduling.products import Product
 
 __all__ = ["cut_call", "is_large"]
 
@@ -58,7 +54,7 @@ def cut_call(call: Call, shares: Sequence[float]) -> list[Call]:
     if len(bounds) < 3:
         return [call]
     # An activation that mixes channels, such as softmax, needs all of them.
-    part = product if is_elementwise(product) else replace(product, activation=None)
+    part = product if product.is_elementwise else replace(product, activation=None)
 
     def join(values: Sequence[Any]) -> Sequence[Any]:
         joined = tf.concat(list(values), axis=axis)

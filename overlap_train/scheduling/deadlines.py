@@ -17,8 +17,8 @@ __all__ = ["RunTimes", "ends_s"]
 class RunTimes:
     """The seconds that recent runs of one model spent in its layers, by their number of examples.
 
-    A run is forgotten after `_MEMORY_S` seconds. The first measurements are used again when no recent ones
-    are left. Otherwise a moment of load could have all requests refused, and no run would correct that.
+    Without recent ones the first measurement counts again: else a moment of load could have all requests
+    refused, and no run would correct that.
     """
 
     _MOST = 16

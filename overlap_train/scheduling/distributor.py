@@ -1,8 +1,7 @@
 """A request's way to the workers: controller, distributor and job queue (paper P4, figure 3).
 
-The controller of a request knows which of its layers may run, the distributor chooses a device for each, and
-workers take the jobs from the queue. The threads of `engine.py` and the virtual clock of `simulation.py`
-drive them alike, under one lock; only the queue has a lock of its own.
+The threads of `engine.py` and the virtual clock of `simulation.py` drive them alike, under one lock; only the
+queue has a lock of its own.
 """
 
 from __future__ import annotations

@@ -139,10 +139,7 @@ class Engine(Closing):
             return {name: replace(account) for name, account in self._accounts.items()}
 
     def close(self) -> None:
-        """End what is unfinished with SchedulerClosedError and join the workers. May be called again.
-
-        On a worker it joins none: two workers that close at the same time would wait for each other.
-        """
+        """End what is unfinished with SchedulerClosedError and join the workers; on a worker, join none."""
         with self._lock:
             self._closed = True
         self.abandon(lambda request: True, SchedulerClosedError("the scheduler was closed"))

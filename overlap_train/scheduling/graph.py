@@ -319,9 +319,8 @@ class _Timed(Protocol):
 def urgency(request: _Timed, *, remaining_s: float, aging_s: float) -> float:
     """When a request would have to arrive to rank where it does, in seconds of the engine's clock.
 
-    A unit of priority counts as having waited `aging_s` longer; a deadline ranks a request as if it
-    had arrived at the last moment at which it can start and still meet it, if that is earlier. Since
-    later requests get later values without bound, none starves.
+    A deadline ranks it as if it had arrived at the last moment at which it can start and still meet it, if
+    that is earlier. Since later requests get later values without bound, none starves.
     """
     rank_s = request.arrival_s - request.priority * aging_s
     if request.deadline_s is not None:

@@ -1,8 +1,7 @@
 """Where a layer goes: the policies, and the board that they look at.
 
 A policy's methods are called under the lock of the engine (or simulator), which owns the board and updates
-it; one policy object serves one engine. `earliest_finish` is the default. It decides when a layer becomes
-ready, from the queues, transfers and load of that moment and the optimistic time of what is still to come.
+it; one policy object serves one engine.
 """
 
 from __future__ import annotations
@@ -131,11 +130,7 @@ class Board:
         return self.free_s(device) + self.run_s(request, index, places, device)
 
     def held_up_s(self, device: Device, seconds: float) -> float:
-        """Return by how much all other requests together are delayed by `seconds` on a slot of `device`.
-
-        Each is assumed to need every device with equal probability, and to wait for its share of the time. So
-        no request takes a device for a small gain while the others lose more.
-        """
+        """Return by how much other requests are delayed, if each wants any device with equal probability."""
         return (self.active_requests - 1) * seconds / device.slots / len(self.platform.devices)
 
     def busy(self, device: Device) -> int:
@@ -249,10 +244,8 @@ class CpuOnly(Paper):
 class EarliestFinish(Policy):
     """Each layer where the request would be done first.
 
-    That is the device that minimises: when the device is free + transfers + run time + optimistic time from
-    there to the end of the request + what that takes from the other requests. Run times carry the present
-    load through the cost model. A waiting layer moves to a device that has become idle if it would be done
-    sooner there.
+    That is the device that minimises: when it is free + transfers + run time under the present load +
+    optimistic time from there to the end of the request + what that takes from the other requests.
     """
 
     name = "earliest_finish"

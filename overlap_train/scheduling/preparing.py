@@ -37,6 +37,7 @@ from overlap_train.scheduling.segments import (
     choose_segments,
     merge_layers,
     piece_shares,
+    single_layers,
     worth_cutting,
 )
 from overlap_train.scheduling.service import Model
@@ -378,10 +379,7 @@ class ModelBuilder:
             self._profile_single(split)
         graph = self._merge(split, self._groups(split.graph))
         # The first call of a function optimises it, which takes seconds: not in the first request.
-        found = (profile_layers(graph, device) for device in self.platform.devices)
-        profiles = tuple(profile for profile in found if profile is not None)
-        self._learn(profiles)
-        return _Candidate(split, graph, profiles)
+        return _Candidate(split, graph, self._measure(graph))
 
     def _in_pieces(self, split_as: Callable[..., SplitModel]) -> LayerGraph | None:
         """Compile a model with its large layers cut as the devices are fast, if the profile shows a gain."""
@@ -399,9 +397,13 @@ class ModelBuilder:
 
     def _profile_single(self, split: SplitModel) -> None:
         """Measure every layer by itself."""
-        graph = self._merge(split, [range(index, index + 1) for index in range(len(split.graph))])
-        profiles = (profile_layers(graph, device) for device in self.platform.devices)
-        self._learn(profile for profile in profiles if profile is not None)
+        self._measure(self._merge(split, single_layers(split.graph)))
+
+    def _measure(self, graph: LayerGraph) -> tuple[Profile, ...]:
+        found = (profile_layers(graph, device) for device in self.platform.devices)
+        profiles = tuple(profile for profile in found if profile is not None)
+        self._learn(profiles)
+        return profiles
 
     def _learn(self, profiles: Iterable[Profile]) -> None:
         if isinstance(self.costs, CostModel):
@@ -415,9 +417,7 @@ class ModelBuilder:
         """Return which layers are merged."""
         if self._segments == "auto":
             return choose_segments(graph, self.platform, self.costs, longest_s=self._longest_s)
-        if self._segments == "whole":
-            return [range(len(graph))]
-        return [range(index, index + 1) for index in range(len(graph))]
+        return [range(len(graph))] if self._segments == "whole" else single_layers(graph)
 
     def _batches(self, chosen: _Candidate, max_batch: int | None) -> tuple[int, dict[int, float]]:
         """Return the most examples to run together, and the seconds of a run by number of examples.

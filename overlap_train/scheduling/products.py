@@ -1,8 +1,7 @@
 """Convolutions and dense layers for inference, with constant weights and what follows them folded in.
 
 A BatchNormalization behind a convolution is a factor and an offset for each channel, so it goes into the
-kernel and the bias; bias, residual addition and activation are computed with the product. The layers
-themselves stay as they are.
+kernel and the bias. The layers themselves stay as they are.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import tensorflow as tf
 
 from overlap_train.conv import tiled_conv2d
 
-__all__ = ["Product", "is_elementwise"]
-
+__all__ = ["Product"]
 
 _LINEAR = (None, keras.activations.linear)
 _ELEMENTWISE = frozenset(
@@ -54,6 +52,11 @@ class Product:
     def is_convolution(self) -> bool:
         """Whether the layer is a `Conv2D`."""
         return type(self.layer) is keras.layers.Conv2D
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether the activation computes each number by itself, so that it can be applied to a part."""
+        return self.activation in _ELEMENTWISE
 
     def followed_by(self, layer: Any, *, like: Any, other: Any) -> Product | None:
         """Return this product with the layer behind it folded in, or None if that cannot be.
@@ -118,11 +121,6 @@ class Product:
     def activate(self, y: tf.Tensor) -> tf.Tensor:
         """Trace the activation."""
         return y if self.activation is None else self.activation(y)
-
-
-def is_elementwise(product: Product) -> bool:
-    """Whether the activation computes each number by itself, so that it can be applied to a part."""
-    return product.activation in _ELEMENTWISE
 
 
 def _is_stock(layer: Any, *kinds: type) -> bool:

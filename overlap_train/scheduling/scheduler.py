@@ -4,7 +4,7 @@
         future = scheduler.submit("detector", x, deadline_s=0.05)
         boxes = future.result()
 
-The face: `preparing.py` prepares the models, `service.py` answers what is submitted.
+`preparing.py` prepares the models, `service.py` answers what is submitted.
 """
 
 from __future__ import annotations
@@ -51,18 +51,16 @@ class MultiModelScheduler(Closing):
             compete for the cores.
         policy: "earliest_finish", "paper", "gpu_only", "cpu_only", or a `Policy`.
         costs: expected run times; None means an empty `CostModel`.
-        max_active: networks that run at the same time; None means two for each slot. Waiting requests can
-            still be batched.
+        max_active: networks that run at the same time; None means two for each slot.
         max_batch: the largest number of waiting examples of one model that are run together; None measures
             for each model what saves time, up to eight.
         max_pending: submissions that may wait for each model before `submit` blocks.
         aging_s: seconds of waiting that one unit of priority is worth.
         segments: "auto" merges layers where a call costs more than it gains, "layers" keeps every
             layer, "whole" does not split.
-        cut: the number of pieces in which large layers can run in parallel: convolutions of at least 2^26
-            FLOPs and dense layers of at least 2^20 weights. Their sizes follow the speed of the devices. Each
-            request uses pieces where that is faster; layers that gain little in the profile are not cut. It
-            is meant for single examples on idle cores, and needs `segments` "auto" or "layers".
+        cut: the number of pieces, sized by the speed of the devices, in which convolutions of at least 2^26
+            FLOPs and dense layers of at least 2^20 weights run where most cores are idle, unless the profile
+            shows little gain. It needs `segments` "auto" or "layers".
         longest_segment_s: the longest run time, in seconds, up to which layers are merged.
         constant_weights: build the weights of the moment into the functions, fold layers into the
             convolutions before them and compute these by `tiled_conv2d`, where that is equal up to rounding

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Platform, Port, merge_work
 
-__all__ = ["Segments", "choose_segments", "merge_layers", "piece_shares", "worth_cutting"]
+__all__ = ["Segments", "choose_segments", "merge_layers", "piece_shares", "single_layers", "worth_cutting"]
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,21 @@ def choose_segments(
 ) -> list[range]:
     """Return ranges of layers to merge: two neighbours if a call costs more than both lose on one device.
 
-    Pairs that lose least are merged first. Layers that are to stay alone do. A segment stays below
-    `longest_s`, so that urgent requests get in between.
+    Those that lose least are merged first. A segment stays below `longest_s`, for urgent requests' sake.
     """
-    devices = {(device.kind, device.name): device for device in platform.devices}.values()
     groups = [
-        (range(index, index + 1), [costs.seconds(layer, device) for device in devices])
-        for index, layer in enumerate(graph.layers)
+        (group, [costs.seconds(graph.layers[group.start], device) for device in platform.devices])
+        for group in single_layers(graph)
     ]
     alone = {index for index, layer in enumerate(graph.layers) if layer.alone}
-    limit_s = call_s
     for limit_s in (0.0, call_s / 4, call_s):
         groups = _merge_within(groups, alone, limit_s, longest_s)
     return [members for members, _ in groups]
+
+
+def single_layers(graph: LayerGraph) -> list[range]:
+    """Return the ranges of layers where none are merged."""
+    return [range(index, index + 1) for index in range(len(graph))]
 
 
 def piece_shares(layer: Layer, platform: Platform, costs: Costs, pieces: int) -> list[float]:

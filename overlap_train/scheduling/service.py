@@ -24,7 +24,7 @@ from overlap_train.errors import DeadlineError, QueueFullError, SchedulerClosedE
 from overlap_train.scheduling.accounts import ModelAccount, SchedulerStatistics
 from overlap_train.scheduling.deadlines import RunTimes, ends_s
 from overlap_train.scheduling.engine import Engine
-from overlap_train.scheduling.graph import LayerGraph, Platform, Request, urgency
+from overlap_train.scheduling.graph import LayerGraph, Request, urgency
 
 __all__ = ["Model", "Service", "Submission", "Waiting"]
 
@@ -74,11 +74,6 @@ class Model:
         if batch.typical_s:
             self.account.cost_errors.append(abs(ran_s / batch.typical_s - 1))
 
-    def take_waiting(self) -> list[Submission]:
-        """Take out everything that waits."""
-        submissions, self.waiting = self.waiting, []
-        return submissions
-
 
 @dataclass(eq=False)
 class Batch:
@@ -122,10 +117,9 @@ class Waiting:
     def next_batch(self) -> list[Submission]:
         """Take out the most urgent submission and those of its model that can run with it.
 
-        They are joined in order of urgency while their shapes agree beyond the batch and their
-        examples are together at most `max_batch`, and at most each lane's part of what waits, so that
-        no lane is left without work at the end (guided self-scheduling, Polychronopoulos and Kuck
-        1987). None is joined that would make a further promised deadline be missed. Empty if nothing waits.
+        They are at most `max_batch` examples of one shape, and at most each lane's part of what waits, so
+        that no lane is idle at the end (guided self-scheduling, Polychronopoulos and Kuck 1987). None is
+        joined that would make a further promised deadline be missed.
         """
         ranked = self._ranked()
         if not ranked:
@@ -234,10 +228,12 @@ class Service:
     ) -> None:
         self._engine = engine
         self._tensors = tensors
-        slots = sum(device.slots for device in engine.platform.devices)
-        self._max_active = max_active or 2 * slots
+        devices = engine.platform.devices
+        self._max_active = max_active or 2 * sum(device.slots for device in devices)
+        # So many batches run side by side: on the GPUs, or where there is none on the cores.
+        lanes = sum(device.slots for device in engine.platform.of_kind("gpu") or devices)
         self._changed = threading.Condition()
-        self._waiting = Waiting(aging_s, _lanes(engine.platform))
+        self._waiting = Waiting(aging_s, lanes)
         self._numbers = itertools.count()
         self._here = threading.local()  # has `calling` while a thread calls the callbacks of a batch
         self.closed = False
@@ -271,7 +267,8 @@ class Service:
         self._require_waitable("remove")
         with self._changed:
             model.removed = True
-            dropped = [] if drain else model.take_waiting()
+            dropped = [] if drain else model.waiting
+            model.waiting = model.waiting if drain else []
             self._changed.notify_all()
         error = SchedulerClosedError(f"model {model.name!r} was removed")
         thread_ends = [self._settle(submission, None, error) for submission in dropped]
@@ -328,7 +325,9 @@ class Service:
         """Fail what is unfinished with SchedulerClosedError and close the engine. May be called again."""
         with self._changed:
             self.closed = True
-            left = [s for model in self._waiting.models.values() for s in model.take_waiting()]
+            left = [s for model in self._waiting.models.values() for s in model.waiting]
+            for model in self._waiting.models.values():
+                model.waiting = []
             self._changed.notify_all()
         error = SchedulerClosedError("the scheduler was closed")
         thread_ends = [self._settle(submission, None, error) for submission in left]
@@ -419,8 +418,7 @@ class Service:
     ) -> BaseException | None:
         """End a submission; return what a callback of its future raised to end the thread.
 
-        A worker must outlive such a callback, since other submissions wait for it. A plain `Exception` is
-        logged by the future itself.
+        A worker must outlive such a callback; a plain `Exception` is logged by the future itself.
         """
         with self._changed:
             submission.model.account.book(
@@ -457,8 +455,3 @@ def _raise_first(errors: Iterable[BaseException | None]) -> None:
     for error in errors:
         if error is not None:
             raise error
-
-
-def _lanes(platform: Platform) -> int:
-    """Return how many batches run side by side: on the GPUs, or where there is none on the cores."""
-    return sum(device.slots for device in platform.of_kind("gpu") or platform.devices)

@@ -91,20 +91,12 @@ def simulate(
     memory_bytes_per_s: float = math.inf,
     aging_s: float = 1.0,
 ) -> Simulation:
-    """Run requests to completion on a virtual clock.
+    """Run requests, at least one, to completion on a virtual clock.
 
-    Args:
-        arrivals: the requests, at least one.
-        platform: devices and links.
-        policy: a name or a `Policy`.
-        true_s: returns the seconds that a layer takes on an undisturbed slot of a device.
-        costs: the run times that the policy expects; it observes every run time. None means `true_s`, without
-            the loads.
-        loads: background work by device name.
-        memory_bytes_per_s: what all devices together get from the memory that they share (as in HaX-CoNN,
-            Dagli and Belviranli 2024). If the layers that run when another begins would read and write more
-            with it, it takes longer in proportion; those that run already are not slowed down.
-        aging_s: seconds of waiting that one unit of priority is worth.
+    `true_s` returns the seconds of a layer on an undisturbed slot; `costs`, what the policy expects and then
+    observes, is the same unless given. With `memory_bytes_per_s` all devices share the memory (HaX-CoNN,
+    Dagli and Belviranli 2024): where the layers that run when another begins would move more with it, that
+    one takes longer in proportion.
     """
     run = _Run(platform, make_policy(policy), true_s, costs, loads or {}, memory_bytes_per_s, aging_s)
     return run.of(arrivals)
@@ -118,8 +110,8 @@ class _Run:
         true_s: Callable[[Layer, Device], float],
         costs: Costs | None,
         loads: Mapping[str, BackgroundLoad],
-        memory_bytes_per_s: float,
-        aging_s: float,
+        memory_bytes_per_s: float = math.inf,
+        aging_s: float = 1.0,
     ) -> None:
         self._platform, self._true_s, self._loads = platform, true_s, loads
         self._memory_bytes_per_s = memory_bytes_per_s

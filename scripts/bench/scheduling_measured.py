@@ -188,6 +188,7 @@ def _exported(models: Mapping[str, Any], kind: str) -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         paths = {name: f"{folder}/{name}{'.onnx' if kind == 'onnx' else ''}" for name in models}
         for name, model in models.items():
+            model(np.zeros((1, *model.input_shape[1:]), np.float32))  # its ONNX is traced from a call
             model.export(paths[name], format=kind, verbose=False)
         yield paths
 
