@@ -52,8 +52,7 @@ class MultiModelScheduler(Closing):
         policy: "earliest_finish", "paper", "gpu_only", "cpu_only", or a `Policy`.
         costs: expected run times; None means an empty `CostModel`.
         max_active: networks that run at the same time; None means two for each slot.
-        max_batch: the largest number of waiting examples of one model that are run together; None measures
-            for each model what saves time, up to eight.
+        max_batch: the most waiting examples of one model to run together; None measures what saves time.
         max_pending: submissions that may wait for each model before `submit` blocks.
         aging_s: seconds of waiting that one unit of priority is worth.
         segments: "auto" merges layers where a call costs more than it gains, "layers" keeps every
@@ -65,8 +64,8 @@ class MultiModelScheduler(Closing):
         constant_weights: build the weights of the moment into the functions, fold layers into the
             convolutions before them and compute these by `tiled_conv2d`, where that is equal up to rounding
             and faster. The model itself stays as it is. With False, later changes of the weights are seen.
-        profile: measure every layer on every device first, whole and in pieces. None does so if `costs` is
-            not given and there are devices of two kinds or layers to cut.
+        profile: measure every layer on every device first. None does so if `costs` is not given and there
+            are devices of two kinds or layers to cut.
         zero_copy: read NumPy inputs in place where their alignment allows it; do not change them until the
             result is there.
         recorder: gets a `Span` for each segment that has run.

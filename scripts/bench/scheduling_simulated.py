@@ -28,7 +28,6 @@ __all__ = [
     "SCENARIOS",
     "XAVIER_FIGURES",
     "Scenario",
-    "compare_costs",
     "compare_policies",
     "paper_networks",
     "profiled",
@@ -284,22 +283,3 @@ def _least_s(graph: LayerGraph, gpu: Device, cpu: Device) -> list[tuple[float, f
         gpu_s, cpu_s = (min(sum(_TRUE_S(x, device) for x in form) for form in forms) for device in (gpu, cpu))
         rows.append((gpu_s, cpu_s, 0.0 if layer.name in parts else cpu_s))
     return rows
-
-
-def compare_costs(graphs: Mapping[str, LayerGraph], seed: int = 0) -> dict[str, float]:
-    """Learned costs against perfect ones: every second layer is profiled, with 5% noise."""
-    noise = np.random.default_rng(seed)
-    worst, errors = 0.0, []
-    for scenario in SCENARIOS[:-1]:
-        used = [graphs[name] for name in dict.fromkeys(scenario.networks)]
-        costs, devices = CostModel(), xavier().devices
-        layers = [layer for graph in used for layer in graph.layers]
-        costs.add_profile(
-            (x, d, _TRUE_S(x, d) * noise.lognormal(0, 0.05)) for x in layers[::2] for d in devices
-        )
-        errors += [abs(costs.seconds(x, d) / _TRUE_S(x, d) - 1) for x in layers[1::2] for d in devices]
-        arrivals = [Arrival(graphs[name]) for name in scenario.networks]
-        perfect_s = simulate(arrivals, xavier(), "earliest_finish", _TRUE_S).makespan_s
-        learned_s = simulate(arrivals, xavier(), "earliest_finish", _TRUE_S, costs=costs).makespan_s
-        worst = max(worst, learned_s / perfect_s)
-    return {"mean_absolute_error": float(np.mean(errors)), "worst_makespan_ratio": worst}
