@@ -219,7 +219,7 @@ def test_nothing_is_admitted_that_would_make_an_admitted_request_late():
     scene.submit()
     scene.submit(on_late="reject", within_s=25.0)
     with pytest.raises(DeadlineError) as raised:  # it would be first, and the other late
-        scene.submit(on_late="reject", within_s=22.0)
+        scene.submit(on_late="reject", within_s=22.0, priority=1)
     assert raised.value.predicted_s == pytest.approx(30.0, abs=0.5), "behind the other"
     scene.submit(on_late="reject", within_s=35.0)
 
