@@ -46,9 +46,8 @@ class MultiModelScheduler(Closing):
     Args:
         models: Keras models by name; `add` adds more.
         devices: a `Platform` or a list of `Device` with the names of TensorFlow devices; None means the CPU
-            with all its cores, and every GPU. On the CPU each slot runs one segment at a time: call
-            `tf.config.threading.set_intra_op_parallelism_threads(1)` before TensorFlow starts, or segments
-            compete for the cores.
+            with all its cores, and every GPU. Call `tf.config.threading.set_intra_op_parallelism_threads(1)`
+            before TensorFlow starts, or segments compete for the cores.
         policy: "earliest_finish", "paper", "gpu_only", "cpu_only", or a `Policy`.
         costs: expected run times; None means an empty `CostModel`.
         max_active: networks that run at the same time; None means two for each slot.
@@ -131,7 +130,7 @@ class MultiModelScheduler(Closing):
         max_pending: int | None = None,
         **build: Any,
     ) -> None:
-        """Add a model: split, profile and compile it on the calling thread.
+        """Add a model: split, fold, compile and measure it on the calling thread.
 
         Args:
             name: the name for `submit`.
