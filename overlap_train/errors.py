@@ -210,10 +210,10 @@ class DeadlineError(SchedulingError):
     """A request was not run, because it would have missed its deadline.
 
     Attributes:
-        predicted_s: seconds from its submission after which it would have been done.
+        predicted_s: seconds from its submission after which it would have been done, or None.
     """
 
-    def __init__(self, *args: Any, predicted_s: float = float("nan")) -> None:
+    def __init__(self, *args: Any, predicted_s: float | None = None) -> None:
         super().__init__(*args)
         self.predicted_s = predicted_s
 
