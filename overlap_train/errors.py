@@ -1,7 +1,7 @@
 """The exceptions that overlap_train raises besides ValueError and TypeError for bad arguments.
 
 OverlapTrainError
-├── OverlapError              a training would wait for its validations, which was not to be
+├── OverlapError              a training would wait for its validations, despite overlap="require"
 ├── ValidationWorkerError     a validation worker failed; the cause is chained (also of the cause's class)
 ├── ValidationTimeoutError    a validation took longer than its `timeout_s` (also a TimeoutError)
 ├── DataUnavailableError      a data set is not on disk and cannot be downloaded, or it is damaged
@@ -58,6 +58,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 _LONGEST_CHAIN = 32
 
 _Error = TypeVar("_Error", bound="OverlapTrainError")
@@ -90,12 +94,12 @@ class OverlapError(OverlapTrainError):
     """A training would have to wait for its validations, and has `ValidationPolicy(overlap="require")`.
 
     Attributes:
-        reasons: why, each a `records.Reason`; what would change that is its `remedy`.
+        reasons: why, each a `records.Reason`; what would change that are its `remedies`.
     """
 
     def __init__(self, reasons: Sequence[Any]) -> None:
-        lines = [f"  {reason}" for reason in reasons]
-        super().__init__("\n".join(['overlap="require", but the training would wait because:', *lines]))
+        first = 'overlap="require", but the training would wait because:'
+        super().__init__("\n".join([first, *map(str, reasons)]))
         self.reasons = tuple(reasons)
 
 
@@ -119,7 +123,7 @@ class ValidationWorkerError(OverlapTrainError):
 def worker_error(message: str, *, epoch: int, shard: int, cause: BaseException) -> ValidationWorkerError:
     """Return a `ValidationWorkerError` that is also an instance of its cause's class, where there can be one.
 
-    So `except tf.errors.InvalidArgumentError` finds what it finds under Keras.
+    So `except tf.errors.InvalidArgumentError` catches what it catches under Keras.
 
     Args:
         message: what failed.

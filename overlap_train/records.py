@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from overlap_train._support.imports import public_names
+from overlap_train._support.printing import html_table
 from overlap_train._support.reasons import Reason
 
 __all__ = [
     "EpochAccount",
     "Explanation",
+    "FitAccount",
     "MetricValues",
     "Reason",
     "Sample",
@@ -25,6 +28,10 @@ __all__ = [
     "prefixed",
 ]
 
+__dir__ = public_names(__name__)
+
+_SHORTEST_S = 0.05  # what a person is shown as more than nothing
+
 MetricValues = Mapping[str, Any]
 """Metrics by name: floats, or arrays where a metric has several values."""
 
@@ -35,7 +42,7 @@ class Span:
 
     Attributes:
         name: what was done, such as "train", "snapshot", "validate", "deliver", "wait",
-            "rollback", "checkpoint".
+            "rollback", "checkpoint", "trace".
         thread: name of the thread that did it.
         start_s: when it began, in seconds of `time.monotonic()`.
         end_s: when it ended; never before `start_s`.
@@ -87,11 +94,13 @@ class EpochAccount:
         trained_s: seconds inside training calls.
         validated_s: seconds from the start of the epoch's first validation shard to the end of its last.
         hidden_s: the part of the validation's seconds during which training calls ran.
-        waited_s: seconds in which the training thread waited for this epoch's validation.
+        waited_s: seconds in which the training thread waited for this epoch's validation, or made it.
         snapshot_s: seconds that the training thread took for the snapshot.
-        delivered_s: seconds in which callbacks ran.
-        rolled_back_s: seconds of later training that were undone because a callback changed the training
-            when it got this epoch's results.
+        delivered_s: seconds in which callbacks ran at the epoch's end.
+        rolled_back_s: seconds of later epochs that were undone because a callback changed the training when
+            it got this epoch's results.
+        other_s: the other seconds of the training thread from the epoch's beginning to the next one's: hooks
+            of batches, checkpoints.
         skipped: whether the epoch's validation was due and left out.
         slow_host: on several hosts, the number of the host that the others waited for in this epoch, if one
             stands out; 0 is the chief. None otherwise.
@@ -107,9 +116,64 @@ class EpochAccount:
     snapshot_s: float = 0.0
     delivered_s: float = 0.0
     rolled_back_s: float = 0.0
+    other_s: float = 0.0
     skipped: bool = False
     slow_host: int | None = None
     slow_host_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the training thread, all of them: trained, waited, rolled back and the rest."""
+        return self.trained_s + self.waited_s + self.rolled_back_s + self.rest_s
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds of the training thread for the snapshot, callbacks and whatever else."""
+        return self.snapshot_s + self.delivered_s + self.other_s
+
+
+@dataclass(frozen=True, slots=True)
+class FitAccount:
+    """Record where the time of one `fit` went, in seconds of the thread that called it.
+
+    `prepared_s`, `undelivered_s` and the `seconds` of all `EpochAccount`s add up to `fit_s`.
+
+    Attributes:
+        fit_s: seconds of the whole call.
+        prepared_s: seconds in which data was read and steps were traced and planned.
+        undelivered_s: seconds of epochs whose results were not delivered, because the fit was interrupted or
+            failed.
+        validated_s: the sum of the epochs' `validated_s`.
+        hidden_s: the sum of their `hidden_s`.
+        waited_s: the sum of their `waited_s`.
+        rolled_back_s: the sum of their `rolled_back_s`.
+        saved_s: about how much longer the fit would have taken if it had waited for each validation. That is
+            less than `hidden_s` where validation and training slow each other down, and negative where
+            running ahead has cost time. None if it cannot be known, as with validations inside epochs.
+    """
+
+    fit_s: float
+    prepared_s: float
+    undelivered_s: float = 0.0
+    validated_s: float = 0.0
+    hidden_s: float = 0.0
+    waited_s: float = 0.0
+    rolled_back_s: float = 0.0
+    saved_s: float | None = None
+
+    def __str__(self) -> str:
+        if not self.validated_s:
+            return "nothing was validated"
+        parts = [f"validation {self.hidden_s / self.validated_s:.0%} hidden"]
+        if self.saved_s is not None and abs(self.saved_s) < _SHORTEST_S:
+            parts.append("no time saved")
+        elif self.saved_s is not None:
+            seconds = f"about {abs(self.saved_s):.1f} s"
+            parts.append(f"{seconds} saved" if self.saved_s > 0 else f"running ahead has cost {seconds}")
+        parts.append(f"{self.waited_s:.1f} s waited" if self.waited_s >= _SHORTEST_S else "nothing waited")
+        if self.rolled_back_s >= _SHORTEST_S:
+            parts.append(f"{self.rolled_back_s:.1f} s rolled back")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +273,7 @@ def flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return leaves
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Describe what a `fit` would do; `Trainer.explain` returns it.
 
@@ -249,23 +313,29 @@ class Explanation:
             return "there is nothing to validate: no validation_data, validation_split or functions"
         return "\n".join(map(str, self.reasons)) or None
 
-    def __str__(self) -> str:
-        first = f"in step: {self.in_step}".replace("\n", "\nin step: ")
+    def _lines(self) -> list[tuple[str, str]]:
+        """Return what there is to say, by what it is about."""
+        lines = [("in step", text) for text in map(str, self.reasons)] or [("in step", str(self.in_step))]
         if self.overlaps:
             ahead, workers = _plural(self.max_lag, "epoch"), _plural(self.workers, "worker")
-            first = f"overlaps: trains up to {ahead} ahead of the validation, with at most {workers}"
+            lines = [("overlaps", f"trains up to {ahead} ahead of the validation, with at most {workers}")]
         steps = "an epoch ends with the data"
         if self.steps_per_epoch is not None:
             steps = f"{_plural(self.steps_per_epoch, 'step')} an epoch"
         snapshots = self.max_lag + 1 if self.overlaps else 1
-        return "\n".join(
-            [
-                first,
-                f"plan: {self.plan}; {steps}",
-                f"memory: {self.snapshot_bytes / 2**20:.3g} MiB a snapshot, at most {snapshots} of them; "
-                f"{self.data_bytes / 2**20:.3g} MiB of training data held as tensors",
-            ]
+        memory = (
+            f"{self.snapshot_bytes / 2**20:.3g} MiB a snapshot, at most {snapshots} of them; "
+            f"{self.data_bytes / 2**20:.3g} MiB of training data held as tensors"
         )
+        return [*lines, ("plan", f"{self.plan}; {steps}"), ("memory", memory)]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{about}: {text}" for about, text in self._lines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html_table([], [(about, text) for about, text in self._lines()])
 
 
 def _plural(number: int, noun: str) -> str:

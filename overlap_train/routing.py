@@ -15,13 +15,15 @@ import keras
 from overlap_train._keras import routes
 from overlap_train._support.arguments import checks_names, require_flag, require_instance
 from overlap_train._support.fit_arguments import is_refusal_of
-from overlap_train._support.imports import require_tensorflow
+from overlap_train._support.imports import public_names, require_tensorflow
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.trainer import Trainer
 
 __all__ = ["Routing", "install", "routed", "uninstall"]
+
+__dir__ = public_names(__name__)
 
 
 class Routing:

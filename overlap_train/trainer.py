@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import html
 import inspect
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from overlap_train import _fit
 from overlap_train._fit.course import FitOutcome
@@ -19,17 +21,31 @@ from overlap_train._keras import routes, tracebacks
 from overlap_train._support import arguments, fit_arguments, imports
 from overlap_train._training.strategy import find_strategy
 from overlap_train.monitoring.recorder import SpanRecorder
+from overlap_train.monitoring.table import EpochAccounts
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy
-from overlap_train.records import EpochAccount, Explanation, StepValidation
+from overlap_train.records import Explanation, FitAccount, StepValidation
 
 if TYPE_CHECKING:
     from overlap_train._training.settings import TrainerSettings
 
 __all__ = ["Trainer"]
 
+__dir__ = imports.public_names(__name__)
+
 _IN_MEMORY_BYTES = 4 << 30
+
+_Batches: TypeAlias = tf.data.Dataset | keras.utils.PyDataset | Iterator[Any]
+Data: TypeAlias = ArrayLike | _Batches | Sequence["Data"] | Mapping[str, "Data"]
+"""Training or validation data: arrays, also in a list or a dict, a dataset, or a generator of batches."""
+
+_Callback: TypeAlias = keras.callbacks.Callback
+Callbacks: TypeAlias = _Callback | keras.callbacks.CallbackList | Sequence[_Callback]
+
+
+def _of_model(name: str) -> property:
+    return property(lambda trainer: getattr(trainer.model, name), doc=f"The model's `{name}`.")
 
 
 class Trainer:
@@ -105,9 +121,14 @@ class Trainer:
         self._arguments += ["in_memory_bytes"] * (self._in_memory_bytes != _IN_MEMORY_BYTES)
 
     @property
-    def accounts(self) -> list[EpochAccount]:
+    def accounts(self) -> EpochAccounts:
         """The accounts of the last `fit`: for each delivered epoch, where its time went."""
         return self._outcome.accounts
+
+    @property
+    def account(self) -> FitAccount | None:
+        """Where the time of the last `fit` went, and what was gained; None before the first."""
+        return self._outcome.account
 
     @property
     def step_validations(self) -> list[StepValidation]:
@@ -129,6 +150,20 @@ class Trainer:
         "completed", "stopped" by a callback, "interrupted by" a signal, or "failed".
         """
         return self._outcome.ended
+
+    predict = _of_model("predict")
+    save = _of_model("save")
+    summary = _of_model("summary")
+    get_weights = _of_model("get_weights")
+
+    def __repr__(self) -> str:
+        did = "not trained yet" if self.ended is None else f"{self.ended}, {len(self.accounts)} epochs"
+        gained = f"; {self.account}" if self.account is not None else ""
+        return f"<{type(self).__name__} of {self.model.name!r}: {did}{gained}>"
+
+    def _repr_html_(self) -> str:
+        table = self.accounts._repr_html_() if self.accounts else ""
+        return f"<p>{html.escape(repr(self))}</p>{table}"
 
     if not TYPE_CHECKING:  # a type checker has to report names that do not exist
 
@@ -176,17 +211,17 @@ class Trainer:
     )
     def fit(
         self,
-        x: Any = None,
-        y: Any = None,
+        x: Data | None = None,
+        y: Data | None = None,
         batch_size: int | None = None,
         epochs: int = 1,
         verbose: fit_arguments.Verbosity = "auto",
-        callbacks: Any = None,
+        callbacks: Callbacks | None = None,
         validation_split: float = 0.0,
-        validation_data: Any = None,
+        validation_data: Data | tuple[Data, ...] | Mapping[str, Any] | None = None,
         shuffle: bool | str = True,
         class_weight: dict[int, float] | None = None,
-        sample_weight: Any = None,
+        sample_weight: ArrayLike | Mapping[str, ArrayLike] | None = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
@@ -206,9 +241,9 @@ class Trainer:
         each epoch's weights, like those of `ValidationPolicy(functions=...)`.
 
         Returns:
-            A `keras.callbacks.History` with each value under the epoch to which it belongs; its attribute
-            `ended` is that of the trainer. After a first Ctrl-C or SIGTERM it holds the epochs that were
-            delivered.
+            A `keras.callbacks.History` with each value under the epoch to which it belongs; its attributes
+            `ended`, `accounts` and `account` are those of the trainer. After a first Ctrl-C or SIGTERM it
+            holds the epochs that were delivered.
 
         Raises:
             ValueError: an argument is out of range, data is empty or mismatched, or the model is not
@@ -222,6 +257,7 @@ class Trainer:
             KeyboardInterrupt: a second signal came before the fit had ended after the first.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
+        outcome = FitOutcome()  # whose clock begins
         with fit_arguments.Refusing(self):
             request = _fit.make_request(
                 self._settings(),
@@ -243,8 +279,8 @@ class Trainer:
                 validation_freq=validation_freq,
                 resume=resume,
             )
-        self._outcome = FitOutcome()
-        _fit.run_fit(request, self._outcome)
+        self._outcome = outcome
+        _fit.run_fit(request, outcome)
         return self.model.history
 
     @tracebacks.filtered
@@ -309,13 +345,13 @@ class Trainer:
     @routes.dispatches_to_model("evaluate")
     def evaluate(
         self,
-        x: Any = None,
-        y: Any = None,
+        x: Data | None = None,
+        y: Data | None = None,
         batch_size: int | None = None,
         verbose: fit_arguments.Verbosity = "auto",
-        sample_weight: Any = None,
+        sample_weight: ArrayLike | Mapping[str, ArrayLike] | None = None,
         steps: int | None = None,
-        callbacks: Any = None,
+        callbacks: Callbacks | None = None,
         return_dict: bool = False,
     ) -> Any:
         """Evaluate the model with its current weights, on the same workers as `fit`.

@@ -34,7 +34,10 @@ options = configparser.ConfigParser(interpolation=None)
 options.read("setup.cfg")
 print(options["options"]["install_requires"].strip())
 extras = options["options.extras_require"]
-print(extras["clients"].replace("%(tensorboard)s", extras["tensorboard"].strip()).strip())
+clients = extras["clients"]
+for name in ("plots", "tensorboard"):
+    clients = clients.replace(f"%({name})s", extras[name].strip())
+print(clients.strip())
 print(extras["ray"].strip())
 print("pytest\npytest-timeout\nhypothesis")
 PYTHON

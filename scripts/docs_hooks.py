@@ -1,7 +1,8 @@
-"""Hooks of mkdocs.yml: folders in the navigation, and links from the pages to files outside docs/.
+"""Hooks of mkdocs.yml: folders in the navigation, links to files outside docs/, setups, and what is searched.
 
 In the repository a page links to `../SECURITY.md` or `../examples/ray_train.py`, and there the link works.
 The site holds only docs/, so each file that is linked becomes a page below `repository/`, and links go there.
+A page whose blocks use the model and arrays of `SETUP` gets that block, folded, before its own first one.
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PLACE = "repository"
+SETUP = DOCS / "start" / "five_minutes.md"
+BOOSTS = {"how_to/": 2, "troubleshooting.md": 4, "start/coming_from_keras.md": 4}  # ahead of mere mentions
+UNSEARCHED = ("results/", f"{PLACE}/")  # dated figures, the changelog, sources: not what people look for
 
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=[)\s])")
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}-")
+_BLOCK = re.compile(r"^```python\n.*?^```\n", re.M | re.S)
+_COMPILED_ONLY = re.compile(r"<!-- compiled only: [^\n]+ -->\n+\Z")
 _LANGUAGES = {".py": "python", ".sh": "bash", ".slurm": "bash", ".yaml": "yaml"}
 
 
@@ -49,8 +55,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Let links to files outside docs/ lead to their pages."""
+    """Point links to files outside docs/ at their pages, add the setup, leave some out of the search."""
     here = page.file.src_uri
+    if here.startswith(UNSEARCHED):
+        page.meta["search"] = {"exclude": True}
+    elif boosts := [boost for place, boost in BOOSTS.items() if here.startswith(place)]:
+        page.meta["search"] = {"boost": boosts[0]}
+    if here.startswith(("how_to/", "start/")):
+        markdown = _with_setup(markdown)
 
     def replaced(link: re.Match[str]) -> str:
         target = _target(link["path"], _folder(here))
@@ -59,6 +71,19 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return posixpath.relpath(_uri(target), posixpath.dirname(here) or ".") + (link["anchor"] or "")
 
     return _LINK.sub(replaced, markdown)
+
+
+def _with_setup(markdown: str) -> str:
+    """Return a page with the block of `SETUP` before its first block that runs, or as it is."""
+    setup = _BLOCK.search(SETUP.read_text())
+    if setup is None or setup[0] in markdown:
+        return markdown
+    for block in _BLOCK.finditer(markdown):
+        if not _COMPILED_ONLY.search(markdown[: block.start()]):
+            folded = "".join(f"    {line}".rstrip() + "\n" for line in setup[0].splitlines())
+            note = f'??? note "The model and the arrays of these blocks: run this once"\n\n{folded}\n'
+            return markdown[: block.start()] + note + markdown[block.start() :]
+    return markdown
 
 
 def _filled(entries: list[Any], named: set[str]) -> list[Any]:

@@ -2,7 +2,7 @@
 # Brings TensorFlow 2.21 to a GPU machine that has CUDA 13 but no network, and runs what needs it.
 #
 # Where there is a network:
-#     scripts/gpu_tensorflow.sh fetch WHEELS              the wheels for Python 3.12, some gigabytes
+#     scripts/gpu_tensorflow.sh fetch WHEELS [--jax]      the wheels for Python 3.12, some gigabytes
 #     scripts/gpu_tensorflow.sh slim WHEELS SMALL         a tenth of them: one card's machine code, packed well
 #     scripts/gpu_tensorflow.sh cut SMALL PIECES          pieces of at most 60 MiB, and manifest.json
 # On the GPU machine, once for each load of pieces, the manifest always among them:
@@ -13,7 +13,8 @@
 #     scripts/gpu_tensorflow.sh run --emulate             every check, on the CPU
 #
 # Every command may be cut off and repeated: what is done is skipped (run --again repeats it). Exit status of run:
-# 0 all done and right, 1 something is wrong, 3 run it again.
+# 0 all done and right, 1 something is wrong, 3 run it again. Everything takes six calls of ten minutes, by the
+# times of an H100: scripts/gpu_evidence.sh once, and run five times, which begins with what decides most.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-}

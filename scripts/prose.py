@@ -3,7 +3,7 @@
 Run from the repository root; each finding is a line "file:line: what". Ends with 1 if there is any.
 
     python scripts/prose.py                # the pages, README and its kind, notebooks, the public docstrings
-    python scripts/prose.py docs/conv.md   # some files
+    python scripts/prose.py docs/api.md    # some files
 """
 
 from __future__ import annotations

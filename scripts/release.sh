@@ -42,6 +42,7 @@ scripts/test.sh tests/test_wheel.py tests/conv/test_library.py
 left=()
 [ "$checked" -eq 1 ] || left+=("twine check --strict dist/*.whl dist/*.tar.gz, where twine can be installed")
 [ "$audited" -eq 0 ] || left+=("scripts/audit.sh, where pip-audit and its service can be reached")
+[ -n "${REPOSITORY_URL:-}" ] || left+=("REPOSITORY_URL=https://HOST/OWNER/NAME scripts/release.sh: without it the description has no links")
 [ -s "$bill" ] || left+=("scripts/audit.sh --sbom dist/overlap_train-$version.cdx.json, where it can be made")
 left+=(
   "git tag -s v$version -m 'overlap_train $version' && git push origin v$version"

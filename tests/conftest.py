@@ -27,6 +27,8 @@ os.environ.setdefault("OVERLAP_TRAIN_CACHE_DIR", CACHE + "/builds")
 
 import pytest
 
+from tests import devices
+
 FEWER_PASSES = "OVERLAP_TRAIN_TESTS_FEWER_PASSES"
 
 
@@ -102,6 +104,15 @@ def pytest_collection_finish():
 
 def pytest_unconfigure():
     shutil.rmtree(CACHE, ignore_errors=True)
+
+
+def pytest_runtest_setup(item):
+    """Skips on a GPU, and where operations have to repeat, what holds on a CPU alone."""
+    marker = item.get_closest_marker("cpu_only")
+    if marker is not None and (
+        devices.sees_gpu() or item.config.pluginmanager.has_plugin("tests.deterministic")
+    ):
+        pytest.skip(f"holds on a CPU: {marker.args[0]}")
 
 
 def pytest_runtest_teardown():

@@ -3,7 +3,7 @@
     CUDA_VISIBLE_DEVICES=0 scripts/test.sh -p tests.deterministic tests/whole_fits
 
 Tensor cores compute in float32, too, and not in TF32. Where Keras or TensorFlow refuses something because
-operations are to repeat, such as numbers drawn without a seed, a test is skipped.
+operations are to repeat, such as numbers drawn without a seed, a test is skipped. So is what is `cpu_only`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,14 @@ def pytest_sessionstart() -> None:
 
     tf.config.experimental.enable_op_determinism()
     tf.config.experimental.enable_tensor_float_32_execution(False)
+    tf.random.set_seed(1)  # while modules are imported, some of which draw
+
+
+def pytest_collection_finish() -> None:
+    """Takes the seed back, which a test may be about."""
+    import tensorflow as tf
+
+    tf.random.set_seed(None)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import io
 import itertools
 from typing import Any
 
@@ -12,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from overlap_train.monitoring import AccountLog, AccountWriter, ProgressReporter, SpanRecorder
+from overlap_train.monitoring import AccountLog, AccountWriter, SpanRecorder
 from overlap_train.scheduling import CostModel, MultiModelScheduler
 from overlap_train.zero_copy import MappedBuffer
 from overlap_train.zero_copy.pool import HostBackend, Pool
@@ -47,7 +46,6 @@ MADE = {
     "MultiModelScheduler": scheduler,
     "Platform": platform,
     "Pool": lambda: Pool(HostBackend()),
-    "ProgressReporter": lambda: ProgressReporter(2, 4, verbose=2, stream=io.StringIO()),
     "SpanRecorder": SpanRecorder,
 }
 
@@ -63,9 +61,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "MultiModelScheduler.add": {"name": lambda: f"model {next(_numbers)}", "model": model},
     "MultiModelScheduler.remove": {"name": lambda: "served"},
     "MultiModelScheduler.submit": {"name": lambda: "served", "x": lambda: np.zeros((1, 4), "float32")},
-    "ProgressReporter.epoch_trained": {"epoch": lambda: 0, "metrics": dict, "seconds": lambda: 1.0},
-    "ProgressReporter.epoch_validated": {"epoch": lambda: 0, "metrics": dict},
-    "ProgressReporter.steps_done": {"epoch": lambda: 0, "step": lambda: 1, "metrics": dict},
     "SpanRecorder.add": {"span": span},
     "SpanRecorder.span": {"name": lambda: "work"},
 }

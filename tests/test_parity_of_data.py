@@ -70,12 +70,31 @@ class Steps(keras.Sequential):
         return super().train_step(data)
 
 
+class FunctionSteps(Steps):
+    """The same, as a function that the step calls."""
+
+    @tf.function
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+class FunctionCall(keras.Sequential):
+    """Draws its dropout in a function that the step calls, and trains through it."""
+
+    @tf.function
+    def call(self, inputs, training=False, mask=None):
+        return super().call(inputs, training=training)
+
+
 # What a step changes whatever its batch is: Keras before 3.16 does that once more where it finds no batch.
 WITHOUT_BATCH = {
     "counted steps and seeds": {},
     "a product of Nadam's": {"optimizer": lambda: keras.optimizers.Nadam(0.01)},
     "decayed weights": {"optimizer": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1)},
     "a step of the user's": {"kind": Steps},
+    "a step that is a function": {"kind": FunctionSteps},
+    "a call that is a function": {"kind": FunctionCall},
+    "a step and a call in it with XLA": {"kind": FunctionSteps, "compiled": {"jit_compile": True}},
     "a generator": {"data": from_a_generator, "epochs": 1},
     "steps an epoch": {"arguments": {"steps_per_epoch": 5}},
     "groups of steps": {"compiled": {"steps_per_execution": 3}},
@@ -85,7 +104,7 @@ WITHOUT_BATCH = {
 }
 
 
-@pytest.mark.by_default("decayed weights", "a step of the user's")
+@pytest.mark.by_default("decayed weights", "a step that is a function")
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
 @pytest.mark.parametrize("case", WITHOUT_BATCH.values(), ids=list(WITHOUT_BATCH))
 def test_what_no_batch_decides_is_done_as_often_as_by_keras(case):

@@ -32,6 +32,26 @@ def test_the_names_are_sorted_unique_and_there():
     assert overlap_train.__version__.split(".")[0].isdigit()
 
 
+SHOWN = (
+    "",
+    ".conv",
+    ".errors",
+    ".monitoring",
+    ".options",
+    ".parallel",
+    ".records",
+    ".routing",
+    ".scheduling",
+)
+
+
+@pytest.mark.parametrize("name", [*SHOWN, ".trainer", ".zero_copy"])
+def test_completion_shows_public_names_only(name):
+    module = importlib.import_module(f"overlap_train{name}")
+    shown = {each for each in dir(module) if not (each.startswith("__") and each.endswith("__"))}
+    assert shown == set(module.__all__) - {"__version__"}
+
+
 @pytest.mark.parametrize("value", CALLABLES, ids=lambda value: value.__name__)
 def test_public_classes_are_documented_and_typed(value):
     assert inspect.getdoc(value)

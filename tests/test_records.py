@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from overlap_train.records import Explanation, Reason, ValidationResult, flat, prefixed
+from overlap_train.records import (
+    EpochAccount,
+    Explanation,
+    FitAccount,
+    Reason,
+    ValidationResult,
+    flat,
+    prefixed,
+)
 
 
 @pytest.mark.parametrize(
@@ -14,7 +22,7 @@ from overlap_train.records import Explanation, Reason, ValidationResult, flat, p
         (
             True,
             ["lag-zero"],
-            "in step: ValidationPolicy(max_lag=0) asks for it; leave max_lag at 1 [lag-zero]",
+            "in step: ValidationPolicy(max_lag=0) asks for it\n  - leave max_lag at 1\n",
         ),
         (True, ["model-eager", "lag-zero"], "in step: the model runs eagerly"),
         (False, [], "in step: there is nothing to validate"),
@@ -27,6 +35,43 @@ def test_an_explanation_names_every_reason(validates, identifiers, first):
     assert str(explanation).startswith(first)
     assert explanation.overlaps is (explanation.in_step is None)
     assert all(f"in step: {reason}\n" in str(explanation) for reason in reasons)
+    assert repr(explanation) == str(explanation)
+    assert all(reason.sentence in explanation._repr_html_() for reason in reasons)
+
+
+def test_the_html_of_an_explanation_is_escaped():
+    sizes = dict(steps_per_epoch=None, workers=1, snapshot_bytes=0, data_bytes=0, tracing_s=0.0)
+    html = Explanation(validates=True, max_lag=1, reasons=(), plan="<b>", **sizes)._repr_html_()
+    assert "&lt;b&gt;" in html
+    assert "<b>" not in html
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [
+        ({}, "nothing was validated"),
+        (
+            dict(validated_s=4.0, hidden_s=3.7, saved_s=3.1),
+            "validation 92% hidden; about 3.1 s saved; nothing waited",
+        ),
+        (
+            dict(validated_s=2.0, waited_s=2.0, saved_s=0.0),
+            "validation 0% hidden; no time saved; 2.0 s waited",
+        ),
+        (dict(validated_s=2.0, hidden_s=2.0), "validation 100% hidden; nothing waited"),
+        (
+            dict(validated_s=1.0, hidden_s=0.5, waited_s=0.5, rolled_back_s=2.0, saved_s=-1.5),
+            "validation 50% hidden; running ahead has cost about 1.5 s; 0.5 s waited; 2.0 s rolled back",
+        ),
+    ],
+)
+def test_what_was_gained_is_one_sentence(seconds, sentence):
+    assert str(FitAccount(fit_s=9.0, prepared_s=1.0, **seconds)) == sentence
+
+
+def test_the_seconds_of_an_epoch_are_those_of_the_training_thread():
+    epoch = EpochAccount(0, 9, 1.0, 32.0, 64.0, 2.0, 4.0, 8.0, 16.0, 128.0)
+    assert (epoch.seconds, epoch.rest_s) == (1 + 2 + 4 + 8 + 16 + 128, 4 + 8 + 128)
 
 
 def result(metrics, **options):

@@ -6,14 +6,20 @@ the wheels.
 
 from __future__ import annotations
 
+import configparser
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "release.sh"
+from overlap_train import __version__
+from scripts import description
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "release.sh"
 # Does what the script asks Python for: a version, a source distribution, an environment.
 PYTHON = """#!/usr/bin/env bash
 echo "python $*" >> calls
@@ -91,6 +97,50 @@ def test_it_makes_the_files_and_says_what_is_left(project):
     assert "git tag -s v1.2.3" in done.stdout
     assert "twine check --strict" in done.stdout  # since it could not be installed
     assert "test.sh tests/test_wheel.py" in called(project)
+
+
+@pytest.mark.parametrize(("address", "left"), [("https://host/owner/name", False), ("", True)])
+def test_an_address_for_the_links_of_the_description_is_asked_for(project, address, left):
+    assert ("REPOSITORY_URL=" in release(project, REPOSITORY_URL=address).stdout) is left
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """A copy of what the description of a wheel is made of."""
+    for name in ("README.md", "setup.cfg", "overlap_train/_support/version.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_links_of_the_description_lead_to_this_version(sources):
+    description.main(sources, "https://host/owner/name.git")
+    text = (sources / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?```", "", text, flags=re.S))
+    assert len(links) > 10
+    assert [link for link in links if not re.match("https://", link)] == []
+    assert f"https://host/owner/name/blob/v{__version__}/docs/command_line.md#compare" in links
+    assert f"https://host/owner/name/raw/v{__version__}/docs/pictures/overlap_timeline.svg" in links
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(sources / "setup.cfg")
+    assert "Source = https://host/owner/name\n" in config["metadata"]["project_urls"]
+
+
+def test_without_an_address_the_words_of_links_stay(sources):
+    before = (sources / "setup.cfg").read_text()
+    description.main(sources, "")
+    text = (sources / "README.md").read_text()
+    assert not re.search(r"\]\((?!https:)", text)
+    assert "![" not in text
+    assert "early stopping" in text
+    assert (sources / "setup.cfg").read_text() == before
+
+
+def test_the_changelog_describes_this_version_within_1500_words():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(rf"^## {re.escape(__version__)} \(\d{{4}}-\d{{2}}-\d{{2}}\)$", text, re.M)
+    assert len(text.split()) <= 1500
+    assert f"Version {__version__} " in (ROOT / "docs" / "index.md").read_text()
 
 
 def test_what_no_commit_holds_is_not_released(project):

@@ -153,7 +153,6 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "Platform": {"devices": lambda: (Device("CPU:0"),)},
     "Pool": {"backend": HostBackend},
-    "ProgressReporter": {"total_epochs": lambda: 2, "verbose": lambda: 0},
     "ResidentLimit": {"array": lambda: mapped(), "limit_bytes": lambda: 1 << 20},
     "TiledConv2D": {"filters": lambda: 2, "kernel_size": lambda: 3},
     "Trainer": {"model": model},

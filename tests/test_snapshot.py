@@ -59,6 +59,7 @@ def assert_equal(values, expected):
         np.testing.assert_array_equal(value.numpy(), copy)
 
 
+@pytest.mark.cpu_only("NumPy finds no address in the memory of a GPU")
 @pytest.mark.parametrize(("name", "jit"), CASES)
 @pytest.mark.by_default("Lion-graph")
 def test_a_snapshot_shares_the_buffers_and_no_step_changes_it(name, jit):

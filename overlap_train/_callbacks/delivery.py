@@ -8,6 +8,8 @@ looks at the model, all of that is left out.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -222,10 +224,10 @@ class Delivery:
         """Replay the validations that are done and make the live ones; return all results, and spans."""
         functions = {name: result for name, result in results.items() if result.of_function}
         tested: dict[str, ValidationResult] = {}
+        spans: list[Span] = []
         for name, result in results.items():
             if name not in functions:
-                tested[name] = self._test(snapshot, name, result, is_first=not tested)
-        spans = []
+                tested[name] = self._test(snapshot, name, result, spans, is_first=not tested)
         for name in live:
             outcome = self._suite.validate_live(name, snapshot, self._callbacks)
             if outcome is not None:
@@ -234,7 +236,7 @@ class Delivery:
         # A hook around the validation may have set other weights; functions see those of `on_epoch_end`.
         if functions and (live or self._wants_test) and self._state.changed(snapshot.values):
             values = self._state.read()
-            functions = {name: self._suite.evaluate(name, values) for name in functions}
+            functions = {name: self._evaluate(snapshot, spans, name, values) for name in functions}
         return tested | functions, tuple(spans)
 
     def _logs(self, train_logs: Mapping[str, Any], results: Mapping[str, ValidationResult]) -> dict[str, Any]:
@@ -255,10 +257,20 @@ class Delivery:
         """Set metrics back that the model has got since the fit began, as Keras does when it validates."""
         keras_metrics.reset_others(self._model, {id(h) for v in self._state.metrics for h in v.handles})
 
-    def _test(
-        self, snapshot: Snapshot, name: str, result: ValidationResult, *, is_first: bool
+    def _evaluate(
+        self, snapshot: Snapshot, spans: list[Span], name: str, values: Values, most: int | None = None
     ) -> ValidationResult:
-        """Replay `on_test_*` around a validation that is already done."""
+        """Evaluate values while the training waits."""
+        start_s = time.monotonic()
+        result = self._suite.evaluate(name, values, most)
+        thread, end_s = threading.current_thread().name, time.monotonic()
+        spans.append(Span("validate", thread, start_s, end_s, snapshot.epoch, snapshot.step))
+        return result
+
+    def _test(
+        self, snapshot: Snapshot, name: str, result: ValidationResult, spans: list[Span], *, is_first: bool
+    ) -> ValidationResult:
+        """Replay `on_test_*` around a validation that is already done; those made anew are in `spans`."""
         self._model.stop_evaluating = False
         most = _begin_test(self._callbacks, self._model) if self._wants_test else None
         if most is not None and self._suite.draws_anew(name):
@@ -271,10 +283,10 @@ class Delivery:
             self._model.reset_metrics()
             pairs = zip(snapshot.values.metrics, self._state.read_metrics(), strict=True)
             if not all(same_bits(*pair) for pair in pairs):
-                result = self._suite.evaluate(name, self._state.read())
+                result = self._evaluate(snapshot, spans, name, self._state.read())
         elif most is not None or (self._wants_test and self._state.changed(snapshot.values)):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
-            result = self._suite.evaluate(name, self._state.read(), most)
+            result = self._evaluate(snapshot, spans, name, self._state.read(), most)
         if self._wants_test:
             result = _replay_batches(self._model, self._state, result, self._callbacks)
         self._show_metrics({name: result})

@@ -32,7 +32,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -161,6 +161,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 _NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 Bytes = bytes | memoryview
+_Readable = io.BufferedReader | io.BytesIO
 
 
 def encode(state: CheckpointState) -> list[Bytes]:
@@ -207,7 +208,7 @@ def read(path: str | os.PathLike[str]) -> CheckpointState:
     """
     try:
         with open(open_regular(path, os.O_RDONLY), "rb") as file:
-            return _read(file)
+            return _read(file, os.fstat(file.fileno()).st_size)
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no checkpoint at {os.fspath(path)}.") from error
     except (_Damage, OSError, MemoryError) as error:
@@ -219,6 +220,11 @@ def read(path: str | os.PathLike[str]) -> CheckpointState:
             f"The checkpoint {os.fspath(path)} cannot be used: {error}. Take an older one of the directory "
             f"{Path(path).parent}, or give another directory to start afresh."
         ) from error
+
+
+def decode(content: bytes) -> CheckpointState:
+    """Return what `encode` was given, from the bytes of its pieces."""
+    return _read(io.BytesIO(content), len(content))
 
 
 class _Damage(Exception):
@@ -238,8 +244,7 @@ class _ArrayEntry(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def _read(file: io.BufferedReader) -> CheckpointState:
-    file_bytes = os.fstat(file.fileno()).st_size
+def _read(file: _Readable, file_bytes: int) -> CheckpointState:
     manifest = _read_manifest(file, file_bytes)
     entries = [_array_entry(entry) for entry in _field(manifest, "arrays", list)]
     if len({entry.name for entry in entries}) < len(entries):
@@ -262,7 +267,7 @@ def _read(file: io.BufferedReader) -> CheckpointState:
     )
 
 
-def _read_manifest(file: BinaryIO, file_bytes: int) -> dict[str, Any]:
+def _read_manifest(file: _Readable, file_bytes: int) -> dict[str, Any]:
     head = file.read(_PREAMBLE.size)
     if len(head) < _PREAMBLE.size:
         raise _Damage(f"it ends after {len(head)} bytes, so it is truncated")
@@ -326,7 +331,7 @@ def _dtype(text: str) -> np.dtype[Any] | None:
     return dtype if dtype.itemsize > 0 and dtype.kind != "O" else None
 
 
-def _read_array(file: io.BufferedReader, array: _ArrayEntry) -> npt.NDArray[Any]:
+def _read_array(file: _Readable, array: _ArrayEntry) -> npt.NDArray[Any]:
     content = np.empty(array.size_bytes, np.uint8)
     if file.readinto(content.data) != array.size_bytes:
         raise _Damage(f"it ends inside the array {shortened(array.name)}")

@@ -6,6 +6,7 @@ inside epochs with the snapshot of the one under way, and what `meta` describes.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from overlap_train._callbacks.rewind import FileMark, read_marks
+from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState, shortened
 from overlap_train._checkpoint.meta import Extent, TrainingMeta, is_log
 from overlap_train._copies.packing import pack, unpack
@@ -194,6 +196,19 @@ def _checked(entry: Any, state: CheckpointState) -> tuple[int, int, dict[str, An
         if are_logs(metrics) and is_count(step, state.step) and is_count(epoch, state.epoch):
             return epoch, step, metrics
     raise CheckpointCorruptError(f"one of its validations inside epochs is invalid ({shortened(entry)})")
+
+
+def as_text(parts: Mapping[str, Any]) -> str:
+    """Return copies of Python's values by name, such as a checkpoint holds, as text for another host."""
+    arrays, packed = pack(dict(parts), "parts")
+    pieces = container.encode(CheckpointState(0, 0, arrays, {"parts": packed}))
+    return base64.b64encode(b"".join(pieces)).decode()
+
+
+def of_text(text: str) -> dict[str, Any]:
+    """Return what `as_text` was given."""
+    state = container.decode(base64.b64decode(text))
+    return _unpack_dict(state.arrays, state.meta["parts"])
 
 
 @dataclass(frozen=True)

@@ -17,20 +17,27 @@ A sign is judged by its change in the reader's own time: the clocks of two hosts
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import keras
 import numpy.typing as npt
 
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState, explain, sync, sync_directory
+from overlap_train._checkpoint.store import DirectoryLock
+from overlap_train._keras import models as keras_models
+from overlap_train._snapshot import ModelState, Values, weights_of
+from overlap_train._support.arguments import array_of, encoded
 from overlap_train._support.closing import Closing
 from overlap_train._support.files import read_regular, replace_content, replacing
 from overlap_train._support.threads import start
@@ -142,6 +149,101 @@ class RunDirectory:
             file.flush()
             sync(file.fileno())
         sync_directory(self.path)
+
+
+def arrays_of(values: Values) -> dict[str, npt.NDArray[Any]]:
+    """Return the weights of a snapshot, without a copy where the host's memory holds them."""
+    flat = [value for part in weights_of(values) for value in part]
+    return {f"weights/{i}": array_of(value) for i, value in enumerate(flat)}
+
+
+def described(model: keras.Model) -> dict[str, str]:
+    """Return what has to be the same of the model in the training and in the evaluator, by name."""
+    weights = [*model.trainable_variables, *model.non_trainable_variables]
+    return {
+        "structure of the model": ", ".join(
+            type(layer).__name__ for layer in keras_models.flat_layers(model)
+        ),
+        "weights": ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in weights),
+    }
+
+
+class RunWriter:
+    """Writes the files of one training, and locks them from `open` until it is left. One thread at a time."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], model: keras.Model, *, batch_by_batch: bool = False
+    ) -> None:
+        """Touch nothing before `open`; `batch_by_batch` is that of `Run`."""
+        self.directory = RunDirectory(path)
+        self._model = model
+        self._run = Run.begin(batch_by_batch=batch_by_batch)
+        self._lock = DirectoryLock(self.directory.path)
+        self._number = 0
+
+    def open(self) -> None:
+        """Say in the directory that this run has begun, or raise CheckpointError."""
+        directory = self.directory
+        directory.make()
+        try:
+            self._lock.acquire()
+            directory.remove_leftovers()
+            self.forget(*directory.entries("inside"))
+            directory.write_run(self._run)
+        except OSError as error:
+            self._lock.release()
+            raise self._cannot_write(error) from error
+        self._number = max((entry.number for entry in directory.entries("weights")), default=0)
+
+    def next(self, kind: str, epoch: int) -> Entry:
+        """Return the name of the next file of weights."""
+        self._number += 1
+        return Entry(kind, self._number, epoch, self._run.id)
+
+    def write(self, entry: Entry, step: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Write weights atomically, or raise CheckpointError."""
+        state = CheckpointState(entry.epoch, step, arrays, fingerprint=described(self._model))
+        try:
+            if entry.kind == "weights":  # others of such epochs were rolled back, or are of an older run
+                older = self.directory.entries("weights")
+                self.forget(*(e for e in older if e.epoch >= entry.epoch and e.number < entry.number))
+            self.directory.write(entry, state)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def forget(self, *entries: Entry) -> None:
+        """Delete weights and then their results, with all results whose weights are gone."""
+        self.directory.remove(*entries)
+        left = {entry.number for entry in self.directory.entries("weights", "inside")}
+        self.directory.remove(*(e for e in self.directory.entries("result") if e.number not in left))
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Say how the training ended; one that failed says nothing, like one that was killed."""
+        try:
+            if kind is None:
+                self._end()
+        except OSError as error:
+            warnings.warn(f"the evaluator is not told of the end: {error}", RuntimeWarning, stacklevel=2)
+        finally:
+            self._lock.release()
+
+    def _end(self) -> None:
+        history = self._model.history
+        last = max(history.epoch, default=-1)
+        ahead = [each for each in self.directory.entries("weights") if each.epoch > last]
+        self.forget(*ahead, *self.directory.entries("inside"))  # rolled back, or not waited for
+        weights = list(arrays_of(ModelState(self._model, trains=False).read()).values())
+        ended, logs = getattr(history, "ended", "completed"), json.loads(encoded(history.history))
+        self.directory.write_run(
+            self._run._replace(ended=ended, epochs=history.epoch, history=logs, weights=weights)
+        )
+
+    def _cannot_write(self, error: OSError) -> CheckpointError:
+        path = self.directory.path
+        return CheckpointError(f"{path} cannot be written for the evaluator: {explain(error, path)}")
 
 
 class Sign(Closing):

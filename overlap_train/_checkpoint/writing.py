@@ -13,10 +13,11 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import keras
+import numpy as np
+import numpy.typing as npt
 
 from overlap_train._callbacks.rewind import mark_files, sync_files
 from overlap_train._callbacks.settings import Settings
@@ -29,6 +30,7 @@ from overlap_train._checkpoint.content import (
     as_checkpoint,
     specs_of,
 )
+from overlap_train._checkpoint.run_directory import RunWriter, arrays_of
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._copies.values import ObjectValue
 from overlap_train._keras.randomness import random_states
@@ -40,6 +42,8 @@ from overlap_train.records import Span
 
 # The part of the fingerprint that says which variables there are, in their order.
 ALL_VARIABLES = "the order and number of all variables"
+
+_WIDE = (np.float32, np.float64)
 
 # The name, in the position in the training data, of the passes over the validation data.
 VALIDATION_PASSES = "validated"
@@ -58,9 +62,9 @@ class Passes(Protocol):
 class CheckpointWriter(Closing):
     """Writes the checkpoints of one `fit`, into a directory that it locks. Belongs to the training thread.
 
-    `trained_by` returns the function that trains; once it is another than at the start, nothing more is
-    written. `say` gets messages about what no checkpoint will hold. `record` gets the span of each write, on
-    the thread that writes.
+    `weights` keeps the weights of all epochs. `trained_by` returns the function that trains; once it is
+    another than at the start, nothing more is written. `say` gets messages about what no checkpoint will
+    hold. `record` gets the span of each write, on the thread that writes.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class CheckpointWriter(Closing):
         *,
         attributes: ModelAttributes | None = None,
         reported: ReportedSettings | None = None,
+        weights: RunWriter | None = None,
         trained_by: Callable[[], Any] = lambda: None,
         say: Callable[[str], None] = lambda message: None,
         record: Callable[[Span], None] = lambda span: None,
@@ -86,6 +91,7 @@ class CheckpointWriter(Closing):
         self._say = say
         self._record = record
         self._attributes = attributes
+        self._weights = weights
         self._inside: Callable[[], InsideEpochs] = InsideEpochs
         self._plan: Callable[[], str] = str
         self._passes: Passes | None = None
@@ -97,7 +103,7 @@ class CheckpointWriter(Closing):
         self._deliveries = 0
         self._written_s, self._written_step = time.monotonic(), 0
         self._ceased = False
-        self._writing: Future[Path] | None = None
+        self._writing: Future[None] | None = None
         self._store = CheckpointStore(policy.directory, policy.keep)
         self._store.acquire()
 
@@ -137,7 +143,7 @@ class CheckpointWriter(Closing):
         if not point.undelivered:  # the oldest, which will be validated again, may have drawn already
             self._note_passes()
         if point.step != self._written_step:
-            self._submit(point, values, callbacks)
+            self._write_behind(self._checkpoint(point, values, callbacks))
 
     def delivered(
         self,
@@ -146,10 +152,13 @@ class CheckpointWriter(Closing):
         callbacks: Iterable[keras.callbacks.Callback],
         *,
         last: bool,
+        trained: Values | None = None,
     ) -> None:
         """Write a checkpoint if one is due, or if this delivery is the last.
 
-        A CheckpointError says that an earlier one could not be written.
+        The weights of the epoch, `trained`, come first if they are kept: where a kill leaves them without the
+        checkpoint, the epoch is trained again and they are written again. A CheckpointError says that an
+        earlier file could not be written.
         """
         self._deliveries += 1
         self._note_passes()
@@ -157,8 +166,19 @@ class CheckpointWriter(Closing):
         # A checkpoint inside a later epoch holds the snapshot of this one.
         newer = point.step > self._written_step
         due = newer and self._deliveries % self._policy.every_epochs == 0 and self._is_interval_over()
+        writes: list[Callable[[], Any]] = []
+        if self._weights is not None and trained is not None:
+            entry = self._weights.next("weights", point.epoch - 1)
+            arrays = self._kept(arrays_of(trained))
+            writes.append(functools.partial(self._weights.write, entry, point.step, arrays))
         if due or last:
-            self._submit(point, values, callbacks)
+            writes += self._checkpoint(point, values, callbacks)
+        self._write_behind(writes)
+
+    def _kept(self, weights: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        if self._policy.keep_weights == "all":
+            return weights
+        return {n: w.astype(np.float16) if w.dtype in _WIDE else w for n, w in weights.items()}
 
     def _note_passes(self) -> None:
         if self._passes is not None:
@@ -169,16 +189,17 @@ class CheckpointWriter(Closing):
         every_s = self._policy.every_s
         return every_s is None or time.monotonic() - self._written_s >= every_s
 
-    def _submit(
+    def _checkpoint(
         self,
         point: StartPoint,
         values: Values,
         callbacks: Iterable[keras.callbacks.Callback],
-    ) -> None:
+    ) -> list[Callable[[], Any]]:
+        """Take what belongs into a checkpoint; return what writes it, if it may be written."""
         self._written_s, self._written_step = time.monotonic(), point.step
         self.wait()
         if self._is_recompiled():
-            return
+            return []
         if self._standing:
             data = {**point.position.data, VALIDATION_PASSES: self._standing}
             point = replace(point, position=replace(point.position, data=data))
@@ -192,8 +213,19 @@ class CheckpointWriter(Closing):
             callback_settings=self._settings.records(),
             plan=self._plan(),
         )
-        write = functools.partial(self._write, point, values, python)
-        self._writing = in_background(write, "overlap-checkpoint", daemon=True)
+        return [functools.partial(self._write, point, values, python)]
+
+    def _write_behind(self, writes: Sequence[Callable[[], Any]]) -> None:
+        """Have a thread write one after another, once it has written what it was given before."""
+
+        def work() -> None:
+            for write in writes:
+                write()
+
+        if writes:
+            self.wait()
+            self._writing = Future()
+            in_background(work, "overlap-checkpoint", daemon=True, future=self._writing)
 
     def _is_recompiled(self) -> bool:
         """Whether a callback has compiled the model since the training began.
@@ -247,9 +279,8 @@ class CheckpointWriter(Closing):
         else:
             self._writing.add_done_callback(lambda _: self._store.close())
 
-    def _write(self, point: StartPoint, values: Values, python: PythonState) -> Path:
+    def _write(self, point: StartPoint, values: Values, python: PythonState) -> None:
         start_s, thread = time.monotonic(), threading.current_thread().name
         sync_files(python.files)
-        path = self._store.save(as_checkpoint(point, values, python, self._reported, self._fingerprint))
+        self._store.save(as_checkpoint(point, values, python, self._reported, self._fingerprint))
         self._record(Span("checkpoint", thread, start_s, time.monotonic(), step=point.step))
-        return path

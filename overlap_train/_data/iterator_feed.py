@@ -169,7 +169,7 @@ class IteratorFeed(Feed):
             alike = self._pipeline.is_dataset and python_draws_at_pass(self._dataset)
             if self._pipeline.resumable or (alike and not self.rewindable):
                 self._note, self._state = note, note(self._pipeline.stateful)
-            elif self.rewindable:
+            elif self._seeds is None and self.rewindable:
                 self._seeds = PassSeeds.of(self._dataset, self._first_state())
         return self._state is not None or self.rewindable
 

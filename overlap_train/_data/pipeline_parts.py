@@ -50,7 +50,7 @@ def without_autotune(dataset: Any) -> Any:
     """Returns a pipeline with the autotune thread off, unless the user set it; other data as it is.
 
     Ending an iterator can wait for that thread's next period, up to seconds:
-    docs/results/2026-11-24-epochs.md.
+    docs/results/archive/2026-11-24-epochs.md.
     """
     if not isinstance(dataset, tf.data.Dataset) or _sets_autotune(dataset):
         return dataset

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -64,8 +65,8 @@ class FitParts:
 class FitBuilder:
     """Builds the parts of one `fit`. On the training thread.
 
-    `inside` takes the results of validations inside epochs. With `looks_only` nothing will be run, and
-    Python's validation data is read for what can be said about it.
+    `inside` takes the results of validations inside epochs; `start_s` is when `fit` was called. With
+    `looks_only` nothing will be run, and Python's validation data is read for what can be said about it.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class FitBuilder:
         inside: list[StepValidation],
         *,
         looks_only: bool = False,
+        start_s: float | None = None,
     ) -> None:
         self._request = request
         self._settings = request.settings
@@ -92,23 +94,34 @@ class FitBuilder:
         self._idle = IdleCores(available_cores())
         hosts = request.settings.hosts
         self._interrupts = Interrupts(passes_on=request.routed, insists=hosts.count == 1)
-        self._is_open = False
+        self._is_open = self._is_said = False
         self._resumer: Resumer | None = None
         self._resumption: AnyStart | None = None
         self._reason: Reason | None = None  # of the last message that it waits
         course = Course(request.epochs, request.initial_epoch)
-        self.ledger = Ledger(request.settings.recorder, Accounts(), course)
+        self.ledger = Ledger(request.settings.recorder, Accounts(start_s), course)
 
     def build(self, training: EpochTraining | None = None) -> FitParts:
         """Builds everything and traces it; a `training` goes on as it is, and the rest is built around it."""
+        start_s = time.monotonic()
+        try:
+            return self._build(training)
+        finally:
+            self.ledger.accounts.prepared(self.ledger.span("trace", start_s, None).duration_s)
+
+    def _build(self, training: EpochTraining | None) -> FitParts:
         if training is None:
+            self._progress.preparing("tracing the training step")
             step, loop, pace = self._build_training()
         else:
             step, loop, pace = training.step, training.loop, training.pace
         timing = self._validation.timing()
+        self._progress.preparing("tracing the validation")
         state, suite = self._validation.build(step, self._resources, timing)
         reasons = () if timing.is_first else self._reasons(step, suite)
         lag = 0 if reasons or timing.is_first else self._settings.validation.max_lag
+        if suite and not (reasons or timing.is_first or self._looks_only):
+            self._say_how(lag)
         grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_metric)
         self._open(state, step)
         if self._resumer is not None:
@@ -140,6 +153,8 @@ class FitBuilder:
         builder = self._step_builder()
         step = builder.build_step()
         loop, pace = builder.build_loop(step, self._progress.message)
+        if loop.description:
+            self._progress.message(f"plan: {loop.description}", detail=True)
         self._resources.enter_context(loop)
         if not self._settings.shared:
             loop.begin_warm_up(self._request.feed)  # while the validation is traced
@@ -228,11 +243,12 @@ class FitBuilder:
 
     def _step_validations(self, suite: ValidationSuite, callbacks: Any) -> StepValidations | None:
         """Returns what validates inside epochs, if the policy asks for it and there is something to do."""
-        every_steps = self._settings.validation.every_steps
+        policy = self._settings.validation
+        every_steps = policy.every_steps
         if not suite or every_steps is None:
             return None
         deliver = functools.partial(deliver_step_validation, callbacks.callbacks)
-        stepwise = StepValidations(suite, every_steps, deliver, self._inside)
+        stepwise = StepValidations(suite, every_steps, deliver, self._inside, policy.timeout_s)
         if self._resumer is not None and self._settings.hosts.count == 1:
             self._resumer.watch(stepwise.under_way)
         return stepwise
@@ -267,6 +283,16 @@ class FitBuilder:
             self._progress.message(f"validating in step with the training: {first}")
         self._reason = first
         return reasons
+
+    def _say_how(self, lag: int) -> None:
+        """Says once how epochs are validated, where another one follows."""
+        request = self._request
+        if self._is_said or request.epochs - request.initial_epoch < 2:
+            return
+        self._is_said = True
+        when = "while the next one is trained" if lag else "before the next one is trained (max_lag=0)"
+        where = " on another host" if self._validation.evaluator is not None else ""
+        self._progress.message(f"each epoch is validated{where} {when}")
 
     def _waiting_hook(self, suite: ValidationSuite) -> Callable[[keras.callbacks.Callback], str | None]:
         """Returns what says which hook of a callback keeps the training from running ahead."""

@@ -19,6 +19,7 @@ from overlap_train._checkpoint.fingerprints import (
 )
 from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import Resumer
+from overlap_train._checkpoint.run_directory import RunWriter
 from overlap_train._data.cursor import check_position
 from overlap_train._data.feed import Feed
 from overlap_train._data.pass_state import SourceState, seeds_of, unseeded_draws
@@ -67,9 +68,10 @@ def build_resumer(
             "what they hold cannot be stored (get_state and set_state would say what can)"
         )
     states = _python_of_sets(request, say)
-    resumer: Resumer | None = settings.hosts.chief_first(lambda: _make_resumer(request, state, say))
+    resumer: Resumer | None = settings.hosts.chief_first(
+        lambda: _make_resumer(request, state, say, resources)
+    )
     if resumer is not None:
-        resources.enter_context(resumer)
         resumer.watch_passes(ValidationPasses(drawing, say, states))
     hosts = settings.hosts
     return resumer, resumer if hosts.count == 1 else SharedStart(hosts, request.model, resumer)
@@ -134,21 +136,32 @@ def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches
     reason = _undrawable(request, drawing)
     if reason is not None:
         raise ValueError(f"resume cannot draw again what this data draws: {reason}")
-    on_all = feed.rewindable and not feed.written_variables  # of which a checkpoint has the chief's
-    if not (on_all if settings.hosts.count > 1 else feed.remember(beside(request.model))):
-        alone = ", a PyDataset, a generator, Grain," if settings.hosts.count == 1 else ""
+    findable, python = feed.remember(beside(request.model)), ", a PyDataset, a generator, Grain,"
+    if settings.hosts.count > 1:  # of each of which a checkpoint has the chief's state alone
+        findable = findable and not feed.written_variables
+    if settings.replicas is not None and settings.replicas.own_rows:
+        findable, python = findable and feed.rewindable, ""
+    if not findable:
         raise ValueError(
-            f"resume needs data whose position can be found again: arrays{alone} "
+            f"resume needs data whose position can be found again: arrays{python} "
             "or a tf.data.Dataset without Python functions and state that no variable holds (Hugging Face's "
             "to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it); this data has one"
         )
 
 
-def _make_resumer(request: FitRequest, state: ModelState, say: Callable[[str], None]) -> Resumer:
+def _make_resumer(
+    request: FitRequest,
+    state: ModelState,
+    say: Callable[[str], None],
+    resources: contextlib.ExitStack,
+) -> Resumer:
     feed, settings, reported = request.feed, request.settings, _reported_settings(request)
     policy, group = request.checkpoints, keras_training.steps_per_execution(request.model)
     assert policy is not None
-    return Resumer(
+    weights: RunWriter | None = None
+    if policy.keep_weights is not None and not request.elsewhere:
+        weights = resources.enter_context(RunWriter(policy.directory, request.model))  # ends behind the last
+    resumer = Resumer(
         policy,
         {**fingerprint(request.model, feed), **_describe_validation(request)},
         state,
@@ -156,10 +169,15 @@ def _make_resumer(request: FitRequest, state: ModelState, say: Callable[[str], N
         check_data=lambda place: check_position(place, feed, asked=bool(request.steps_per_epoch)),
         attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
         reported=reported,
+        weights=weights,
         trained_by=lambda: keras_training.train_function(request.model),
         say=say,
         record=settings.recorder.add,
     )
+    resources.enter_context(resumer)
+    if weights is not None:
+        weights.open()
+    return resumer
 
 
 def _reported_settings(request: FitRequest) -> ReportedSettings:

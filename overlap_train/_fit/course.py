@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
+
 from overlap_train._training.settings import Recorder
-from overlap_train.monitoring.recorder import Accounts
-from overlap_train.records import EpochAccount, Span, StepValidation
+from overlap_train.monitoring.recorder import Accounts, SpanRecorder
+from overlap_train.monitoring.table import EpochAccounts
+from overlap_train.records import FitAccount, Span, StepValidation
 
 
 @dataclass
@@ -36,7 +39,7 @@ class Ledger:
     accounts: Accounts
     course: Course
 
-    def span(self, name: str, start_s: float, epoch: int, **details: int) -> Span:
+    def span(self, name: str, start_s: float, epoch: int | None, **details: int) -> Span:
         """Records what has just ended."""
         thread = threading.current_thread().name
         span = Span(name, thread, start_s, time.monotonic(), epoch, self.course.step, details)
@@ -45,7 +48,7 @@ class Ledger:
 
     def charge(self, name: str, start_s: float, epoch: int, account: str) -> None:
         """Records what has just ended, and counts it to an epoch."""
-        self.accounts.add(epoch, account, self.span(name, start_s, epoch).duration_s)
+        self.accounts.charge(epoch, account, self.span(name, start_s, epoch).duration_s)
 
 
 @dataclass
@@ -55,13 +58,29 @@ class FitOutcome:
     Attributes:
         ended: "completed", "stopped" by a callback, "interrupted by" a signal, or "failed"; None before.
         accounts: where the time of each epoch went.
+        account: where the time of the fit went; None before its end.
         epoch_logs: of each delivered epoch.
         step_validations: the results of validations inside epochs.
         messages: what was printed apart from the progress.
+        start_s: when `fit` was called, in seconds of `time.monotonic()`.
     """
 
     ended: str | None = "failed"
-    accounts: list[EpochAccount] = field(default_factory=list)
+    accounts: EpochAccounts = field(default_factory=EpochAccounts)
+    account: FitAccount | None = None
+    start_s: float = field(default_factory=time.monotonic)
     epoch_logs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     step_validations: list[StepValidation] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
+
+    def take(self, ledger: Ledger, history: keras.callbacks.History | None) -> None:
+        """Takes in the accounts until now, and shows them in the `History`."""
+        recorder, self.epoch_logs = ledger.recorder, ledger.course.logs
+        spans = None  # not all validations count, or not all spans are kept
+        if isinstance(recorder, SpanRecorder) and not (recorder.dropped or self.step_validations):
+            spans = recorder.spans()
+        epochs = ledger.accounts.closed()
+        self.account = ledger.accounts.fit(epochs, spans)
+        self.accounts = EpochAccounts(epochs, self.epoch_logs, self.account)
+        if history is not None:
+            history.ended, history.accounts, history.account = self.ended, self.accounts, self.account

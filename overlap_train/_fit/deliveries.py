@@ -169,7 +169,7 @@ class Deliveries:
         else:
             self.hooks.release(pending.epoch + 1)
             self.backlog.begin_next()
-            self._wait_until_drawn()
+            self._wait_until_drawn(timeout_s)
         self.release_step_validations()
         return outcome.rolled_back
 
@@ -198,7 +198,7 @@ class Deliveries:
             begin_next=self._begin_next if self.hooks.begins(pending.epoch + 1) else None,
         )
         if outcome.spans:
-            accounts.validated(pending.epoch, outcome.spans)
+            accounts.validated(pending.epoch, outcome.spans, delivering=True)
         self.ledger.charge("deliver", start_s, pending.epoch, "delivered_s")
         return outcome
 
@@ -217,6 +217,7 @@ class Deliveries:
                 outcome.values,
                 remembering(self.callbacks),
                 last=course.stopped or following >= course.epochs,
+                trained=pending.snapshot.values,
             )
 
     def _begin_next(self, aside: Values) -> EpochBeginning:
@@ -297,11 +298,11 @@ class Deliveries:
         goes_on = next_epoch < self._course.epochs and not self.stops
         return goes_on and any(pending.is_validated for pending in self.backlog)
 
-    def _wait_until_drawn(self) -> None:
-        """Waits for validation batches that are drawn in the order of Keras."""
+    def _wait_until_drawn(self, timeout_s: float | None = None) -> None:
+        """Waits for validation batches that are drawn in the order of Keras; see `deliver_oldest`."""
         if self.suite.draws_in_order and len(self.backlog):
             start_s = time.monotonic()
-            self.suite.wait_until_drawn(self.timeout_s, self.check_interrupted)
+            self.suite.wait_until_drawn(*self._limits(timeout_s))
             self.ledger.charge("wait", start_s, self.backlog.oldest.epoch, "waited_s")
 
     def _wait(self, pending: PendingEpoch, timeout_s: float | None) -> float | None:
@@ -310,16 +311,18 @@ class Deliveries:
             return None
         self.suite.admit(None)
         start_s, start_cpu_s = time.monotonic(), time.process_time()
-        check = self.check_interrupted if timeout_s is None else lambda: None
-        pending.wait(self.timeout_s if timeout_s is None else timeout_s, check)
+        pending.wait(*self._limits(timeout_s))
         self.ledger.charge("wait", start_s, pending.epoch, "waited_s")
         return time.process_time() - start_cpu_s if self.suite.computes_here else None
+
+    def _limits(self, timeout_s: float | None) -> tuple[float | None, Callable[[], None]]:
+        """Returns how long to wait, and what is called meanwhile, which may raise."""
+        return (self.timeout_s, self.check_interrupted) if timeout_s is None else (timeout_s, lambda: None)
 
     def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:
         """Forgets what was trained after a snapshot; its values are already in the model."""
         accounts, course, start_s = self.ledger.accounts, self._course, time.monotonic()
-        seconds = accounts.drop_after(pending.epoch)
-        accounts.add(pending.epoch, "rolled_back_s", seconds)
+        seconds = accounts.roll_back(pending.epoch)
         self.backlog.drop()
         self._rewind(pending.snapshot)
         course.step, course.next_epoch = pending.snapshot.step, pending.epoch + 1

@@ -18,48 +18,28 @@ from typing import Any
 import keras
 import numpy as np
 
-from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.run_directory import (
     LEAST_WAIT_S,
     Entry,
-    Run,
-    RunDirectory,
+    RunWriter,
     Sign,
+    arrays_of,
     backing_off,
 )
-from overlap_train._checkpoint.store import DirectoryLock
 from overlap_train._keras import data as keras_data
-from overlap_train._keras import models as keras_models
-from overlap_train._snapshot import ModelState, Snapshot, Values, weights_of
-from overlap_train._support.arguments import array_of
+from overlap_train._snapshot import Snapshot, Values
+from overlap_train._support.arguments import encoded
 from overlap_train._support.threads import leaves_nothing, start
 from overlap_train._validation.evaluation import Running
 from overlap_train._validation.pending import NamedRunner, PendingValidation
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, HostLostError
 from overlap_train.options.validation import EvaluatorPolicy
-from overlap_train.parallel.hosts import Hosts, encoded
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 # Without a sign of the evaluator; directories on a network show new files late.
 _QUIET_S = 60.0
-
-
-def arrays_of(values: Values) -> dict[str, Any]:
-    """Returns the weights of a snapshot, without a copy where the host's memory holds them."""
-    flat = [value for part in weights_of(values) for value in part]
-    return {f"weights/{i}": array_of(value) for i, value in enumerate(flat)}
-
-
-def described(model: keras.Model) -> dict[str, str]:
-    """Returns what has to be the same of the model in the training and in the evaluator, by name."""
-    weights = [*model.trainable_variables, *model.non_trainable_variables]
-    return {
-        "structure of the model": ", ".join(
-            type(layer).__name__ for layer in keras_models.flat_layers(model)
-        ),
-        "weights": ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in weights),
-    }
 
 
 def packed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
@@ -119,45 +99,26 @@ class Evaluator:
         batch_by_batch: bool,
         idle: bool,
     ) -> None:
-        """Touches nothing before `open`.
-
-        Args:
-            policy: where to meet, and for how long to wait.
-            model: that is trained.
-            on_span: called, on the thread that looks for results, with the time of each validation.
-            batch_by_batch: whether callbacks listen to the batches of validations.
-            idle: whether nothing is to be done here, as on hosts other than the chief.
-        """
+        """Touches nothing before `open`; `on_span` is called on the thread that looks for results."""
         self._idle = idle
         self._policy = policy
         self._model = model
         self._on_span = on_span
-        self._run = Run.begin(batch_by_batch=batch_by_batch)
-        self._directory = RunDirectory(policy.directory)
-        self._lock = DirectoryLock(self._directory.path)
+        self._files = RunWriter(policy.directory, model, batch_by_batch=batch_by_batch)
+        self._directory = self._files.directory
         self._sign: Sign | None = None
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._ending = False
         self._requests: list[_Request] = []  # appended to by the training thread, emptied by the other one
-        self._number = 0
         self._warned_s = self._lost_s = 0.0
 
     def open(self) -> None:
         """Says in the directory that this run has begun, and starts the thread. Idempotent."""
         if self._idle or self._thread is not None:
             return
-        directory = self._directory
-        directory.make()
-        try:
-            self._lock.acquire()
-            directory.remove_leftovers()
-            self._forget(*directory.entries("inside"))
-            directory.write_run(self._run)
-        except OSError as error:
-            raise CheckpointError(f"{directory.path} cannot be written for the evaluator: {error}") from error
-        self._number = max((entry.number for entry in directory.entries("weights")), default=0)
-        self._sign = Sign(directory, "training", "evaluator")
+        self._files.open()
+        self._sign = Sign(self._directory, "training", "evaluator")
         work = leaves_nothing(self._work)
         self._thread = start(threading.Thread(target=work, name="validation-elsewhere", daemon=True))
 
@@ -188,29 +149,13 @@ class Evaluator:
         self._wake.set()
         self._thread.join()
         try:
-            if kind is None:
-                self._end()
-        except OSError as error:
-            warnings.warn(f"the evaluator is not told of the end: {error}", RuntimeWarning, stacklevel=2)
+            self._files.__exit__(kind)
         finally:
             self._sign.close()
-            self._lock.release()
-
-    def _end(self) -> None:
-        directory, history = self._directory, self._model.history
-        last = max(history.epoch, default=-1)
-        ahead = [each for each in directory.entries("weights") if each.epoch > last]
-        self._forget(*ahead, *directory.entries("inside"))  # rolled back, or not waited for
-        weights = list(arrays_of(ModelState(self._model, trains=False).read()).values())
-        ended, logs = getattr(history, "ended", "completed"), json.loads(encoded(history.history))
-        directory.write_run(
-            self._run._replace(ended=ended, epochs=history.epoch, history=logs, weights=weights)
-        )
 
     def _ask(self, kind: str, snapshot: Snapshot) -> _Request:
         self.open()
-        self._number += 1
-        request = _Request(Entry(kind, self._number, snapshot.epoch, self._run.id), snapshot)
+        request = _Request(self._files.next(kind, snapshot.epoch), snapshot)
         self._requests.append(request)
         self._wake.set()
         return request
@@ -244,12 +189,7 @@ class Evaluator:
         return self._take(oldest) or self._give_up(oldest, seen_s)
 
     def _write(self, request: _Request) -> None:
-        entry = request.entry
-        if entry.kind == "weights":  # others of such epochs were rolled back, or are of an older run
-            older = self._directory.entries("weights")
-            self._forget(*(e for e in older if e.epoch >= entry.epoch and e.number < entry.number))
-        state = CheckpointState(entry.epoch, request.step, request.arrays, fingerprint=described(self._model))
-        self._directory.write(entry, state)
+        self._files.write(request.entry, request.step, request.arrays)
         request.written, request.arrays = True, {}
 
     def _take(self, request: _Request) -> bool:
@@ -297,16 +237,10 @@ class Evaluator:
         self._requests.remove(request)
         entry = request.entry
         if entry.kind != "weights" or not self._policy.keep_weights:
-            self._forget(entry)
+            self._files.forget(entry)
         elif not answered:  # so that no evaluator hurries for it
             with contextlib.suppress(OSError):
                 self._directory.answer(entry, {}, "left out by the training")
-
-    def _forget(self, *entries: Entry) -> None:
-        """Deletes weights and then their results, with all results whose weights are gone."""
-        self._directory.remove(*entries)
-        left = {entry.number for entry in self._directory.entries("weights", "inside")}
-        self._directory.remove(*(e for e in self._directory.entries("result") if e.number not in left))
 
 
 class ElsewhereSuite(ValidationSuite):

@@ -57,6 +57,7 @@ class EpochTraining:
         if not begun:
             self.hooks.epoch_begin(epoch)
         self.cursor.begin_epoch()
+        self.ledger.accounts.train(epoch)  # from here on: the first order of rows is part of the preparation
         self._hosts.begin_waits()
 
     def agree_on_steps(self) -> int:
@@ -91,6 +92,8 @@ class EpochTraining:
         is_alone = warm and self._suite.idle
         self._suite.admit_beside(self.idle.count)
         steps = self._capped(steps)
+        if not warm:
+            self.progress.preparing("compiling the training step")
         self.interrupts.expect(2 * steps * (self.pace.step_s or 0.0))
         start_s, start_cpu_s = time.monotonic(), time.process_time()
         self.loop.close()  # which waits for what prepares it

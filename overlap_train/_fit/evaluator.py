@@ -18,9 +18,9 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.delivery import read_by_python
-from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off
+from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off, described
 from overlap_train._fit.callback_list import make_callback_list
-from overlap_train._fit.elsewhere import described, packed
+from overlap_train._fit.elsewhere import packed
 from overlap_train._fit.request import require_data, require_heeded
 from overlap_train._fit.validation_building import SuiteBuilder, make_sources
 from overlap_train._keras import models as keras_models
@@ -67,11 +67,11 @@ def evaluate_run(
     The training has `ValidationPolicy(evaluator=directory)` and gets the results as if it had validated
     itself. The call returns when the training has ended. It may be started first, and again at any time; but
     where an ended training has kept its weights, start it behind the next one: it would answer the old one.
-    Behind a training with `EvaluatorPolicy(keep_weights=True)`, or for one that was killed, it evaluates all
-    weights that the directory still holds.
+    Behind a training with `CheckpointPolicy(keep_weights="all")` or `EvaluatorPolicy(keep_weights=True)`, or
+    for one that was killed, it evaluates all weights that the directory still holds.
 
     Args:
-        directory: that of the training's `ValidationPolicy(evaluator=...)`.
+        directory: that of the training's `ValidationPolicy(evaluator=...)`, or of its `CheckpointPolicy`.
         model: compiled, with the structure of the model that is trained, and perhaps with other metrics. At
             the end it has the last weights of a training that has ended.
         validation_data: as for `Trainer.fit`: one set, or several by name. None if there are functions only.
@@ -159,7 +159,8 @@ class Follower(contextlib.ExitStack):
         self._functions = functions
         self._freq = validation_freq
         self._built: tuple[ModelState, ValidationSuite, bool] | None = None
-        self._done: dict[int, tuple[int, dict[str, Any]]] = {}  # epoch and values, by the weights' number
+        # Epoch and values by the weights' run and number, which begins anew where no files are left.
+        self._done: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
 
     def follow(self, timeout_s: float, *, takes_old: bool) -> Run | None:
         """Answers a training until it has ended or gives no sign for so long; returns what it said last.
@@ -186,12 +187,12 @@ class Follower(contextlib.ExitStack):
     def results(self, run: Run | None) -> dict[int, dict[str, Any]]:
         """Returns what has been evaluated, and evaluates what else the directory holds."""
         for entry in self._files.entries("weights") if run is not None else ():
-            if entry.number not in self._done:
+            if (entry.run, entry.number) not in self._done:
                 try:
                     self._evaluate(entry)
                 except CheckpointError as error:
                     warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=3)
-        values = dict(self._done[number] for number in sorted(self._done))
+        values = dict(self._done.values())  # of an epoch that was trained again, the last ones
         if run is not None and run.ended and self._built is not None:
             state, last = self._built[0], max(run.epochs, default=-1)
             state.restore(_values(state, run.weights))
@@ -243,7 +244,7 @@ class Follower(contextlib.ExitStack):
             name: read_by_python(self._settings.model, state, result) for name, result in collected.items()
         }
         if entry.kind == "weights":
-            self._done[entry.number] = entry.epoch, flat(prefixed(results))
+            self._done[entry.run, entry.number] = entry.epoch, flat(prefixed(results))
         return results
 
     def _build(self, *, batch_by_batch: bool) -> None:
@@ -270,7 +271,8 @@ class _RefusedError(ValueError):
 
 def _require_possible(state: ModelState, suite: ValidationSuite) -> None:
     if suite.reasons:
-        raise _RefusedError(f"{suite.reasons[0]}; that is for validation without an evaluator")
+        first = suite.reasons[0]
+        raise _RefusedError(f"{first.sentence}; {first.remedy}; that is for validation without an evaluator")
     if state.outside:
         names = ", ".join(variable.name for variable in state.outside[:3])
         raise _RefusedError(
@@ -281,4 +283,5 @@ def _require_possible(state: ModelState, suite: ValidationSuite) -> None:
 def _values(state: ModelState, weights: Sequence[Any]) -> Values:
     """Returns the values of the model's variables, of which the weights are those that came."""
     present = state.read().flat()
-    return state.pack([*map(tf.convert_to_tensor, weights), *present[len(weights) :]])
+    pairs = zip(weights, present, strict=False)  # the weights may have been kept in float16
+    return state.pack([*(tf.cast(w, p.dtype) for w, p in pairs), *present[len(weights) :]])

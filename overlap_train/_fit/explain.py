@@ -18,12 +18,14 @@ from overlap_train._fit.step_building import look_only
 from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.records import Explanation
 
 
 def explain_fit(request: FitRequest) -> Explanation:
     """Builds a fit as it would be run, traces it, and takes it apart again. On the calling thread."""
-    request = dataclasses.replace(request, checkpoints=None, verbose=0)
+    settings = dataclasses.replace(request.settings, recorder=SpanRecorder(0))  # the timeline is of fits
+    request = dataclasses.replace(request, settings=settings, checkpoints=None, verbose=0)
     start_s = time.monotonic()
     with contextlib.ExitStack() as resources:
         group = keras_training.steps_per_execution(request.model)

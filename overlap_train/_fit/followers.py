@@ -8,6 +8,8 @@ have their methods. Everything belongs to the training threads, which meet in ea
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeAlias
@@ -16,8 +18,8 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.delivery import BeginNext, Delivery, Ended, Outcome
-from overlap_train._callbacks.hooks import TRAIN_BATCH_HOOKS, wants_train_batches
-from overlap_train._checkpoint.content import StartPoint
+from overlap_train._callbacks.hooks import TRAIN_BATCH_HOOKS, listens, wants_train_batches
+from overlap_train._checkpoint.content import StartPoint, as_text, of_text
 from overlap_train._checkpoint.fingerprints import fingerprint
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor, CursorState
@@ -25,6 +27,7 @@ from overlap_train._data.feed import Feed
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
+from overlap_train._keras.randomness import random_states, set_random_states
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
 from overlap_train._training.strategy import Replicas
@@ -33,9 +36,6 @@ from overlap_train.options.validation import ValidationPolicy
 from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, ValidationResult
-
-# Of the training data: by them all rows have one order.
-_SEEDS = ("seed", "own_seed")
 
 
 def deliver_together(
@@ -48,24 +48,78 @@ def deliver_together(
     model, hosts = request.model, request.settings.hosts
     on_change = request.settings.validation.on_change
     if suite.reasons:
-        raise ValueError(f"{suite.reasons[0]}; that is for one host: train on one, or leave that out")
+        cause = f"{suite.reasons[0].sentence}; {suite.reasons[0].remedy}"
+        raise ValueError(f"{cause}; that is for one host: train on one, or leave that out")
     listed = list(callbacks.callbacks)
     if not hosts.is_chief:
         kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
         listed = [callback for callback in listed if type(callback) in kinds or _is_everywhere(callback)]
     own = [callback for callback in listed if not _is_everywhere(callback)]
-    everywhere = [callback for callback in listed if _is_everywhere(callback)]
-    if everywhere or not hosts.is_chief:
+    if len(own) < len(listed) or not hosts.is_chief:
         callbacks = keras.callbacks.CallbackList(own, model=model, **callbacks.params)
     inner = Delivery(model, state, callbacks, on_change=on_change, suite=_ChiefsValidations(suite))
     return (
         SharedCallbacks(hosts, model, state, callbacks, listed),
-        SharedDelivery(hosts, model, state, callbacks, inner, everywhere),
+        SharedDelivery(hosts, model, state, callbacks, inner, listed),
     )
 
 
 def _is_everywhere(callback: keras.callbacks.Callback) -> bool:
     return getattr(callback, "on_all_hosts", False) is True
+
+
+class _Everywhere:
+    """Calls the callbacks with `on_all_hosts` on each host, behind the others; they change nothing.
+
+    The hosts meet behind each of them, so that all learn where one has failed or ended the epoch. It has to
+    be each: the next hook may wait for the other hosts itself, as Ray's `report` does.
+    """
+
+    _HOOKS = ("on_train_begin", "on_epoch_begin", *TRAIN_BATCH_HOOKS, "on_epoch_end", "on_train_end")
+
+    def __init__(
+        self, hosts: Hosts, model: keras.Model, callbacks: Iterable[keras.callbacks.Callback]
+    ) -> None:
+        self._hosts = hosts
+        self._model = model
+        callbacks = list(filter(_is_everywhere, callbacks))
+        # By now: a callback that began to listen later would do so on this host alone.
+        self._listening = {
+            hook: [c for c in callbacks if listens([c], hook, hook.replace("_train_batch", "_batch"))]
+            for hook in self._HOOKS
+        }
+
+    def listens(self, hook: str) -> bool:
+        """Whether any of them has a hook."""
+        return bool(self._listening[hook])
+
+    def call(self, hook: str, *arguments: Any) -> bool:
+        """Calls a hook; returns whether the epoch goes on, or ends on all hosts as if the data did."""
+        for callback in self._listening[hook]:
+            if not self._hosts.all_do(functools.partial(self._goes_on, callback, hook, arguments)):
+                return False
+        return True
+
+    def _goes_on(self, callback: keras.callbacks.Callback, hook: str, arguments: Sequence[Any]) -> bool:
+        stops = self._model.stop_training
+        if not _goes_on(callback, hook, arguments):
+            return False
+        if self._model.stop_training != stops:
+            raise ValueError(
+                f"{type(callback).__name__}.{hook} set stop_training, and callbacks with on_all_hosts = True "
+                "change nothing: leave that out, so that the chief calls it and all hosts stop"
+            )
+        return True
+
+
+def _goes_on(callbacks: Any, hook: str, arguments: Sequence[Any]) -> bool:
+    """Calls a hook; returns False where one of a batch says that the data has ended."""
+    ends = keras_data.OUT_OF_DATA if hook in TRAIN_BATCH_HOOKS else ()
+    try:
+        getattr(callbacks, hook)(*arguments)
+    except ends:
+        return False
+    return True
 
 
 class _ChiefsValidations:
@@ -116,11 +170,7 @@ class _Changes:
 
 
 class SharedCallbacks:
-    """A `CallbackList` whose effects on the chief reach the other hosts.
-
-    Of all that are `listed`, those with `on_all_hosts` are called on each host, behind the others and with
-    what came of these; they change nothing.
-    """
+    """A `CallbackList` whose effects on the chief reach the other hosts; `listed` are all on this one."""
 
     def __init__(
         self,
@@ -136,6 +186,7 @@ class SharedCallbacks:
         self._changes = _Changes(hosts, model, state)
         self._list = callbacks
         self._listed = list(callbacks.callbacks if listed is None else listed)
+        self._everywhere = _Everywhere(hosts, model, self._listed)
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:
@@ -157,15 +208,7 @@ class SharedCallbacks:
         self._call("on_train_batch_end", batch, logs)
 
     def _call(self, hook: str, *arguments: Any) -> None:
-        ends = keras_data.OUT_OF_DATA if hook in TRAIN_BATCH_HOOKS else ()  # which these may raise
-
-        def goes_on() -> bool:
-            try:
-                getattr(self._list, hook)(*arguments)
-            except ends:
-                return False
-            return True
-
+        goes_on = functools.partial(_goes_on, self._list, hook, arguments)
         before = self._state.read()
         own = self._hosts.chief_first(goes_on)
         if not self._hosts.is_chief:
@@ -173,10 +216,8 @@ class SharedCallbacks:
         _, went_on = self._changes.share(
             before, self._state.read(), stop=bool(self._model.stop_training), more=own
         )
-        if not went_on:
+        if not (went_on and self._everywhere.call(hook, *arguments)):
             raise StopIteration
-        for callback in filter(_is_everywhere, self._listed):
-            getattr(callback, hook)(*arguments)
 
 
 class SharedDelivery:
@@ -189,9 +230,9 @@ class SharedDelivery:
         state: ModelState,
         callbacks: keras.callbacks.CallbackList,
         inner: Delivery,
-        everywhere: Sequence[keras.callbacks.Callback] = (),
+        listed: Sequence[keras.callbacks.Callback] = (),
     ) -> None:
-        self._everywhere = everywhere
+        self._everywhere = _Everywhere(hosts, model, listed)
         self._hosts = hosts
         self._model = model
         self._state = state
@@ -213,14 +254,20 @@ class SharedDelivery:
         train_logs: Mapping[str, float],
         results: Any,
         *,
+        trained_on: bool,
         begin_next: BeginNext | None = None,
         **circumstances: Any,
     ) -> Outcome:
-        """Delivers on the chief, does what follows elsewhere, and then calls those `everywhere`."""
+        """Delivers on the chief, does what follows elsewhere, and then calls those with `on_all_hosts`."""
         assert begin_next is None  # on several hosts no hook is called late
-        outcome = self._delivered(snapshot, train_logs, results, **circumstances)
-        for callback in self._everywhere:
-            callback.on_epoch_end(snapshot.epoch, dict(outcome.logs))
+        outcome = self._delivered(snapshot, train_logs, results, trained_on=trained_on, **circumstances)
+        if self._everywhere.listens("on_epoch_end"):
+            aside = self._state.read() if trained_on and not outcome.rolled_back else None
+            if aside is not None:  # or the model stands there
+                self._state.restore(outcome.values)
+            self._everywhere.call("on_epoch_end", snapshot.epoch, dict(outcome.logs))
+            if aside is not None:
+                self._state.restore(aside)
         return outcome
 
     def _delivered(
@@ -294,7 +341,7 @@ class SharedStart:
         resumer = self._resumer
 
         def begin(epoch: int, *, ahead: bool) -> None:  # what it changes goes to the others with the rest
-            for callback in callbacks:
+            for callback in itertools.filterfalse(_is_everywhere, callbacks):
                 callback.on_epoch_begin(epoch, {})
 
         own = self._hosts.chief_first(
@@ -303,25 +350,23 @@ class SharedStart:
         history = self._model.history
         told = None
         if own is not None:
-            told = [
-                asdict(own) | {"position": None, "inside": None},
-                cursor.state().place(),
-                history.epoch,
-                history.history,
-                {name: part for name, part in cursor.state().data.items() if name in _SEEDS},
-            ]
+            point = asdict(own) | {"position": None, "inside": None}
+            python = as_text({"data": dict(own.position.data), "random": random_states()})
+            told = [point, own.position.place(), history.epoch, history.history, python]
         told = self._hosts.from_chief(told)
         if told is None:
             return None
-        point, place, history.epoch, history.history, seeds = told
-        place = CursorState(**place)
+        point, place, history.epoch, history.history, python = told
         values = self._hosts.tensors_from_chief(state.read().flat())
         if not self._hosts.is_chief:
             state.restore(state.pack(values))
             state.restore_pipeline(state.pack(values))
-            cursor.feed.recall(place.drawn, seeds)  # the chief's
-            cursor.restore(place)
-        return StartPoint(**{**point, "position": place})
+            parts = of_text(python)
+            cursor.resume(CursorState(**place, data=parts["data"]))  # the same data as the chief's
+            set_random_states(parts["random"])
+        if place["within"]:
+            _Everywhere(self._hosts, self._model, callbacks).call("on_epoch_begin", point["epoch"], {})
+        return StartPoint(**{**point, "position": CursorState(**place)})
 
 
 # On one host, or on several that share the chief's: the same methods.
@@ -356,6 +401,7 @@ def agree_to_start(
             "ValidationPolicy": replace(policy, functions=None),
             "list of evaluation functions": list(request.functions),
             "list of callbacks that listen to batches": _listening(callbacks),
+            "list of callbacks with on_all_hosts": [type(c).__name__ for c in callbacks if _is_everywhere(c)],
         }
         replicas.hosts.check_same(
             {

@@ -178,14 +178,14 @@ class LagControl:
         if self._backlog.max_lag and sum(self._rolled_back) >= _ROLLBACKS:
             last = len(self._rolled_back)
             cause = f"{_ROLLBACKS} of the last {last} epochs were rolled back"
-            self._end(Reason.of("overlap-slow", cause, "leave it, or let callbacks change the training less"))
+            self._end(Reason.of("overlap-slow", cause, "leave it", "let callbacks change the training less"))
 
     def resumed(self, max_lag: int) -> None:
         """Goes on as far ahead as when a checkpoint was written, and no further."""
         if max_lag < self._backlog.max_lag:
             if not max_lag:
                 cause = "the training that wrote the checkpoint waited, too"
-                self._end(Reason.of("overlap-slow", cause, "leave it, or begin anew in another directory"))
+                self._end(Reason.of("overlap-slow", cause, "leave it", "begin anew in another directory"))
             self._backlog.max_lag = max_lag
 
     def waits_for(self, epoch: int) -> None:
@@ -213,10 +213,7 @@ class IdleCores:
     """Measures how many cores training calls leave idle while nothing else runs. On the training thread.
 
     More workers than that would take turns with the training, and with each other, on the other cores: the
-    training slows down and the validation is done no sooner.
-
-    Args:
-        cores: that this process may use.
+    training slows down and the validation is done no sooner. `cores` is how many this process may use.
     """
 
     def __init__(self, cores: int) -> None:

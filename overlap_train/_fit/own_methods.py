@@ -82,16 +82,9 @@ def _is_ours(value: Any) -> bool:
 
 
 class OwnMethod:
-    """One call of a model's `fit` or `evaluate` that is not Keras's.
+    """One call of a model's `fit` or `evaluate` that is not Keras's; `used` once it has come to Keras's.
 
-    Args:
-        model: whose method it is.
-        method: "fit" or "evaluate".
-        extras: what the call asks for that Keras cannot do.
-
-    Attributes:
-        name: what users call the method.
-        used: whether it has come to Keras's.
+    `extras` is what the call asks for that Keras cannot do.
     """
 
     def __init__(self, model: keras.Model, method: str, extras: Sequence[str]) -> None:

@@ -27,7 +27,6 @@ from overlap_train._keras import training as keras_training
 from overlap_train._training.settings import TrainerSettings
 from overlap_train.errors import HostLostError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter, TolerantStream
-from overlap_train.monitoring.table import format_epoch_table
 from overlap_train.options.validation import ValidationSet
 from overlap_train.parallel.hosts import Hosts
 
@@ -54,7 +53,8 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         progress = ProgressReporter(request.epochs, steps, verbose=request.verbose)
         resources.enter_context(progress)
         outcome.messages = progress.messages
-        builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome.step_validations)
+        inside, start_s = outcome.step_validations, outcome.start_s
+        builder = FitBuilder(request, cursor, callbacks, progress, resources, inside, start_s=start_s)
         with data_mistakes.WithNote(model, lambda: request.feed.element_spec, "training"):
             with _NamingLostHosts(request.settings.hosts):
                 session = _open(request, builder, callbacks)
@@ -62,11 +62,9 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
                 _run(session, request, builder, outcome)
             else:
                 outcome.ended = "completed"
-        if model.history is not None:
-            model.history.ended = outcome.ended
+    outcome.take(builder.ledger, model.history)  # again: it takes time to close what was opened
     if request.verbose != 0 and outcome.accounts:
-        table = format_epoch_table([(a, outcome.epoch_logs[a.epoch]) for a in outcome.accounts])
-        TolerantStream(sys.stdout).write(f"{table}\n")
+        TolerantStream(sys.stdout).write(f"{outcome.accounts}\n")
 
 
 def run_evaluate(
@@ -164,12 +162,9 @@ def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome:
             session.run()
         outcome.ended = session.ended
     finally:
-        outcome.accounts = builder.ledger.accounts.closed()
-        outcome.epoch_logs = builder.ledger.course.logs
         if session.ended.startswith("interrupted"):  # also where the signal raises, as in a routed fit
             outcome.ended = session.ended
-        if request.model.history is not None:
-            request.model.history.ended = outcome.ended
+        outcome.take(builder.ledger, request.model.history)
 
 
 def _serve(request: FitRequest) -> str:

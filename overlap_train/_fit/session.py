@@ -318,7 +318,8 @@ class FitSession:
         within = f"delivering what is finished within {_GRACE_S:g} s; a second signal ends it at once"
         self._training.progress.message(f"{self.ended}: {within}")
         deliveries.deliver_until(deadline_s)
-        if deliveries.may_checkpoint():
+        # A stop inside the epoch is in no checkpoint; what asked for it is called again from an older one.
+        if deliveries.may_checkpoint() and not self._model.stop_training:
             deliveries.checkpoint(self._training.take_snapshot(self._course.next_epoch))
         deliveries.backlog.drop()
         if deliveries.resumer is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -102,6 +102,8 @@ class FitValidation:
         resources.callback(self.sources.close)
         self.evaluator: Evaluator | None = None
         if request.elsewhere and policy is not None:
+            keeps = request.checkpoints is not None and request.checkpoints.keep_weights is not None
+            policy = replace(policy, keep_weights=policy.keep_weights or keeps)
             self.evaluator = Evaluator(
                 policy,
                 request.model,

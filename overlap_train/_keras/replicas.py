@@ -29,7 +29,7 @@ def looks_beforehand(model: keras.Model) -> bool:
     """Whether Keras draws a batch before each training and validation of a model (`_maybe_symbolic_build`).
 
     It does so under any strategy. But several replicas are to give the numbers of one device without a
-    strategy, its orders included (docs/parallel.md), and not those of Keras on as many replicas.
+    strategy, its orders included (docs/how_to/several_gpus.md), and not those of Keras on as many replicas.
     """
     strategy = strategy_of(model)
     return strategy is not None and strategy.num_replicas_in_sync == 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import json
 import math
 import numbers
 import operator
@@ -203,6 +204,23 @@ def array_of(value: Any) -> npt.NDArray[Any]:
     """
     is_scalar = hasattr(value, "numpy") and getattr(value, "shape", None) == ()
     return np.asarray(value.numpy() if is_scalar else value)
+
+
+def encoded(value: Any) -> bytes:
+    """Return a value in JSON, whatever a callback has put into the logs.
+
+    Arrays and tensors become numbers and lists, and what else JSON lacks text. Names that it lacks are left
+    out.
+    """
+    return json.dumps(value, default=_plain, skipkeys=True).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON knows in the place of what it does not."""
+    try:
+        return np.asarray(value, float).tolist()
+    except Exception:  # whatever an object of the user's raises, it is no number
+        return short_repr(value)
 
 
 def is_count(value: object, largest: int = LARGEST) -> bool:

@@ -76,10 +76,17 @@ def lazy_names(
         setattr(sys.modules[package], name, value)
         return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+    return find, public_names(package)
 
-    return find, names
+
+def public_names(module: str) -> Callable[[], list[str]]:
+    """Return the `__dir__` of a module that shows its public names only."""
+
+    def names() -> list[str]:
+        members = vars(sys.modules[module])
+        return sorted({*members["__all__"], *(name for name in members if name.startswith("__"))})
+
+    return names
 
 
 def _import(name: str) -> types.ModuleType:

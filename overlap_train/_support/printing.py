@@ -1,7 +1,9 @@
-"""Printing for streams that lack characters, and the texts of errors that cannot be printed. Any thread."""
+"""Printing for streams that lack characters, for notebooks, and of errors. Any thread."""
 
 from __future__ import annotations
 
+import html
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -42,3 +44,14 @@ def is_number(value: Any) -> bool:
 def error_text(error: BaseException) -> str:
     """Return the class of an error and its message."""
     return f"{type(error).__name__}: {error_message(error)}"
+
+
+def html_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of text as a table for a notebook."""
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        style = ' style="text-align: left; white-space: pre-wrap"'
+        return "<tr>" + "".join(f"<{tag}{style}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    head = [row("th", heading)] if heading else []
+    return f"<table>{''.join([*head, *(row('td', cells) for cells in rows)])}</table>"

@@ -32,13 +32,15 @@ def start(thread: threading.Thread) -> threading.Thread:
     return thread
 
 
-def in_background(function: Callable[[], _R], name: str, *, daemon: bool = False) -> Future[_R]:
+def in_background(
+    function: Callable[[], _R], name: str, *, daemon: bool = False, future: Future[_R] | None = None
+) -> Future[_R]:
     """Call a function on a thread of its own, or at once if the system allows no more threads.
 
     Not by an executor: a program that is exiting may run its first fit, and then Python can no longer import
-    that module.
+    that module. A KeyboardInterrupt while the thread starts does not lose a `future` of the caller's.
     """
-    future: Future[_R] = Future()
+    future = Future() if future is None else future
 
     def run() -> None:
         try:

@@ -64,8 +64,8 @@ class _Way:
 def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], None]) -> tuple[Loop, Pace]:
     """Return the loop that makes the steps, and the pace that sizes its calls.
 
-    `message` gets the plan in one line. A plan that asks for what this model or data cannot do is a
-    ValueError that says why.
+    The loop's `description` is the plan in one line; `message` gets what a user has to know. A plan that asks
+    for what this model or data cannot do is a ValueError that says why.
     """
     if plan.loop == "in_memory" and not isinstance(task.feed, ArrayFeed):
         raise ValueError(
@@ -75,7 +75,6 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     fixed = None if plan.steps_per_call == "auto" else int(plan.steps_per_call)
     pace = Pace(fixed)
     if keras_models.runs_eagerly(task.model):
-        message("plan: eager")
         return EagerLoop(task.step.using(task.settings.around()(task.function))), pace
     traces, token, key = Traces.of(task.model), keras_training.begin_training(task.model), _loop_key(task)
     flags = tuple(variable.trainable for variable in task.model.variables)
@@ -83,8 +82,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         # What is traced now would obey `trainable`, and train what only the validation has built; Keras goes
         # on with what it has traced until `compile`.
         message("plan: as traced before layers were frozen, thawed or built; compile the model to use them")
-        loop = traces.get("train", token, ("frozen", *key), lambda: make_loop(task.feed, task.step))
-        return loop, pace
+        return traces.get("train", token, ("frozen", *key), lambda: make_loop(task.feed, task.step)), pace
 
     def loop_key(way: _Way, *, by_request: bool) -> Hashable:
         return key, way, by_request, getattr(task.feed, "num_samples", None) if way.jit else None
@@ -101,7 +99,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     loop.splits = way.splits
     fast = "" if task.kernels is None else f", fast {', '.join(task.kernels.names)}"
     loop.plan = f"{way}{fast}"
-    message(f"plan: {loop.name}, {loop.plan}" + (f", {fixed} steps a call" if fixed is not None else ""))
+    loop.description = f"{loop.name}, {loop.plan}" + (f", {fixed} steps a call" if fixed else "")
     return loop, pace
 
 

@@ -82,6 +82,7 @@ class Loop(Closing):
     name: str
     splits: int = 1  # parts of a batch that run at the same time
     plan: str = ""  # how the steps are computed, as far as it may round otherwise
+    description: str = ""  # of the plan, for people
     _is_warm: bool = False
     _warm_up: Future[object] | None = None
 
@@ -300,7 +301,7 @@ class HostsLoop(IteratorLoop):
 class EagerLoop(Loop):
     """One Python call for each operation, as `run_eagerly` asks for: slow, and open to a debugger."""
 
-    name = "eager"
+    name = description = "eager"
 
     def __init__(self, step: Step) -> None:
         self._step = step

@@ -100,6 +100,7 @@ class StepValidations:
     every_steps: int
     deliver: Callable[[StepValidation], None]
     delivered: list[StepValidation] = field(default_factory=list)
+    timeout_s: float | None = None  # for one of them
     _pending: PendingEpoch | None = None
     _live: MetricValues = field(default_factory=dict)
     _finished: list[StepValidation] = field(default_factory=list)
@@ -133,7 +134,7 @@ class StepValidations:
         """Waits for the one under way and collects it."""
         if self._pending is not None:
             self.suite.admit(None)
-            self._pending.wait(None, lambda: None)
+            self._pending.wait(self.timeout_s, lambda: None)
             self._finish()
 
     def release(self, oldest_epoch: int | None) -> None:

@@ -147,6 +147,7 @@ class _Job(Generic[T]):
             result = self._function(*self._arguments)
         except BaseException as error:
             self.future.set_exception(error)
+            del self  # whose future has the error, which has this frame: a circle that holds a snapshot
         else:
             self.future.set_result(result)
 

@@ -135,6 +135,8 @@ class ValidationRunner(Runner):
 
     def close(self) -> None:
         """Ends what the data began; the pool is closed by its owner."""
+        if self._stream_in_order is not None:
+            self._stream_in_order.give_up()  # for which workers wait, and of which nothing will be drawn
         if self._streamed is not None:
             self._streamed.close()
 

@@ -294,7 +294,10 @@ class ValidationSuite:
             failure = error
         messages = self.hosts.gather(None if failure is None else str(failure))
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # whose traceback has this frame: a circle that holds a snapshot
         for host, message in enumerate(messages):
             if message is not None:
                 raise ValidationWorkerError(f"on host {host}: {message}", epoch=validation.epoch, shard=0)

@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--cuda", action="store_true", help="with the CUDA kernels (needs nvcc)")
     parser.add_argument("--force", action="store_true", help="compile even if the cache has it")
+    parser.epilog = "example: overlap-train build --force"
 
 
 def run(options: argparse.Namespace) -> Report:

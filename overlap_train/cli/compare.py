@@ -1,66 +1,72 @@
-"""`overlap-train compare`: the comparison with what one would use instead, which a checkout holds."""
+"""`overlap-train compare train.py`: whether a script is faster when overlapped, with the same results.
+
+The script runs by Keras and overlapped as under `overlap-train verify`, in the order Keras, overlapped,
+overlapped, Keras. So a machine that becomes slower or faster meanwhile favours neither.
+"""
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-from collections.abc import Iterator
+import dataclasses
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from overlap_train.cli.report import Finding, Report, UsageError, one_line
+from overlap_train.cli import verify
+from overlap_train.cli.report import Finding, Report, UsageError
 
-__all__ = ["add_arguments", "find_checkout", "run"]
+if TYPE_CHECKING:  # which imports NumPy
+    from overlap_train.cli.comparing import Run
 
-SCRIPT = Path("scripts") / "compare.sh"
+__all__ = ["add_arguments", "run"]
+
+_IDLE_CORES = 0.5  # fewer leave nothing to overlap on
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments: all but `--json` are the script's."""
-    parser.usage = "overlap-train compare [--json] [ARGUMENT OF THE COMPARISON ...]"
-    parser.epilog = f"Other arguments are passed to {SCRIPT}, such as --quick."
+    """Declare the command's arguments, which are those of `verify`."""
+    verify.add_arguments(parser)
+    parser.epilog = (
+        "example: overlap-train compare --epochs 3 train.py --rows 1000. "
+        "Arguments behind the script are the script's. The benchmark of a checkout is scripts/compare.sh."
+    )
 
 
 def run(options: argparse.Namespace) -> Report:
-    """Run `scripts/compare.sh` of the checkout that holds this package or the working directory."""
-    checkout = find_checkout()
-    if checkout is None:
-        missing = Finding(
-            "checkout",
-            None,
-            f"{SCRIPT} is in the repository and not in the wheel",
-            "mend",
-            f"run overlap-train compare in a checkout of overlap_train, or {SCRIPT} at its root",
+    """Run the script twice each way; the verdict is of the time and of the results."""
+    with tempfile.TemporaryDirectory(prefix=verify.PREFIX) as directory:
+        keras = verify.record(Path(directory, "keras"), "keras", options)
+        ours = verify.record(Path(directory, "overlap"), "overlap", options)
+        verify.require_comparable(options.script, keras, ours)
+        if not keras.counts["fits"]:
+            raise UsageError(f"{options.script} has not called fit")
+        ours_again = verify.record(Path(directory, "overlap again"), "overlap", options)
+        keras_again = verify.record(Path(directory, "keras again"), "keras", options)
+        verdict, *others = verify.judge(
+            options.tolerance, keras, ours, {"keras": keras_again, "overlap": ours_again}.__getitem__
         )
-        return Report("compare", {"comparison": [missing]})
-    # Standard output is for the report alone where a program reads it.
-    output = sys.stderr if options.json else None
-    arguments = [argument for argument in options.rest if argument != "--"]
-    try:
-        status = subprocess.run(
-            [str(checkout / SCRIPT), *arguments], check=False, stdout=output, cwd=checkout
-        ).returncode
-    except OSError as error:
-        refused = Finding("script", str(checkout / SCRIPT), f"cannot be run: {one_line(error)}", "mend")
-        return Report("compare", {"comparison": [refused]})
-    if status == 2:
-        raise UsageError(f"{SCRIPT} does not know {' '.join(arguments)}")
-    end = Finding("status", status)
-    if status:
-        end = Finding("status", status, f"it ended with status {status}; it says above why", "mend")
-    return Report("compare", {"comparison": [Finding("checkout", str(checkout)), end]})
+    if verdict.state != "mend":
+        time = _time((keras, keras_again), (ours, ours_again))
+        results = verdict.text.partition(",")[0]  # without the place of the largest difference
+        verdict = dataclasses.replace(time, text=f"{time.text}; the results are {results}")
+    return Report("compare", {"result": [verdict, *others]}, str(options.script))
 
 
-def find_checkout() -> Path | None:
-    """Return the root of a checkout: around the working directory, or the one that this package is of."""
-    return next((root for root in _candidates() if _is_checkout(root)), None)
+def _time(keras: Sequence[Run], ours: Sequence[Run]) -> Finding:
+    """Return which way is faster: the one whose slower run is ahead of the faster run of the other."""
+    from overlap_train.options.threads import available_cores
 
-
-def _candidates() -> Iterator[Path]:
-    here = Path.cwd()
-    yield from (here, *here.parents)
-    yield Path(__file__).resolve().parents[2]
-
-
-def _is_checkout(root: Path) -> bool:
-    return (root / SCRIPT).is_file() and (root / "overlap_train" / "__init__.py").is_file()
+    by_keras, overlapped = ([run.fit_seconds for run in runs] for runs in (keras, ours))
+    took = "{:.2f} and {:.2f} s in fit, by Keras {:.2f} and {:.2f} s".format(*overlapped, *by_keras)
+    share = sum(overlapped) / sum(by_keras)
+    if max(overlapped) < min(by_keras):
+        return Finding("verdict", "faster", f"overlapped it takes {share:.2f} of the time: {took}")
+    busy = sum(run.fit_cpu_seconds for run in keras) / sum(by_keras)
+    cores = available_cores()
+    cause = f"; Keras keeps {busy:.1f} of {cores} cores busy" if cores - busy < _IDLE_CORES else ""
+    if min(overlapped) > max(by_keras):
+        return Finding(
+            "verdict", "slower", f"overlapped it takes {share:.2f} times as long: {took}{cause}", "note"
+        )
+    return Finding("verdict", "same", f"overlapping gained nothing that two runs show: {took}{cause}", "note")

@@ -73,7 +73,7 @@ class Run:
             variables.append(list(_arrays(path.read_bytes()).values()) if path.exists() else [])
         work = directory / "work"
         files = {str(path.relative_to(work)): _content(path) for path in written}
-        output = (directory / "output").read_text(errors="replace").replace(str(directory), "")
+        output = (directory / "output").read_bytes().decode(errors="replace").replace(str(directory), "")
         error = record["error"] and record["error"].replace(str(directory), "")
         calls = [_with_arrays(call) for call in record["calls"]]
         return cls(directory, calls, error, variables, files, output, record["refused"])
@@ -82,6 +82,11 @@ class Run:
     def fit_seconds(self) -> float:
         """The seconds in all calls of `fit`."""
         return float(sum(call["seconds"] for call in self.calls if call["name"] == "fit"))
+
+    @property
+    def fit_cpu_seconds(self) -> float:
+        """The seconds for which cores were busy in all calls of `fit`."""
+        return float(sum(call["cpu_seconds"] for call in self.calls if call["name"] == "fit"))
 
     @property
     def reasons(self) -> list[str]:
@@ -100,8 +105,14 @@ class Run:
             "evaluations": names.count("evaluate"),
             "variables": sum(map(len, self.variables)),
             "files": len(self.files),
-            "lines of output": self.output.count("\n"),
+            "lines of output": len(self.lines),
         }
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines printed, without those that were drawn over: such a bar shows how long a step took."""
+        lines = self.output.removesuffix("\n").split("\n") if self.output else []
+        return [line for line in lines if not {"\r", "\b"}.intersection(line.removesuffix("\r"))]
 
     @property
     def summary(self) -> str:
@@ -124,8 +135,7 @@ def differences(first: Run, second: Run) -> Iterator[Difference]:
             yield from _differences(f"{place}, {kind}", state, other)
     yield from _differences("error", first.error, second.error)
     yield from _differences("file", *_named_alike(first.files, second.files))
-    lines = [run.output.splitlines() for run in (first, second)]
-    yield from _differences("line of output", *map(_numbered, lines))
+    yield from _differences("line of output", _numbered(first.lines), _numbered(second.lines))
 
 
 def _different_results(

@@ -31,6 +31,7 @@ _CACHE_REMEDY = "name another directory in {variable}, or make this one writable
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: none of its own."""
+    parser.epilog = "example: overlap-train doctor --json"
 
 
 def run(options: argparse.Namespace) -> Report:

@@ -1,4 +1,4 @@
-"""`overlap-train evaluate RUN train.py`: evaluates the weights that a training has written for an evaluator.
+"""`overlap-train evaluate RUN train.py`: evaluates the weights that a training has kept, or writes.
 
 The script runs up to its first `fit`, which does not train; its model, with whatever metrics it has by now,
 and its validation data evaluate each epoch that the directory holds.
@@ -34,9 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="go on while the training gives a sign of life at least so often (default: 0)",
     )
-    parser.add_argument("directory", type=Path, help="that of the training's ValidationPolicy(evaluator=...)")
+    parser.add_argument(
+        "directory",
+        type=Path,
+        help="that of the training's ValidationPolicy(evaluator=...) or CheckpointPolicy",
+    )
     parser.add_argument("script", type=Path, help="a Python script that calls fit")
-    parser.epilog = "Other arguments are the script's. It runs up to its first fit, which trains nothing."
+    parser.epilog = (
+        "example: overlap-train evaluate runs/7 train.py --rows 1000. "
+        "Arguments behind the script are the script's. It runs up to its first fit, which trains nothing."
+    )
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -56,7 +63,7 @@ def run(options: argparse.Namespace) -> Report:
     ]
     if not findings:
         text = f"{options.directory} holds no weights"
-        remedy = "train with ValidationPolicy(evaluator=EvaluatorPolicy(directory, keep_weights=True))"
+        remedy = "train with resume=CheckpointPolicy(directory, keep_weights='all')"
         findings = [Finding("epochs", 0, text, "note", remedy)]
     findings += [Finding("said", text, state="note") for text in messages]
     return Report("evaluate", {"epochs": findings}, str(options.directory))

@@ -24,7 +24,10 @@ _TRAINER = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: a script, and what follows is the script's."""
     parser.add_argument("script", type=Path, help="a Python script that calls fit")
-    parser.epilog = "Other arguments are the script's. It runs up to its first fit, which trains nothing."
+    parser.epilog = (
+        "example: overlap-train explain train.py --rows 1000. "
+        "Arguments behind the script are the script's. It runs up to its first fit, which trains nothing."
+    )
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -37,7 +40,10 @@ def run(options: argparse.Namespace) -> Report:
     state: State = "ok" if explanation.overlaps else "note"
     first = "in step" if explanation.reasons else str(explanation).splitlines()[0]
     findings = [Finding("overlap", explanation.overlaps, first, state)]
-    findings += [Finding(r.identifier, r.sentence, r.sentence, "note", r.remedy) for r in explanation.reasons]
+    findings += [
+        Finding(r.identifier, r.sentence, r.sentence, "note", "\n".join(r.remedies))
+        for r in explanation.reasons
+    ]
     if by_keras:
         findings.insert(0, Finding("called", "keras.Model.fit", "", "note", _TRAINER))
     plan = explanation.plan

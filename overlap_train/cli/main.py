@@ -21,10 +21,10 @@ _COMMANDS = {
     "doctor": "report what is installed, what is missing, and how to fix it",
     "explain": "say whether a script's fit would overlap, with which plan, and why not",
     "run": "run a script with its fit and evaluate overlapped",
+    "compare": "run a script by Keras and overlapped, and say which is faster",
     "verify": "run a script by Keras and overlapped, and compare all that comes of it",
     "evaluate": "evaluate again each epoch of a run that has kept its weights",
     "build": "compile the convolution for this machine",
-    "compare": "run the comparison with other ways to train, in a checkout",
 }
 _PASSING_ON = (
     "compare",

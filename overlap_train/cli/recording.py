@@ -149,12 +149,13 @@ class Recorder:
         record: dict[str, Any] = {"name": name, "model": model.name}
         self._calls.append(record)
         self._within = True
-        start_s = time.monotonic()
+        start_s, start_cpu_s = time.monotonic(), time.process_time()
         try:
             result = call(**arguments)
         finally:
             self._within = False
             record["seconds"] = time.monotonic() - start_s
+            record["cpu_seconds"] = time.process_time() - start_cpu_s
             record["hooks"] = hooks.calls
             record["callbacks"] = [[type(c).__name__, _plain(vars(c))] for c in callbacks]
             used = trainer()

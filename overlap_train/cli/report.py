@@ -109,8 +109,8 @@ def _plain_lines(report: Report) -> Iterator[str]:
         for finding in findings:
             mark, _ = _STYLES[finding.state]
             yield f"  {mark:<4}  {finding.name:<{width}}  {finding.display}"
-            if finding.remedy:
-                yield f"  {'':<4}  {'':<{width}}  -> {finding.remedy}"
+            for remedy in (finding.remedy or "").splitlines():
+                yield f"  {'':<4}  {'':<{width}}  -> {remedy}"
     yield from ("", _summary(report))
 
 
@@ -133,8 +133,8 @@ def _show_rich(report: Report, stream: TextIO) -> None:
         for finding in findings:
             mark, style = _STYLES[finding.state]
             cell = Text(printable(finding.display, stream))
-            if finding.remedy:
-                cell.append("\n-> ", "dim").append(printable(finding.remedy, stream), "cyan")
+            for remedy in (finding.remedy or "").splitlines():
+                cell.append("\n-> ", "dim").append(printable(remedy, stream), "cyan")
             table.add_row(Text(mark, style), Text(finding.name), cell)
         console.print()
         console.print(Text(heading, "bold"))

@@ -16,7 +16,9 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: a script, and what follows is the script's."""
     parser.add_argument("script", type=Path, help="a Python script that calls keras.Model.fit")
-    parser.epilog = "Other arguments are the script's, such as: overlap-train run train.py --epochs 5"
+    parser.epilog = (
+        "example: overlap-train run train.py --epochs 5. Arguments behind the script are the script's."
+    )
 
 
 def run(options: argparse.Namespace) -> Report | None:

@@ -170,10 +170,12 @@ def may_run_natively(dtype: tf.DType) -> bool:
     if not library.is_available():
         library.warn_unavailable_once()
         return False
-    # Kernels for the CPU alone would pull the tensors off the GPU, where ours are of float32.
     if not tf.config.list_physical_devices("GPU"):
         return True
-    return dtype == tf.float32 and library.has_cuda()
+    # Kernels for the CPU alone would pull the tensors off the GPU. Ours for GPUs are of float32; on tensor
+    # cores they reach 0.6 of cuDNN's speed (docs/results/2026-11-26-nvidia-h100-80gb-hbm3.md).
+    on_tensor_cores = tf.config.experimental.tensor_float_32_execution_enabled()
+    return dtype == tf.float32 and library.has_cuda() and not on_tensor_cores
 
 
 def _guess(strides: tuple[int, int], filters: tf.TensorShape) -> str:

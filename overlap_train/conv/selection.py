@@ -151,9 +151,9 @@ def _measure(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -
 
 
 def _wait_for(result: tf.Tensor) -> None:
-    """Wait for a result; on a CPU it is there when a synchronous call returns, and a copy takes time."""
+    """Wait for a result, without copying it; on a CPU it is there when a synchronous call returns."""
     if "CPU" not in result.device or not tf.config.experimental.get_synchronous_execution():
-        result.numpy()
+        tf.test.experimental.sync_devices()
 
 
 def report() -> tuple[Timing, ...]:

@@ -8,7 +8,6 @@ from overlap_train._support.imports import lazy_names
 
 if TYPE_CHECKING:
     from overlap_train.monitoring.account_files import AccountLog, AccountWriter
-    from overlap_train.monitoring.progress import PendingValidation, ProgressReporter, RunningMetrics
     from overlap_train.monitoring.recorder import OpenSpan, SpanRecorder, overlap_s, union_s
     from overlap_train.monitoring.sampler import LoadMeter, Sampler
     from overlap_train.monitoring.table import EpochRow, format_epoch_table, format_metric
@@ -21,9 +20,6 @@ __all__ = [
     "EpochRow",
     "LoadMeter",
     "OpenSpan",
-    "PendingValidation",
-    "ProgressReporter",
-    "RunningMetrics",
     "Sampler",
     "SpanRecorder",
     "format_epoch_table",
@@ -40,9 +36,6 @@ _HOMES = {
     "EpochRow": "table",
     "LoadMeter": "sampler",
     "OpenSpan": "recorder",
-    "PendingValidation": "progress",
-    "ProgressReporter": "progress",
-    "RunningMetrics": "progress",
     "Sampler": "sampler",
     "SpanRecorder": "recorder",
     "format_epoch_table": "table",

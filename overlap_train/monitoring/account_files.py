@@ -1,7 +1,8 @@
-"""The accounts of a fit in files: JSON lines for programs to read while it runs, and TensorBoard scalars."""
+"""The accounts of a fit in files: JSON lines to read while it runs, and what TensorBoard shows."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -19,6 +20,7 @@ from overlap_train._support.arguments import (
     require_instance,
     require_mapping,
     require_path,
+    require_text,
     short_repr,
     text_of,
 )
@@ -139,7 +141,7 @@ _SECONDS = tuple(item.name for item in fields(EpochAccount) if item.name.endswit
 
 
 class AccountWriter(Closing):
-    """Write each epoch's seconds, and its validation metrics, as TensorBoard scalars.
+    """Write each epoch's seconds and validation metrics as TensorBoard scalars, and a timeline as an image.
 
     The seconds are called `account/trained_s` and so on, the metrics `validation/<name>`. The calling
     thread's default summary writer, default step and `record_if` are neither used nor changed. TensorFlow is
@@ -163,6 +165,7 @@ class AccountWriter(Closing):
 
         os.makedirs(log_dir, exist_ok=True)
         self._summary: Any = tf.summary
+        self._decode: Any = tf.io.decode_png
         self._log_dir = os.fspath(log_dir)
         self._writer: Any = tf.summary.create_file_writer(self._log_dir)
 
@@ -185,23 +188,52 @@ class AccountWriter(Closing):
         if metrics is not None:
             metrics = require_mapping("metrics", metrics, expected="a mapping of metrics by name")
         step = require_count("step", step, minimum=0)
-        if self._writer is None:
-            raise RuntimeError(f"the writer to {self._log_dir} is closed; write before close()")
         scalars: dict[str, float] = {}
         for name in _SECONDS:
             scalars |= _scalars(f"account/{name}", getattr(account, name))
         for name, value in (metrics or {}).items():
             scalars |= _scalars(f"validation/{_tag(name)}", value)
-        with self._writer.as_default(step=step), self._summary.record_if(True):
+        with self._open(step):
             for name, value in scalars.items():
                 self._summary.scalar(name, value)
-        self._writer.flush()
+
+    def write_picture(self, path: str | os.PathLike[str], *, step: int, name: str = "timeline") -> None:
+        """Write a picture, such as that of `save_timeline`, and flush it to the file.
+
+        Args:
+            path: a PNG file.
+            step: the point on TensorBoard's axis, such as the number of epochs.
+            name: the image's tag.
+
+        Raises:
+            TypeError: an argument has the wrong type.
+            ValueError: `step` is negative, or the file is no PNG.
+            OSError: the file cannot be read.
+            RuntimeError: the writer is closed.
+        """
+        path, name = require_path("path", path), require_text("name", name)
+        step = require_count("step", step, minimum=0)
+        picture = path.read_bytes()
+        if not picture.startswith(b"\x89PNG"):
+            raise ValueError(f"{path} is no PNG; pass one, as save_timeline('timeline.png', ...) writes it")
+        with self._open(step):
+            self._summary.image(name, self._decode(picture)[None])
 
     def close(self) -> None:
         """Close the event file; does nothing the second time."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    def _open(self, step: int) -> contextlib.ExitStack:
+        """Let summaries go to this file, which has them at the end."""
+        if self._writer is None:
+            raise RuntimeError(f"the writer to {self._log_dir} is closed; write before close()")
+        stack = contextlib.ExitStack()
+        stack.callback(self._writer.flush)
+        stack.enter_context(self._writer.as_default(step=step))
+        stack.enter_context(self._summary.record_if(True))
+        return stack
 
     def __del__(self) -> None:
         if getattr(self, "_writer", None) is not None:

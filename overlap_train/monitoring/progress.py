@@ -1,4 +1,4 @@
-"""Tells the person at the terminal, or the reader of the log file, how far a fit has come.
+"""Shows on a terminal, in a notebook or in a log file how far a fit has come, in the form of Keras.
 
 Everything here belongs to the training thread: no lock, no thread, and tqdm's own monitor thread stays off.
 People count epochs from 1, as Keras prints them; the arguments count from 0, as everywhere else.
@@ -6,63 +6,45 @@ People count epochs from 1, as Keras prints them; the arguments count from 0, as
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from overlap_train._support.arguments import (
-    require_callable,
-    require_count,
-    require_each,
-    require_flag,
-    require_mapping,
-    require_real,
-    require_text,
-    short_repr,
-)
 from overlap_train._support.closing import Closing
-from overlap_train._support.fit_arguments import require_verbosity
+from overlap_train._support.fit_arguments import Verbosity
 from overlap_train._support.printing import is_watched, printable
 from overlap_train.monitoring.table import format_metric
 
-__all__ = [
-    "LiveLine",
-    "PendingValidation",
-    "ProgressReporter",
-    "RunningMetrics",
-    "TolerantStream",
-    "is_terminal",
-]
-
-
-RunningMetrics = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
-"""Metrics, or a function that computes them, called only when they are about to be shown."""
+__all__ = ["LiveLine", "PendingValidation", "ProgressReporter", "TolerantStream", "is_terminal"]
 
 PendingValidation = tuple[int, int, int]
 """(epoch, shards done, shards)."""
 
-_PENDING = "triples of an epoch, the shards done and the shards"
 _REDRAW_S = 0.1
+_HEARTBEAT_S = 30.0
+_BAR_WIDTH = 20
+_SEPARATOR = " - "
 
 
 class ProgressReporter(Closing):
     """Show the training and the pending validations, in a form that suits the stream.
 
-    - `verbose=1` on a terminal: one live line; each epoch leaves one line when its validation has arrived.
-    - `verbose=1` elsewhere: plain lines. One for each trained epoch, one for each validation, and one if
-      nothing was printed for `heartbeat_s`.
-    - `verbose=2`: one plain line for each epoch, when its validation has arrived.
+    - `verbose=1` on a terminal or in a notebook: a bar. Each epoch leaves Keras's two lines when its
+      validation has arrived.
+    - `verbose=1` elsewhere: one line for each epoch, when its validation has arrived, and one where there
+      would be none for 30 seconds.
+    - `verbose=2`: Keras's two lines without a bar, and details such as the plan.
     - `verbose=0`: nothing.
 
-    All methods belong to the training thread and cost microseconds where there is nothing to show. They
-    raise TypeError for a value of the wrong type and ValueError for one out of range. A stream that breaks
-    (a closed pipe) silences the reporter; it does not end the training.
+    All methods belong to the training thread and cost microseconds where there is nothing to show. A stream
+    that breaks (a closed pipe) silences the reporter; it does not end the training.
 
     Attributes:
         messages: the texts passed to `message`, in order, whether shown or not.
@@ -73,115 +55,96 @@ class ProgressReporter(Closing):
         total_epochs: int,
         steps_per_epoch: int | None = None,
         *,
+        verbose: Verbosity = "auto",
         stream: TextIO | None = None,
-        verbose: Literal["auto", 0, 1, 2] = "auto",
         clock: Callable[[], float] = time.monotonic,
-        heartbeat_s: float = 30.0,
     ) -> None:
         """Make a reporter; it prints nothing yet.
 
         Args:
             total_epochs: the epoch to stop at, as `epochs` of `fit`.
             steps_per_epoch: steps of an epoch; None learns it from the first epoch.
-            stream: the text stream to write to; None means `sys.stdout`, as in Keras.
             verbose: as in `fit`; "auto" means 1.
+            stream: the text stream to write to; None means `sys.stdout`, as in Keras.
             clock: returns the time in seconds.
-            heartbeat_s: the longest time without a line in a log file, in seconds.
-
-        Raises:
-            TypeError: an argument has the wrong type.
-            ValueError: `verbose` is not one of the four values, or a number is negative.
         """
-        verbose = require_verbosity(verbose)
-        require_callable("clock", clock)
-        if stream is not None and not hasattr(stream, "write"):
-            raise TypeError(f"stream must be a text stream or None; got {short_repr(stream)}")
-        total_epochs = require_count("total_epochs", total_epochs, minimum=0)
-        if steps_per_epoch is not None:
-            steps_per_epoch = require_count("steps_per_epoch", steps_per_epoch, minimum=0)
-        heartbeat_s = require_real("heartbeat_s", heartbeat_s, minimum=0, infinite=True)
         self.messages: list[str] = []
         self._stream = TolerantStream(sys.stdout if stream is None else stream)
         self._total_epochs = total_epochs
         self._steps_per_epoch = steps_per_epoch
         self._clock = clock
-        self._silent = verbose == 0
-        on_terminal = verbose in ("auto", 1) and is_terminal(self._stream)
-        self._live = LiveLine(self._stream) if on_terminal else None
-        self._one_line_each = verbose == 2 or on_terminal
-        self._heartbeat_s = float("inf") if self._one_line_each else heartbeat_s
+        self._silent, self._details = verbose == 0, verbose == 2
+        shows_bar = verbose in ("auto", 1) and (self._stream.in_notebook() or is_terminal(self._stream))
+        self._live = LiveLine(self._stream) if shows_bar else None
+        self._two_lines = shows_bar or verbose == 2
         self._lines: dict[int, _DelayedLine] = {}  # by epoch, in order
         self._epoch: int | None = None
-        self._step = 0
-        self._metrics: RunningMetrics = {}
-        self._pending: tuple[PendingValidation, ...] = ()
-        self._began_s = self._said_s = clock()
+        self._step = self._began_step = 0
+        self._metrics: Callable[[], Mapping[str, Any]] = dict
+        self._pending: list[PendingValidation] = []
+        self._preparing = ""
+        self._began_s = self._said_s = self._prepares_s = clock()
         self._drawn_s = float("-inf")
+
+    def preparing(self, what: str) -> None:
+        """Show what is being traced or compiled, until there is something else to show."""
+        self._prepared()
+        self._preparing, self._prepares_s = what, self._clock()
+        self._show(now=True)
 
     def epoch_begin(self, epoch: int) -> None:
         """Show that an epoch begins, or begins again after a rollback."""
-        epoch = require_count("epoch", epoch, minimum=0)
+        self._prepared()
         self._lines = {earlier: line for earlier, line in self._lines.items() if earlier < epoch}
-        self._epoch, self._step, self._metrics = epoch, 0, {}
-        self._began_s = self._clock()
+        self._epoch, self._step, self._metrics = epoch, 0, dict
+        self._began_s, self._began_step = self._clock(), 0
         self._show(now=True)
 
-    def steps_done(self, epoch: int, step: int, metrics: RunningMetrics) -> None:
-        """Show that `step` steps of the epoch are done; `metrics` are their running values."""
-        self._epoch = require_count("epoch", epoch, minimum=0)
-        self._step = require_count("step", step, minimum=0)
-        self._metrics = metrics if callable(metrics) else _checked_metrics(metrics)
+    def steps_done(self, epoch: int, step: int, metrics: Callable[[], Mapping[str, Any]]) -> None:
+        """Show that `step` steps of the epoch are done; `metrics` is called only if they are to be shown."""
+        if self._preparing:  # what is left is not estimated by the call that compiled
+            self._began_s, self._began_step = self._clock(), step
+        self._prepared()
+        self._epoch, self._step, self._metrics = epoch, step, metrics
         self._show()
 
-    def validation_pending(self, pending: Iterable[PendingValidation]) -> None:
+    def validation_pending(self, pending: list[PendingValidation]) -> None:
         """Show which validations have not been delivered yet. May be called as often as convenient."""
-        before = self._pending
-        self._pending = require_each("pending", pending, _checked_pending, expected=_PENDING)
-        self._show(now=self._pending != before)
+        before, self._pending = self._pending, pending
+        self._show(now=pending != before)
 
     def epoch_trained(
         self, epoch: int, metrics: Mapping[str, Any], seconds: float, *, validation_follows: bool = False
     ) -> None:
-        """Show that the steps of an epoch are done.
-
-        Args:
-            epoch: the epoch, counted from 0.
-            metrics: its training metrics.
-            seconds: the time that its training took.
-            validation_follows: whether its validation is still to be delivered; if each epoch has one line,
-                the line waits for it.
-        """
-        epoch, metrics = require_count("epoch", epoch, minimum=0), _checked_metrics(metrics)
-        seconds = require_real("seconds", seconds, minimum=0)
-        validation_follows = require_flag("validation_follows", validation_follows)
+        """Show that the steps of an epoch are done; its line waits for a validation that follows."""
         steps, self._epoch = self._step, None
         self._steps_per_epoch = self._steps_per_epoch or steps or None
-        text = f"{self._name(epoch)}: {steps} steps in {seconds:.1f} s{_pace(seconds, steps)}"
-        text = ", ".join([text, *_metric_texts(metrics)])
-        if self._one_line_each:
-            self._lines[epoch] = _DelayedLine(text, validation_follows)
-            self._release_lines()
-        else:
-            self._say(text)
+        parts = [f"{steps}/{steps}", f"{seconds:.0f}s", _pace(seconds, steps)]
+        if self._live is not None:  # as Keras's bar stays
+            parts = [" ".join([parts[0], _bar_of(self._stream)[-1] * _BAR_WIDTH, *parts[1:]])]
+        end = "\n" if self._two_lines else _SEPARATOR
+        text = self._name(epoch) + end + _SEPARATOR.join([*filter(None, parts), *_metric_texts(metrics)])
+        self._lines[epoch] = _DelayedLine(text, validation_follows)
+        self._release_lines()
 
     def epoch_validated(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Show that an epoch's validation was delivered; earlier ones are then delivered or left out, too."""
-        epoch, metrics = require_count("epoch", epoch, minimum=0), _checked_metrics(metrics)
         if line := self._lines.get(epoch):
-            line.text = ", ".join([line.text, *_metric_texts(metrics)])
+            line.text = _SEPARATOR.join([line.text, *_metric_texts(metrics)])
         else:
-            self._say(", ".join([f"{self._name(epoch)}: validated", *_metric_texts(metrics)]))
+            self._say(_SEPARATOR.join([self._name(epoch), "validated", *_metric_texts(metrics)]))
         for other, line in self._lines.items():
             line.waits = line.waits and other > epoch
         self._release_lines()
 
-    def message(self, text: str) -> None:
-        """Print a text on its own line, such as the plan, a rollback or a notice."""
-        self.messages.append(" ".join(require_text("text", text, empty=True).split()))
-        self._say(self.messages[-1])
+    def message(self, text: str, *, detail: bool = False) -> None:
+        """Print a notice on lines of its own; a detail, such as the plan, with `verbose=2` only."""
+        self.messages.append(text)
+        if self._details or not detail:
+            self._say(text)
 
     def close(self) -> None:
-        """Print the lines held back and remove the live line; does nothing the second time."""
+        """Print the lines held back and remove the bar; does nothing the second time."""
         for line in self._lines.values():
             line.waits = False
         self._release_lines()
@@ -190,36 +153,45 @@ class ProgressReporter(Closing):
             self._live = None
 
     def _name(self, epoch: int) -> str:
-        total = str(self._total_epochs)
-        return f"epoch {epoch + 1:>{len(total)}}/{total}"
+        return f"Epoch {epoch + 1}/{self._total_epochs}"
+
+    def _prepared(self) -> None:
+        """End what was being prepared; in a log file, say so if it took long."""
+        seconds = self._clock() - self._prepares_s
+        if self._preparing and not self._two_lines and seconds >= _HEARTBEAT_S:
+            self._say(f"{self._preparing} took {seconds:.0f} s")
+        self._preparing = ""
 
     def _show(self, *, now: bool = False) -> None:
-        """Redraw the live line, or show that the run is alive, where either is due."""
+        """Redraw the bar, or show that the run is alive, where either is due."""
+        now_s = self._clock()
         if self._silent:
             return
-        now_s = self._clock()
+        head = self._preparing or "waiting" if self._epoch is None else self._name(self._epoch)
+        step = None if self._epoch is None else self._step
         if self._live is not None and (now or now_s - self._drawn_s >= _REDRAW_S):
             self._drawn_s = now_s
-            self._live.draw(self._head(), self._step, self._steps_per_epoch, self._tail())
-        elif now_s - self._said_s >= self._heartbeat_s:
-            steps = f"{self._step}/{self._steps_per_epoch or '?'} steps"
-            parts = [f"{self._head()}: {steps}", *self._tail()] if self._epoch is not None else self._tail()
-            self._say(", ".join(parts or ["waiting"]))
-
-    def _head(self) -> str:
-        return self._name(self._epoch) if self._epoch is not None else "waiting"
+            self._live.draw(head, step, self._steps_per_epoch, self._tail())
+        elif not self._two_lines and now_s - self._said_s >= _HEARTBEAT_S:
+            count = [] if step is None else [f"{step}/{self._steps_per_epoch or 'Unknown'}"]
+            self._say(_SEPARATOR.join([head, *count, *self._tail()]))
 
     def _tail(self) -> list[str]:
         """Return the texts next to the bar, the most important first."""
         parts = []
         if self._pending:
             shards = ", ".join(f"{epoch + 1}: {done}/{total}" for epoch, done, total in self._pending)
-            parts.append(f"validating {shards} shards")
-        if self._epoch is not None and self._step:
-            elapsed_s = self._clock() - self._began_s
-            parts[:0] = [f"{self._step / elapsed_s:.1f} steps/s"] if elapsed_s > 0 else []
-            parts += _metric_texts(self._metrics() if callable(self._metrics) else self._metrics)
-        return parts
+            parts.append(f"validating {shards}")
+        if self._epoch is None:
+            return parts
+        done, left = self._step - self._began_step, (self._steps_per_epoch or 0) - self._step
+        if done > 0:
+            seconds = self._clock() - self._began_s
+            eta = _duration(seconds / done * left) if left >= 0 else ""
+            parts.insert(0, f"{eta} {_pace(seconds, done)}".strip())
+        if self._step:
+            parts += _metric_texts(self._metrics())
+        return [*filter(None, [self._preparing]), *parts]
 
     def _release_lines(self) -> None:
         """Write the epochs' lines in order, up to the first that still waits."""
@@ -248,32 +220,23 @@ class _DelayedLine:
     waits: bool
 
 
-def _checked_metrics(metrics: Any) -> Mapping[str, Any]:
-    return require_mapping("metrics", metrics, expected="a mapping of metrics by name")
-
-
-def _checked_pending(name: str, item: Any) -> PendingValidation:
-    if not (isinstance(item, tuple) and len(item) == 3):
-        raise TypeError(f"{name} must be {_PENDING}; got {short_repr(item)} in it")
-    epoch, done, total = (require_count(name, number, minimum=0) for number in item)
-    return epoch, done, total
-
-
 def _metric_texts(metrics: Mapping[str, Any]) -> list[str]:
-    return [f"{name} {format_metric(value)}" for name, value in metrics.items()]
+    return [f"{name}: {format_metric(value)}" for name, value in metrics.items()]
 
 
 def _pace(seconds: float, steps: int) -> str:
-    """Say how long one step took, in the unit that gives a readable number."""
+    """Say how long one step took, as Keras does."""
     if not steps:
         return ""
-    each_s = seconds / steps
-    factor, unit = (1, "s") if each_s >= 1 else (1e3, "ms") if each_s >= 1e-3 else (1e6, "us")
-    return f" ({each_s * factor:.3g} {unit}/step)"
+    step_s = seconds / steps
+    factor, unit = (1, "s") if step_s >= 1 else (1e3, "ms") if step_s >= 1e-3 else (1e6, "us")
+    return f"{step_s * factor:.0f}{unit}/step"
 
 
-_BAR_WIDTH = 20
-_SEPARATOR = ", "
+def _duration(seconds: float) -> str:
+    """Write how long an epoch will still take, as Keras does up to a minute."""
+    text: str = tqdm.format_interval(seconds)
+    return text if seconds >= 60 else f"{seconds:.0f}s"
 
 
 class TolerantStream:
@@ -300,6 +263,10 @@ class TolerantStream:
     def isatty(self) -> bool:
         """Whether the stream is a terminal."""
         return is_watched(self._stream)
+
+    def in_notebook(self) -> bool:
+        """Whether the stream is the output of a Jupyter kernel, such as that of Colab or VS Code."""
+        return type(self._stream).__module__ == "ipykernel.iostream"
 
     def _write(self, text: str) -> None:
         try:
@@ -339,42 +306,56 @@ def is_terminal(stream: TextIO | TolerantStream) -> bool:
         return False
     try:
         return os.get_terminal_size(stream.fileno()).lines > 1
-    except Exception:  # a console that is no file, such as a notebook's, has no descriptor
+    except Exception:  # a console that is no file has no descriptor
         return True
 
 
+def _bar_of(stream: TolerantStream) -> str:
+    """Return the characters of an empty and of a full place of a bar."""
+    return "─━" if printable("─━", stream) == "─━" else ".="
+
+
 class LiveLine:
-    """A tqdm bar with text next to it, cut to the width of the terminal.
+    """A tqdm bar with text next to it: cut to the width of a terminal, or a widget in a notebook.
 
     It appears with the first `draw`. All methods belong to one thread.
     """
 
     def __init__(self, stream: TolerantStream) -> None:
         self._stream = stream
-        self._bar: _Bar | None = None
+        self._is_widget = stream.in_notebook() and importlib.util.find_spec("ipywidgets") is not None
+        self._class: Any = _widget_class() if self._is_widget else _Bar
+        self._bar: Any = None
 
-    def draw(self, head: str, step: int, steps: int | None, tail: Sequence[str]) -> None:
-        """Draw the line; of `tail`, the most important first, what does not fit is left out."""
+    def draw(self, head: str, step: int | None, steps: int | None, tail: Sequence[str]) -> None:
+        """Draw the line; of `tail`, the most important first, what does not fit is left out.
+
+        Without `step` there is text only, and without `steps` no bar.
+        """
         if self._bar is None:
-            self._bar = _Bar(file=self._stream, dynamic_ncols=True, leave=False, bar_format="{desc}")
-        bar = self._bar
-        count = f"{step}/{steps}" if steps else f"{step} steps"
-        width = len(head) + 3 + _BAR_WIDTH + 2 + len(count)
-        bar.bar_format = f"{{desc}} |{{bar:{_BAR_WIDTH}}}| {count}{{postfix}}"
-        bar.total, bar.n = steps, step
-        bar.set_description_str(head, refresh=False)
-        bar.set_postfix_str(
-            _fitting(tail, bar.ncols - width) if bar.ncols else _SEPARATOR.join(tail), refresh=False
-        )
+            options = {"ascii": _bar_of(self._stream), "bar_format": " ", "leave": False}
+            self._bar = self._class(file=self._stream, dynamic_ncols=not self._is_widget, **options)
+        bar, place, parts = self._bar, "", [head]
+        if step is not None:
+            parts.append(f"{step}/{steps or 'Unknown'}")
+            if steps:
+                place = "{bar}" if self._is_widget else f"{{bar:{_BAR_WIDTH}}}"
+                if bar.total != steps or step < bar.n:  # another epoch
+                    bar.reset(total=steps)
+            bar.n = step
+        taken = len(" ".join(parts)) + 1 + (_BAR_WIDTH + 1 if place else 0)
+        texts = _literal(" ".join(parts)), place, _literal(_fitting(tail, (bar.ncols or sys.maxsize) - taken))
+        bar.bar_format = " ".join(filter(None, texts))
         bar.refresh()
 
     def say(self, text: str) -> None:
-        """Write a line that stays above this one, and above other tqdm bars on the terminal."""
-        _Bar.write(text, file=self._stream)
+        """Write lines that stay above this one, and above other tqdm bars on the terminal."""
+        self._class.write(text, file=self._stream)
 
     def close(self) -> None:
         """Take the line away for good; does nothing the second time."""
         if self._bar is not None:
+            self._bar.total = None  # or a widget would stay, in red
             self._bar.close()
             self._bar = None
 
@@ -386,12 +367,23 @@ class _Bar(tqdm):  # type: ignore[misc]  # tqdm is not typed
     _lock = threading.RLock()  # else tqdm makes a lock between processes as well
 
 
+def _widget_class() -> Any:
+    from tqdm.notebook import tqdm_notebook
+
+    return type("_Widget", (tqdm_notebook,), {"monitor_interval": 0, "_lock": _Bar._lock})
+
+
+def _literal(text: str) -> str:
+    """Return a text as part of a format."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def _fitting(parts: Sequence[str], room: int) -> str:
-    """Join the first parts that fit into `room` characters, the separator before each counted."""
-    fitting: list[str] = []
+    """Join the first parts that fit into `room` characters."""
+    text = ""
     for part in parts:
-        room -= len(_SEPARATOR) + len(part)
-        if room < 0:
+        longer = f"{text}{_SEPARATOR}{part}" if text else part
+        if len(longer) > room:
             break
-        fitting.append(part)
-    return _SEPARATOR.join(fitting)
+        text = longer
+    return text

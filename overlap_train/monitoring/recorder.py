@@ -7,13 +7,17 @@ thread, to which the workers' spans come with their results.
 
 from __future__ import annotations
 
+import bisect
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from overlap_train._support.arguments import (
     require_callable,
@@ -24,7 +28,7 @@ from overlap_train._support.arguments import (
     require_text,
     short_repr,
 )
-from overlap_train.records import EpochAccount, Sample, Span
+from overlap_train.records import EpochAccount, FitAccount, Sample, Span
 
 __all__ = ["Accounts", "OpenSpan", "SpanRecorder", "overlap_s", "require_samples", "require_spans", "union_s"]
 
@@ -216,55 +220,83 @@ class _Entry:
     steps: int = 0
     trained: list[Span] = field(default_factory=list)
     validated: list[Span] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     slow_host: int | None = None
+
+    @property
+    def charged_s(self) -> float:
+        waited_by_others = self.seconds.get("slow_host_s", 0.0)
+        return sum(span.duration_s for span in self.trained) + sum(self.seconds.values()) - waited_by_others
 
 
 class Accounts:
     """Collects what each epoch cost.
 
-    Spans are kept for recent epochs only; a delivered epoch has numbers.
+    Each second of the training thread counts once: it is charged to an epoch or to the preparation, or is
+    among the other seconds of the epoch that is being trained. Spans are kept for recent epochs only; a
+    delivered epoch has numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start_s: float | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._open: dict[int, _Entry] = {}
         self._closed: dict[int, EpochAccount] = {}
         self._recent: list[Span] = []
+        self._clock = clock
+        self._start_s = self._since_s = clock() if start_s is None else start_s
+        self._training: int | None = None  # the epoch to which the time since `_since_s` counts
+        self._charged_s = 0.0  # since then
+        self._other: defaultdict[int | None, float] = defaultdict(float)  # of None: the preparation
 
     def begin(self, epoch: int) -> None:
         """Start an epoch, or start it again after a rollback."""
         self._open[epoch] = _Entry()
 
+    def train(self, epoch: int | None) -> None:
+        """Count what is not charged from now on to an epoch; to the preparation before the first one."""
+        now_s = self._clock()
+        self._other[self._training] += max(0.0, now_s - self._since_s - self._charged_s)
+        self._training, self._since_s, self._charged_s = epoch, now_s, 0.0
+
+    def prepared(self, seconds: float) -> None:
+        """Charge seconds to the preparation."""
+        self._other[None] += seconds
+        self._charged_s += seconds
+
     def trained(self, span: Span, steps: int) -> None:
-        """Add a training call."""
+        """Charge a training call."""
         assert span.epoch is not None
         entry = self._open[span.epoch]
         entry.steps += steps
         entry.trained.append(span)
         self._recent.append(span)
+        self._charged_s += span.duration_s
 
-    def validated(self, epoch: int, spans: Sequence[Span]) -> None:
-        """Add the workers' spans of an epoch."""
-        self._open[epoch].validated.extend(spans)
+    def validated(self, epoch: int, spans: Sequence[Span], *, delivering: bool = False) -> None:
+        """Add the spans of an epoch's validation; the training thread waited if it made them to deliver."""
+        entry = self._open[epoch]
+        entry.validated.extend(spans)
+        if delivering:
+            entry.seconds["waited_s"] += union_s(spans)
+            entry.seconds["delivered_s"] -= union_s(spans)
 
-    def add(self, epoch: int, name: str, seconds: float) -> None:
-        """Add seconds to one of `waited_s`, `snapshot_s`, `delivered_s` or `rolled_back_s`."""
-        seconds_by_name = self._open[epoch].seconds
-        seconds_by_name[name] = seconds_by_name.get(name, 0.0) + seconds
+    def charge(self, epoch: int, name: str, seconds: float) -> None:
+        """Charge seconds to `waited_s`, `snapshot_s` or `delivered_s` of an epoch."""
+        self._open[epoch].seconds[name] += seconds
+        self._charged_s += seconds
 
     def slow_host(self, epoch: int, host: int, seconds: float) -> None:
         """Note for which host the others waited in an epoch, and how long."""
         self._open[epoch].slow_host = host
-        self.add(epoch, "slow_host_s", seconds)
+        self._open[epoch].seconds["slow_host_s"] += seconds
 
     def trained_s(self, epoch: int) -> float:
         """Return the seconds trained so far in an open epoch."""
         return sum(span.duration_s for span in self._open[epoch].trained)
 
     def close(self, epoch: int, *, skipped: bool = False) -> EpochAccount:
-        """End an epoch whose results are delivered, and return its account."""
+        """End an epoch whose results are delivered, and return its account as far as it is known."""
         entry = self._open.pop(epoch)
-        account = EpochAccount(
+        account = self._closed[epoch] = EpochAccount(
             epoch=epoch,
             steps=entry.steps,
             trained_s=sum(span.duration_s for span in entry.trained),
@@ -274,19 +306,69 @@ class Accounts:
             slow_host=entry.slow_host,
             **entry.seconds,
         )
-        self._closed[epoch] = account
         oldest = min((s.start_s for e in self._open.values() for s in e.trained), default=float("inf"))
         self._recent = [span for span in self._recent if span.end_s >= oldest]
         return account
 
-    def drop_after(self, epoch: int) -> float:
-        """Forget the open epochs later than this one and return the seconds that they had trained."""
-        later = [self._open.pop(e) for e in list(self._open) if e > epoch]
-        return sum(span.duration_s for entry in later for span in entry.trained)
+    def roll_back(self, epoch: int) -> float:
+        """Forget the open epochs later than this one; charge it with what they took, and return that."""
+        self.train(epoch)
+        later = [e for e in self._open if e > epoch]
+        seconds = sum(self._open.pop(e).charged_s + self._other.pop(e, 0.0) for e in later)
+        self._open[epoch].seconds["rolled_back_s"] += seconds
+        return seconds
 
     def closed(self) -> list[EpochAccount]:
-        """Return the accounts of the delivered epochs, in order."""
-        return [self._closed[epoch] for epoch in sorted(self._closed)]
+        """Return the accounts until now of the delivered epochs, in order."""
+        self.train(self._training)  # which adds to the other seconds
+        return [replace(self._closed[epoch], other_s=self._other[epoch]) for epoch in sorted(self._closed)]
+
+    def fit(self, epochs: Sequence[EpochAccount], spans: Iterable[Span] | None = None) -> FitAccount:
+        """Return the account of the fit whose `closed` epochs these are; what it saved is in its spans."""
+        others = sum(s for epoch, s in self._other.items() if epoch is not None and epoch not in self._closed)
+        return FitAccount(
+            fit_s=self._since_s - self._start_s,
+            prepared_s=self._other[None],
+            undelivered_s=others + sum(entry.charged_s for entry in self._open.values()),
+            validated_s=sum(account.validated_s for account in epochs),
+            hidden_s=sum(account.hidden_s for account in epochs),
+            waited_s=sum(account.waited_s for account in epochs),
+            rolled_back_s=sum(account.rolled_back_s for account in epochs),
+            saved_s=None
+            if spans is None
+            else saved_s(epochs, [s for s in spans if s.start_s >= self._start_s]),
+        )
+
+
+def saved_s(epochs: Sequence[EpochAccount], spans: Sequence[Span]) -> float | None:
+    """Estimate how much longer a fit would have taken if it had waited for each validation.
+
+    It would have waited for each as long as for the validations that nothing hid, mostly the last one. It
+    would have been spared the other waits, slower training calls during validations, and what was rolled
+    back. Returns None if there was no validation, or no training call, that nothing disturbed.
+    """
+    hidden = [account for account in epochs if account.hidden_s > 0]
+    lost_s = sum(account.rolled_back_s for account in epochs)
+    if not hidden:
+        return -lost_s
+    busy = _union("spans", (span for span in spans if span.name == "validate"))
+    ends = [end_s for _, end_s in busy]
+    undisturbed: list[float] = []  # seconds of a step
+    disturbed: list[float] = []
+    steps = 0  # that were disturbed
+    for span in [s for s in spans if s.name == "train" and s.details.get("steps")][1:]:  # the first compiles
+        after = bisect.bisect(ends, span.start_s)
+        if after < len(busy) and busy[after][0] < span.end_s:
+            disturbed.append(span.duration_s / span.details["steps"])
+            steps += span.details["steps"]
+        else:
+            undisturbed.append(span.duration_s / span.details["steps"])
+    alone = [a.validated_s for a in epochs if a.validated_s and a.hidden_s < 0.1 * a.validated_s]
+    if not (alone and undisturbed):
+        return None
+    if disturbed:
+        lost_s += steps * max(0.0, float(np.median(disturbed) - np.median(undisturbed)))
+    return sum(min(a.validated_s, float(np.median(alone))) - a.waited_s for a in hidden) - lost_s
 
 
 def _extent_s(spans: Sequence[Span]) -> float:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import require_count, require_each, short_repr
-from overlap_train.records import EpochAccount
+from overlap_train._support.arguments import require_count, require_each, require_instance, short_repr
+from overlap_train._support.printing import html_table
+from overlap_train.records import EpochAccount, FitAccount
 
-__all__ = ["EpochRow", "format_epoch_table", "format_metric"]
+__all__ = ["EpochAccounts", "EpochRow", "format_epoch_table", "format_metric"]
 
 EpochRow = tuple[EpochAccount, Mapping[str, Any]]
 
@@ -24,7 +25,7 @@ _LONGEST = 32
 
 @dataclass(frozen=True)
 class _Column:
-    """One column of text: two lines of heading, a cell for each epoch, and the cell of the total row."""
+    """One column of text: two lines of heading, a cell for each row, and the cell of the total row."""
 
     heading: str
     unit: str
@@ -36,8 +37,13 @@ class _Column:
         return max(len(text) for text in (self.heading, self.unit, self.total, *self.cells))
 
 
-def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
+def format_epoch_table(rows: Iterable[EpochRow], fit: FitAccount | None = None, *, width: int = 100) -> str:
     """Return a table with a row for each epoch: its metrics, and the seconds that it took.
+
+    The column "all" has the seconds of the thread that trains, of which some were trained, waited, rolled
+    back, or taken by the rest, such as callbacks. With `fit` there is a row for its preparation, and perhaps
+    for epochs that were not delivered ("partial"); so the rows add up to the fit, which the total says. A
+    sentence about the validation follows.
 
     Metrics are in the order of their first appearance, those of training before those of validation
     (`val_…`). There is a column of seconds rolled back, or of slow hosts, only if there were some. A table
@@ -45,25 +51,76 @@ def format_epoch_table(rows: Iterable[EpochRow], *, width: int = 100) -> str:
 
     Args:
         rows: the account and the metrics of each epoch; some metrics may be missing.
+        fit: the account of the whole fit.
         width: the largest number of characters in a line; a single column may be wider.
 
     Returns:
         The lines, joined, without a newline at the end. Epochs count from 1, as Keras prints them.
     """
     rows = require_each("rows", rows, _checked_row, expected="pairs of an EpochAccount and its metrics")
+    require_instance("fit", fit, FitAccount)
     width = require_count("width", width, minimum=1)
     if not rows:
         return "No epoch was trained."
-    epochs = _Column("epoch", "", tuple(str(account.epoch + 1) for account, _ in rows), "total")
-    metrics = [_metric_column(name, rows) for name in _metric_names(rows)]
-    seconds = _seconds_columns(rows)
+    epochs, metrics, seconds = _columns(rows, fit)
     if _line_width([epochs, *metrics, *seconds]) <= width:
         blocks = [[epochs, *metrics, *seconds]]
     else:
         blocks = [
             [epochs, *part] for part in (*_parts(metrics, epochs, width), *_parts(seconds, epochs, width))
         ]
-    return "\n\n".join("\n".join(_lines(block)) for block in blocks)
+    table = "\n\n".join("\n".join(_lines(block)) for block in blocks)
+    return table if fit is None or not fit.validated_s else f"{table}\n{fit}"
+
+
+class EpochAccounts(list[EpochAccount]):
+    """The accounts of a fit's delivered epochs, in order; a prompt or a notebook shows them as a table.
+
+    Attributes:
+        logs: the metrics of each epoch.
+        fit: the account of the whole fit.
+    """
+
+    def __init__(
+        self,
+        accounts: Iterable[EpochAccount] = (),
+        logs: Mapping[int, Mapping[str, Any]] | None = None,
+        fit: FitAccount | None = None,
+    ) -> None:
+        super().__init__(accounts)
+        self.logs, self.fit = logs or {}, fit
+
+    def _rows(self) -> list[EpochRow]:
+        return [(account, self.logs.get(account.epoch, {})) for account in self]
+
+    def __repr__(self) -> str:
+        return format_epoch_table(self._rows(), self.fit)
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return repr(self)
+        epochs, metrics, seconds = _columns(self._rows(), self.fit)
+        columns = [epochs, *metrics, *seconds]
+        heading = [f"{column.heading} {f'({column.unit})' if column.unit else ''}" for column in columns]
+        cells = zip(*([*column.cells, column.total] for column in columns), strict=True)
+        return html_table(heading, cells) + f"<p>{self.fit or ''}</p>"
+
+
+def _columns(
+    rows: Sequence[EpochRow], fit: FitAccount | None
+) -> tuple[_Column, list[_Column], list[_Column]]:
+    """Return the columns of the rows' names, of the metrics and of the seconds."""
+    before = {} if fit is None else {"prepared": fit.prepared_s}
+    after = {} if fit is None or fit.undelivered_s < 0.005 else {"partial": fit.undelivered_s}
+    names = (*before, *(str(account.epoch + 1) for account, _ in rows), *after)
+    all_s = [*before.values(), *(account.seconds for account, _ in rows), *after.values()]
+
+    def padded(column: _Column) -> _Column:
+        return replace(column, cells=("",) * len(before) + column.cells + ("",) * len(after))
+
+    metrics = [padded(_metric_column(name, rows)) for name in _metric_names(rows)]
+    seconds = [_sum_column("all", all_s), *map(padded, _seconds_columns(rows))]
+    return _Column("epoch", "", names, "total"), metrics, seconds
 
 
 def format_metric(value: Any) -> str:
@@ -120,19 +177,22 @@ def _seconds_columns(rows: Sequence[EpochRow]) -> list[_Column]:
     accounts = [account for account, _ in rows]
     columns = {
         "trained": [account.trained_s for account in accounts],
+        "waited": [account.waited_s for account in accounts],
+        "rolled back": [account.rolled_back_s for account in accounts],
+        "rest": [account.rest_s for account in accounts],
         "validated": [account.validated_s for account in accounts],
         "hidden": [account.hidden_s for account in accounts],
-        "waited": [account.waited_s for account in accounts],
     }
-    if any(account.rolled_back_s for account in accounts):
-        columns["rolled back"] = [account.rolled_back_s for account in accounts]
-    seconds = [
-        _Column(heading, "s", tuple(f"{cell:.2f}" for cell in cells), f"{math.fsum(cells):.2f}")
-        for heading, cells in columns.items()
-    ]
+    if not any(columns["rolled back"]):
+        del columns["rolled back"]
+    seconds = [_sum_column(heading, cells) for heading, cells in columns.items()]
     if any(account.slow_host is not None for account in accounts):
         seconds.append(_Column("slow host", "s", tuple(map(_slow_host, accounts))))
     return seconds
+
+
+def _sum_column(heading: str, seconds: Sequence[float]) -> _Column:
+    return _Column(heading, "s", tuple(f"{cell:.2f}" for cell in seconds), f"{math.fsum(seconds):.2f}")
 
 
 def _slow_host(account: EpochAccount) -> str:

@@ -32,8 +32,9 @@ _COLOURS = {
     "wait": "#C8C8C8",
     "rollback": "#D55E00",
     "checkpoint": "#CC79A7",
+    "trace": "#F0E442",
 }
-_OTHER_COLOURS = ("#56B4E9", "#F0E442", "#8C6BB1", "#7F5F3F", "#7F7F7F", "#A6D854")
+_OTHER_COLOURS = ("#56B4E9", "#8C6BB1", "#7F5F3F", "#7F7F7F", "#A6D854")
 _NUMBERED = ("train", "validate")  # the spans whose epochs are shown
 _DPI = 110
 _WIDTH_IN = 14.0

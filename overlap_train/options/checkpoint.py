@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from overlap_train._support.arguments import (
     freeze,
     knows_names,
     plain_text,
+    require_choice,
     require_count,
     require_path,
     require_seconds,
@@ -32,9 +33,11 @@ class CheckpointPolicy:
         directory: a directory for this training alone; made if missing.
         every_epochs: write a checkpoint each time after this number of delivered epochs.
         every_steps: also write inside epochs, each time after this number of training steps; None does not.
-            On one host only.
         every_s: the least number of seconds between two checkpoints; None sets no limit.
         keep: how many checkpoints are kept; if the newest is damaged, the one before it is used.
+        keep_weights: "all" also keeps the weights of each epoch as trained, "float16" the same rounded to
+            half the size: `evaluate_run` computes further metrics from them. With
+            `ValidationPolicy(evaluator=...)` they lie in that directory, and are not rounded.
 
     Raises:
         TypeError: a value has the wrong type.
@@ -47,6 +50,7 @@ class CheckpointPolicy:
     every_steps: int | None = None
     every_s: float | None = None
     keep: int = 3
+    keep_weights: Literal["all", "float16"] | None = None
 
     def __post_init__(self) -> None:
         directory = self.directory
@@ -63,13 +67,16 @@ class CheckpointPolicy:
             if self.every_s is None
             else require_seconds("every_s", self.every_s, zero=True, expected=expected),
             keep=require_count("keep", self.keep, minimum=1),
+            keep_weights=None
+            if self.keep_weights is None
+            else require_choice("keep_weights", self.keep_weights, ("all", "float16")),
         )
 
 
 def checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
     """Return what the argument `resume` of `fit` means, with an absolute directory.
 
-    So it stays where it is though a callback changes the working directory.
+    So it stays where it is even if a callback changes the working directory.
 
     Raises:
         TypeError: if it is neither a directory nor a policy nor None.

@@ -184,9 +184,9 @@ class ValidationSet:
         freq: like `validation_freq`, for this set: every how many epochs, or a list of epochs from 1.
         steps: like `validation_steps`, for this set: the number of batches; None means all.
         batch_size: like `validation_batch_size`, for this set: rows in a batch.
-        concurrent: its batches may be drawn while the training goes on, whoever draws from the same source.
-            By default those that the training could notice are all drawn first, as by Keras, and evaluated
-            while it continues.
+        concurrent: whether its batches may be drawn while the training goes on, even from a source that the
+            training uses, too. By default such batches are all drawn first, as by Keras, and evaluated while
+            the training continues.
 
     Raises:
         TypeError: a value has the wrong type.

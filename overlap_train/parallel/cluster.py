@@ -7,6 +7,7 @@ from a resolver such as Slurm's.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import ipaddress
 import json
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel.hosts import EvaluatorTask, give_own_rows
@@ -69,10 +71,25 @@ def join_cluster(resolver: Any = None, *, own_rows: bool = False) -> tf.distribu
         return EvaluatorTask()
     _require_free(cluster[task_type][index], f"{task_type} {index}")
     training = TrainingHosts() if "evaluator" in cluster else resolver
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=training)
+    strategy = _join(training)
     if own_rows:
         give_own_rows(strategy)
     return strategy
+
+
+# After 10 s, TensorFlow's default, a short cut of the network ended all hosts.
+_HEARTBEAT_MS = 60_000
+
+
+def _join(resolver: Any) -> tf.distribute.Strategy:
+    """Make the strategy, whose hosts give each other up after a minute without a sign of life."""
+    eager = context.context()
+    configure = functools.partial(eager.configure_coordination_service, heartbeat_timeout_in_ms=_HEARTBEAT_MS)
+    eager.configure_coordination_service = configure  # which the strategy calls without a time
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    finally:
+        del eager.configure_coordination_service
 
 
 def program_digest() -> str:

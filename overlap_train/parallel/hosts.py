@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._support.arguments import short_repr
+from overlap_train._support.arguments import encoded
 from overlap_train._support.printing import error_text
 from overlap_train.errors import HostMismatchError
 
@@ -31,7 +31,6 @@ __all__ = [
     "Hosts",
     "SingleHost",
     "SlowHost",
-    "encoded",
     "find_slow_host",
     "give_own_rows",
     "has_own_rows",
@@ -112,23 +111,6 @@ def _time_after(tensors: Sequence[Any]) -> tf.Tensor:
     """Return the time, float64[] in seconds, at which all of the tensors are there."""
     with tf.control_dependencies(list(tensors)), tf.device("/device:CPU:0"):
         return tf.timestamp(name="overlap_train_clock")  # known to the search for effects by its name
-
-
-def encoded(value: Any) -> bytes:
-    """Return a value in JSON, whatever a callback has put into the logs.
-
-    Arrays and tensors become numbers and lists, and what else JSON lacks text. Names that it lacks are left
-    out.
-    """
-    return json.dumps(value, default=_plain, skipkeys=True).encode()
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON knows in the place of what it does not."""
-    try:
-        return np.asarray(value, float).tolist()
-    except Exception:  # whatever an object of the user's raises, it is no number
-        return short_repr(value)
 
 
 class EvaluatorTask(tf.distribute.OneDeviceStrategy):  # type: ignore[misc]  # TensorFlow is untyped
@@ -223,12 +205,29 @@ class Hosts(abc.ABC):
                 result = action()
             except BaseException as raised:
                 error = raised
-        failed = self.from_chief(None if error is None else error_text(error))
-        if error is not None:
-            raise error
-        if failed is not None:
-            raise HostMismatchError(f"the chief has failed: {failed}")
+        self._raise_on_all([self.from_chief(_text_of(error))], error)
         return result
+
+    def all_do(self, action: Callable[[], bool]) -> bool:
+        """Run something on every host; return whether it was true on all. A failure is raised on all."""
+        result, error = False, None
+        try:
+            result = action()
+        except BaseException as raised:
+            error = raised
+        results, failures = self.numbers([result, error is not None]).T
+        if failures.any():
+            self._raise_on_all(self.gather(_text_of(error)), error)
+        return bool(results.all())
+
+    def _raise_on_all(self, failures: Sequence[str | None], own: BaseException | None) -> None:
+        """Raise this host's failure, or one that says what the first host to have failed has said."""
+        if own is not None:
+            raise own
+        for host, failure in enumerate(failures):
+            if failure is not None:
+                name = f"host {host}" if host else "the chief"
+                raise HostMismatchError(f"{name} has failed: {failure}")
 
 
 class SingleHost(Hosts):
@@ -327,6 +326,10 @@ def make_hosts(strategy: tf.distribute.Strategy) -> Hosts:
     if count == 1:
         return SingleHost()
     return ClusterHosts(strategy, count, int(strategy.extended._id_in_cluster))
+
+
+def _text_of(error: BaseException | None) -> str | None:
+    return None if error is None else error_text(error)
 
 
 def _short(value: Any) -> str:

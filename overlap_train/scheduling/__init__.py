@@ -8,6 +8,7 @@ A Keras model is taken apart (`calls`, `models`), made faster (`products`, `fold
 
 from __future__ import annotations
 
+from overlap_train._support.imports import public_names
 from overlap_train.scheduling.accounts import ModelStatistics, SchedulerStatistics
 from overlap_train.scheduling.costs import CostModel
 from overlap_train.scheduling.graph import Device, Platform, Transfer
@@ -24,3 +25,5 @@ __all__ = [
     "SchedulerStatistics",
     "Transfer",
 ]
+
+__dir__ = public_names(__name__)

@@ -20,7 +20,7 @@ from typing import Any
 
 from scripts.bench import children, command
 from scripts.bench.children import ChildFailedError
-from scripts.bench.figures import Run, group_runs, tables
+from scripts.bench.figures import Run, group_runs, tables, verdict
 from scripts.bench.journal import Journal
 from scripts.bench.publish import Finding
 from scripts.bench.systems import DEFAULT_SYSTEMS, SYSTEMS
@@ -100,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"compare: {len(failed)} runs failed and nothing is published; the first: {failed[0]}")
             options.publish = None
         line.show(page, options, journal)
+        verdicts = [verdict(group, cores=journal.machine["cores"]) for group in group_runs(found.runs)]
+        print(*(f"Verdict: {text}." for text in verdicts if text), sep="\n")
     return bool(failed)
 
 

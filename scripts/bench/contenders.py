@@ -22,7 +22,6 @@ import tensorflow as tf
 import overlap_train
 from overlap_train.conv import report
 from overlap_train.monitoring import SpanRecorder
-from overlap_train.parallel import split_gpu
 from overlap_train.records import Span
 from scripts.bench import pipelines
 from scripts.bench.tasks import Examples, Task
@@ -37,7 +36,6 @@ __all__ = [
     "Overlap",
     "OverlapAccelerated",
     "OverlapAlways",
-    "OverlapSplitGpu",
     "OverlapSync",
     "Paper",
     "Stopwatch",
@@ -253,7 +251,6 @@ class Overlap(Contender):
 
     max_lag = 1
     overlap = "auto"
-    device: str | None = None  # of the validation's workers
     validates = True
     _untimed = 0
 
@@ -271,8 +268,9 @@ class Overlap(Contender):
 
     def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
         """Returns the trainer, with a compiled model that takes the raw data."""
-        workers = self.threads if self.device is None else [self.device] * self.threads
-        policy = overlap_train.ValidationPolicy(workers=workers, max_lag=self.max_lag, overlap=self.overlap)
+        policy = overlap_train.ValidationPolicy(
+            workers=self.threads, max_lag=self.max_lag, overlap=self.overlap
+        )
         model = self.workload.model(from_raw=True)
         return overlap_train.Trainer(model, validation=policy, recorder=recorder)
 
@@ -307,21 +305,6 @@ class OverlapAlways(Overlap):
     """The same where the trainer would validate in step, because no core is idle: what that is worth."""
 
     overlap = "always"
-
-
-class OverlapSplitGpu(Overlap):
-    """The same with the GPU in two parts, so that training and validation have a stream each."""
-
-    _shares = (0.6, 0.25)  # of the card's memory; the rest is for the driver and for cuDNN
-
-    def __init__(self, workload: Workload, task: Task, threads: int) -> None:
-        import gpustat
-
-        total_mib = min(gpu.memory_total for gpu in gpustat.new_query())
-        sizes = [int(share * total_mib) for share in self._shares]
-        _, validation = split_gpu(2, memory_mib=sizes, priorities=(-1, 0))
-        self.device = validation
-        super().__init__(workload, task, threads)
 
 
 class OverlapSync(Overlap):

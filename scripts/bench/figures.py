@@ -15,7 +15,7 @@ from typing import Any
 from scripts.bench.publish import Cells
 from scripts.bench.systems import BASELINES, SYSTEMS
 
-__all__ = ["Group", "Run", "claim_cells", "group_runs", "ratio", "ratio_cells", "second_cells"]
+__all__ = ["Group", "Run", "claim_cells", "group_runs", "ratio", "ratio_cells", "second_cells", "verdict"]
 
 # Points of accuracy by which a system may be away from the first of `_REFERENCES` that ran.
 _TOLERANCE = 0.005
@@ -107,12 +107,54 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
 
 def ratio(group: Group, system: str, baseline: str) -> tuple[float, float] | None:
     """Returns the paired ratio of a system's time to a baseline's and the one to its fastest run."""
-    ours, theirs = group.of(system), {run.repeat: run for run in group.of(baseline)}
-    paired = [run.epoch_s / theirs[run.repeat].epoch_s for run in ours if run.repeat in theirs]
+    paired = _pairs(group, system, baseline)
     if not paired:
         return None
-    fastest_s = min(run.epoch_s for run in theirs.values())
-    return statistics.median(paired), statistics.median(run.epoch_s for run in ours) / fastest_s
+    fastest_s = min(run.epoch_s for run in group.of(baseline))
+    return statistics.median(paired), statistics.median(run.epoch_s for run in group.of(system)) / fastest_s
+
+
+def verdict(group: Group, *, cores: int) -> str | None:
+    """Returns what the runs say of `overlap`, in a sentence or two; None if it or a baseline is missing.
+
+    A system is faster if it was so in each pair of neighbouring runs.
+    """
+    baselines = [name for name in BASELINES if name.startswith("keras") and group.of(name)]
+    if not group.of("overlap") or not baselines:
+        return None
+    best = min(baselines, key=lambda name: statistics.median(run.epoch_s for run in group.of(name)))
+    than_keras = _pairs(group, "overlap", best)
+    words = {
+        -1: "faster than Keras",
+        0: "no difference from Keras that these runs show",
+        1: "slower than Keras",
+    }
+    said = f"{group.title}: {words[_sign(than_keras)]}: {_share(than_keras)} of the time of {best}"
+    in_step = _pairs(group, "overlap", "overlap-sync")
+    if not in_step:
+        return said
+    busy = statistics.median(run.cpu_s / run.wall_s for run in group.of("overlap-sync"))
+    gain = "Overlapping gained" if _sign(in_step) < 0 else "Overlapping gained nothing here"
+    cause = f"in step {busy:.1f} of {cores} cores were busy" + (
+        ", so little was idle" if cores - busy < 0.5 else ""
+    )
+    return f"{said}. {gain}: {_share(in_step)} of the time of the same trainer in step; {cause}"
+
+
+def _pairs(group: Group, system: str, baseline: str) -> list[float]:
+    """Returns the time of a system ÷ that of a baseline in each repeat."""
+    theirs = {run.repeat: run.epoch_s for run in group.of(baseline)}
+    return [run.epoch_s / theirs[run.repeat] for run in group.of(system) if run.repeat in theirs]
+
+
+def _sign(ratios: list[float]) -> int:
+    """Returns -1 if all ratios are below 1, 1 if all are above, otherwise 0."""
+    return -(max(ratios, default=1) < 1) + (min(ratios, default=1) > 1)
+
+
+def _share(ratios: list[float]) -> str:
+    spread = f" ({min(ratios):.2f} to {max(ratios):.2f})" if len(ratios) > 1 else ""
+    return f"{statistics.median(ratios):.2f}{spread}" if ratios else "an unknown share"
 
 
 def second_cells(group: Group, *, cores: int) -> Cells:

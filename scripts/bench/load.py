@@ -1,85 +1,22 @@
 """Synthetic load next to the scheduler, with the load achieved.
 
-    with SpinLoad(0.6, cores=1) as load:
+    with GpuLoad(0.6) as load:
         ...
     print(load.achieved)
 
-Each generator owns its thread or processes and ends them on `close`.
+Each owns its thread and ends it on `close`.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-__all__ = ["DutyCycle", "GpuLoad", "SpinLoad"]
-
-_SPIN = """
-import sys, time
-duty, period = float(sys.argv[1]), float(sys.argv[2])
-print("ready", flush=True)
-while True:
-    end = time.perf_counter() + duty * period
-    while time.perf_counter() < end:
-        pass
-    time.sleep((1 - duty) * period)
-"""
+__all__ = ["DutyCycle", "GpuLoad"]
 
 
-class _Closing:
-    """A context manager that closes."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class SpinLoad(_Closing):
-    """Occupies CPU cores for a share of the time, one process each (so without our GIL)."""
-
-    def __init__(self, duty: float, *, cores: int = 1, period_s: float = 0.01) -> None:
-        _check_duty(duty)
-        if cores < 1:
-            raise ValueError(f"cores must be at least 1, got {cores}")
-        command = [sys.executable, "-c", _SPIN, str(duty), str(period_s)]
-        self._children = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(cores)]
-        for child in self._children:
-            assert child.stdout is not None
-            child.stdout.readline()
-        self._began_s = time.monotonic()
-        self._began_cpu_s = sum(_cpu_s(child.pid) for child in self._children)
-        self._achieved: float | None = None
-
-    @property
-    def achieved(self) -> float:
-        """CPU time taken on each core as a share of the time since the start; final once closed."""
-        if self._achieved is not None:
-            return self._achieved
-        used_s = sum(_cpu_s(child.pid) for child in self._children) - self._began_cpu_s
-        return used_s / max(time.monotonic() - self._began_s, 1e-9) / len(self._children)
-
-    def close(self) -> None:
-        """Ends the processes. May be called again."""
-        if self._achieved is None:
-            self._achieved = self.achieved
-        for child in self._children:
-            child.kill()
-            child.wait()
-            if child.stdout is not None:
-                child.stdout.close()
-
-
-class DutyCycle(_Closing):
+class DutyCycle:
     """Calls `work` again and again from one thread so that it is inside it for a share of the time.
 
     `work` should take a few milliseconds and end only when the device is done with it; what it raises is
@@ -87,7 +24,8 @@ class DutyCycle(_Closing):
     """
 
     def __init__(self, duty: float, work: Callable[[], object]) -> None:
-        _check_duty(duty)
+        if not 0 <= duty <= 1:
+            raise ValueError(f"duty must be in 0 to 1, got {duty}")
         self._duty, self._work = duty, work
         self._stop = threading.Event()
         self._busy_s = 0.0
@@ -96,6 +34,12 @@ class DutyCycle(_Closing):
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="duty-cycle", daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> DutyCycle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def achieved(self) -> float:
@@ -126,7 +70,7 @@ class DutyCycle(_Closing):
 
 
 class GpuLoad(DutyCycle):
-    """Occupies a share of a GPU's multiprocessors for a share of the time. Not run without a GPU.
+    """Occupies a share of a GPU's multiprocessors for a share of the time.
 
     A product of matrices of 128 rows for each multiprocessor to occupy keeps about that many busy:
     cuBLAS gives each tile of 128 by 128 values of the result to one thread block.
@@ -151,18 +95,3 @@ class GpuLoad(DutyCycle):
 
         compiled = tf.function(product, autograph=False)
         super().__init__(duty, lambda: compiled().numpy())
-
-
-def _check_duty(duty: float) -> None:
-    if not 0 <= duty <= 1:
-        raise ValueError(f"duty must be in 0 to 1, got {duty}")
-
-
-def _cpu_s(pid: int) -> float:
-    """User and system time of a process, 0 where the system does not say."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

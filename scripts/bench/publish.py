@@ -1,7 +1,7 @@
 """What a comparison found: shown as tables, or as a dated page of docs/results with a row of its index.
 
-A second page of the same day and series is numbered. The index has a row for each series: its question, its
-newest page, and those before that, until a newer one has taken over what they show.
+A second page of the same day and series is numbered. The index has a row for each series: its question and
+its newest page. The page before that moves to docs/results/archive, which the site and its search leave out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from scripts.bench import machine as machines
 __all__ = ["RESULTS", "Cells", "Finding", "enter", "layout", "markdown", "publish"]
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
-_HEAD = ("| question | newest | earlier |", "|---|---|---|")
+_HEAD = ("| question | page |", "|---|---|")
 _LINK = re.compile(r"\[[^\]]*\]\((\d{4}-\d{2}-\d{2})-([a-z]+(?:-[a-z]+)*)(?:-\d+)?\.md\)")
+_RELATIVE = re.compile(r"(?<=\]\()(?!\w+:|#|/)")
 # A folder of the machine, such as a home or a temporary one, does not belong on a page.
 _PLACE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|mnt|srv|var|Users|private)\b[^\s\"',;:)]*")
 
@@ -69,7 +70,7 @@ def publish(
     others: str,
     folder: Path | None = None,
 ) -> Path:
-    """Writes page, JSON and the row of the index; returns the page's file.
+    """Writes page, JSON and the row of the index, and archives the page before; returns the page's file.
 
     The date is that of `machine`, when the comparison began; `others` says what else ran meanwhile.
     """
@@ -91,12 +92,15 @@ def publish(
     page = folder / f"{name}.md"
     page.write_text(_placeless("\n\n".join(parts)) + "\n", encoding="utf-8")
     index = folder / "index.md"
-    index.write_text(enter(index.read_text(encoding="utf-8"), page.name, finding.question), encoding="utf-8")
+    entered, before = enter(index.read_text(encoding="utf-8"), page.name, finding.question)
+    index.write_text(entered, encoding="utf-8")
+    if before is not None:
+        _archive(folder / before)
     return page
 
 
-def enter(index: str, file: str, question: str) -> str:
-    """Returns the index with a page entered: its series comes first, the one before is an earlier one."""
+def enter(index: str, file: str, question: str) -> tuple[str, str | None]:
+    """Returns the index with a page entered, its series first, and the page that was there before."""
     lines = index.split("\n")
     if _HEAD[0] not in lines:
         raise ValueError(f"the index of results has no line {_HEAD[0]!r}")
@@ -105,17 +109,27 @@ def enter(index: str, file: str, question: str) -> str:
     if link is None:
         raise ValueError(f"{file} is not called after a date and a series")
     shown = f"[{_shown(datetime.date.fromisoformat(link[1]))}]({file})"
-    earlier = ""
+    before = None
     for number in range(begin, len(lines)):
         if not lines[number].startswith("|"):
             break
-        cells = [cell.strip() for cell in lines[number].strip("|").split("|")]
-        if any(found[2] == link[2] for found in _LINK.finditer(lines[number])):
-            question, earlier = cells[0], ", ".join(filter(None, cells[1:]))
+        older = _LINK.search(lines[number])
+        if older is not None and older[2] == link[2]:
+            question = lines[number].strip("|").split("|")[0].strip()
+            before = older[0].partition("(")[2].removesuffix(")")
             del lines[number]
             break
-    lines.insert(begin, f"| {question} | {shown} | {earlier} |".replace("|  |", "| |"))
-    return "\n".join(lines)
+    lines.insert(begin, f"| {question} | {shown} |")
+    return "\n".join(lines), before
+
+
+def _archive(page: Path) -> None:
+    """Moves a page into the archive; its links still lead where they led."""
+    archive = page.parent / "archive"
+    archive.mkdir(exist_ok=True)
+    text = _RELATIVE.sub("../", page.read_text(encoding="utf-8"))
+    (archive / page.name).write_text(text, encoding="utf-8")
+    page.unlink()
 
 
 def _free_name(folder: Path, name: str) -> str:

@@ -1,6 +1,6 @@
 """The scheduler next to what a user would do: measured on this CPU, simulated for the paper's machine.
 
-    scripts/compare_scheduling.sh [--quick] [--parts simulated,costs] [--output_dir results/scheduling]
+    scripts/compare_scheduling.sh [--quick] [--parts simulated] [--output_dir results/scheduling]
 
 Writes `scheduling.json` and prints tables. The journal has each part as soon as it has ended, and `--resume`
 goes on with the next. Every row is marked *measured here*, *simulated* or *paper's hardware*.
@@ -26,7 +26,7 @@ from scripts.bench.publish import Cells, Finding
 
 __all__ = ["PARTS", "finding", "main"]
 
-PARTS = ("simulated", "costs", "measured")
+PARTS = ("simulated", "measured")
 _WORDS = """\
 Several networks at once. *Simulated* figures come from Xavier-like peaks and a duty cycle as load;
 *measured* ones from this machine's CPU; those of *the paper's hardware* from paper P4, which had a Jetson
@@ -44,11 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.size, options.requests, options.repeats = 64, 4, 1
     with line.journal(options) as journal:
         report: dict[str, Any] = {}
-        if "costs" in parts:
-            import tensorflow as tf
-
-            # Before anything starts TensorFlow: layers are profiled as the scheduler runs them.
-            tf.config.threading.set_intra_op_parallelism_threads(1)
         for part, work in _works(options).items():
             if part in parts:
                 report |= journal.once(part, work)
@@ -72,7 +67,6 @@ def _works(options: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]
     """Returns what finds each part."""
     return {
         "simulated": functools.partial(_simulate, quick=options.quick),
-        "costs": lambda: {"costs_measured": _held_out(64 if options.quick else 96)},
         "measured": lambda: {
             "measured": measured.measure(
                 size=options.size,
@@ -93,46 +87,6 @@ def _simulate(*, quick: bool) -> dict[str, Any]:
     }
 
 
-def _held_out(size: int) -> dict[str, Any]:
-    """Profiles every layer of the four networks here, and predicts those of one shape in four.
-
-    The least of 18 times, in nine rounds over all networks: the machine's speed changes within minutes.
-    """
-    import numpy as np
-
-    from overlap_train.scheduling import CostModel, Device, Platform
-    from overlap_train.scheduling.models import split_model
-    from overlap_train.scheduling.preparing import compile_segments, profile_layers
-    from overlap_train.scheduling.segments import merge_layers
-
-    one, graphs = Platform((Device("CPU:0"),)), []
-    for name, model in measured.networks(size).items():
-        split = split_model(model, name=name)
-        every = [range(index, index + 1) for index in range(len(split.graph))]
-        graphs.append(compile_segments(split, merge_layers(split.graph, every), one))
-    (device,) = one.devices
-    profiles = [[profile_layers(graph, device, repeats=2) for graph in graphs] for _ in range(9)]
-    rounds = [
-        [row for profile in found if profile is not None for row in profile.samples] for found in profiles
-    ]
-    samples = [min(same, key=lambda sample: sample[2]) for same in zip(*rounds, strict=True)]
-    shapes = list(dict.fromkeys(layer.work for layer, _, _ in samples))
-    held = set(np.random.default_rng(0).permutation(len(shapes))[: len(shapes) // 4].tolist())
-    unseen = {shapes[index] for index in held}
-    costs = CostModel()
-    costs.add_profile(sample for sample in samples if sample[0].work not in unseen)
-    tests = [sample for sample in samples if sample[0].work in unseen]
-    errors = [abs(costs.predict_unseen(layer.work, device) / seconds - 1) for layer, device, seconds in tests]
-    return {
-        "marked": "measured here",
-        "size": size,
-        "layers": len(samples),
-        "held_out": len(tests),
-        "mean_absolute_error": float(np.mean(errors)),
-        "median_absolute_error": float(np.median(errors)),
-    }
-
-
 def _tables(report: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
     for name, where in (("simulated", ""), ("simulated_contention", ", on shared memory")):
         if name in report:
@@ -144,12 +98,6 @@ def _tables(report: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
             "Measured: latency in ms under Poisson arrivals, by the share of each one's capacity",
             _latencies(report["measured"]),
         )
-    figures = [
-        (key.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
-        for key, value in report.get("costs_measured", {}).items()
-    ]
-    if figures:
-        yield "Other figures", Cells(("what", "figure"), tuple(figures))
 
 
 def _simulated(rows: Sequence[dict[str, Any]]) -> Cells:

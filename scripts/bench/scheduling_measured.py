@@ -8,6 +8,7 @@ future. OpenVINO and ONNX Runtime take part where they are installed (extra `ben
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -211,7 +212,7 @@ def _openvino(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
     for jobs in queues.values():
         jobs.set_callback(lambda request, future: future.set_result(request.get_output_tensor(0).data.copy()))
     # `start_async` blocks while all streams are taken, which an arrival must not.
-    starters = {key: queue.SimpleQueue() for key in queues}
+    starters: dict[str, queue.SimpleQueue[Any]] = {key: queue.SimpleQueue() for key in queues}
 
     def start(key: str) -> None:
         while True:
@@ -255,7 +256,8 @@ class _Contender:
 
         keras.utils.set_random_seed(0)
         models = networks(size)
-        self._names, self._requests, self._scheduler = list(models), requests, None
+        self._names, self._requests = list(models), requests
+        self._scheduler: Any = None
         self._image = image = np.random.default_rng(0).random((1, size, size, 3), dtype=np.float32)
         if name.startswith("ours"):
             from overlap_train.scheduling import MultiModelScheduler
@@ -270,6 +272,9 @@ class _Contender:
             batch = _MAX_BATCH if name.endswith("_batched") else 1
             self._submit = _Threads(_tensorflow(models, image.shape[1:]), image, batch).submit
         self.saturate()
+
+    def _answer(self, name: str) -> Any:
+        return self._submit(name).result()
 
     def saturate(self) -> dict[str, Any]:
         """All requests at once."""
@@ -313,12 +318,14 @@ class _Contender:
     def _arrive(self, arrivals: Sequence[tuple[Any, ...]]) -> dict[str, float]:
         ended_s, began_s = [0.0] * len(arrivals), time.perf_counter()
         futures = []
+
+        def note(number: int, _: Any) -> None:
+            ended_s[number] = time.perf_counter() - began_s
+
         for number, (at_s, name, *_) in enumerate(arrivals):
             time.sleep(max(began_s + at_s - time.perf_counter(), 0.0))
             future = self._submit(name)
-            future.add_done_callback(
-                lambda _, n=number: ended_s.__setitem__(n, time.perf_counter() - began_s)
-            )
+            future.add_done_callback(functools.partial(note, number))
             futures.append(future)
         for future in futures:
             future.result()
@@ -334,7 +341,7 @@ class _Contender:
         scheduler, rng, cost_s = self._scheduler, np.random.default_rng(2), {}
         assert scheduler is not None
         for name in self._names:
-            times = [_timed(lambda name=name: self._submit(name).result()) for _ in range(5)]
+            times = [_timed(functools.partial(self._answer, name)) for _ in range(5)]
             cost_s[name] = float(np.median(times))
         before = scheduler.statistics().models
         for number in range(4 * self._requests):

@@ -189,7 +189,11 @@ def run(
             phase_s = math.fmod(len(rounds) * _GOLDEN, 1.0) * load.period_s
             loads = {"GPU": replace(load, phase_s=phase_s)}
             arrivals = [Arrival(graphs[name]) for name in networks]
-            options = {"costs": costs, "loads": loads, "memory_bytes_per_s": memory_bytes_per_s}
+            options: dict[str, Any] = {
+                "costs": costs,
+                "loads": loads,
+                "memory_bytes_per_s": memory_bytes_per_s,
+            }
             rounds.append(simulate(arrivals, xavier(), policy, _TRUE_S, **options))
             lasted_s += rounds[-1].makespan_s
     return rounds

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scripts.bench import machine
 from scripts.bench.workloads import Workload
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ class System:
     baseline: bool = False  # others are measured against it
     on_request: bool = False
     needs: str = ""  # a module that must be installed
-    needs_gpu: bool = False
     workloads: tuple[str, ...] = ()  # the only ones that it knows; all if empty
     environment: Mapping[str, str] = field(default_factory=dict)
     configures: bool = False  # its process sizes TensorFlow's threads with `overlap_train.configure()`
@@ -48,8 +46,6 @@ class System:
         """Returns why it cannot train a workload here, or None."""
         if self.missing:
             return f"{self.needs} not installed"
-        if self.needs_gpu and not machine.gpu_names():
-            return "it needs a GPU, and this machine has none"
         if self.workloads and workload.name not in self.workloads:
             return f"it has no network for {workload.name}"
         return None
@@ -77,12 +73,6 @@ SYSTEMS: dict[str, System] = {
         "OverlapAlways",
         on_request=True,
         configures=True,
-    ),
-    "overlap-split-gpu": System(
-        "overlap_train.Trainer, validation on a part of the GPU with a stream of its own",
-        "OverlapSplitGpu",
-        on_request=True,
-        needs_gpu=True,
     ),
     "overlap-sync": System("overlap_train.Trainer, max_lag=0", "OverlapSync", configures=True),
     "train-only": System(

@@ -2,8 +2,9 @@
 
     scripts/compare_zero_copy.sh --output_dir results/zero_copy
 
-Two parts: the hand-over from NumPy to the first TensorFlow operation, 4 KiB to 64 MiB, and one epoch from a
-memory-mapped array of 4 GiB. What a pinned copy costs on a GPU, `zero_copy.measure_crossover` tells.
+The hand-over from NumPy to the first TensorFlow operation, 4 KiB to 64 MiB, by `convert_to_tensor`; by
+`as_tensor`; by `mapped_buffer`, a turn of `numpy()` and `tensor()`; by `as_tensor_misaligned`, of an ordinary
+NumPy array, which has to be copied. What a pinned copy costs on a GPU, `zero_copy.measure_crossover` tells.
 """
 
 from __future__ import annotations
@@ -14,30 +15,26 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from overlap_train import zero_copy
 from scripts.bench import command
-from scripts.bench.journal import Journal
 from scripts.bench.publish import Cells, Finding
-from scripts.bench.zero_copy_handover import SIZES, measure_hand_overs
-from scripts.bench.zero_copy_training import WAYS, compare_training
 
-__all__ = ["finding", "main", "summarize"]
+__all__ = ["SIZES", "finding", "main", "measure_hand_overs", "summarize"]
 
+SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64 MiB
+_ROUND = 10
 _Row = dict[str, Any]
 _BAR_BYTES = 16 << 20
-_COMPARED = (
-    ("zero_copy", "from_tensor_slices"),
-    ("zero_copy", "from_tensor_slices_batched"),
-    ("trainer", "keras_fit"),
-)
 _WORDS = """\
-From a NumPy array to the first TensorFlow operation that reads it, and one epoch from a memory-mapped
-array. Hand-overs alternate in rounds; their times are medians. Each epoch is a process of its own, and
-all ways see the same data in the same order. The peak is of the whole process; what it held before the
-data is next to it. Paper P3 measured elsewhere, on an NVIDIA Jetson TK1 whose CPU and GPU share their memory
+From a NumPy array to the first TensorFlow operation that reads it. Hand-overs alternate in rounds; their
+times are medians. Paper P3 measured elsewhere, on an NVIDIA Jetson TK1 whose CPU and GPU share their memory
 (GoogLeNet, one image, 100 runs): 0.46 s and 0.58 mWh by a pinned copy, 0.41 s and 0.37 mWh mapped."""
 
 
@@ -47,58 +44,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = line.parse(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it once, when it is imported
     with line.journal(options) as journal:
-        hand_overs = [row for size in options.sizes for row in _hand_overs(size, options, journal)]
-        training, why_not = _train(options, journal)
-        results = {
-            "hand_overs": hand_overs,
-            "training": training,
-            "training_unavailable": why_not,
-            "summary": summarize(hand_overs, training),
-        }
+        hand_overs = []
+        for size in options.sizes:
+            work = functools.partial(measure_hand_overs, [size], budget_s=options.budget_s)
+            hand_overs += journal.once(f"hand-over/{size}", work)
+        results = {"hand_overs": hand_overs, "summary": summarize(hand_overs)}
         (Path(options.output_dir) / "zero_copy.json").write_text(json.dumps(results, indent=1))
         line.show(finding(results), options, journal)
-        if why_not:
-            print(f"No epoch was measured: {why_not}")
     return 0
 
 
 def finding(results: dict[str, Any]) -> Finding:
     """Returns the page."""
     return Finding(
-        question="What does a hand-over cost, and what does an epoch hold in memory?",
+        question="What does a hand-over cost?",
         title="Zero-copy input",
         words=_WORDS,
-        tables=list(_tables(results)),
+        tables=_tables(results),
         data=results,
     )
 
 
-def _hand_overs(size: int, options: argparse.Namespace, journal: Journal) -> list[_Row]:
-    work = functools.partial(measure_hand_overs, [size], budget_s=options.budget_s)
-    found: list[_Row] = journal.once(f"hand-over/{size}", work)
-    return found
-
-
-def _train(options: argparse.Namespace, journal: Journal) -> tuple[list[_Row], str | None]:
-    """Returns the runs, or why there are none."""
-    if not options.data_gib:
-        return [], "--data-gib is 0"
-
-    def kept(key: str, train: Callable[[], _Row]) -> _Row:
-        run: _Row = journal.once(f"training/{key}", train)
-        return run
-
-    data_bytes = int(options.data_gib * (1 << 30))
-    try:
-        runs = compare_training(
-            data_bytes, repeats=options.repeats, ways=options.ways, folder=options.folder, kept=kept
-        )
-    except (MemoryError, OSError) as error:
-        return [], str(error)
-    return runs, None
-
-
-def summarize(hand_overs: Sequence[_Row], training: Sequence[_Row]) -> dict[str, float]:
+def summarize(hand_overs: Sequence[_Row]) -> dict[str, float]:
     """Returns the ratios that the claims rest on; those whose parts were not measured are left out."""
     summary: dict[str, float] = {}
     at = {(row["way"], row["size_bytes"]): row for row in hand_overs}
@@ -111,20 +78,81 @@ def summarize(hand_overs: Sequence[_Row], training: Sequence[_Row]) -> dict[str,
         summary["times_as_fast_to_first_operation_at_16_mib"] = (
             theirs["first_operation_us"] / ours["first_operation_us"]
         )
-    ways = {run["way"] for run in training}
-    for way, baseline in _COMPARED:
-        if {way, baseline} <= ways:
-            for name, figure in (("peak_rss_of", "peak_rss_bytes"), ("time_of", "seconds")):
-                ours_m, theirs_m = (_median(training, w, figure) for w in (way, baseline))
-                summary[f"{name}_{way}_over_{baseline}"] = ours_m / theirs_m
     return summary
 
 
-def _median(training: Sequence[_Row], way: str, figure: str) -> float:
-    return statistics.median(run[figure] for run in training if run["way"] == way)
+def measure_hand_overs(sizes: Sequence[int] = SIZES, *, budget_s: float = 1.0) -> list[dict[str, Any]]:
+    """Measures all ways, in alternating rounds, for about `budget_s` for each size in bytes."""
+    found = []
+    for size in sizes:
+        ways = _ways(size)
+        repeats = max(15, min(500, int(budget_s / (len(ways) * 2 * (3e-5 + size * 2e-10)))))
+        found += _measure(ways, size, repeats)
+    return found
 
 
-def _tables(results: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
+def _ways(size_bytes: int) -> dict[str, Callable[[], Any]]:
+    import tensorflow as tf
+
+    aligned = zero_copy.empty(size_bytes, np.uint8)
+    misaligned = zero_copy.empty(size_bytes + 16, np.uint8)[16:]
+    buffer = zero_copy.MappedBuffer(size_bytes, np.uint8, backend="host")
+    for array in (aligned, misaligned, buffer.numpy()):
+        array[...] = 1
+
+    def turn() -> Any:
+        buffer.numpy()
+        return buffer.tensor()
+
+    return {
+        "convert_to_tensor": lambda: tf.convert_to_tensor(aligned),
+        "as_tensor": lambda: zero_copy.as_tensor(aligned),
+        "mapped_buffer": turn,
+        "as_tensor_misaligned": lambda: zero_copy.as_tensor(misaligned),
+    }
+
+
+def _measure(ways: dict[str, Callable[[], Any]], size_bytes: int, repeats: int) -> list[dict[str, Any]]:
+    import tensorflow as tf
+
+    handed: dict[str, list[float]] = {way: [] for way in ways}
+    read: dict[str, list[float]] = {way: [] for way in ways}
+    copied: dict[str, int] = {}
+    for _ in range(-(-repeats // _ROUND)):
+        # In rounds, of which the first measurement is dropped: a copy of megabytes by one way empties the
+        # processor's caches for the next.
+        for way, hand_over in ways.items():
+            before = zero_copy.statistics().copied_bytes
+            handed[way] += [_time_us(hand_over) for _ in range(_ROUND + 1)][1:]
+            copied[way] = (zero_copy.statistics().copied_bytes - before) // (_ROUND + 1)
+            read[way] += [_time_us(lambda: tf.gather(hand_over(), 0)) for _ in range(_ROUND + 1)][1:]  # noqa: B023
+    # TensorFlow does not count what it copies; the addresses tell that it is everything.
+    copied["convert_to_tensor"] = size_bytes
+    return [
+        {
+            "way": way,
+            "size_bytes": size_bytes,
+            "repeats": len(handed[way]),
+            "median_us": statistics.median(handed[way]),
+            "p10_us": float(np.percentile(handed[way], 10)),
+            "p90_us": float(np.percentile(handed[way], 90)),
+            # Until an operation that reads one element has ended.
+            "first_operation_us": statistics.median(read[way]),
+            "bytes_copied": copied[way],
+        }
+        for way in ways
+    ]
+
+
+def _time_us(work: Callable[[], Any]) -> float:
+    begin = time.perf_counter_ns()
+    result = work()
+    elapsed_ns = time.perf_counter_ns() - begin
+    del result  # releasing it is not part of the hand-over
+    return elapsed_ns / 1e3
+
+
+def _tables(results: dict[str, Any]) -> list[tuple[str, Cells]]:
     rows = [
         (
             f"{row['size_bytes'] >> 10} KiB, `{row['way']}`",
@@ -136,42 +164,15 @@ def _tables(results: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
         for row in results["hand_overs"]
     ]
     head = ("hand-over", "median, µs", "10% to 90%, µs", "to the first operation, µs", "bytes copied")
-    yield "Hand-over", Cells(head, tuple(rows))
-    if results["training"]:
-        size = results["training"][0]["data_bytes"] / (1 << 30)
-        yield f"One epoch from {size:.2f} GiB", _epochs(results["training"])
     ratios = tuple((name.replace("_", " "), f"{value:.3g}") for name, value in results["summary"].items())
-    if ratios:
-        yield "Ratios", Cells(("ratio", "figure"), ratios)
-
-
-def _epochs(runs: Sequence[_Row]) -> Cells:
-    """Returns a row for each way, with all its runs."""
-    rows = []
-    for way in dict.fromkeys(run["way"] for run in runs):
-        own = [run for run in runs if run["way"] == way]
-        rows.append(
-            (
-                f"`{way}`",
-                " ".join(f"{run['seconds']:.1f}" for run in own),
-                f"{_median(runs, way, 'seconds'):.1f}",
-                f"{max(run['peak_rss_bytes'] for run in own) >> 20:,}",
-                f"{max(run['start_rss_bytes'] for run in own) >> 20:,}",
-                " ".join(dict.fromkeys(f"{run['loss']:.4f}" for run in own)),
-            )
-        )
-    head = ("way", "seconds of each run", "median", "peak memory, MiB", "of it before the data, MiB")
-    return Cells((*head, "last loss"), tuple(rows))
+    tables = [("Hand-over", Cells(head, tuple(rows)))]
+    return [*tables, ("Ratios", Cells(("ratio", "figure"), ratios))] if ratios else tables
 
 
 def _command() -> command.Command:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     add = parser.add_argument
-    add("--data-gib", type=float, default=4.0, help="size of the mapped array; 0: none (%(default)s)")
-    add("--repeats", type=int, default=3, help="epochs of each way (%(default)s)")
-    add("--ways", nargs="+", default=WAYS, choices=WAYS, help="which ways to train (all)")
-    add("--folder", help="where to put the mapped array (the system's temporary folder)")
     add("--budget-s", type=float, default=1.0, help="seconds for each size of hand-over (%(default)s)")
     add("--sizes", type=int, nargs="+", default=SIZES, help="bytes of each hand-over")
     return command.Command(

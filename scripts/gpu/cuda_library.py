@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +82,13 @@ def _window(size: int, kernel: int, stride: int, same: bool) -> tuple[int, int]:
 
 
 class Kernels:
-    """The functions of conv_cuda.h in a library, on addresses; a launch that fails is an exception."""
+    """The functions of conv_cuda.h in a library, on addresses; a launch that fails is an exception.
 
-    def __init__(self, path: Path) -> None:
+    `stream` returns where a kernel is launched: a CUDA stream's address, or None for the default one.
+    """
+
+    def __init__(self, path: Path, stream: Callable[[], int | None] = lambda: None) -> None:
+        self._stream = stream
         self._library = ctypes.CDLL(str(path))
         self._library.overlap_conv_error_name.restype = ctypes.c_char_p
         for what in DIRECTIONS:
@@ -113,7 +117,8 @@ class Kernels:
 
     def _launch(self, name: str, shape: Shape, *operands: Any, workspace: int) -> None:
         name = f"overlap_conv_{name}_cuda"
-        error = getattr(self._library, name)(ctypes.byref(shape), *operands, *_pointers(workspace), None)
+        stream = ctypes.c_void_p(self._stream())
+        error = getattr(self._library, name)(ctypes.byref(shape), *operands, *_pointers(workspace), stream)
         if error:
             text = self._library.overlap_conv_error_name(error).decode()
             raise KernelError(f"{name} failed with {text} ({error})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 _TEST = "cuda_kernels_test"
 
 
-def kernels_of(context: Context) -> Kernels:
-    """Return the compiled kernels."""
+def kernels_of(context: Context, stream: Callable[[], int | None] = lambda: None) -> Kernels:
+    """Return the compiled kernels, which are launched on what `stream` returns."""
     library = _binaries(context) / "libconv_cuda.so"
     if not library.exists():  # the records may have been brought here without it
         _compile(context)
-    return Kernels(library)
+    return Kernels(library, stream)
 
 
 def _binaries(context: Context) -> Path:

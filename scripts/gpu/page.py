@@ -26,6 +26,7 @@ class Section:
     stage: str
     title: str
     text: Callable[[list[Row]], str]
+    again: tuple[str, ...] = ()  # stages that repeat it, whose rows follow
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -57,10 +58,12 @@ def page(
         parts.append(f"**{EMULATED}**")
     parts.append(table(("machine", ""), list(facts.items())))
     for section in sections:
-        found = record(section.stage)
-        parts += [f"## {section.title}{' (emulated)' if emulated else ''}", _state(found)]
-        if found.rows:
-            parts += [section.text(found.rows), f"*{EMULATED}*" if emulated else ""]
+        found = [record(name) for name in (section.stage, *section.again)]
+        states = dict.fromkeys(map(_state, found))  # without those that say the same
+        parts += [f"## {section.title}{' (emulated)' if emulated else ''}", *states]
+        rows = [row for each in found for row in each.rows]
+        if rows:
+            parts += [section.text(rows), f"*{EMULATED}*" if emulated else ""]
     write_atomically(path, ("\n\n".join(filter(None, parts)) + "\n").encode())
 
 

@@ -47,8 +47,9 @@ def tests(context: Context) -> dict[str, Any]:
 def suite(context: Context) -> dict[str, Any]:
     """Run the default tests of the trainer on the card, with operations that repeat: a row for each failure.
 
-    They were written on CPUs and some know it, so a failure is something to read, and not yet wrong. All that
-    pytest prints stays in `suite.txt`. Emulated, a few of them run.
+    What holds on a CPU alone is marked `cpu_only`, and the marks have not been tried on a card: a failure is
+    something to read, and not yet wrong. All that pytest prints stays in `suite.txt`. Emulated, a room and a
+    file run, and the package believes that there is a GPU.
     """
     training_device(context)
     _needs("pytest", "pytest_timeout", "xdist")
@@ -59,7 +60,7 @@ def suite(context: Context) -> dict[str, Any]:
     spread = ["-p", "xdist.plugin", f"--numprocesses={processes}", "--dist=worksteal"]
     command = [*begin, "--tb=short", *spread, *_tests_of_the_trainer()]
     if context.emulate:
-        command = [*begin, "tests/test_snapshot.py"]
+        command = [*begin, "-p", "tests.pretended_gpu", "tests/test_snapshot.py", "tests/validation"]
     status, lines = output_of(command, context)
     _keep(lines, context, "suite.txt")
     failed = [line.split(" ", 1)[1] for line in lines if re.match(r"(FAILED|ERROR) ", line)]

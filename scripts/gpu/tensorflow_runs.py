@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.gpu import pytest_stages, slim, training_stages, wheels
+from scripts.gpu import epoch_profile, network_stages, pytest_stages, slim, training_stages, wheels
 from scripts.gpu.driver import Evidence
 from scripts.gpu.page import Row, Section, table, wrong_rows
 from scripts.gpu.pieces import PIECE_MIB, PieceError, Store, cut
@@ -17,27 +17,19 @@ from scripts.gpu.stages import Stage
 __all__ = ["EVIDENCE", "main"]
 
 _TRAINING = ("scripts/gpu/training_stages.py", "overlap_train", "overlap_train/_training")
+_NETWORKS = (
+    *("scripts/gpu/network_stages.py", "scripts/gpu/networks.py", "scripts/gpu/card.py"),
+    *("overlap_train", "overlap_train/_training", "overlap_train/_validation"),
+)
 _PYTEST = ("scripts/gpu/pytest_stages.py", "overlap_train", "overlap_train/_training")
 _LIBRARIES = [Path("/usr/local/cuda/lib64"), Path("/usr/lib/x86_64-linux-gnu")]
 _STORE = Path("/tmp/overlap_train_tensorflow")
 
 
-def _facts(rows: list[Row], *names: str) -> str:
-    """Return a table of those of `names` that any row has."""
-    shown = [name for name in names if any(name in row for row in rows)]
-    lines = [(row["key"], *[row.get(name, "") for name in shown]) for row in rows]
-    return table(("", *[name.replace("_", " ") for name in shown]), lines) + wrong_rows(rows)
-
-
-def _overlap(rows: list[Row]) -> str:
-    shown = _facts(rows, "seconds", "gpu_percent", "val_loss", "data")
-    emulated = any(row.get("emulated") for row in rows)
-    bar = "none: emulated" if emulated else f"at most {training_stages.BAR} of keras_tfdata's time"
-    return f"{shown}\n\nThe bar of `overlap`: {bar}."
-
-
 def _policies(rows: list[Row]) -> str:
-    return _facts(rows, "policy", "duty", "achieved", "seconds")
+    names = ("policy", "duty", "achieved", "seconds")
+    lines = [[row[name] for name in names] for row in rows if "policy" in row]
+    return table(names, lines) + wrong_rows(rows)
 
 
 def _tests(rows: list[Row]) -> str:
@@ -52,13 +44,19 @@ EVIDENCE = Evidence(
     "TensorFlow",
     "tensorflow",
     (
-        Stage("overlap", training_stages.overlap, 240, (*_TRAINING, "overlap_train/_validation")),
+        Stage(
+            "profile", epoch_profile.profile, 60, ("scripts/gpu/epoch_profile.py", "overlap_train/_training")
+        ),
         Stage("policies", training_stages.policies, 300, (*_TRAINING, "overlap_train/scheduling")),
         Stage("tests", pytest_stages.tests, 240, _PYTEST),
         Stage("suite", pytest_stages.suite, 300, (*_PYTEST, "overlap_train/_validation")),
+        Stage("networks", network_stages.networks, 540, _NETWORKS),
+        Stage("jax", network_stages.jax, 540, _NETWORKS),
     ),
     (
-        Section("overlap", "Training and validation overlapped (P1)", _overlap),
+        Section("networks", "Whole fits, by Keras and overlapped (P1)", network_stages.page_of_networks),
+        Section("jax", "The same by Keras on JAX", network_stages.page_of_networks),
+        Section("profile", "What the host does between steps", epoch_profile.page_of_profile),
         Section("policies", "The scheduler's policies on CPU and GPU (P4)", _policies),
         Section("tests", "The tests that need a GPU", _tests),
         Section("suite", "The default tests of the trainer, on the card with operations that repeat", _tests),
@@ -82,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     fetch = commands.add_parser("fetch", help="download the wheels; needs a network")
     fetch.add_argument("wheels", type=Path)
+    fetch.add_argument("--jax", action="store_true", help="JAX too, for Keras on it")
     slimming = commands.add_parser("slim", help="pack the wheels anew for one kind of card, small")
     slimming.add_argument("wheels", type=Path)
     slimming.add_argument("slim", type=Path)
@@ -111,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    wheels.fetch(options.wheels)
+    wheels.fetch(options.wheels, jax=options.jax)
     return 0
 
 

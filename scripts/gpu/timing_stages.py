@@ -1,6 +1,8 @@
 """How fast the kernels are, next to cuDNN by PyTorch over whole networks, and whether they are right there.
 
-Time is that of CUDA's events. Emulated, the CPU's clock and NumPy stand in.
+Time is that of CUDA's events around CUDA graphs, so that nobody's launches count. cuDNN's times differ from
+process to process, as it searches anew: the stage runs three times, and the page has the medians.
+Emulated, the CPU's clock and NumPy stand in.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from scripts.gpu.cuda_library import DIRECTIONS, Kernels, Shape
 from scripts.gpu.kernel_stages import kernels_of
 from scripts.gpu.stages import Context, Unavailable
 
-__all__ = ["AGAINST", "BARS", "PRECISION", "geometric_means", "timing"]
+__all__ = ["AGAINST", "BARS", "PRECISION", "geometric_means", "medians_of_calls", "timing"]
 
 # Times as fast as cuDNN, in geometric mean over U-Net's layers.
 BARS = {"ours_fp32": 0.9, "ours_tf32": 0.7}
@@ -38,7 +40,9 @@ Contestants = dict[str, Callable[[], object]]
 
 def timing(context: Context) -> dict[str, Any]:
     """Time ours and cuDNN on each layer of U-Net, VGG16 and ResNet50: a row for each layer and direction."""
-    torch, kernels = None if context.emulate else _torch(), kernels_of(context)
+    torch = None if context.emulate else _torch()
+    stream = (lambda: None) if torch is None else (lambda: torch.cuda.current_stream().cuda_stream)
+    kernels = kernels_of(context, stream)
     networks = {
         name: LAYERS[name][: 2 if context.emulate else None] for name in ("unet", "vgg16", "resnet50")
     }
@@ -90,11 +94,12 @@ def interleave(
 
     No round is begun after `budget_s`, but there are three at least.
     """
-    repeats = {}
+    repeats, timed = {}, {}
     for name, work in contestants.items():
         _milliseconds(torch, work, 3)
         once = max(_milliseconds(torch, work), 1e-4)
         repeats[name] = max(1, min(_MOST_REPEATS, round(_LEAST_MS / once)))
+        timed[name] = _repeated(torch, work, repeats[name])
     samples: dict[str, list[float]] = {name: [] for name in contestants}
     order, chance = list(contestants), random.Random(0)
     end_s = time.monotonic() + budget_s
@@ -103,8 +108,25 @@ def interleave(
             break
         chance.shuffle(order)
         for name in order:
-            samples[name].append(_milliseconds(torch, contestants[name], repeats[name]))
+            samples[name].append(_milliseconds(torch, timed[name]) / repeats[name])
     return samples
+
+
+def _repeated(torch: Any, work: Callable[[], object], repeats: int) -> Callable[[], object]:
+    """Return what runs `work` so often: one launch of a CUDA graph."""
+
+    def run() -> None:
+        for _ in range(repeats):
+            work()
+
+    if torch is None:
+        return run
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    replay: Callable[[], object] = graph.replay
+    replay()
+    return replay
 
 
 def _milliseconds(torch: Any, work: Callable[[], object], repeats: int = 1) -> float:
@@ -130,6 +152,21 @@ def _figures(samples: Mapping[str, list[float]]) -> dict[str, Any]:
     }
     quartiles = {name: statistics.quantiles(times, n=4) for name, times in samples.items()}
     return {"milliseconds_quartiles": quartiles, "ratios": ratios}
+
+
+def medians_of_calls(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each layer and direction, with the medians of the calls that timed it."""
+    by_key: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if "network" in row:
+            by_key.setdefault(row["key"], []).append(row)
+    merged = []
+    for calls in by_key.values():
+        times = [call["milliseconds_quartiles"] for call in calls]
+        medians = {name: statistics.median(each[name][1] for each in times) for name in times[0]}
+        ratios = {name: medians[AGAINST[name]] / medians[name] for name in AGAINST}
+        merged.append(calls[0] | {"calls": len(calls), "milliseconds": medians, "ratios": ratios})
+    return merged
 
 
 def geometric_means(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 from scripts.bench import children
 from scripts.bench.children import ChildFailedError, run_module
-from scripts.bench.load import DutyCycle, SpinLoad
+from scripts.bench.load import DutyCycle
 
 
 @pytest.fixture
@@ -113,19 +112,6 @@ def test_a_child_ends_with_a_comparison_that_is_ended(tmp_path, number):
     assert not alive
 
 
-def test_spinning_processes_say_what_they_took_and_end():
-    with SpinLoad(1.0, cores=1) as load:
-        children = [child.pid for child in load._children]
-        while load.achieved < 1e-3:
-            threading.Event().wait(0.01)
-    assert load.achieved > 0  # over a moment, starting the process weighs more than spinning
-    assert load.achieved == load.achieved
-    for pid in children:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-    load.close()
-
-
 def test_a_duty_cycle_works_and_rests():
     calls, enough = [], threading.Event()
 
@@ -151,9 +137,7 @@ def test_what_the_work_raises_is_raised_on_close():
     load.close()
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: SpinLoad(1.5), lambda: DutyCycle(-1, print), lambda: SpinLoad(1, cores=0)]
-)
-def test_loads_that_cannot_be_are_refused(make):
+@pytest.mark.parametrize("duty", [-1, 1.5])
+def test_loads_that_cannot_be_are_refused(duty):
     with pytest.raises(ValueError, match="must be"):
-        make()
+        DutyCycle(duty, print)

@@ -12,17 +12,26 @@ from overlap_train.conv.measurements import STOCK
 from scripts.bench import publish
 from scripts.bench.conv_layers import Row, _interleave, summarise
 from scripts.bench.conv_shapes import LAYERS, Layer
-from scripts.bench.figures import Run, claim_cells, group_runs, ratio, ratio_cells, second_cells, tables
+from scripts.bench.figures import (
+    Run,
+    claim_cells,
+    group_runs,
+    ratio,
+    ratio_cells,
+    second_cells,
+    tables,
+    verdict,
+)
 from scripts.bench.publish import Cells, Finding, layout
 from tests.bench.conftest import make_run
 
 INDEX = """# Results
 Words.
 
-| question | newest | earlier |
-|---|---|---|
-| How fast? | [25 November 2025](2025-11-25-speed.md) | |
-| How large? | [24 November 2025](2025-11-24-size.md) | [1 May 2025](2025-05-01-size.md) |
+| question | page |
+|---|---|
+| How fast? | [25 November 2025](2025-11-25-speed.md) |
+| How large? | [24 November 2025](2025-11-24-size.md) |
 
 More words.
 """
@@ -36,6 +45,9 @@ def results(tmp_path):
     folder = tmp_path / "results"
     folder.mkdir()
     (folder / "index.md").write_text(INDEX)
+    (folder / "2025-11-24-size.md").write_text(
+        "[all](data/all.json), [why](../why.md), [keras](https://keras.io)"
+    )
     return folder
 
 
@@ -73,14 +85,21 @@ def test_a_page_has_its_command_machine_table_and_data(results, finding, put):
     assert (results / "data" / "2026-01-01-size.json").exists()
 
 
-def test_a_second_page_of_a_day_is_numbered_and_the_first_one_stays(results, finding, put):
+def test_the_page_before_moves_to_the_archive_and_its_links_lead_where_they_led(results, finding, put):
+    put(finding)
+    old = (results / "archive" / "2025-11-24-size.md").read_text()
+    assert old == "[all](../data/all.json), [why](../../why.md), [keras](https://keras.io)"
+    assert not (results / "2025-11-24-size.md").exists()
+    rows = (results / "index.md").read_text().splitlines()[5:7]
+    assert rows[0] == "| How large? | [1 January 2026](2026-01-01-size.md) |"
+    assert "2025-11-25-speed.md" in rows[1]
+
+
+def test_a_second_page_of_a_day_is_numbered_and_the_first_one_is_archived(results, finding, put):
     first = put(finding)
-    before = first.read_text()
     second = put(finding)
-    assert (second.name, first.read_text()) == ("2026-01-01-size-2.md", before)
-    row = (results / "index.md").read_text().splitlines()[5]
-    pages = ("2026-01-01-size-2.md", "2026-01-01-size.md", "2025-11-24-size.md", "2025-05-01-size.md")
-    assert [row.index(page) for page in pages] == sorted(row.index(page) for page in pages)
+    assert second.name == "2026-01-01-size-2.md"
+    assert sorted(path.name for path in (results / "archive").iterdir()) == ["2025-11-24-size.md", first.name]
 
 
 def test_no_folder_of_the_machine_is_published(results, finding, put):
@@ -94,8 +113,10 @@ def test_no_folder_of_the_machine_is_published(results, finding, put):
 
 @pytest.mark.parametrize("series", ["new-thing", "size-of-files"])  # which begins as another does
 def test_a_new_series_gets_a_row_and_every_other_row_stays(series):
-    lines = publish.enter(INDEX, f"2026-02-03-{series}.md", "What is new?").splitlines()
-    assert lines[5] == f"| What is new? | [3 February 2026](2026-02-03-{series}.md) | |"
+    index, before = publish.enter(INDEX, f"2026-02-03-{series}.md", "What is new?")
+    lines = index.splitlines()
+    assert before is None
+    assert lines[5] == f"| What is new? | [3 February 2026](2026-02-03-{series}.md) |"
     assert [*lines[:5], *lines[6:]] == INDEX.splitlines()
 
 
@@ -167,6 +188,49 @@ def test_figures_are_for_one_epoch():
     row = row_of(runs, "overlap")
     assert (row["s/epoch"], row["spread"], row["CPU s"]) == ("4.00", "3.00 to 8.00", "5.00")
     assert (row["floor s"], row["hidden s"], row["cores busy"]) == ("2.50", "0.50", "1.25")
+
+
+def timed(**seconds):
+    """Runs of some systems, with the seconds of an epoch of each repeat."""
+    return only_group(
+        [
+            make_run(name.replace("_", "-"), n, s)
+            for name, all_of in seconds.items()
+            for n, s in enumerate(all_of)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ({"overlap": (6.0, 5.0), "keras_tfdata": (9.0, 8.0)}, "faster than Keras: 0.65 (0.62 to 0.67)"),
+        (
+            {"overlap": (9.0, 8.0), "keras_tfdata": (8.0, 9.0)},
+            "no difference from Keras that these runs show",
+        ),
+        ({"overlap": (9.0, 9.0), "keras_tfdata": (6.0, 6.0)}, "slower than Keras: 1.50 (1.50 to 1.50)"),
+        ({"overlap": (5.0,), "keras_tfdata": (9.0,), "keras_numpy": (8.0,)}, "of the time of keras-numpy"),
+        ({"overlap": (5.0,), "keras_tfdata": (9.0,), "overlap_sync": (6.0,)}, ". Overlapping gained: 0.83"),
+        ({"overlap": (5.0,), "keras_tfdata": (9.0,), "overlap_sync": (5.0,)}, "gained nothing here: 1.00"),
+    ],
+)
+def test_the_verdict_is_of_all_pairs_and_of_the_fastest_baseline(seconds, said):
+    assert said in verdict(timed(**seconds), cores=2)
+
+
+def test_without_a_baseline_or_ours_there_is_no_verdict(runs):
+    for missing in ("overlap", "keras"):
+        assert verdict(only_group([r for r in runs if not r.system.startswith(missing)]), cores=2) is None
+
+
+@pytest.mark.parametrize(("cores", "cause"), [(2, True), (4, False)])
+def test_full_cores_are_named_as_the_cause(cores, cause):
+    group = timed(overlap=(5.0,), keras_tfdata=(9.0,), overlap_sync=(5.0,))
+    busy = replace(group, runs=tuple(replace(run, cpu_s=1.9 * run.wall_s) for run in group.runs))
+    text = verdict(busy, cores=cores)
+    assert f"in step 1.9 of {cores} cores were busy" in text
+    assert ("so little was idle" in text) is cause
 
 
 def test_paper_stands_next_to_ours_marked_as_measured_elsewhere(runs):

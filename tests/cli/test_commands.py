@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from overlap_train.cli import compare
+from overlap_train.cli import verify
+from overlap_train.cli.comparing import Run
 from overlap_train.cli.main import main
 from overlap_train.conv import build
 from overlap_train.errors import NativeUnavailableError
@@ -33,54 +34,65 @@ def test_why_it_cannot_be_built_is_told(monkeypatch, capsys, options):
     assert "CMake is missing. Install it." in capsys.readouterr().out
 
 
+def run_of(*, seconds=1.0, cores=1.0, loss=0.5, calls=("fit",)):
+    """What one run of a script did, in as many seconds of `fit`, on as many busy cores."""
+    hooks = [("on_epoch_end", 0, {"loss": loss})]
+    call = {
+        "seconds": seconds,
+        "cpu_seconds": seconds * cores,
+        "hooks": hooks,
+        "callbacks": [],
+        "messages": [],
+    }
+    return Run(Path(), [{"name": name, **call} for name in calls], None, [[] for _ in calls], {}, "")
+
+
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """Returns what makes a checkout whose script is the given text, with the working directory in it."""
+def compared(monkeypatch, tmp_path, capsys):
+    """Returns what compares a script whose runs are these, and gives the status and the verdict."""
 
-    def make(text):
-        root = tmp_path / "checkout"
-        (root / "scripts").mkdir(parents=True)
-        (root / "overlap_train").mkdir()
-        (root / "overlap_train" / "__init__.py").touch()
-        script = root / compare.SCRIPT
-        script.write_text(f"#!/bin/sh\n{text}\n")
-        script.chmod(0o755)
-        monkeypatch.chdir(root / "overlap_train")
-        return root
+    def compare(by_keras, overlapped):
+        runs = {"keras": iter(by_keras), "overlap": iter(overlapped)}
+        order = []
+        monkeypatch.setattr(verify, "record", lambda _, by, __: order.append(by) or next(runs[by]))
+        monkeypatch.setattr("overlap_train.options.threads.available_cores", lambda: 2)
+        (tmp_path / "train.py").touch()
+        status = main(["compare", "--json", str(tmp_path / "train.py")])
+        assert order == ["keras", "overlap", "overlap", "keras"]
+        verdict, *_ = json.loads(capsys.readouterr().out)["sections"]["result"]
+        return status, verdict["value"], verdict["text"]
 
-    return make
+    return compare
 
 
-def test_arguments_are_passed_on_and_json_alone_stands_on_standard_output(checkout, capfd):
-    root = checkout('echo "$PWD: $*"')
-    assert main(["compare", "--quick", "--threads=1,6"]) == 0
-    assert f"{root}: --quick --threads=1,6" in capfd.readouterr().out
-    assert main(["compare", "--json"]) == 0
-    said = capfd.readouterr()
-    findings = json.loads(said.out)["sections"]["comparison"]
-    assert {f["name"]: f["value"] for f in findings} == {"checkout": str(root), "status": 0}
-    assert f"{root}: " in said.err
+BUSY = "Keras keeps 1.9 of 2 cores busy"
 
 
 @pytest.mark.parametrize(
-    ("script", "mode", "status", "told"),
+    ("by_keras", "overlapped", "cores", "value", "parts"),
     [
-        ("exit 3", 0o755, 1, "ended with status 3"),
-        ("exit 2", 0o755, 2, "does not know"),  # as of arguments
-        ("true", 0o644, 1, "cannot be run"),
+        ((2.0, 3.0), (1.0, 1.5), 1.9, "faster", ["0.50 of the time", "equal bit for bit"]),
+        ((2.0, 3.0), (1.0, 2.5), 1.9, "same", ["gained nothing that two runs show", BUSY]),
+        ((2.0, 3.0), (1.0, 2.5), 1.0, "same", ["gained nothing that two runs show"]),
+        ((2.0, 3.0), (4.0, 6.0), 1.9, "slower", ["2.00 times as long", BUSY]),
     ],
 )
-def test_a_comparison_that_fails_says_how(checkout, capfd, script, mode, status, told):
-    (checkout(script) / compare.SCRIPT).chmod(mode)
-    assert main(["compare", "--nosuch"]) == status
-    assert told in "".join(capfd.readouterr())
+def test_a_comparison_has_one_verdict(compared, by_keras, overlapped, cores, value, parts):
+    keras = [run_of(seconds=seconds, cores=cores) for seconds in by_keras]
+    status, found, text = compared(keras, [run_of(seconds=seconds) for seconds in overlapped])
+    assert (status, found) == (0, value)
+    assert [part for part in parts if part not in text] == []
+    assert (BUSY in text) == (BUSY in parts)
 
 
-def test_without_a_checkout_it_says_where_the_comparison_is(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir("/")
-    assert compare.find_checkout() == Path(__file__).resolve().parents[2]
-    monkeypatch.setattr(compare, "_candidates", lambda: iter([tmp_path]))
-    assert main(["compare"]) == 1
-    said = capsys.readouterr().out
-    assert "in the repository and not in the wheel" in said
-    assert "scripts/compare.sh at its root" in said
+def test_a_faster_run_of_other_results_is_no_gain(compared):
+    status, found, text = compared([run_of(seconds=9.0)] * 2, [run_of(loss=0.7)] * 2)
+    assert (status, found) == (1, "different")
+    assert "epoch 1, on_epoch_end loss: 0.5 by Keras, 0.7 overlapped" in text
+
+
+def test_a_script_without_a_fit_has_nothing_to_compare(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(verify, "record", lambda *_: run_of(calls=("evaluate",)))
+    (tmp_path / "train.py").touch()
+    assert main(["compare", str(tmp_path / "train.py")]) == 2
+    assert "has not called fit" in capsys.readouterr().err

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from overlap_train import EvaluatorPolicy, Trainer, ValidationPolicy
-from overlap_train._checkpoint import run_directory
+from overlap_train import CheckpointPolicy, Trainer
 from overlap_train.cli.main import main
-from overlap_train.parallel import evaluate_run
 from tests import pools
 from tests.networks import VALIDATION_ROWS, arrays
 
@@ -32,17 +29,13 @@ DATA = "validation_data=arrays(VALIDATION_ROWS, 1)"
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path):
     """A directory with the weights of two epochs, and the history of that training."""
-    monkeypatch.setattr(run_directory, "_BEAT_S", 0.05)
     validation = arrays(VALIDATION_ROWS, 1)
-    model, evaluator = pools.sequential(), pools.sequential()
-    policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path / "run", keep_weights=True))
-    with ThreadPoolExecutor(1) as thread:
-        following = thread.submit(evaluate_run, tmp_path / "run", evaluator, validation, timeout_s=60.0)
-        history = Trainer(model, validation=policy).fit(*arrays(), 32, epochs=2, verbose=0).history
-        following.result(timeout=60)
-    return tmp_path / "run", history
+    resume = CheckpointPolicy(tmp_path / "run", keep_weights="all")
+    trainer = Trainer(pools.sequential())
+    trainer.fit(*arrays(), 32, epochs=2, validation_data=validation, resume=resume, verbose=0)
+    return tmp_path / "run", trainer.model.history.history
 
 
 def script(directory, policy="ValidationPolicy()", validation=DATA):

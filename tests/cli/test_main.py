@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -142,7 +144,20 @@ def test_what_a_script_prints_is_no_part_of_the_json(tmp_path):
         assert said in process.stderr
 
 
-@pytest.mark.parametrize("arguments", [["compare"], ["compare", "--json"]], ids=["text", "json"])
+@pytest.mark.parametrize("command", module._COMMANDS)
+def test_the_help_of_each_command_has_an_example_that_can_be_typed(command, capsys, monkeypatch):
+    assert main([command, "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    example = re.search(r"example: overlap-train ([^.]*(?:\.py)?[^.]*)", shown)
+    assert example, shown
+    ran = []
+    room = importlib.import_module(f"overlap_train.cli.{command}")
+    monkeypatch.setattr(room, "run", lambda options: ran.append(options.command))
+    assert main(example[1].split()) == 0, capsys.readouterr().err
+    assert ran == [command]
+
+
+@pytest.mark.parametrize("arguments", [["build"], ["build", "--json"]], ids=["text", "json"])
 def test_a_reader_that_has_gone_is_no_error(arguments):
     reader, writer = os.pipe()
     os.close(reader)

@@ -14,6 +14,7 @@ import pytest
 from overlap_train.cli.comparing import Run, differences
 from overlap_train.cli.main import main
 from overlap_train.cli.recording import Recorder
+from overlap_train.cli.verify import judge
 
 PLANTED = Path(__file__).parent / "planted.py"
 
@@ -220,3 +221,37 @@ def test_run_overlaps_what_a_script_trains(tmp_path, monkeypatch, capsys):
 def test_a_script_that_is_missing_is_said(command, capsys):
     assert main([command, "nowhere.py"]) == 2
     assert "there is no script nowhere.py" in capsys.readouterr().err
+
+
+def test_a_bar_that_is_drawn_over_is_no_output(tmp_path):
+    (tmp_path / "calls.json").write_text(json.dumps({"calls": [], "error": None, "refused": None}))
+    bars = (b"1/1 0s 32ms/step\b\b\b\r1/1 0s 40ms/step\n", b"1/1 1s 1s/step\r1/1 1s 1s/step\n")
+    runs = []
+    for bar in bars:
+        (tmp_path / "output").write_bytes(b"a\n" + bar + b"windows\r\n\nthe end")
+        runs.append(Run.read(tmp_path, []))
+    assert runs[0].lines == ["a", "windows\r", "", "the end"]
+    assert not list(differences(*runs))
+
+
+def _with_losses(*losses):
+    hooks = [("on_epoch_end", epoch, {"loss": loss}) for epoch, loss in enumerate(losses)]
+    call = {"name": "fit", "hooks": hooks, "callbacks": [], "messages": []}
+    return Run(Path(), [call], None, [[]], {}, "")
+
+
+@pytest.mark.parametrize(
+    ("by_keras_again", "ours_again", "verdict"),
+    [
+        ((0.5, 0.4), None, "different"),
+        # Threads of the script race: Keras came to the same first epoch twice by chance.
+        ((0.5, 0.3), (0.5, 0.4), "unclear"),
+        ((0.5, 0.3), (0.7, 0.4), "different"),
+    ],
+)
+def test_what_varies_between_runs_of_either_kind_is_no_difference(by_keras_again, ours_again, verdict):
+    others = {"keras": by_keras_again, "overlap": ours_again}
+    findings = judge(
+        1e-4, _with_losses(0.5, 0.4), _with_losses(0.7, 0.4), lambda by: _with_losses(*others[by])
+    )
+    assert findings[0].value == verdict

@@ -22,13 +22,16 @@ IMAGE, FILTERS = tf.TensorShape([2, 9, 7, 3]), tf.TensorShape([3, 3, 3, 4])
 @pytest.fixture
 def library(monkeypatch):
     """Stands in for the compiled library, which may be missing or lack CUDA."""
-    made = SimpleNamespace(available=True, cuda=False, gpus=[], warned=0)
+    made = SimpleNamespace(available=True, cuda=False, gpus=[], tensor_cores=False, warned=0)
     monkeypatch.setattr(module.library, "is_available", lambda: made.available)
     monkeypatch.setattr(module.library, "has_cuda", lambda: made.cuda)
     monkeypatch.setattr(
         module.library, "warn_unavailable_once", lambda: setattr(made, "warned", made.warned + 1)
     )
     monkeypatch.setattr(module.tf.config, "list_physical_devices", lambda kind: made.gpus)
+    monkeypatch.setattr(
+        module.tf.config.experimental, "tensor_float_32_execution_enabled", lambda: made.tensor_cores
+    )
     return made
 
 
@@ -102,18 +105,19 @@ def test_without_a_key_deep_ones_are_guessed(library, timed, strides, filters, c
 
 
 @pytest.mark.parametrize(
-    ("dtype", "gpus", "cuda", "expected"),
+    ("dtype", "gpus", "cuda", "tensor_cores", "expected"),
     [
-        (tf.float32, [], False, True),
-        (tf.float64, [], False, True),
-        (tf.float16, [], False, False),
-        (tf.float32, ["GPU"], False, False),
-        (tf.float32, ["GPU"], True, True),
-        (tf.float64, ["GPU"], True, False),
+        (tf.float32, [], False, True, True),
+        (tf.float64, [], False, True, True),
+        (tf.float16, [], False, True, False),
+        (tf.float32, ["GPU"], False, False, False),
+        (tf.float32, ["GPU"], True, False, True),
+        (tf.float32, ["GPU"], True, True, False),  # which is left to cuDNN
+        (tf.float64, ["GPU"], True, False, False),
     ],
 )
-def test_our_kernels_run_where_the_tensors_are(library, dtype, gpus, cuda, expected):
-    library.gpus, library.cuda = gpus, cuda
+def test_our_kernels_run_where_the_tensors_are(library, dtype, gpus, cuda, tensor_cores, expected):
+    library.gpus, library.cuda, library.tensor_cores = gpus, cuda, tensor_cores
     assert may_run_natively(dtype) is expected
     assert library.warned == 0
 

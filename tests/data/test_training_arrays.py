@@ -246,6 +246,7 @@ def mapped(tmp_path, array):
     return np.load(tmp_path / "rows.npy", mmap_mode="r")
 
 
+@pytest.mark.cpu_only("a GPU has copies of the arrays")
 def test_a_mapped_file_is_read_where_it_lies(tmp_path):
     rows = mapped(tmp_path, X)
     before = zero_copy.statistics()
@@ -255,12 +256,14 @@ def test_a_mapped_file_is_read_where_it_lies(tmp_path):
     assert one_pass(feed) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12]]
 
 
+@pytest.mark.cpu_only("a GPU has copies of the arrays")
 def test_a_mapped_file_does_not_count_as_memory(tmp_path):
     asked = []
     make_feed(recognize(mapped(tmp_path, X), Y), hold_in_memory=lambda size: asked.append(size))
     assert asked == [Y.nbytes]
 
 
+@pytest.mark.cpu_only("a GPU has copies of the arrays")
 def test_what_cannot_be_lent_counts_as_memory(tmp_path):
     assert copied_bytes(mapped(tmp_path, X)) == 0
     assert copied_bytes(mapped(tmp_path, X)[:, :1]) == 13 * 4, "not contiguous"

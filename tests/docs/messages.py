@@ -44,6 +44,7 @@ _NOT_SHOWN = (
     ("_data/pipeline.py", "a lookup table"),
     ("_data/pipeline.py", "an iterator, a queue or a dataset"),
     ("_fit/build.py", "validating in step with the training"),
+    ("_fit/build.py", "on another host"),
     ("_fit/checkpointing.py", "the training step"),
     ("_fit/lag.py", "in step with the training"),
     ("_fit/lag.py", "… from epoch"),
@@ -52,6 +53,7 @@ _NOT_SHOWN = (
     ("_keras/training.py", "makes its test function itself"),
     ("_keras/training.py", "keras.Model.evaluate is that of"),
     ("_keras/training.py", "has an evaluate of its own"),
+    ("_support/printing.py", "style="),
     ("_support/reasons.py", ""),
     ("_validation/sets.py", "the trainer's validation_step"),
     # Names, and parts of what differs from a checkpoint or would be ignored.

@@ -13,32 +13,9 @@ SETUP = DOCS / "start" / "five_minutes.md"
 # What the blocks of a page take for granted, besides the names of `SETUP`'s first block.
 GIVEN = {
     "docs/command_line.md": "(vx, vy), callbacks = (x_val, y_val), []",
-    "docs/conv.md": """
-model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
-x, filters, bias = np.ones((1, 8, 8, 3), "f4"), np.ones((3, 3, 3, 4), "f4"), np.zeros(4, "f4")
-""",
-    "docs/custom_evaluation.md": "x_hard, y_hard = x_val, y_val",
     "docs/explanations/plans.md": "",
-    "docs/monitoring.md": "from overlap_train.monitoring import SpanRecorder, overlap_s",
-    "docs/parallel.md": "import tensorflow as tf\nbuild_and_compile = make_model",
-    "docs/routing.md": """
-class Search:
-    def fit(self, x, y):
-        model.fit(x, y, verbose=0)
-
-search = Search()
-""",
-    "docs/scheduling.md": "m1, m2, x = make_model(), make_model(), x[:4]",
-    "docs/zero_copy.md": """
-np.save("images.npy", np.ones((4, 224, 224, 3), "float32"))
-labels, camera = np.zeros(4), [np.zeros((224, 224, 3)), np.ones((224, 224, 3))]
-layers = [keras.layers.AveragePooling2D(224), keras.layers.Flatten(), keras.layers.Dense(1)]
-model = keras.Sequential([keras.Input((224, 224, 3)), *layers])
-model.compile("sgd", "mse")
-
-def decode_into(frame, pixels):
-    pixels[...] = frame
-""",
+    "docs/reference/trainer.md": "",
+    "docs/troubleshooting.md": "",
 }
 
 # Their blocks run, in order, in one namespace for each page.

@@ -6,7 +6,7 @@ import re
 import textwrap
 
 from overlap_train._inspection.effects import KINDS as EFFECTS
-from overlap_train._support.reasons import KINDS
+from overlap_train._support.reasons import KINDS, joined
 from tests.docs.pages import DOCS
 
 PAGE = DOCS / "troubleshooting.md"
@@ -18,7 +18,7 @@ def sections() -> str:
     lines: list[str] = []
     for identifier, kind in sorted(KINDS.items()):
         lines += [f"### {identifier}", f"> {kind.sentence.format('…')}", "", *_wrapped(kind.means), ""]
-        lines += [*_wrapped(f"**Remedy:** {_as_code(kind.remedy)}."), ""]
+        lines += [*_wrapped(f"**Remedy:** {_as_code(joined(kind.remedies))}."), ""]
         if identifier == "step-stateful":
             lines += [f"- {what}: {_as_code(remedy)}." for _, what, remedy in EFFECTS] + [""]
     return "\n".join(lines)

@@ -23,6 +23,8 @@ NIGHTLY = [
 ]
 PAGES = [pytest.param(page, marks=pytest.mark.nightly if name_of(page) in NIGHTLY else ()) for page in RUN]
 
+WIDEST = 83  # characters
+
 _FILE = re.compile(r"# (?P<name>\w+\.py)\n")
 _VALUE = re.compile(r"# -> (?P<value>.+)$")
 
@@ -68,6 +70,17 @@ def test_every_page_with_blocks_runs_them_or_says_why_not():
 def test_the_blocks_of_a_page_are_python(page):
     for block in blocks(page, "python"):
         compile(block.padded, str(page), "exec")
+
+
+SHOWN = [page for page in (*RUN, *COMPILED) if "docs" in page.parts and "results" not in page.parts]
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=name_of)
+def test_no_block_scrolls_on_a_page_of_1280_pixels(page):
+    """Dated reports apart, whose commands are as they were typed."""
+    languages = ("", "python", "sh", "console", "json")
+    lines = [line for block in blocks(page, *languages) for line in block.code.splitlines()]
+    assert [line for line in lines if len(line) > WIDEST] == []
 
 
 # A dated report names the commands of its day.

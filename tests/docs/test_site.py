@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
+import json
 import pkgutil
 import re
+from urllib.parse import urlencode
 
 import pytest
 
 import overlap_train
 from overlap_train import models
 from tests.docs.browser import Browser, find_browser
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, SETUP
 from tests.docs.site import broken_links, inventory, read_pages
 
 # To build it takes a minute: that is for the night. By default the links in the Markdown are followed
 # (test_pages.py), and the reference is complete.
-PAGES = ("index.html", "results/2026-11-24-epochs.html", "reference/trainer.html")
-WINDOWS = [(360, True), (768, False), (1280, True), (1280, False)]
+PAGES = ("index.html", "how_to/monitoring.html", "troubleshooting.html", "reference/trainer.html")
+DATED = ("results/", "repository/")  # tables of many figures, commands as they were typed, and sources
+WINDOWS = list(itertools.product((360, 768, 1280), (False, True)))
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,15 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path):
     assert broken_links(tmp_path, read_pages(tmp_path)) == ["index.html: #there", "other.html: lost.html"]
 
 
+def test_a_page_gets_the_setup_before_its_first_block_that_runs():
+    hooks = pytest.importorskip("scripts.docs_hooks", reason="the extra [docs] is not installed")
+    page = "# Page\n\n<!-- compiled only: needs a GPU -->\n```python\na()\n```\n\n```python\nb()\n```\n"
+    made = hooks._with_setup(page)
+    assert made.index("a()") < made.index("    def make_model") < made.index("b()")
+    for other in (page.replace("b()", "").replace("```python\n\n", ""), SETUP.read_text()):
+        assert hooks._with_setup(other) == other
+
+
 @pytest.mark.nightly
 def test_no_page_loads_anything_from_another_host(site, pages):
     loads = {load for page in pages.values() for load in page.loads}
@@ -63,6 +76,9 @@ def faults(browser, page, width, dark):
     found = [*seen.console, *(f"broken: {file}" for file in seen.found["broken"])]
     if seen.found["overflow_px"] > 0:
         found.append(f"wider than the window by {seen.found['overflow_px']} px")
+    # A code block may scroll where a screen is narrow; a table that is wider than a phone does not fit it.
+    parts = [part for part in seen.found["scrolling"] if width >= 1280 or part.startswith("table")]
+    found += [f"scrolls: {part}" for part in parts if not page.startswith(DATED)]
     if (luminance(seen.found["background"]) < 128) != dark:
         found.append(f"its background is {seen.found['background']}")
     if seen.screenshot.stat().st_size <= 10_000:
@@ -79,7 +95,7 @@ def test_a_page_shows_itself(browser, page, width, dark):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("width", "dark"), WINDOWS)
+@pytest.mark.parametrize(("width", "dark"), [(360, True), (1280, False)])
 def test_every_page_shows_itself(site, browser, width, dark):
     names = [path.relative_to(site).as_posix() for path in sorted(site.rglob("*.html"))]
     assert len(names) > len(list(DOCS.rglob("*.md")))
@@ -99,11 +115,49 @@ def test_an_error_and_another_host_are_seen(tmp_path):
     assert seen.found["overflow_px"] > 500
 
 
+# What people type, and the page on which they should land.
+QUERIES = {
+    "in step": "troubleshooting.html",
+    "resume": "how_to/resume.html",
+    "custom metric": "how_to/custom_evaluation.html",
+    "slow validation": "how_to/slow_validation.html",
+    "out of memory": "how_to/large_data.html",
+    "install": "start/install.html",
+    "early stopping": "how_to/early_stopping.html",
+    "checkpoint": "how_to/resume.html",
+    "timeline": "how_to/monitoring.html",
+    "tensorboard": "how_to/monitoring.html",
+    "mlflow": "how_to/other_libraries.html",
+    "keras tuner": "how_to/other_libraries.html",
+    "GAN": "how_to/custom_steps.html",
+    "multiple GPUs": "how_to/several_gpus.html",
+    "kubernetes": "how_to/several_hosts.html",
+    "seed": "how_to/reproducibility.html",
+    "rollback": "semantics.html",
+    "callback": "start/coming_from_keras.html",
+    "ValidationPolicy": "reference/options.html",
+    "compare": "command_line.html",
+}
+
+
 @pytest.mark.nightly
-def test_the_search_finds_a_page_by_a_word(browser):
-    seen = browser.look("index.html?q=rollback")
+@pytest.mark.parametrize(("words", "page"), QUERIES.items())
+def test_the_search_finds_the_right_page_first(browser, words, page):
+    seen = browser.look(f"index.html?{urlencode({'q': words})}")
     assert seen.console == []
-    assert any("semantics.html" in result for result in seen.found["results"])
+    found = [result.partition("?")[0].partition("#")[0] for result in seen.found["results"]]
+    assert found, "nothing is found"
+    assert found[0].endswith(page), list(dict.fromkeys(found))
+
+
+@pytest.mark.nightly
+def test_results_and_the_changelog_are_not_searched(site):
+    places = {
+        entry["location"] for entry in json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    }
+    assert any(place.startswith("how_to/") for place in places)
+    assert [place for place in places if place.startswith(("results/", "repository/"))] == []
+    assert not (site / "results" / "archive").exists()
 
 
 ROOMS = ("conv", "errors", "monitoring", "options", "parallel", "records", "routing", "scheduling", "trainer")

@@ -111,7 +111,7 @@ class Checkpoints:
     def inside(self, point, values, callbacks):
         self.written.append(point)
 
-    def delivered(self, point, values, callbacks, *, last):
+    def delivered(self, point, values, callbacks, *, last, trained):
         self.written.append((point, last))
 
 

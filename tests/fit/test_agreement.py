@@ -33,13 +33,13 @@ def asked(*, units=16, optimizer="adam", policy=None, plan=None, **given):
     return request_of(trainer, **given), trainer.replicas
 
 
-def agreed(*asking, callbacks=()):
-    """Returns what each of several hosts raises, or None."""
+def agreed(*asking, callbacks=((), ())):
+    """Returns what each of several hosts, with callbacks of its own, raises, or None."""
 
     def work(host):
         request, replicas = asking[host.index]
         replicas.hosts = host
-        return agree_to_start(request, replicas, callbacks)
+        return agree_to_start(request, replicas, callbacks[host.index])
 
     return on_hosts(work, len(asking))
 
@@ -83,6 +83,13 @@ def test_what_depends_on_a_hosts_clock_is_for_one_host(policy, message):
             raise error
 
 
+def test_a_callback_that_all_hosts_call_is_in_the_list_of_all_of_them():
+    everywhere = kc.LambdaCallback()
+    everywhere.on_all_hosts = True
+    for error in agreed(asked(), asked(), callbacks=[[everywhere], []]):
+        assert "another list of callbacks with on_all_hosts than the chief: '[]' instead of" in str(error)
+
+
 def test_functions_are_compared_by_their_names():
     """Each host has a function object of its own."""
     policies = [ValidationPolicy(functions={"norm": lambda model: 1.0}) for _ in range(2)]
@@ -105,13 +112,6 @@ def test_a_callback_that_begins_to_listen_to_batches_is_for_one_host():
 
 
 def test_all_hosts_agree_on_who_listens_to_batches():
-    assert agreed(asked(), asked(), callbacks=[Listens()]) == [None, None]
-
-    def work(host):
-        request, replicas = both[host.index]
-        replicas.hosts = host
-        return agree_to_start(request, replicas, [] if host.index else [Listens()])
-
-    both = [asked(), asked()]
-    for error in on_hosts(work):
+    assert agreed(asked(), asked(), callbacks=[[Listens()]] * 2) == [None, None]
+    for error in agreed(asked(), asked(), callbacks=[[Listens()], []]):
         assert "host 1 has another list of callbacks that listen to batches than the chief" in str(error)

@@ -199,6 +199,32 @@ def test_until_a_deadline_one_host_delivers_what_ends_in_time(hosts, delivered):
     assert not scene.asked  # which would interrupt it again
 
 
+def test_until_a_deadline_no_signal_ends_the_wait_for_data_that_is_drawn_in_order():
+    scene, waits = Scene(), []
+    scene.train(0)
+    scene.train(1, ends=False)
+    scene.deliveries.suite = OrderedData(scene.deliveries.suite, waits)
+    scene.deliveries.deliver_until(0.0)
+    assert [timeout_s for timeout_s, _ in waits] == [0.05]
+    waits[0][1]()
+    assert not scene.asked
+
+
+class OrderedData:
+    """A suite whose data is drawn in the order of Keras, which notes how it is waited for."""
+
+    draws_in_order = True
+
+    def __init__(self, suite, waits):
+        self._suite, self._waits = suite, waits
+
+    def __getattr__(self, name):
+        return getattr(self._suite, name)
+
+    def wait_until_drawn(self, timeout_s, check):
+        self._waits.append((timeout_s, check))
+
+
 def test_an_epoch_without_validation_is_delivered_at_once_and_shown_to_nobody():
     scene = Scene(every=2)
     shown = []

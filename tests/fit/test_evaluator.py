@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 
-from overlap_train import EvaluatorPolicy, Trainer, ValidationPolicy, ValidationSet
+from overlap_train import CheckpointPolicy, EvaluatorPolicy, Trainer, ValidationPolicy, ValidationSet
 from overlap_train._checkpoint import run_directory
 from overlap_train._checkpoint.run_directory import RunDirectory
 from overlap_train._fit import elsewhere
@@ -31,6 +31,7 @@ from overlap_train.parallel import evaluate_run
 from overlap_train.parallel.hosts import EvaluatorTask
 from tests import pools
 from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, sequential
+from tests.whole_fits.test_accounts import assert_adds_up
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -113,6 +114,8 @@ def test_sets_functions_steps_and_rollbacks_are_those_of_one_process(named, tmp_
     assert_same_history(history(two), history(one), 1e-6)
     for ours, theirs in zip(two.step_validations, one.step_validations, strict=True):
         assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-6)
+    assert_adds_up(two)
+    assert two.account.validated_s > 0
     assert not files(tmp_path), "the directory holds no more than it needs"
     assert [results[0][epoch]["val_clean_loss"] for epoch in range(4)] == history(two)["val_clean_loss"]
     for ours, theirs in zip(evaluator.weights, two.model.weights, strict=True):
@@ -161,6 +164,62 @@ def test_a_metric_added_behind_a_run_is_the_one_computed_in_it(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(RuntimeWarning, match="left out: The checkpoint .* cannot be used"):
         assert list(evaluate_run(tmp_path, pools.sequential(), CLEAN)) == two.model.history.epoch[1:]
+
+
+def later(directory, **options):
+    """Evaluates, behind the training, the weights that lie in a directory; returns the values by epoch."""
+    return evaluate_run(directory, sequential(metrics=[top()]), CLEAN, **options)
+
+
+def top():
+    return keras.metrics.SparseTopKCategoricalAccuracy(2, name="top")
+
+
+@pytest.mark.nightly
+def test_a_metric_added_behind_fifty_epochs_is_the_one_computed_in_them_bit_for_bit(tmp_path):
+    task = {"epochs": 50, "validation_data": CLEAN}
+
+    class Shrinks(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch % 20 == 10:
+                self.model.set_weights([0.9 * weight for weight in self.model.get_weights()])
+
+    def callbacks():
+        return [keras.callbacks.ReduceLROnPlateau("val_loss", 0.7, patience=1, min_delta=0.02), Shrinks()]
+
+    one = fit(model=sequential(metrics=[top()]), callbacks=callbacks(), **task)
+    policy = CheckpointPolicy(tmp_path, keep_weights="all", every_epochs=7)
+    two = fit(callbacks=callbacks(), resume=policy, **task)
+    assert any("back to the end of epoch" in message for message in two.messages)
+    values = later(tmp_path, timeout_s=3600.0)  # it has ended
+    assert list(values) == list(range(50))
+    for name in ("val_loss", "val_top"):
+        assert [each[name] for each in values.values()] == history(one)[name]
+    assert len(list(tmp_path.glob("*.otck"))) == policy.keep
+
+
+@pytest.mark.parametrize("kept", ["all", pytest.param("float16", marks=pytest.mark.nightly)])
+def test_weights_are_kept_of_each_delivered_epoch_also_where_the_training_fails_in_between(kept, tmp_path):
+    policy = CheckpointPolicy(tmp_path, keep_weights=kept, every_epochs=3, keep=1)
+    with pytest.raises(ZeroDivisionError):
+        fit(validation_data=CLEAN, callbacks=[Fails()], resume=policy)
+    assert [entry.epoch for entry in files(tmp_path, "weights")] == [0, 1]  # and no checkpoint is due yet
+    expected, exact = alone()["val_loss"], 0 if kept == "all" else 1e-2
+    found = later(tmp_path, timeout_s=0.0)
+    assert [each["val_loss"] for each in found.values()] == pytest.approx(expected[:2], rel=exact, abs=0)
+    fit(validation_data=CLEAN, resume=policy)
+    assert [entry.epoch for entry in files(tmp_path, "weights")] == [0, 1, 2, 3]
+    found = later(tmp_path)
+    assert [each["val_loss"] for each in found.values()] == pytest.approx(expected, rel=exact, abs=0)
+    assert sorted(path.name[:4] for path in tmp_path.iterdir()) == [".loc", "ckpt", "eval"]
+
+
+def test_with_an_evaluator_elsewhere_it_is_in_its_directory_that_weights_are_kept(tmp_path):
+    with evaluating(tmp_path / "meeting", CLEAN):
+        resume = CheckpointPolicy(tmp_path / "checkpoints", keep_weights="all")
+        fit(ValidationPolicy(evaluator=tmp_path / "meeting"), resume=resume)
+    assert [entry.epoch for entry in files(tmp_path / "meeting", "weights")] == [0, 1, 2, 3]
+    assert not (tmp_path / "checkpoints" / "evaluator").exists()
 
 
 def losing(monkeypatch, *numbers):

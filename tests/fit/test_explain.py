@@ -47,6 +47,7 @@ def test_nothing_is_trained_and_nobody_is_told(tmp_path):
         np.testing.assert_array_equal(before, after)
     assert trainer.ended is None
     assert trainer.accounts == []
+    assert trainer.recorder.spans() == (), "the timeline is of fits"
 
 
 @pytest.mark.nightly

@@ -14,7 +14,7 @@ from overlap_train._data.cursor import CursorState
 from overlap_train._fit.followers import SharedStart, deliver_together
 from overlap_train._snapshot import ModelState
 from overlap_train.errors import HostMismatchError
-from overlap_train.records import ValidationResult
+from overlap_train.records import Reason, ValidationResult
 from tests.fit import parts
 from tests.parallel.together import ThreadHost, on_hosts
 
@@ -84,8 +84,10 @@ def places():
 
 
 def test_a_validation_in_step_is_for_one_host(places):
-    with pytest.raises(ValueError, match="it draws; that is for one host"):
-        places[0].together(ThreadHost(0, [None, None], None), in_step=["it draws"])
+    with pytest.raises(ValueError, match="it draws; draw in it; that is for one host"):
+        places[0].together(
+            ThreadHost(0, [None, None], None), in_step=[Reason("draws", "it draws", ("draw in it",))]
+        )
 
 
 def test_a_follower_has_none_of_the_users_callbacks(places):
@@ -218,6 +220,120 @@ def test_hooks_of_batches_are_the_chiefs_and_have_their_effect_everywhere(places
     assert noted == [(5, {"loss": 1.0})]
 
 
+class Everywhere(kc.Callback):
+    """Is called on all hosts; `acts` does something with the model, in all hooks but `on_train_begin`."""
+
+    on_all_hosts = True
+
+    def __init__(self, acts=lambda model: None):
+        super().__init__()
+        self.acts, self.calls = acts, []
+
+    def _note(self, hook, *arguments):
+        self.calls.append((hook, *arguments))
+        self.acts(self.model)
+
+    def on_train_begin(self, logs=None):
+        self.calls.append(("on_train_begin",))
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._note("on_epoch_begin", epoch)
+
+    def on_batch_end(self, batch, logs=None):  # which Keras calls for on_train_batch_end
+        self._note("on_batch_end", batch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._note("on_epoch_end", epoch, logs["loss"])
+
+
+def ends(model):
+    raise StopIteration
+
+
+def fails(model):
+    raise KeyError("of mine")
+
+
+def stops(model):
+    model.stop_training = True
+
+
+@pytest.mark.parametrize("where", [0, 1])
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_train_batch_end", "on_epoch_end"])
+@pytest.mark.parametrize(
+    ("acts", "message"),
+    [
+        (fails, "{host} has failed: KeyError: 'of mine'"),
+        (stops, "{host} has failed: ValueError: Everywhere.{hook} set stop_training, and callbacks with"),
+    ],
+)
+def test_where_a_callback_of_all_hosts_fails_all_of_them_learn_of_it(places, where, hook, acts, message):
+    """Behind it stands one that all hosts or none have to reach, such as one that waits for the others."""
+
+    def work(host):
+        first, second = Everywhere(acts if host.index == where else lambda model: None), Everywhere()
+        callbacks, delivery = places[host.index].together(host, first, second)
+        for callback in (first, second):
+            callback.set_model(places[host.index].model)
+        try:
+            if hook == "on_epoch_end":
+                snapshot = places[host.index].snapshot()
+                delivery.deliver(snapshot, {"loss": 0.5}, RESULTS, stops=False, trained_on=False)
+            else:
+                getattr(callbacks, hook)(0)
+        except Exception as error:
+            return error, first.calls, second.calls
+        return None, first.calls, second.calls
+
+    for host, (error, first, second) in enumerate(on_hosts(work)):
+        assert (len(first), second) == (1, [])
+        if host != where:
+            assert isinstance(error, HostMismatchError)
+            name = f"host {where}" if where else "the chief"
+            assert message.format(host=name, hook=hook) in str(error)
+        else:
+            assert isinstance(error, KeyError if acts is fails else ValueError)
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_where_one_says_that_the_data_has_ended_the_epoch_ends_on_all_hosts(places, where):
+    def work(host):
+        first, second = Everywhere(ends if host.index == where else lambda model: None), Everywhere()
+        callbacks, _ = places[host.index].together(host, first, second)
+        callbacks.on_train_begin()
+        with pytest.raises(StopIteration):
+            callbacks.on_train_batch_end(4, {"loss": 1.0})
+        return first.calls, second.calls
+
+    for first, second in on_hosts(work):
+        assert first == [("on_train_begin",), ("on_batch_end", 4)]
+        assert second == [("on_train_begin",)]
+
+
+@pytest.mark.parametrize("on_change", ["rollback", "continue"])
+def test_a_callback_of_all_hosts_sees_the_weights_of_its_epoch(places, on_change):
+    seen = []
+
+    class Looks(Everywhere):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(float(self.model.get_weights()[0].item()))
+
+    def work(host):
+        place, looks = places[host.index], Looks()
+        looks.set_model(place.model)
+        _, delivery = place.together(host, looks, *([] if host.index else [Sets()]), on_change=on_change)
+        snapshot = place.snapshot()
+        place.set(9.0)  # by the training, which has gone on
+        delivery.deliver(snapshot, {"loss": 0.5}, RESULTS, stops=False, trained_on=True)
+        return place.kernel
+
+    assert on_hosts(work) == [1.0 if on_change == "rollback" else 9.0] * 2
+    assert seen == [1.0, 1.0]
+
+
+DATA = {"seed": None, "own_seed": 17, "attributes": {"order": (2, 0, 1)}}
+
+
 class Found:
     """A resumer with a checkpoint of epoch 3, or with none, or with one inside an epoch."""
 
@@ -235,7 +351,7 @@ class Found:
             begin_epoch(3, ahead=False)
         self.place.set(5.0)
         self.place.history.epoch, self.place.history.history = [0, 1, 2], {"loss": [3.0, 2.0, 1.0]}
-        cursor.restore(CursorState(3, 4, False, 3, data={"seed": None, "own_seed": 17, "variables": [0]}))
+        cursor.restore(CursorState(3, 4, self.inside, 3, self.inside, data=DATA))
         return StartPoint(3, 12, False, {"loss": 1.0}, 1, cursor.state())
 
 
@@ -266,11 +382,11 @@ def test_all_hosts_begin_where_the_chiefs_checkpoint_says(places):
         assert place.history.history == {"loss": [3.0, 2.0, 1.0]}
 
 
-def test_all_hosts_draw_the_rows_under_the_seed_of_the_chiefs_checkpoint(places, monkeypatch):
+def test_all_hosts_go_on_with_what_the_data_of_the_chiefs_checkpoint_holds(places, monkeypatch):
     recalled = []
     monkeypatch.setattr(ArrayFeed, "recall", lambda feed, *told: recalled.append(told))
     started(places)
-    assert recalled == [(3, {"seed": None, "own_seed": 17})]  # by the host that is not the chief
+    assert recalled == [(3, DATA)]  # by the host that is not the chief
 
 
 def test_without_a_checkpoint_all_begin_anew(places):
@@ -285,3 +401,9 @@ def test_in_an_epoch_that_goes_on_the_chiefs_hooks_of_its_beginning_are_called(p
     points, _ = started(places, inside=True, callbacks=[hook])
     assert begun == [(3, {})]
     assert points[0] == points[1]
+
+
+def test_in_an_epoch_that_goes_on_callbacks_of_all_hosts_are_called_on_all(places):
+    everywhere = Everywhere()
+    started(places, inside=True, callbacks=[everywhere])
+    assert everywhere.calls == [("on_epoch_begin", 3)] * 2  # one by each host

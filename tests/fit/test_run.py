@@ -13,7 +13,6 @@ from overlap_train._fit import run as module
 from overlap_train._fit.course import FitOutcome
 from overlap_train._fit.run import run_fit
 from overlap_train.errors import HostLostError
-from overlap_train.monitoring import format_epoch_table
 from tests import networks, pools
 from tests.fit import parts
 from tests.fit.requests import request_of
@@ -60,8 +59,7 @@ def test_a_fit_that_cannot_be_assembled_tells_nothing_of_the_one_before(tmp_path
 def test_the_table_of_the_epochs_is_shown_unless_silence_was_asked_for(verbose, capsys):
     trainer = Trainer(pools.sequential())
     trainer.fit(*networks.arrays(), batch_size=32, epochs=2, verbose=verbose)
-    table = format_epoch_table([(a, trainer._outcome.epoch_logs[a.epoch]) for a in trainer.accounts])
-    assert (table in capsys.readouterr().out) is bool(verbose)
+    assert (repr(trainer.accounts) in capsys.readouterr().out) is bool(verbose)
 
 
 class Fails:

@@ -85,6 +85,7 @@ def test_it_is_said_whether_evaluate_asks(model, asked, within):
     assert asked(Trainer(model), within_evaluate=within).within_evaluate is within
 
 
+@pytest.mark.cpu_only("batches are joined where operations need not repeat")
 def test_batches_of_arrays_are_joined_where_nobody_sees_them(model, asked):
     def together(trainer, *callbacks):
         most_rows = asked(trainer, callbacks).most_rows

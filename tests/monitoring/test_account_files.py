@@ -13,12 +13,14 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tensorboard.backend.event_processing import event_accumulator
 
 from overlap_train.monitoring.account_files import AccountLog, AccountWriter
-from overlap_train.monitoring.table import format_epoch_table, format_metric
-from overlap_train.records import EpochAccount
+from overlap_train.monitoring.table import EpochAccounts, format_epoch_table, format_metric
+from overlap_train.monitoring.timeline import save_timeline
+from overlap_train.records import EpochAccount, FitAccount, Span
 from tests.support.values import Unprintable
 
 _ACCOUNT = EpochAccount(2, 469, trained_s=3.5, validated_s=1.0, hidden_s=0.75)
@@ -162,11 +164,37 @@ def test_seconds_and_metrics_stand_at_the_step_given(tmp_path):
     with AccountWriter(tmp_path) as writer:
         writer.write(_ACCOUNT, {"loss": 0.25, "acc": math.nan}, step=2)
         before_close = _scalars(tmp_path)
-    none = ("waited_s", "snapshot_s", "delivered_s", "rolled_back_s", "slow_host_s")
+    none = ("waited_s", "snapshot_s", "delivered_s", "rolled_back_s", "other_s", "slow_host_s")
     seconds = {"trained_s": 3.5, "validated_s": 1.0, "hidden_s": 0.75, **dict.fromkeys(none, 0.0)}
     expected = {(f"account/{name}", 2): value for name, value in seconds.items()}
     assert math.isnan(before_close.pop(("validation/acc", 2)))
     assert before_close == expected | {("validation/loss", 2): 0.25}
+
+
+def test_tensorboard_reads_the_accounts_and_the_timeline(tmp_path):
+    picture = save_timeline(tmp_path / "timeline.png", [Span("train", "main", 0.0, 1.0, epoch=0)])
+    with AccountWriter(tmp_path / "logs") as writer:
+        writer.write(_ACCOUNT, step=2)
+        writer.write_picture(picture, step=3)
+    reader = event_accumulator.EventAccumulator(str(tmp_path / "logs"), {"tensors": 0, "images": 0})
+    data = reader.Reload()
+    assert "account/trained_s" in data.Tags()["tensors"]
+    (event,) = data.Tensors("timeline")
+    width, height, png = event.tensor_proto.string_val
+    assert event.step == 3
+    assert png.startswith(b"\x89PNG")
+    assert int(width) > int(height) > 0
+
+
+def test_what_is_no_picture_is_refused_by_its_name(tmp_path):
+    (tmp_path / "timeline.svg").write_text("<svg/>")
+    with AccountWriter(tmp_path / "logs") as writer:
+        with pytest.raises(ValueError, match=r"timeline\.svg is no PNG; pass one"):
+            writer.write_picture(tmp_path / "timeline.svg", step=0)
+        with pytest.raises(FileNotFoundError):
+            writer.write_picture(tmp_path / "absent.png", step=0)
+        with pytest.raises(ValueError, match="step must be at least 0"):
+            writer.write_picture(tmp_path / "timeline.svg", step=-1)
 
 
 def test_what_is_no_number_is_left_out_whatever_it_raises(tmp_path):
@@ -208,29 +236,53 @@ _SECOND = (
 )
 
 
+_FIT = FitAccount(fit_s=9.0, prepared_s=2.71, validated_s=2.04, hidden_s=1.5, waited_s=0.04, saved_s=1.2)
+
+
 def test_table_of_an_ordinary_fit():
-    assert format_epoch_table([_FIRST, _SECOND]).splitlines() == [
-        "epoch  accuracy    loss  val_accuracy  val_loss  trained  validated  hidden  waited",
-        "                                                       s          s       s       s",
-        "-----  --------  ------  ------------  --------  -------  ---------  ------  ------",
-        "    1    0.9123  0.3000        0.9700    0.1000     3.25       1.04    1.00    0.04",
-        "    2    0.9500  0.2000             -         -     3.00       1.00    0.50    0.00",
-        "-----  --------  ------  ------------  --------  -------  ---------  ------  ------",
-        "total                                               6.25       2.04    1.50    0.04",
+    assert format_epoch_table([_FIRST, _SECOND], _FIT).splitlines() == [
+        "   epoch  accuracy    loss  val_accuracy  val_loss   all  trained  waited  rest  validated  hidden",
+        "                                                       s        s       s     s          s       s",
+        "--------  --------  ------  ------------  --------  ----  -------  ------  ----  ---------  ------",
+        "prepared                                            2.71",
+        "       1    0.9123  0.3000        0.9700    0.1000  3.29     3.25    0.04  0.00       1.04    1.00",
+        "       2    0.9500  0.2000             -         -  3.00     3.00    0.00  0.00       1.00    0.50",
+        "--------  --------  ------  ------------  --------  ----  -------  ------  ----  ---------  ------",
+        "   total                                            9.00     6.25    0.04  0.00       2.04    1.50",
+        "validation 74% hidden; about 1.2 s saved; nothing waited",
     ]
+
+
+def test_an_interrupted_fit_has_a_row_for_what_was_not_delivered_and_one_without_validation_no_sentence():
+    lines = format_epoch_table([_FIRST], FitAccount(8.0, 1.0, undelivered_s=3.71)).splitlines()
+    assert lines[-3].split() == ["partial", "3.71"]
+    assert lines[-1].split()[:2] == ["total", "8.00"]
+
+
+def test_the_accounts_of_a_fit_show_themselves():
+    accounts = EpochAccounts([_FIRST[0], _SECOND[0]], {0: _FIRST[1], 1: {"a<b": 1.0}}, _FIT)
+    assert accounts == [_FIRST[0], _SECOND[0]]
+    assert repr(accounts) == format_epoch_table([_FIRST, (_SECOND[0], {"a<b": 1.0})], _FIT)
+    html = accounts._repr_html_()
+    assert html.count("<tr>") == 1 + 4
+    assert "a&lt;b" in html
+    assert str(_FIT) in html
+    assert (repr(EpochAccounts()), EpochAccounts()._repr_html_()) == ("No epoch was trained.",) * 2
 
 
 def test_time_rolled_back_and_a_slow_host_are_shown_only_where_there_were_some():
     assert format_epoch_table([]) == "No epoch was trained."
     assert not {"rolled", "slow"} & set(format_epoch_table([_FIRST]).split())
     rolled_back = EpochAccount(2, 469, trained_s=1.0, rolled_back_s=2.5)
-    assert format_epoch_table([_FIRST, (rolled_back, {})]).splitlines()[-1].endswith("2.50")
+    lines = format_epoch_table([_FIRST, (rolled_back, {})]).splitlines()
+    (heading,) = (line for line in lines if "rolled back" in line)
+    assert heading[: lines[-1].index("2.50") + 4].endswith("rolled back")
     slow = EpochAccount(2, 469, trained_s=9.0, slow_host=3, slow_host_s=2.5)
     lines = format_epoch_table([_SECOND, (slow, {"m" * 120: 1.0})]).splitlines()
     assert any("m" * 120 in line for line in lines), "a name wider than the table is not cut"
     lines = format_epoch_table([_SECOND, (slow, {})]).splitlines()
     assert lines[0].endswith("slow host")
-    assert lines[3].endswith("0.00")
+    assert lines[3].endswith("0.50")
     assert lines[4].endswith("3: 2.50")
 
 
@@ -247,7 +299,7 @@ def test_wide_table_goes_on_below_and_loses_nothing():
     assert max(map(len, table.splitlines())) <= 100
     assert re.findall(r"val_metric_\d\d", table) == names
     assert re.findall(r"\d+\.\d{4}", table) == [f"{i:.4f}" for i in range(23)]
-    assert table.splitlines()[-1].split() == ["total", "3.25", "1.04", "1.00", "0.04"]
+    assert table.splitlines()[-1].split() == ["total", "3.29", "3.25", "0.04", "0.00", "1.04", "1.00"]
 
 
 @pytest.mark.parametrize(
@@ -268,6 +320,7 @@ def test_metric_values_stay_readable(value, text):
     assert format_metric(value) == text
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(
     st.lists(
         st.tuples(

@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 
+import keras
 import pytest
 from tqdm import tqdm
 
@@ -82,7 +83,7 @@ def _fit(reporter, epochs=2):
     """Two epochs whose validations arrive one epoch late."""
     for epoch in range(epochs):
         reporter.epoch_begin(epoch)
-        reporter.steps_done(epoch, 10, _LOSS)
+        reporter.steps_done(epoch, 10, lambda: _LOSS)
         if epoch:
             reporter.epoch_validated(epoch - 1, _VAL_LOSS)
         reporter.epoch_trained(epoch, _LOSS, 0.5, validation_follows=True)
@@ -90,25 +91,28 @@ def _fit(reporter, epochs=2):
     reporter.epoch_validated(epochs - 1, _VAL_LOSS)
 
 
-def test_log_file_has_a_whole_line_for_each_event_and_no_carriage_return(make):
+def test_log_file_has_a_line_for_each_epoch_and_no_carriage_return(make):
     reporter, stream, _ = make()
     _fit(reporter)
     assert "\r" not in stream.getvalue()
     assert _lines(stream) == [
-        "epoch 1/3: 10 steps in 0.5 s (50 ms/step), loss 0.2500",
-        "epoch 1/3: validated, val_loss 0.1250",
-        "epoch 2/3: 10 steps in 0.5 s (50 ms/step), loss 0.2500",
-        "epoch 2/3: validated, val_loss 0.1250",
+        f"Epoch {i}/3 - 10/10 - 0s - 50ms/step - loss: 0.2500 - val_loss: 0.1250" for i in (1, 2)
     ]
 
 
-def test_verbose_2_gives_one_line_for_each_epoch_in_order(make):
+def test_verbose_2_gives_two_lines_for_each_epoch_in_order_like_keras(make, capsys):
     reporter, stream, _ = make(_Terminal(), verbose=2)
     _fit(reporter)
     assert "\r" not in stream.getvalue()
-    assert _lines(stream) == [
-        f"epoch {i}/3: 10 steps in 0.5 s (50 ms/step), loss 0.2500, val_loss 0.1250" for i in (1, 2)
-    ]
+    line = "10/10 - 0s - 50ms/step - loss: 0.2500 - val_loss: 0.1250"
+    assert _lines(stream) == ["Epoch 1/3", line, "Epoch 2/3", line]
+    logger = keras.callbacks.ProgbarLogger()
+    logger.set_params({"verbose": 2, "epochs": 3, "steps": 10})
+    logger.on_epoch_begin(0)
+    logger.on_train_batch_end(9, _LOSS)
+    logger.on_epoch_end(0, {**_LOSS, **_VAL_LOSS})
+    keras_s = [re.sub(r"\d+(m|u)?s\b", "_", text) for text in capsys.readouterr().out.splitlines()]
+    assert [re.sub(r"\d+(m|u)?s\b", "_", text) for text in _lines(stream)[:2]] == keras_s
 
 
 def test_verbose_0_says_nothing(make):
@@ -116,16 +120,19 @@ def test_verbose_0_says_nothing(make):
     _fit(reporter)
     reporter.message("rolled back")
     clock.now_s = 100
-    reporter.steps_done(2, 1, _LOSS)
+    reporter.steps_done(2, 1, lambda: _LOSS)
     reporter.close()
     assert stream.getvalue() == ""
     assert reporter.messages == ["rolled back"]
 
 
-@pytest.mark.parametrize("verbose", [3, -1, "yes", None])
-def test_unknown_verbose_is_refused(verbose):
-    with pytest.raises(ValueError, match=r"verbose must be 'auto', 0, 1 or 2; got"):
-        ProgressReporter(1, verbose=verbose)
+@pytest.mark.parametrize(("verbose", "shown"), [(0, ""), (1, "a notice\n"), (2, "a notice\nplan: eager\n")])
+def test_details_are_shown_with_verbose_2_and_always_kept(make, verbose, shown):
+    reporter, stream, _ = make(verbose=verbose)
+    reporter.message("a notice")
+    reporter.message("plan: eager", detail=True)
+    assert stream.getvalue() == shown
+    assert reporter.messages == ["a notice", "plan: eager"]
 
 
 def test_silence_in_a_log_file_is_broken_at_most_every_30_s(make):
@@ -133,55 +140,90 @@ def test_silence_in_a_log_file_is_broken_at_most_every_30_s(make):
     reporter.epoch_begin(0)
     reporter.validation_pending([(0, 2, 7), (1, 0, 7)])
     for clock.now_s in (10, 29, 31, 45, 60, 62):
-        reporter.steps_done(0, 5, _LOSS)
+        reporter.steps_done(0, 5, lambda: _LOSS)
     assert _lines(stream) == [
-        "epoch 1/3: 5/10 steps, 0.2 steps/s, validating 1: 2/7, 2: 0/7 shards, loss 0.2500",
-        "epoch 1/3: 5/10 steps, 0.1 steps/s, validating 1: 2/7, 2: 0/7 shards, loss 0.2500",
+        "Epoch 1/3 - 5/10 - 31s 6s/step - validating 1: 2/7, 2: 0/7 - loss: 0.2500",
+        "Epoch 1/3 - 5/10 - 01:02 12s/step - validating 1: 2/7, 2: 0/7 - loss: 0.2500",
     ]
     reporter.epoch_trained(0, {}, 0.0)
     clock.now_s += 31
     reporter.validation_pending([(0, 6, 7)])
-    assert _lines(stream)[-1] == "validating 1: 6/7 shards", "waiting for the last validation shows life too"
+    assert _lines(stream)[-1] == "waiting - validating 1: 6/7", (
+        "waiting for the last validation shows life too"
+    )
 
 
-def test_metrics_given_as_a_function_are_computed_only_to_be_shown_and_the_length_is_learned():
+def test_what_is_traced_or_compiled_is_shown_at_once_on_a_terminal_and_if_it_took_long_in_a_log_file(make):
+    reporter, stream, clock = make(_Terminal())
+    reporter.preparing("tracing the training step")
+    assert stream.screen() == ["tracing the training step"]
+    reporter.epoch_begin(0)
+    reporter.preparing("compiling the training step")
+    assert stream.screen() == [f"Epoch 1/3 0/10 {'─' * 20} compiling the training step"]
+    clock.now_s = 20
+    reporter.steps_done(0, 1, lambda: _LOSS)
+    assert stream.screen() == [f"Epoch 1/3 1/10 {'━' * 2}{'─' * 18} loss: 0.2500"]
+    clock.now_s = 22
+    reporter.steps_done(0, 2, dict)
+    assert stream.screen() == [f"Epoch 1/3 2/10 {'━' * 4}{'─' * 16} 16s 2s/step"], "without the compilation"
+
+    reporter, stream, clock = make()
+    for what, clock.now_s in (("tracing the training step", 29), ("tracing the validation", 60)):
+        reporter.preparing(what)
+    clock.now_s += 43
+    reporter.epoch_begin(0)
+    assert _lines(stream) == ["tracing the training step took 31 s", "tracing the validation took 43 s"]
+
+
+def test_metrics_are_computed_only_to_be_shown_and_the_length_is_learned():
     calls, clock, stream = [], _Clock(), io.StringIO()
-    with ProgressReporter(2, None, stream=stream, clock=clock, heartbeat_s=1) as reporter:
+    with ProgressReporter(2, None, stream=stream, clock=clock) as reporter:
         for step in range(4):
             reporter.steps_done(0, step, lambda: calls.append(1) or _LOSS)
         assert calls == []
-        clock.now_s = 1
+        clock.now_s = 30
         reporter.steps_done(0, 4, lambda: calls.append(1) or _LOSS)
         assert calls == [1]
         reporter.epoch_trained(0, {}, 1.0)
         reporter.epoch_begin(1)
-        clock.now_s = 2
-        reporter.steps_done(1, 2, {})
-    assert "4/? steps" in _lines(stream)[0]
-    assert "2/4 steps" in _lines(stream)[-1]
+        clock.now_s = 60
+        reporter.steps_done(1, 2, dict)
+    assert "- 4/Unknown - 8s/step" in _lines(stream)[0]
+    assert "- 2/4 - 30s 15s/step" in _lines(stream)[-1]
 
 
-def test_terminal_shows_the_pending_validation_beside_the_bar(make):
+def test_terminal_shows_what_is_left_and_the_pending_validation_next_to_the_bar(make):
     reporter, stream, clock = make(_Terminal())
     reporter.epoch_begin(1)
     reporter.validation_pending([(0, 5, 7)])
     clock.now_s = 2
-    reporter.steps_done(1, 5, _LOSS)
+    reporter.steps_done(1, 4, lambda: _LOSS)
     assert stream.screen() == [
-        "epoch 2/3 |##########          | 5/10, 2.5 steps/s, validating 1: 5/7 shards, loss 0.2500"
+        f"Epoch 2/3 4/10 {'━' * 8}{'─' * 12} 3s 500ms/step - validating 1: 5/7 - loss: 0.2500"
     ]
 
 
-def test_finished_epochs_leave_one_line_each_on_a_terminal(make):
+def test_a_terminal_without_the_characters_of_the_bar_gets_others(make):
+    class Ascii(_Terminal):
+        encoding = "ascii"
+
+    reporter, stream, clock = make(Ascii())
+    reporter.epoch_begin(0)
+    clock.now_s = 1
+    reporter.steps_done(0, 5, dict)
+    assert f"5/10 {'=' * 10}{'.' * 10} 1s" in stream.screen()[-1]
+    stream.getvalue().encode("ascii")
+
+
+def test_finished_epochs_leave_keras_s_lines_on_a_terminal(make):
     reporter, stream, _ = make(_Terminal())
     before = set(threading.enumerate())
     _fit(reporter)
     assert set(threading.enumerate()) == before
     reporter.close()
     reporter.close()
-    assert stream.screen() == [
-        *(f"epoch {i}/3: 10 steps in 0.5 s (50 ms/step), loss 0.2500, val_loss 0.1250" for i in (1, 2))
-    ]
+    line = f"10/10 {'━' * 20} 0s 50ms/step - loss: 0.2500 - val_loss: 0.1250"
+    assert stream.screen() == ["Epoch 1/3", line, "Epoch 2/3", line]
 
 
 def test_live_line_is_not_redrawn_at_every_call(make):
@@ -189,10 +231,10 @@ def test_live_line_is_not_redrawn_at_every_call(make):
     reporter.epoch_begin(0)
     drawn = stream.getvalue()
     for step in range(1000):
-        reporter.steps_done(0, step, _LOSS)
+        reporter.steps_done(0, step, lambda: _LOSS)
     assert stream.getvalue() == drawn
     clock.now_s = 0.2
-    reporter.steps_done(0, 1000, _LOSS)
+    reporter.steps_done(0, 1000, lambda: _LOSS)
     assert stream.getvalue() != drawn
 
 
@@ -202,20 +244,20 @@ def test_epoch_whose_validation_was_left_out_does_not_hold_up_later_lines(make):
         reporter.epoch_begin(epoch)
         reporter.epoch_trained(epoch, {}, 1.0, validation_follows=True)
     reporter.epoch_validated(2, _VAL_LOSS)
-    assert [line[:9] for line in _lines(stream)] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    assert _lines(stream)[::2] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]
 
 
 def test_epoch_thrown_away_by_a_rollback_leaves_no_line_and_close_writes_what_was_held_back(make):
     reporter, stream, _ = make(verbose=2)
     with reporter:
-        for epoch in (0, 1):
+        for epoch in (0, 1, 2):
             reporter.epoch_begin(epoch)
             reporter.epoch_trained(epoch, {"loss": float(epoch)}, 1.0, validation_follows=True)
         assert stream.getvalue() == ""
         reporter.epoch_validated(0, _VAL_LOSS)
         reporter.epoch_begin(1)
         reporter.epoch_trained(1, {"loss": 7.0}, 1.0, validation_follows=True)
-    assert [line.split("loss ")[1][:6] for line in _lines(stream)] == ["0.0000", "7.0000"]
+    assert [line.split("loss: ")[1][:6] for line in _lines(stream)[1::2]] == ["0.0000", "7.0000"]
 
 
 def _closed_file() -> io.StringIO:
@@ -240,19 +282,19 @@ def test_bar_of_the_caller_on_the_same_terminal_stays_whole(make):
         type(trials).monitor_interval = 0
         reporter, _, _ = make(stream)
         reporter.epoch_begin(0)
-        reporter.message("a\n  notice")
+        reporter.message("a notice\n  - its remedy")
         shown = stream.screen()
-    assert shown == ["a notice", "trials 0/4", "epoch 1/3 |                    | 0/10"]
+    assert shown == ["a notice", "  - its remedy", "trials 0/4", f"Epoch 1/3 0/10 {'─' * 20}"]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "pace"), [(20.0, "2 s/step"), (0.0456, "4.56 ms/step"), (0.000123, "12.3 us/step")]
+    ("seconds", "pace"), [(20.0, "2s/step"), (0.0456, "5ms/step"), (0.000123, "12us/step")]
 )
 def test_pace_has_a_readable_unit(make, seconds, pace):
     reporter, stream, _ = make()
-    reporter.steps_done(0, 10, {})
+    reporter.steps_done(0, 10, dict)
     reporter.epoch_trained(0, {}, seconds)
-    assert f"({pace})" in stream.getvalue()
+    assert f"- {pace}\n" in stream.getvalue()
 
 
 class Breaks(io.StringIO):
@@ -382,22 +424,28 @@ def line(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("step", "steps", "shown"), [(5, 10, "epoch |##########          | 5/10"), (7, None, "7 steps")]
+    ("step", "steps", "shown"),
+    [
+        (5, 10, f"epoch 5/10 {'━' * 10}{'─' * 10}"),
+        (10, 10, f"epoch 10/10 {'━' * 20}"),
+        (7, None, "epoch 7/Unknown"),
+        (None, 10, "epoch"),
+    ],
 )
 def test_the_bar_shows_how_many_are_done(line, step, steps, shown):
     live, terminal = line
     live.draw("epoch", step, steps, [])
-    assert shown in terminal.screen()[-1]
+    assert terminal.screen()[-1] == shown
 
 
 def test_what_does_not_fit_is_left_out_from_the_end(line):
     live, terminal = line
-    live.draw("epoch", 5, 10, ["loss 0.25", "an accuracy of 0.75 and more", "more"])
+    live.draw("epoch", 5, 10, ["loss {0.25}", "an accuracy of 0.75 and more", "more"])
     (shown,) = terminal.screen()
-    assert shown.endswith("5/10, loss 0.25")
+    assert shown.endswith("─ loss {0.25}")
     assert len(shown) <= 60
     live.draw("e", 5, 10, ["loss 0.25", "more"])
-    assert terminal.screen()[-1].endswith("5/10, loss 0.25, more")
+    assert terminal.screen()[-1].endswith("─ loss 0.25 - more")
 
 
 def test_a_message_stays_above_and_the_line_goes_when_it_is_closed(line):
@@ -406,7 +454,7 @@ def test_a_message_stays_above_and_the_line_goes_when_it_is_closed(line):
     live.draw("epoch", 5, 10, [])
     live.say("a notice")
     assert terminal.screen()[0] == "a notice"
-    assert terminal.screen()[-1].startswith("epoch |")
+    assert terminal.screen()[-1].startswith("epoch 5/10")
     live.close()
     live.close()
     assert terminal.screen() == ["a notice"]

@@ -79,6 +79,11 @@ REFUSED = {
         ({"directory": "d", "every_steps": "5"}, TypeError, "every_steps must be an integer or"),
         ({"directory": "d", "keep": 1.0}, TypeError, "keep must be an int"),
         ({"directory": "d", "every_s": -1}, ValueError, "every_s must be at least 0"),
+        (
+            {"directory": "d", "keep_weights": True},
+            ValueError,
+            "keep_weights must be one of 'all', 'fl",
+        ),
     ],
     ExecutionPlan: [
         ({"loop": "fast"}, ValueError, "loop must be one of"),

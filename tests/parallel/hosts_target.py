@@ -45,6 +45,35 @@ def in_batches(data, size: int):
     return Rows()
 
 
+def made_by_python(source: str, x, y):
+    """Returns data whose Python draws: orders from a generator of its own, and noise from NumPy's."""
+    import keras
+    import numpy as np
+
+    class Drawing(keras.utils.PyDataset):
+        def __init__(self):
+            super().__init__()
+            self.generator = np.random.default_rng(3)
+            self.order = np.arange(len(x))
+
+        def __len__(self):
+            return -(-len(x) // 32)
+
+        def __getitem__(self, index):
+            rows = self.order[index * 32 : (index + 1) * 32]
+            return x[rows] + np.random.normal(0, 0.1, x[rows].shape).astype("float32"), y[rows]
+
+        def on_epoch_end(self):
+            self.order = self.generator.permutation(len(x))
+
+    def endless():
+        drawing = Drawing()
+        for number in itertools.count():
+            yield drawing[number % len(drawing)]
+
+    return (Drawing(), {}) if source == "drawing pydataset" else (endless(), {"steps_per_epoch": 5})
+
+
 def own_batches(case: dict, x, y, index: int):
     """Returns what one host of several passes of the rows that they share; one alone passes what all do.
 
@@ -89,7 +118,10 @@ def build_callbacks(case: dict, directory: Path) -> list:
     kc = keras.callbacks
     callbacks = [
         kc.EarlyStopping(
-            "val_loss", patience=2, min_delta=case.get("min_delta", 0.02), restore_best_weights=True
+            "val_loss",
+            patience=case.get("patience", 2),
+            min_delta=case.get("min_delta", 0.02),
+            restore_best_weights=True,
         ),
         kc.ModelCheckpoint(directory / "best.weights.h5", save_best_only=True, save_weights_only=True),
         kc.CSVLogger(str(directory / "log.csv")),
@@ -101,8 +133,8 @@ def build_callbacks(case: dict, directory: Path) -> list:
     return callbacks
 
 
-def everywhere(directory: Path, index: int):
-    """Returns a callback that notes on each host what it is called with."""
+def everywhere(case: dict, directory: Path, index: int):
+    """Returns a callback that notes on each host what it is called with, and may do something on one."""
     import keras
 
     class Everywhere(keras.callbacks.Callback):
@@ -115,7 +147,12 @@ def everywhere(directory: Path, index: int):
             with (directory / f"everywhere{index}.txt").open("a") as file:
                 file.write(f"{epoch} {sorted(logs)} {logs['val_loss']:.6g}\n")
 
-    return Everywhere()
+    class Acting(Everywhere):
+        def on_train_batch_end(self, batch, logs=None):
+            if [index, batch, len(self.model.history.epoch)] == case["acts_at"]:
+                raise StopIteration if case["acts"] == "ends" else RuntimeError("on this host alone")
+
+    return Acting() if "acts" in case else Everywhere()
 
 
 def tell(case: dict):
@@ -212,6 +249,8 @@ def main(case: dict, directory: Path) -> None:
         rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
         x, y = rows.map(lambda x, y: (x + tf.random.uniform(tf.shape(x)), y)), None
         data = {"shuffle": False}
+    if case.get("source") in ("drawing pydataset", "drawing generator"):
+        (x, data), y = made_by_python(case["source"], x, y), None
     if "own_rows" in case:
         x, y, data = own_batches(case, x, y, index)
     if "batch_takes_s" in case:
@@ -226,9 +265,9 @@ def main(case: dict, directory: Path) -> None:
         y,
         **data,
         epochs=case.get("epochs", 8),
-        validation_data=arrays(91, case.get("validation_seeds", [1] * 5)[index]),
+        validation_data=arrays(case.get("validation_rows", 91), case.get("validation_seeds", [1] * 5)[index]),
         validation_batch_size=10,
-        callbacks=[*build_callbacks(case, directory), everywhere(directory, index), tell(case)],
+        callbacks=[*build_callbacks(case, directory), everywhere(case, directory, index), tell(case)],
         verbose=0,
         resume=resume if case.get("resume") else None,
     )
@@ -241,6 +280,8 @@ def main(case: dict, directory: Path) -> None:
     (directory / f"messages{index}.json").write_text(json.dumps(list(trainer.messages)))
     inside = [(each.step, dict(each.metrics)) for each in trainer.step_validations]
     (directory / f"inside{index}.json").write_text(json.dumps(inside))
+    hidden = [(account.hidden_s, account.validated_s) for account in trainer.accounts]
+    (directory / f"hidden{index}.json").write_text(json.dumps(hidden))
     slow = [account.slow_host for account in trainer.accounts]
     (directory / f"slow{index}.json").write_text(json.dumps(slow))
     evaluation = trainer.evaluate(*arrays(91, 1), batch_size=10, verbose=0, return_dict=True)

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +67,13 @@ class Host(interpreters.Interpreter):
         return Host(*self._started_with)
 
 
-def start(directory: Path, hosts: int = 2, **case) -> list[Host]:
-    """Starts the hosts of a training, the chief first and the evaluator, if the case has one, last."""
+def start(
+    directory: Path, hosts: int = 2, seen_by: Callable[[int, list[str]], list[str]] | None = None, **case
+) -> list[Host]:
+    """Starts the hosts of a training, the chief first and the evaluator, if the case has one, last.
+
+    `seen_by` returns at which addresses a host reaches all of them, if not at their own.
+    """
     directory.mkdir(exist_ok=True)
     apart = bool(case.get("evaluator"))
     addresses = [f"localhost:{port}" for port in free_ports(hosts + apart)]
@@ -78,9 +84,10 @@ def start(directory: Path, hosts: int = 2, **case) -> list[Host]:
     arguments += [json.dumps({"hosts": hosts, **case}), str(directory)]
     processes = []
     for index, (kind, number) in enumerate((k, n) for k in cluster for n in range(len(cluster[k]))):
-        config = {"cluster": cluster, "task": {"type": kind, "index": number}}
+        seen = cluster if seen_by is None else {**cluster, kind: seen_by(number, cluster[kind])}
+        config = {"cluster": seen, "task": {"type": kind, "index": number}}
         more = {"TF_CONFIG": json.dumps(config)} if len(addresses) > 1 else {}
-        environment = {**os.environ, **more}
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **more}  # hosts do not share a card
         (directory / f"errors{index}.txt").unlink(missing_ok=True)
         processes.append(Host(arguments, environment, directory / f"errors{index}.txt"))
     return processes
@@ -309,6 +316,23 @@ def test_what_the_chiefs_callback_raises_ends_the_others_too(tmp_path):
     assert "the chief has failed: RuntimeError: a callback of the user's own" in errors(tmp_path, 1)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("where", [0, 1])
+def test_where_a_callback_of_all_hosts_fails_in_a_batch_the_others_do_not_wait_for_it(where, tmp_path):
+    codes = finish(tmp_path, start(tmp_path, acts="fails", acts_at=[where, 2, 1]), timeout_s=120)
+    assert all(code == 1 for code in codes)
+    assert "RuntimeError: on this host alone" in errors(tmp_path, where)
+    name = f"host {where}" if where else "the chief"
+    assert f"HostMismatchError: {name} has failed: RuntimeError: on this host" in errors(tmp_path, 1 - where)
+
+
+@pytest.mark.parametrize("where", [pytest.param(0, marks=pytest.mark.nightly), 1])
+def test_where_one_ends_an_epoch_it_ends_on_all_hosts_as_it_would_on_one(where, tmp_path):
+    case = {"acts": "ends", "optimizer": "sgd", "epochs": 4}
+    one = run(tmp_path / "one", hosts=1, acts_at=[0, 2, 1], **case)
+    assert_same_result(run(tmp_path / "two", acts_at=[where, 2, 1], **case), one)
+
+
 def test_a_callback_that_begins_to_listen_to_batches_is_not_left_uncalled(tmp_path):
     codes = finish(tmp_path, start(tmp_path, arm_at=0))
     assert all(codes)
@@ -317,10 +341,12 @@ def test_a_callback_that_begins_to_listen_to_batches_is_not_left_uncalled(tmp_pa
     assert message in errors(tmp_path, 1)
 
 
-def kill_one(directory: Path, victim: int, after_epochs: int, delay_s: float = 0.0, **case) -> list[int]:
+def kill_one(
+    directory: Path, victim: int, after_epochs: int, delay_s: float = 0.0, how=signal.SIGKILL, **case
+) -> list[int]:
     """Kills a host so long after the chief has delivered so many epochs; it may have ended before."""
     processes = start(directory, resume=True, **case)
-    timer = threading.Timer(delay_s, processes[victim].send_signal, [signal.SIGKILL])
+    timer = threading.Timer(delay_s, processes[victim].send_signal, [how])
     for line in processes[0].stdout:
         if line.strip() == f"epoch {after_epochs}":
             timer.start()
@@ -340,6 +366,62 @@ def test_a_killed_host_ends_the_other_and_the_restarted_job_gives_the_same_resul
     assert codes[1 - victim] not in (0, -signal.SIGKILL)
     assert f"HostLostError: host {1 - victim} cannot go on" in errors(tmp_path / "two", 1 - victim)
     assert_same_result(run(tmp_path / "two", resume=True, **case), one)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("source", ["drawing pydataset", "drawing generator"])
+def test_killed_hosts_go_on_in_data_that_python_makes(source, victim, tmp_path):
+    case = {"optimizer": "sgd", "plateau": True, "source": source}
+    one = run(tmp_path / "one", hosts=1, **case)
+    codes = kill_one(tmp_path / "two", victim, 2, **case)
+    assert codes[victim] == -signal.SIGKILL
+    assert_same_result(run(tmp_path / "two", resume=True, **case), one)
+
+
+@pytest.mark.nightly
+def test_data_that_python_makes_on_each_host_alone_is_not_resumed(tmp_path):
+    case = {"own_rows": [96, 60], "own_batch": [16, 16], "source": "pydataset", "resume": True}
+    assert all(finish(tmp_path, start(tmp_path, **case)))
+    for host in (0, 1):
+        assert "position can be found again: arrays or a tf.data.Dataset" in errors(tmp_path, host)
+
+
+HIDING = {"rows": 4000, "validation_rows": 6000, "epochs": 6, "patience": 9, "optimizer": "sgd"}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("hosts", "evaluator"), [(2, False), (4, False), (2, True)])
+def test_as_many_validations_are_hidden_as_on_one_host(hosts, evaluator, tmp_path):
+    """Which epochs, not for how long: the hosts share this machine. What part it was is printed."""
+    case = HIDING | {"evaluator": evaluator}
+    directories = {1: tmp_path / "one", hosts: tmp_path / "many"}
+    counts = []
+    for count, directory in directories.items():
+        run(directory, hosts=count, **case)
+        hidden, validated = zip(*json.loads((directory / "hidden0.json").read_text()), strict=True)
+        print(f"{count} hosts: {sum(hidden):.2f} of {sum(validated):.2f} s of validation hidden {hidden}")
+        counts.append(sum(seconds > 0 for seconds in hidden))
+    assert counts[0] >= 4
+    assert counts[1] >= 0.8 * counts[0]
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(7200)
+def test_stopped_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_path):
+    """A SIGTERM on one host, as where its pod is drained, ends all of them in order."""
+    case = {"optimizer": "sgd", "plateau": True}
+    one = run(tmp_path / "one", hosts=1, **case)
+    rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
+    for number in range(int(os.environ.get("OVERLAP_TRAIN_HOST_STOPS", "20"))):
+        directory = tmp_path / f"run{number}"
+        at = rng.randint(0, 1), rng.randint(0, 6), rng.uniform(0, 0.3)
+        codes = kill_one(directory, *at, how=signal.SIGTERM, **case)
+        assert set(codes) <= {0, -signal.SIGTERM}, errors(directory, at[0])[
+            -3000:
+        ]  # at its end, or before fit
+        assert_same_result(run(directory, resume=True, **case), one)
 
 
 @pytest.mark.kill

@@ -168,39 +168,36 @@ def test_the_slurm_script_gives_each_task_its_place():
     assert config["task"] == {"type": "worker", "index": 1}
 
 
-# What the JobSet's definition (v1alpha2) requires and allows of what the manifest uses.
-RULE = {"action", "onExitCodes", "onPodConditions"}
-JOB_SET = {
-    (): ({"apiVersion", "kind", "metadata", "spec"}, {"apiVersion", "kind", "metadata", "spec"}),
-    ("spec",): ({"replicatedJobs"}, {"replicatedJobs", "network", "failurePolicy"}),
-    ("spec", "network"): (set(), {"enableDNSHostnames", "publishNotReadyAddresses", "subdomain"}),
-    ("spec", "failurePolicy"): (set(), {"maxRestarts", "restartStrategy", "rules"}),
-    ("spec", "failurePolicy", "rules", 0): (
-        {"action", "name"},
-        {"action", "name", "onJobFailureReasons", "targetReplicatedJobs"},
-    ),
-    ("spec", "replicatedJobs", 0): ({"name", "template"}, {"name", "template", "replicas", "groupName"}),
-    ("spec", "replicatedJobs", 0, "template", "spec"): (
-        {"template"},
-        {"template", "backoffLimit", "completionMode", "completions", "parallelism", "podFailurePolicy"},
-    ),
-    ("spec", "replicatedJobs", 0, "template", "spec", "podFailurePolicy"): ({"rules"}, {"rules"}),
-    ("spec", "replicatedJobs", 0, "template", "spec", "podFailurePolicy", "rules", 0): ({"action"}, RULE),
-    (*("spec", "replicatedJobs", 0, "template", "spec", "podFailurePolicy", "rules"), 0, "onExitCodes"): (
-        {"operator", "values"},
-        {"containerName", "operator", "values"},
-    ),
-}
+def manifests():
+    """Returns those for Kubernetes: what it knows itself, the Job of the JobSet among it, and the JobSet."""
+    yaml = pytest.importorskip("yaml", reason="needs PyYAML")
+    plain = list(yaml.safe_load_all((EXAMPLES / "multi_worker_job.yaml").read_text()))
+    job_set = yaml.safe_load((EXAMPLES / "multi_worker_jobset.yaml").read_text())
+    jobs = [each["template"] for each in job_set["spec"]["replicatedJobs"]]
+    return [*plain, *({"apiVersion": "batch/v1", "kind": "Job", **job} for job in jobs)], job_set
+
+
+@pytest.mark.parametrize("version", ["1.31", None])  # the first with podFailurePolicy for good, the newest
+def test_the_manifests_fit_the_published_schemas(version):
+    kubernetes = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
+    import jsonschema  # which comes with it
+
+    plain, job_set = manifests()
+    version = version or kubernetes.latest_version()
+    assert [each["kind"] for each in plain] == ["Service", "Job", "Job"]
+    for each in plain:
+        kubernetes.validate(each, version, strict=True)
+        with pytest.raises(kubernetes.ValidationError, match="Additional properties"):
+            kubernetes.validate({**each, "spec": {**each["spec"], "misspelt": 1}}, version, strict=True)
+    schema = json.loads((Path(__file__).parent / "jobset_v1alpha2.json").read_text())
+    jsonschema.validate(job_set, schema)
+    job_set["spec"]["failurePolicy"]["rules"][0]["action"] = "Restart"
+    with pytest.raises(jsonschema.ValidationError, match="'Restart' is not one of"):
+        jsonschema.validate(job_set, schema)
 
 
 def test_the_job_set_restarts_all_hosts_of_a_drained_pod():
-    yaml = pytest.importorskip("yaml", reason="needs PyYAML")
-    found = yaml.safe_load((EXAMPLES / "multi_worker_jobset.yaml").read_text())
-    for place, (required, known) in JOB_SET.items():
-        part = found
-        for key in place:
-            part = part[key]
-        assert required <= set(part) <= known, place
+    _, found = manifests()
     assert (found["apiVersion"], found["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     worker = found["spec"]["replicatedJobs"][0]
     job = worker["template"]["spec"]
@@ -226,8 +223,7 @@ def test_the_job_set_restarts_all_hosts_of_a_drained_pod():
 
 
 def test_the_kubernetes_job_is_well_formed():
-    yaml = pytest.importorskip("yaml", reason="needs PyYAML")
-    service, job = yaml.safe_load_all((EXAMPLES / "multi_worker_job.yaml").read_text())
+    (service, job, _), _ = manifests()
     assert (service["kind"], job["kind"]) == ("Service", "Job")
     spec = job["spec"]
     assert spec["completionMode"] == "Indexed"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train.parallel.hosts import encoded
+from overlap_train._support.arguments import encoded
 from tests.support.values import Unprintable
 
 

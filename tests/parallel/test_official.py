@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
+import pickle
+import subprocess
+import sys
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests import interpreters
+from tests.networks import assert_same_history
+from tests.parallel import ray_examples
 from tests.parallel.test_hosts import Host, errors, finish, free_ports
 
 KERAS_S = "keras.src.backend.tensorflow.distribute_test"
@@ -57,3 +65,46 @@ def test_the_tutorial_of_several_workers_runs(workers, tmp_path):
         assert each["history"] == found[0]["history"]
         assert each["sum"] == pytest.approx(found[0]["sum"], abs=1e-6)
     assert found[0]["history"]["loss"][-1] < found[0]["history"]["loss"][0]
+
+
+def on_ray(name, directory):
+    """Runs one of Ray's examples; returns the histories and batches of each worker."""
+    pytest.importorskip("ray.train", reason="needs the extra [ray]")
+    command = [sys.executable, "-m", "tests.parallel.ray_examples", name, str(directory)]
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    found = [pickle.loads((directory / f"{rank}.pickle").read_bytes()) for rank in range(2)]
+    assert found[0][0] == found[1][0]  # the histories
+    return found
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_ray_s_example_of_mnist_runs(tmp_path):
+    (histories, _), _ = on_ray("mnist", tmp_path)
+    expected = ray_examples.convolutional().fit(
+        ray_examples.digits(), shuffle=False, epochs=3, steps_per_epoch=8, verbose=0
+    )
+    assert_same_history(histories[0], expected.history, 1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_ray_s_example_of_regression_trains_each_worker_s_own_rows(tmp_path):
+    """Each step's batch is what the workers have drawn for it: one device trains on the same."""
+    (histories, first), (_, second) = on_ray("regression", tmp_path)
+    model = ray_examples.linear()
+    for epoch, history in enumerate(histories):
+        batches = [
+            tuple(np.concatenate(parts) for parts in zip(*pair, strict=True))
+            for pair in zip(first[epoch], second[epoch], strict=True)
+        ]
+        rows = np.concatenate([x for x, _ in batches])
+        assert rows.shape == np.unique(rows, axis=0).shape == (300, len(ray_examples.COLUMNS))
+        assert 0 < sum(len(x) for x, _ in first[epoch]) < 300
+        spec = tuple(tf.TensorSpec([None, *part.shape[1:]], part.dtype) for part in batches[0])
+        data = tf.data.Dataset.from_generator(functools.partial(iter, batches), output_signature=spec)
+        data = data.apply(tf.data.experimental.assert_cardinality(len(batches)))
+        expected = model.fit(data, shuffle=False, verbose=0).history
+        assert_same_history(history, expected, 1e-5)

@@ -206,6 +206,7 @@ def test_what_xla_cannot_compile_unasked_is_trained_without(monkeypatch):
         trainer.fit(*networks.arrays(), **ARGUMENTS)
 
 
+@pytest.mark.cpu_only("batches are split over the cores of a CPU")
 @pytest.mark.default_options
 def test_heavy_steps_are_split_after_configure(monkeypatch, expected):
     monkeypatch.setattr(execution, "available_cores", lambda: 2)
@@ -216,6 +217,7 @@ def test_heavy_steps_are_split_after_configure(monkeypatch, expected):
     assert "plan: in_memory, 4 splits, no XLA" in trainer.messages
 
 
+@pytest.mark.cpu_only("batches are split over the cores of a CPU")
 @pytest.mark.parametrize(
     ("plan", "said"),
     [(ExecutionPlan(), True), (ExecutionPlan(batch_splits=1), False)],

@@ -15,6 +15,8 @@ from overlap_train._training import kernels
 from overlap_train._training.recurrent import is_stock_recurrence, recur
 from tests import networks
 
+pytestmark = pytest.mark.cpu_only("Keras asks cuDNN for LSTM and GRU on a GPU")
+
 ROWS, STEPS, FEATURES, UNITS = 3, 5, 4, 2
 KINDS = {"LSTM": keras.layers.LSTM, "GRU": keras.layers.GRU}
 STATES = {"LSTM": 2, "GRU": 1}

@@ -93,6 +93,7 @@ def test_callbacks_may_monitor_a_value(tmp_path):
     np.testing.assert_array_equal(best.get_weights()[0], trainer.model.get_weights()[0])
 
 
+@pytest.mark.cpu_only("NumPy finds no address in the memory of a GPU")
 def test_the_model_is_private_shares_memory_and_is_the_same_object_each_time():
     seen = []
 

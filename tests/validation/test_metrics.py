@@ -187,6 +187,7 @@ def test_batches_are_joined_only_where_all_adds_up_over_rows(name):
     assert rows_together(model, (*given(model), np.ones(8))) == most
 
 
+@pytest.mark.cpu_only("batches are joined where operations need not repeat")
 def test_large_networks_are_left_alone():
     model = with_loss(crossentropy(), first=[keras.layers.Dense(4000), keras.layers.Dense(2000)])
     assert rows_together(model, given(model)) == 1

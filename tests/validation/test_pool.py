@@ -126,6 +126,23 @@ def test_an_idle_worker_keeps_neither_job_nor_result_alive():
         assert result() is None
 
 
+def test_a_job_that_failed_lives_no_longer_than_its_future():
+    class Snapshot:
+        pass
+
+    def fail(snapshot):
+        raise ZeroDivisionError
+
+    with WorkerPool(1) as pool:
+        snapshot = Snapshot()
+        alive = weakref.ref(snapshot)
+        future = pool.submit(fail, snapshot)
+        assert isinstance(future.exception(WAIT_S), ZeroDivisionError)
+        pool.submit(len, "x").result(WAIT_S)
+        del snapshot, future
+        assert alive() is None, "it waits for the garbage collector"
+
+
 def test_a_forgotten_pool_warns_and_its_threads_end():
     pool = WorkerPool(2, name="validation-leak")
     threads = [t for t in threading.enumerate() if t.name.startswith("validation-leak")]

@@ -125,6 +125,7 @@ def test_steps_are_whole_groups_where_keras_groups_them():
     assert prepared.batches.num_batches == 6
 
 
+@pytest.mark.cpu_only("validations on a GPU take no cores from the training")
 @pytest.mark.parametrize(
     ("sizes", "options", "expected"),
     [
@@ -151,6 +152,7 @@ def test_there_are_as_many_workers_as_batches_can_keep_busy(sizes, options, expe
         assert suite.shares_cores is bool(expected)
 
 
+@pytest.mark.cpu_only("validations on a GPU take no cores from the training")
 @pytest.mark.parametrize(
     ("rows", "once", "many", "expected"),
     [(32, True, False, "alone"), (40, True, False, 3), (32, False, False, 3), (32, True, True, 3)],

@@ -105,6 +105,7 @@ def test_an_evaluation_is_that_of_keras_and_warns_of_nothing(data):
     np.testing.assert_allclose(evaluated(Trainer(sequential()).evaluate), expected, rtol=1e-5)
 
 
+@pytest.mark.cpu_only("batches are joined where operations need not repeat")
 @pytest.mark.parametrize(
     ("data", "told"),
     [("of many batches", "have been joined"), ("shuffled anew", "have been drawn already")],

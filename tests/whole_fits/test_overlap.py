@@ -122,6 +122,7 @@ def as_pipeline():
     return {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)}
 
 
+@pytest.mark.cpu_only("validations on a GPU take no cores from the training")
 @pytest.mark.parametrize(
     ("left", "workers", "in_step"), [(0.1, 1, True), (1.9, 1, False), (0.1, ["CPU:0"], False)]
 )

@@ -72,7 +72,7 @@ def test_an_evaluate_in_the_place_of_keras_s_validates(replaced):
         called.append(len(calls))
     assert_same_history(histories[1], histories[0])
     assert called == [2, 2]
-    assert any("[model-evaluates]" in message for message in trainer.messages)
+    assert any("#model-evaluates" in message for message in trainer.messages)
 
 
 @pytest.mark.nightly

@@ -126,6 +126,7 @@ def test_what_tensorflow_cannot_hold_is_refused(value, match):
         zero_copy.as_tensor(value)
 
 
+@pytest.mark.cpu_only("what a GPU computes of a tensor shares no memory with it")
 def test_array_lives_as_long_as_anything_that_tensorflow_derived():
     class Owner(np.ndarray):
         pass

@@ -1,5 +1,4 @@
-// The operations on GPUs, float only: the kernels of conv_cuda.h on TensorFlow's stream. Compiled and linked,
-// not yet run on a GPU; the kernels have been.
+// The operations on GPUs, float only: the kernels of conv_cuda.h on TensorFlow's stream.
 #include "conv_cuda.h"
 #include "kernel_checks.h"
 #include "tensorflow/core/framework/op_kernel.h"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ HERE = Path(__file__).parent
 
 
 def run_cases(name: str, *options: str) -> None:
-    """Runs a file of cases with pytest in another process, and fails with its output."""
-    interpreters.run(["-m", "pytest", "-q", "-p", "no:cacheprovider", *options, HERE / name], check=True)
+    """Runs a file of cases with pytest in another process without a GPU, and fails with its output."""
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options, HERE / name]
+    interpreters.run(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, check=True)
 
 
 @pytest.mark.timeout(900)

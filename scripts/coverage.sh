@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Runs the default tests and prints which statements and branches of the core they leave out; ends with status 2 below
+# the threshold in setup.cfg. Arguments go to pytest, and then there is no threshold: scripts/coverage.sh tests/fit
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/setup.sh
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --target .coverage_packages 'coverage>=7.10,<8'
+export PYTHONPATH="$PWD/.coverage_packages${PYTHONPATH:+:$PYTHONPATH}"
+export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-}" TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" MPLBACKEND=Agg
+coverage=(.venv/bin/python -m coverage)
+"${coverage[@]}" erase
+status=0
+"${coverage[@]}" run -m pytest -q -m "not nightly and not kill" "$@" || status=$?
+"${coverage[@]}" combine --quiet
+"${coverage[@]}" report --skip-covered --show-missing $([ $# -eq 0 ] || echo --fail-under=0) || status=$?
+exit "$status"

@@ -1,0 +1,249 @@
+"""Whole fits of networks that people train on a card: by Keras in three ways and by ours, side by side.
+
+Each fit has a process of its own, so that one that fails takes no other along, and the peak of its memory is
+its own. It trains one epoch, and then some more: what a first epoch costs beyond that is tracing.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import importlib.util
+import itertools
+import math
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.gpu.card import Meter, peak_mib, total_mib
+from scripts.gpu.networks import NETWORKS, Network, Rows
+from scripts.gpu.page import Row, table, wrong_rows
+from scripts.gpu.stages import Context, OutOfTime, Unavailable
+
+__all__ = ["jax", "networks", "page_of_networks"]
+
+PRECISIONS = ("mixed_float16", "float32")
+_ARRAYS = ("keras", "keras_xla", "in_step", "overlap", "auto", "divided")
+_TF_DATA = ("keras", "keras_xla", "in_step", "overlap")
+_LAG = {"in_step": 0, "replicas": 0}
+_EPOCHS = {"mnist": 10}  # behind the first
+_LEAST_LEFT_S = 60.0  # no fit is begun with less on a card
+_COMPARED, _PAYS = ("overlap", "divided", "auto", "keras"), 0.97  # of the time in step
+BUSY_PERCENT, TEN_EPOCHS_S = 80, 2.0  # the bars of "resident", the whole epoch in one call on the card
+# The loop over an epoch's steps becomes a CUDA graph, and the host launches that.
+_ON_THE_CARD = "--xla_gpu_enable_command_buffer=FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,WHILE"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One row of the page."""
+
+    network: str
+    precision: str
+    data: str
+    system: str
+
+    def __str__(self) -> str:
+        return f"{self.network} {self.precision} {self.data} {self.system}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What has to be set before TensorFlow or JAX is imported."""
+        common = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        backend = {"KERAS_BACKEND": "jax"} if self.system == "keras_jax" else {}
+        flags = {"XLA_FLAGS": _ON_THE_CARD} if self.system == "resident" else {}
+        return common | backend | flags
+
+
+def fits() -> Iterator[Fit]:
+    """Yield what is trained, what decides most first."""
+    yield Fit("mnist", "float32", "tf.data", "keras")
+    for system in ("keras", "in_step", "overlap", "resident"):
+        yield Fit("mnist", "float32", "arrays", system)
+    real = [name for name in NETWORKS if name != "mnist"]
+    for data, systems in (("arrays", _ARRAYS), ("tf.data", _TF_DATA)):
+        for precision, network, system in itertools.product(PRECISIONS, real, systems):
+            yield Fit(network, precision, data, system)
+    yield Fit("unet", "float32", "arrays", "replicas")  # P2: both parts of the card train
+
+
+def networks(context: Context) -> dict[str, Any]:
+    """Train each network in each way: a row for each fit."""
+    return _train_all(context, list(fits()))
+
+
+def jax(context: Context) -> dict[str, Any]:
+    """Train the same by Keras on JAX, from arrays."""
+    if importlib.util.find_spec("jax") is None:
+        raise Unavailable("JAX is not installed here")
+    named = itertools.product(NETWORKS, PRECISIONS, ["arrays"], ["keras_jax"])
+    return _train_all(context, [Fit(*names) for names in named])
+
+
+def _train_all(context: Context, wanted: Sequence[Fit]) -> dict[str, Any]:
+    size = "full" if not (context.emulate or context.quick) else "least" if context.quick else "tiny"
+    if context.quick:  # each way once, with networks that chance has chosen
+        chosen = random.Random(0).sample(wanted, len(wanted))
+        wanted = list({(fit.system, fit.data): fit for fit in chosen}.values())
+    for fit in context.todo(wanted, str):
+        if not context.emulate and context.left_s < _LEAST_LEFT_S:
+            raise OutOfTime(f"out of time at {fit}")
+        context.record.add(str(fit), vars(fit) | _apart(context, fit, size))
+    return {"fits": len(context.record.rows)}
+
+
+def _apart(context: Context, fit: Fit, size: str) -> dict[str, Any]:
+    """Train in a process of its own; what goes wrong there is a row that says so."""
+    pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    try:
+        return pool.submit(_train, fit, size, context.emulate).result(max(context.left_s, 1.0))
+    except concurrent.futures.TimeoutError as error:
+        for process in multiprocessing.active_children():
+            process.kill()
+        raise OutOfTime(f"out of time in {fit}") from error
+    except Exception as error:  # also of a process that was killed
+        return {"wrong": [f"{type(error).__name__}: {str(error)[:300]}"]}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _train(fit: Fit, size: str, emulate: bool) -> dict[str, Any]:
+    """Train in this process, which does nothing else and has not imported Keras yet."""
+    os.environ.update(fit.environment)
+    network = NETWORKS[fit.network]
+    parts = _divide(emulate) if fit.system in ("divided", "replicas") else ()
+    import keras
+
+    keras.config.set_dtype_policy(fit.precision)
+    keras.utils.set_random_seed(1)
+    with _scope(fit, parts):
+        model = network.model(keras, size, scales=fit.data == "arrays")
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        options = {"jit_compile": True, "steps_per_execution": 32} if fit.system == "keras_xla" else {}
+        if fit.system == "keras_jax":
+            options = {"steps_per_execution": 32}
+        model.compile("adam", loss, metrics=["accuracy"], **options)
+    trainer, arguments = _trainer(model, fit, parts), _arguments(network, fit, size)
+    began_s = time.perf_counter()
+    trainer.fit(**arguments, epochs=1, verbose=0)
+    first_s = time.perf_counter() - began_s
+    epochs, began_s = _EPOCHS.get(fit.network, 3) if size == "full" else 1, time.perf_counter()
+    with Meter() as meter:
+        history = trainer.fit(**arguments, epochs=epochs, verbose=0).history
+    row = {"first_s": first_s, "more_s": time.perf_counter() - began_s, "more_epochs": epochs}
+    val_loss = float(history["val_loss"][-1])
+    wrong = [] if math.isfinite(val_loss) else [f"the validation loss is {val_loss}"]
+    said = list(getattr(trainer, "messages", ()))
+    versions = {"keras": keras.__version__, "backend": keras.backend.backend()}
+    return row | meter.row | peak_mib() | versions | {"val_loss": val_loss, "said": said, "wrong": wrong}
+
+
+def _divide(emulate: bool) -> tuple[str, ...]:
+    """Return the parts of the card, the first of which goes first; emulated, two logical CPUs."""
+    import tensorflow as tf
+
+    from overlap_train.parallel import split_gpu
+
+    if not emulate:
+        total = total_mib()
+        return split_gpu(2, memory_mib=[int(0.55 * total), int(0.3 * total)], priorities=(-1, 0))
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    return "CPU:0", "CPU:1"
+
+
+def _scope(fit: Fit, parts: Sequence[str]) -> Any:
+    if fit.system != "replicas":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    within = tf.distribute.HierarchicalCopyAllReduce()  # NCCL does not run between parts of one card
+    return tf.distribute.MirroredStrategy(list(parts), cross_device_ops=within).scope()
+
+
+def _trainer(model: Any, fit: Fit, parts: Sequence[str]) -> Any:
+    if fit.system.startswith("keras"):
+        return model
+    from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+
+    lag = _LAG.get(fit.system, 1)
+    overlap = "auto" if fit.system == "auto" or not lag else "always"
+    workers = list(parts[1:]) if fit.system == "divided" else 1
+    plan = ExecutionPlan(jit=True) if fit.system == "resident" else ExecutionPlan()
+    policy = ValidationPolicy(workers=workers, max_lag=lag, overlap=overlap)
+    return Trainer(model, validation=policy, execution=plan)
+
+
+def _arguments(network: Network, fit: Fit, size: str) -> dict[str, Any]:
+    train, validation = network.data(size)
+    batch_size = network.batch_size(size)
+    if fit.data == "arrays":
+        return {"x": train[0], "y": train[1], "batch_size": batch_size, "validation_data": validation}
+    import tensorflow as tf
+
+    def pipeline(rows: Rows, *, shuffle: bool) -> Any:
+        data = tf.data.Dataset.from_tensor_slices(rows)
+        data = data.shuffle(1024, seed=1) if shuffle else data
+        if not network.words:
+            data = data.map(lambda x, y: (tf.cast(x, tf.float32) / 255.0, y), tf.data.AUTOTUNE)
+        return data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+    return {"x": pipeline(train, shuffle=True), "validation_data": pipeline(validation, shuffle=False)}
+
+
+_NAMES = ("network", "precision", "data", "system")
+_FIGURES = {
+    "first_s": "first epoch, s",
+    "more_s": "more, s",
+    "more_epochs": "epochs",
+    "gpu_percent": "GPU busy, %",
+    "peak_mib": "peak, MiB",
+    "energy_wh": "Wh",
+    "val_loss": "validation loss",
+    "keras": "Keras",
+}
+
+
+def page_of_networks(rows: list[Row]) -> str:
+    """Return all fits, and where it pays to overlap."""
+    shown = {name: title for name, title in _FIGURES.items() if any(name in row for row in rows)}
+    lines = [(*[row[n] for n in _NAMES], *[row.get(n, "") for n in shown], _in_step(row)) for row in rows]
+    head = (*_NAMES, *shown.values(), "went in step")
+    return f"{table(head, lines)}\n\n{_where_it_pays(rows)}{_resident(rows)}{wrong_rows(rows)}"
+
+
+def _in_step(row: Row) -> str:
+    return "yes" if any("in step" in message for message in row.get("said", ())) else ""
+
+
+def _where_it_pays(rows: list[Row]) -> str:
+    """Return what each way to overlap takes of the time in step, and what "auto" should have done."""
+    seconds = {tuple(row[n] for n in _NAMES): row["more_s"] for row in rows if "more_s" in row}
+    emulated = any(row.get("emulated") for row in rows)
+    lines = []
+    for network, precision, data in dict.fromkeys(key[:3] for key in seconds):
+        in_step = seconds.get((network, precision, data, "in_step"))
+        ways = [seconds.get((network, precision, data, way)) for way in _COMPARED]
+        if in_step is None or ways[0] is None:
+            continue
+        ratios = [way / in_step if way else "" for way in ways]
+        verdict = "none: emulated" if emulated else "pays" if ways[0] < _PAYS * in_step else "no"
+        lines.append((network, precision, data, *ratios, verdict))
+    head = (*_NAMES[:3], "overlap", "divided", "auto", "Keras", f"overlap pays: below {_PAYS}")
+    return f"Times of the later epochs over those in step:\n\n{table(head, lines)}" if lines else ""
+
+
+def _resident(rows: list[Row]) -> str:
+    """Return the bars of an epoch that stays on the card."""
+    for row in rows:
+        if row["system"] == "resident" and "more_s" in row:
+            if row.get("emulated"):
+                return "\n\nThe bars of `resident`: none: emulated."
+            met = row["more_s"] <= TEN_EPOCHS_S and row.get("gpu_percent", 0) >= BUSY_PERCENT
+            bars = f"busy {BUSY_PERCENT}%, ten epochs in {TEN_EPOCHS_S:g} s"
+            return f"\n\nThe bars of `resident` ({bars}): {'met' if met else 'missed'}."
+    return ""

@@ -1,0 +1,435 @@
+"""Threads that run one at a time, in an order that a seed decides, on a clock that the scheduler moves.
+
+A simulated thread has a thread of the system, so that what is local to a thread stays so, but only the one
+that holds the baton runs. It may lose it at each `point`: before each statement of the code under simulation
+(see `points`) and in each operation of a lock, a condition, an event or a future. The clock stands still
+while any thread can run, and then moves to the next deadline. So the same seed gives the same schedule.
+"""
+
+from __future__ import annotations
+
+import _thread
+import concurrent.futures._base as futures
+import functools
+import importlib.util
+import itertools
+import math
+import random
+import threading as real_threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+_MOST_SWITCHES = 100_000
+_EARLY_S = 0.3  # a deadline this near may pass while other threads could run, as on a busy machine
+
+
+class Hang(AssertionError):
+    """No thread can run, or the clock has passed what any schedule may take."""
+
+
+class Abandoned(BaseException):
+    """Ends a thread of a simulation that is over."""
+
+
+class Waiter:
+    """What a thread waits for: to be woken, or for a deadline; perhaps a signal may come meanwhile."""
+
+    __slots__ = ("deadline", "is_late", "takes_signals", "woken")
+
+    def __init__(self, deadline: float | None, *, takes_signals: bool = True) -> None:
+        self.deadline, self.takes_signals = deadline, takes_signals
+        self.woken = self.is_late = False
+
+
+class Task:
+    """A simulated thread, from its start to its end."""
+
+    def __init__(self, thread: Any, weight: int) -> None:
+        self.thread, self.weight = thread, weight
+        self.baton = _thread.allocate_lock()
+        self.baton.acquire()
+        self.waiter: Waiter | None = None
+
+
+class Scheduler:
+    """Decides which thread runs, and when a signal comes to the main one.
+
+    Args:
+        seed: of the decisions.
+        limit_s: how far the clock may go.
+        signals: numbers of switches of threads, in their order, after which `on_signal` is called on the
+            main thread, wherever that is.
+        kill_at: the number of switches after which `error` ends everything.
+    """
+
+    def __init__(
+        self, seed: Any, *, limit_s: float = 55.0, signals: tuple[int, ...] = (), kill_at: float = math.inf
+    ) -> None:
+        self.random = random.Random(seed)
+        self._mean = self.random.choice((3, 10, 40, 160))  # statements between two switches
+        self.now = self._begin = 1000.0
+        self._limit_s, self._kill_at, self.signals = limit_s, kill_at, list(signals)
+        self.on_signal: Callable[[], bool] = lambda: True  # whether the signal is wanted
+        self.most_threads = math.inf  # that the system allows to be started
+        self.cpu_s = 0.0
+        self.tasks: list[Task] = []
+        self.main = self.current = self._new_task(SimpleNamespace(name="MainThread"))
+        self.switches, self.order = 0, []  # the names of the threads that got the baton
+        self.error: BaseException | None = None
+        self.is_over = False
+        self._draw()
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Call a function on the main thread, and have the others end behind it."""
+        global _active, _left
+        _active = self
+        try:
+            result = function()
+            while len(self.tasks) > 1:
+                self.block(Waiter(self.now + 1.0))
+            return result
+        except BaseException:
+            if self.error is None:
+                raise
+            raise self.error from None
+        finally:
+            self.is_over = True
+            while len(self.tasks) > 1:
+                self._hand_to(next(task for task in self.tasks if task is not self.main))
+            _active, _left = None, math.inf
+
+    def pause(self, *, takes_signals: bool) -> None:
+        """Let another thread run, or the same one go on."""
+        self._draw()
+        self._check()
+        if takes_signals and self.signals and self.current is self.main:
+            self._deliver_signals()
+        self._hand_to(self._choose())
+        self._check()
+
+    def block(self, waiter: Waiter) -> bool:
+        """Have the running thread wait; return whether it has been woken before its deadline."""
+        me, outer = self.current, self.current.waiter
+        me.waiter = waiter
+        try:
+            self._check()
+            while True:
+                self._hand_to(self._choose())
+                self._check()
+                if me is self.main and waiter.takes_signals and self._is_signal_due():
+                    me.waiter = None
+                    self._deliver_signals()
+                    me.waiter = waiter
+                if waiter.woken or waiter.is_late:
+                    return waiter.woken
+        finally:
+            me.waiter = outer
+
+    def start(self, thread: Thread) -> None:
+        """Begin a thread, which runs when it is chosen."""
+        self.pause(takes_signals=True)
+        carrier = _idle.pop() if _idle else _Carrier()
+        carrier.take(self, self._new_task(thread))
+        self.pause(takes_signals=True)
+
+    def end(self, task: Task) -> None:
+        """Give the baton of a thread that has ended to another."""
+        self.tasks.remove(task)
+        self.current = self.main if self.is_over else self._choose()
+        self.order.append(self.current.thread.name)
+        self.current.baton.release()
+
+    def fail(self, error: BaseException) -> None:
+        """End the simulation with an error, which the main thread raises."""
+        self.error, self.is_over = self.error or error, True
+
+    def _new_task(self, thread: Any) -> Task:
+        task = Task(thread, self.random.choice((1, 1, 8)))
+        self.tasks.append(task)
+        return task
+
+    def _draw(self) -> None:
+        """Draw how many points the running thread passes before it may lose the baton."""
+        global _left
+        _left = 1 + int(-math.log(1.0 - self.random.random()) * self._mean)
+
+    def _check(self) -> None:
+        if self.is_over:
+            raise Abandoned
+
+    def _choose(self) -> Task:
+        """Return the thread that runs next; the main one when the simulation has failed."""
+        self.switches += 1
+        if self.switches > min(self._kill_at, _MOST_SWITCHES):
+            killed = self.switches < _MOST_SWITCHES
+            self.fail(Killed() if killed else Hang("the threads go round and round"))
+            return self.main
+        ready = self._ready()
+        if not ready or self.random.random() < 0.05:
+            self._pass_deadline(must=not ready)
+            ready = self._ready() or [self.main]
+        if len(ready) == 1:
+            return ready[0]
+        return self.random.choices(ready, [task.weight for task in ready])[0]
+
+    def _ready(self) -> list[Task]:
+        ready = [
+            task for task in self.tasks if (waits := task.waiter) is None or waits.woken or waits.is_late
+        ]
+        waits = self.main.waiter
+        if self._is_signal_due() and self.main not in ready and waits.takes_signals:
+            ready.append(self.main)
+        return ready
+
+    def _pass_deadline(self, *, must: bool) -> None:
+        """Move the clock to the next deadline."""
+        waiters = [w for task in self.tasks if (w := task.waiter) is not None and not (w.woken or w.is_late)]
+        late = min((w for w in waiters if w.deadline is not None), key=lambda w: w.deadline, default=None)
+        if late is None or late.deadline > self._begin + self._limit_s:
+            if must:
+                where = ", ".join(f"{task.thread.name} waits" for task in self.tasks)
+                what = "no thread can run" if late is None else f"{self._limit_s:g} s are over"
+                self.fail(Hang(f"{what}: {where}"))
+        elif must or late.deadline <= self.now + _EARLY_S:
+            self.now, late.is_late = max(self.now, late.deadline), True
+
+    def _hand_to(self, task: Task) -> None:
+        me = self.current
+        if task is not me:
+            self.order.append(task.thread.name)
+            self.current = task
+            task.baton.release()
+            me.baton.acquire()
+
+    def _is_signal_due(self) -> bool:
+        return bool(self.signals) and self.switches >= self.signals[0]
+
+    def _deliver_signals(self) -> None:
+        while self._is_signal_due():
+            self.signals.pop(0)
+            if not self.on_signal():
+                self.signals.insert(0, self.switches + 10)
+
+
+class Killed(BaseException):
+    """The process has been killed."""
+
+
+class _Carrier:
+    """A thread of the system that runs one simulated thread after another."""
+
+    def __init__(self) -> None:
+        self._job: Any = None
+        self._has_job = _thread.allocate_lock()
+        self._has_job.acquire()
+        real_threading.Thread(target=self._run, daemon=True).start()
+
+    def take(self, *job: Any) -> None:
+        self._job = job
+        self._has_job.release()
+
+    def _run(self) -> None:
+        while True:
+            self._has_job.acquire()
+            (scheduler, task), self._job = self._job, None
+            task.baton.acquire()
+            try:
+                if not scheduler.is_over:
+                    task.thread.run()
+            except Abandoned:
+                pass
+            except BaseException as error:  # of which Python would print a trace
+                scheduler.fail(error)
+            task.waiter = None
+            _idle.append(self)
+            scheduler.end(task)
+            del scheduler, task
+
+
+_idle: list[_Carrier] = []
+_active: Scheduler | None = None
+_left: float = math.inf  # points that the running thread passes before it may lose the baton
+
+
+def point() -> None:
+    """Perhaps let another thread run, or a signal come; without effect outside a simulation."""
+    global _left
+    _left -= 1
+    if _left <= 0:
+        running().pause(takes_signals=True)
+
+
+def _point_of_lock() -> None:
+    """Perhaps let another thread run. A signal that raised here would be Python's own to survive."""
+    global _left
+    _left -= 1
+    if _left <= 0:
+        running().pause(takes_signals=False)
+
+
+def running() -> Scheduler:
+    """Return the simulation that is under way."""
+    assert _active is not None
+    return _active
+
+
+def sleep(seconds: float) -> None:
+    """Have the running thread compute or wait for a time."""
+    scheduler = running()
+    scheduler.block(Waiter(scheduler.now + seconds))
+
+
+class Lock:
+    """`threading.Lock`; conditions and events are Python's own, made of it."""
+
+    takes_signals = True
+
+    def __init__(self) -> None:
+        self._is_locked = False
+        self._waiters: list[Waiter] = []
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        _point_of_lock()
+        if self._is_locked:
+            scheduler = running()
+            deadline = None if timeout < 0 else scheduler.now + timeout
+            while self._is_locked:
+                if not blocking or not self._wait(scheduler, deadline):
+                    return False
+        self._is_locked = True
+        return True
+
+    def _wait(self, scheduler: Scheduler, deadline: float | None) -> bool:
+        waiter = Waiter(deadline, takes_signals=self.takes_signals)
+        self._waiters.append(waiter)
+        try:
+            return scheduler.block(waiter)
+        finally:
+            if not waiter.woken:
+                self._waiters.remove(waiter)
+
+    def release(self) -> None:
+        if not self._is_locked:
+            raise RuntimeError("release unlocked lock")
+        self._is_locked = False
+        for waiter in self._waiters:
+            waiter.woken = True
+        self._waiters.clear()
+        _point_of_lock()
+
+    def locked(self) -> bool:
+        return self._is_locked
+
+    __enter__ = acquire
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class RLock(Lock):
+    """`threading.RLock`. Futures take several of them in a row, which no signal must cut short."""
+
+    takes_signals = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owner: Task | None = None
+        self._count = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        me = running().current
+        if self._owner is not me:
+            if not super().acquire(blocking, timeout):
+                return False
+            self._owner = me
+        self._count += 1
+        return True
+
+    __enter__ = acquire
+
+    def release(self) -> None:
+        if not self._is_owned():
+            raise RuntimeError("cannot release un-acquired lock")
+        self._count -= 1
+        if not self._count:
+            self._owner = None
+            super().release()
+
+    def _release_save(self) -> int:
+        count, self._count, self._owner = self._count, 0, None
+        super().release()
+        return count
+
+    def _acquire_restore(self, count: int) -> None:
+        self.acquire()
+        self._count = count
+
+    def _is_owned(self) -> bool:
+        return self._owner is running().current
+
+
+class Thread:
+    """`threading.Thread`."""
+
+    ident: int | None = None
+
+    def __init__(
+        self, target: Callable[..., Any], name: str, args: tuple[Any, ...] = (), *, daemon: bool = False
+    ) -> None:
+        self.name, self.daemon = name, daemon
+        self._main: Any = functools.partial(target, *args)
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        scheduler = running()
+        scheduler.most_threads -= 1
+        if scheduler.most_threads < 0:
+            raise RuntimeError("can't start new thread")
+        self.ident = id(self)
+        scheduler.start(self)
+
+    def run(self) -> None:
+        main, self._main = self._main, None
+        main()
+        del main
+        self._over.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        self._over.wait(timeout)
+
+    def is_alive(self) -> bool:
+        return self.ident is not None and not self._over.is_set()
+
+
+def _simulated_threading() -> Any:
+    """Return a copy of Python's module whose locks and threads are simulated."""
+    spec = importlib.util.spec_from_file_location("simulated_threading", real_threading.__file__)
+    module: Any = importlib.util.module_from_spec(spec)
+    with mock.patch("os.register_at_fork"):  # in a fork its threads would have gone
+        spec.loader.exec_module(module)
+    module.Lock = module._allocate_lock = Lock
+    module.RLock, module.Thread, module._time = RLock, Thread, lambda: running().now
+    module.current_thread = lambda: running().current.thread
+    module.main_thread = lambda: running().main.thread
+    module.get_ident = lambda: id(running().current)
+    return module
+
+
+threading = _simulated_threading()
+time = SimpleNamespace(monotonic=lambda: running().now, process_time=lambda: running().cpu_s, sleep=sleep)
+
+
+def simulate_futures() -> None:
+    """Make `concurrent.futures` use simulated locks, and order futures by their age and not their address."""
+    numbers, begin = itertools.count(), futures.Future.__init__
+
+    def begin_numbered(self: Any) -> None:
+        self.number = next(numbers)
+        begin(self)
+
+    futures.Future.__init__ = begin_numbered
+    futures.Future.__hash__ = lambda self: self.number
+    futures.id = lambda future: future.number
+    futures.threading, futures.time = threading, time

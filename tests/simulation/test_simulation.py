@@ -1,0 +1,91 @@
+"""The threads of a fit, in orders that seeds decide: callbacks see what they see under Keras.
+
+And nothing is lost, stuck or left behind, whatever fails and whenever a signal comes: see `run.check`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.faults import read_faults
+from tests.simulation.points import planted
+
+ROOT = Path(__file__).parents[2]
+NIGHTLY = int(os.environ.get("OVERLAP_TRAIN_SCHEDULES", "1000000"))
+FAULTS = read_faults()
+
+
+def simulate(*arguments) -> tuple[int, str]:
+    """Returns the status of a run and what it has printed."""
+    command = [sys.executable, "-m", "tests.simulation", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.timeout(600)  # a minute of a machine at rest
+def test_ten_thousand_schedules_are_as_under_keras():
+    status, text = simulate("--count", 10_000, "--processes", 2)
+    assert status == 0, text
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(6 * 3600)
+def test_a_million_schedules_are_as_under_keras():
+    status, text = simulate("--first", 10_000, "--count", NIGHTLY, "--processes", os.cpu_count())
+    assert status == 0, text
+
+
+def test_a_seed_gives_the_same_schedule_in_another_process():
+    runs = [_what_it_did(simulate("--seed", 8)[1]) for _ in range(2)]
+    assert runs[0] == runs[1] != []
+
+
+def test_the_command_that_a_failure_prints_fails_alike():
+    status, text = simulate("--count", 1000, "--fault", "one-too-far")
+    again = re.search(r"again: python -m tests.simulation (.+)", text)
+    assert status == 1
+    assert again is not None, text
+    status, replayed = simulate(*again[1].split())
+    assert status == 1
+    assert _what_it_did(replayed) == _what_it_did(text)
+
+
+def _what_it_did(text: str) -> list[str]:
+    """Returns the order of the threads and the error in what a failing run has printed."""
+    return [line for line in text.splitlines() if "digest" in line or "Error" in line]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2 * 3600)
+def test_the_simulation_finds_its_faults():
+    status, table = simulate("--count", 10_000, "--table")
+    assert status == 0, table
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.found_by])
+def test_a_test_finds_its_fault(name):
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.simulation.planting"]
+    tests = FAULTS[name].found_by.split()
+    done = subprocess.run([*command, *tests], cwd=ROOT, env=os.environ | {"OVERLAP_TRAIN_FAULT": name})
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_has_its_place(name):
+    for module, changes in FAULTS[name].changes.items():
+        text = (ROOT / "overlap_train" / module.replace(".", "/")).with_suffix(".py").read_text()
+        for change in changes:
+            text = planted(text, *change)
+        compile(text, module, "exec")
+
+
+def test_there_are_fifty_faults():
+    assert len(FAULTS) >= 50
