@@ -68,9 +68,7 @@ def tensorflow_platform(devices: Sequence[Device] | None = None) -> Platform:
     return Platform(tuple(devices))
 
 
-def compile_segments(
-    split: SplitModel, segments: Segments, platform: Platform, *, constant_weights: bool = False
-) -> LayerGraph:
+def compile_segments(split: SplitModel, segments: Segments, platform: Platform) -> LayerGraph:
     """The graph of segments with a traced function for each device that may run them."""
 
     def runs(number: int) -> dict[str, Run]:
@@ -78,9 +76,7 @@ def compile_segments(
         function = split.function(reads, segments.members[number], segments.outputs[number])
         specs = [split.spec(port) for port in reads]
         return {
-            device.name: _Compiled(
-                function, specs, device, constant_weights=constant_weights, varies=split.varies
-            )
+            device.name: _Compiled(function, specs, device, varies=split.varies)
             for device in platform.devices
         }
 
@@ -189,13 +185,11 @@ class _Compiled:
         specs: Sequence[tf.TensorSpec],
         device: Device,
         *,
-        constant_weights: bool,
         varies: bool,
     ) -> None:
         self._python_function = python_function
         self._device = f"/{device.name}"
         self._asynchronous = device.name.startswith("GPU")
-        self._constant_weights = constant_weights
         self._varies = varies
         self._variants: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self.specs = tuple(specs)
@@ -236,23 +230,7 @@ class _Compiled:
                 return [*outputs, _host_number(outputs)] if self._asynchronous else outputs
 
         present = [spec for spec in specs if spec is not None]
-        concrete = tf.function(on_device, autograph=False).get_concrete_function(*present)
-        if self._constant_weights and _can_be_constant(concrete):
-            from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-
-            concrete = convert_variables_to_constants_v2(concrete)
-        return concrete
-
-
-_MOST_CONSTANT_BYTES = 1 << 30  # a graph with its constants has to stay below 2 GiB
-
-
-def _can_be_constant(concrete: Any) -> bool:
-    """Whether a traced function captures variables alone, writes none, and they fit into a graph."""
-    handles = {id(variable.handle) for variable in concrete.variables}
-    sizes = (variable.shape.num_elements() * variable.dtype.size for variable in concrete.variables)
-    is_read_only = all(id(capture) in handles for capture in concrete.captured_inputs)
-    return is_read_only and not _writes(concrete) and sum(sizes) <= _MOST_CONSTANT_BYTES
+        return tf.function(on_device, autograph=False).get_concrete_function(*present)
 
 
 # Operations that write a variable; the state of a `tf.random.Generator` is one.
@@ -321,21 +299,21 @@ class ModelBuilder:
         segments: str = "auto",
         cut: int = 1,
         longest_segment_s: float = float("inf"),
-        constant_weights: bool = True,
+        fold: bool = True,
         profile: bool | None = None,
         zero_copy: bool = False,
     ) -> None:
         self._segments = require_choice("segments", segments, _SEGMENTS)
         self._cut = require_count("cut", cut, minimum=1, maximum=_MOST_PIECES)
         self._longest_s = require_real("longest_segment_s", longest_segment_s, minimum=0, infinite=True)
-        self._constant_weights = require_flag("constant_weights", constant_weights)
+        self._fold = require_flag("fold", fold)
         if profile is not None:
             profile = require_flag("profile", profile, expected="True, False or None")
         self._as_tensor = _in_place_tensor if require_flag("zero_copy", zero_copy) else _host_tensor
-        if self._cut > 1 and (self._segments == "whole" or not self._constant_weights):
+        if self._cut > 1 and (self._segments == "whole" or not self._fold):
             raise ValueError(
                 f"cut={self._cut} needs segments='auto' or 'layers', as 'whole' would put the pieces "
-                "together again, and constant_weights=True, as each piece holds its part of the weights"
+                "together again, and fold=True, as each piece holds its part of the weights"
             )
         check_costs(costs)
         self.platform = devices if isinstance(devices, Platform) else tensorflow_platform(devices)
@@ -356,7 +334,7 @@ class ModelBuilder:
         """Compile a model; takes seconds for a large one."""
         split_as = functools.partial(split_model, model, name=name, input_specs=input_specs)
         chosen = self._prepare(split_as())
-        if self._constant_weights:
+        if self._fold:
             folded_as = functools.partial(split_as, fold=True)
             folded = self._prepare(folded_as())
             if _is_better(folded, chosen):
@@ -411,7 +389,7 @@ class ModelBuilder:
 
     def _merge(self, split: SplitModel, groups: Sequence[range]) -> LayerGraph:
         segments = merge_layers(split.graph, groups)
-        return compile_segments(split, segments, self.platform, constant_weights=self._constant_weights)
+        return compile_segments(split, segments, self.platform)
 
     def _groups(self, graph: LayerGraph) -> list[range]:
         """Return which layers are merged."""

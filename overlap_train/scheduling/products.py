@@ -105,7 +105,9 @@ class Product:
 
     def multiply(self, x: tf.Tensor, kernel: np.ndarray, bias: np.ndarray, **changed: Any) -> tf.Tensor:
         """Trace the product with these weights or a part of them, and changed options of a convolution."""
-        layer, kernel, bias = self.layer, tf.constant(kernel), tf.constant(bias)
+        layer = self.layer
+        with tf.init_scope():  # captured: constants of a graph are copied many times
+            kernel, bias = tf.constant(kernel), tf.constant(bias)
         if self.is_convolution:
             relu = self.activation is keras.activations.relu
             options = {"strides": layer.strides, "padding": layer.padding} | changed

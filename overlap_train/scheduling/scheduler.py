@@ -60,9 +60,9 @@ class MultiModelScheduler(Closing):
             FLOPs and dense layers of at least 2^20 weights run where most cores are idle, unless the profile
             shows little gain. It needs `segments` "auto" or "layers".
         longest_segment_s: the longest run time, in seconds, up to which layers are merged.
-        constant_weights: build the weights of the moment into the functions, fold layers into the
-            convolutions before them and compute these by `tiled_conv2d`, where that is equal up to rounding
-            and faster. The model itself stays as it is. With False, later changes of the weights are seen.
+        fold: fold layers into the convolutions before them, with the weights of the moment, and compute these
+            by `tiled_conv2d`, where that is equal up to rounding and faster. The model itself stays as it
+            is; add it again if its weights have changed. With False, later changes are seen.
         profile: measure every layer on every device first. None does so if `costs` is not given and there
             are devices of two kinds or layers to cut.
         zero_copy: read NumPy inputs in place where their alignment allows it; do not change them until the
@@ -88,7 +88,7 @@ class MultiModelScheduler(Closing):
         segments: str = "auto",
         cut: int = 1,
         longest_segment_s: float = float("inf"),
-        constant_weights: bool = True,
+        fold: bool = True,
         profile: bool | None = None,
         zero_copy: bool = False,
         recorder: Recorder | None = None,
@@ -108,7 +108,7 @@ class MultiModelScheduler(Closing):
             segments=segments,
             cut=cut,
             longest_segment_s=longest_segment_s,
-            constant_weights=constant_weights,
+            fold=fold,
             profile=profile,
             zero_copy=zero_copy,
         )

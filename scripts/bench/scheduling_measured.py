@@ -38,7 +38,7 @@ CONTENDERS = {
     "onnxruntime": "ONNX Runtime, a session and a thread for each network, all cores for each call",
     "onnxruntime_batched": "ONNX Runtime, one core for each call, each thread taking up to four requests",
     "ours": "MultiModelScheduler with its defaults, one intra-op thread for each function",
-    "ours_unfolded": "the same with constant_weights=False",
+    "ours_unfolded": "the same with fold=False",
 }
 LOADS = (0.5, 0.7, 0.9)
 _MAX_BATCH = 4
@@ -262,9 +262,7 @@ class _Contender:
         if name.startswith("ours"):
             from overlap_train.scheduling import MultiModelScheduler
 
-            self._scheduler = MultiModelScheduler(
-                models, constant_weights=name == "ours", max_pending=100 * requests
-            )
+            self._scheduler = MultiModelScheduler(models, fold=name == "ours", max_pending=100 * requests)
             self._submit: _Serve = lambda key: self._scheduler.submit(key, image)
         elif name.startswith(("openvino", "onnxruntime")):
             self._submit = (_openvino if name.startswith("openvino") else _onnxruntime)(name, models, image)

@@ -138,11 +138,11 @@ def test_a_list_that_a_subclassed_model_returns_stays_a_list():
     np.testing.assert_allclose(got, X * 2.0)
 
 
-@pytest.mark.parametrize("constant", [False, True])
-def test_a_model_that_writes_in_inference_is_as_it_was_when_it_is_taken_into_service(constant):
+@pytest.mark.parametrize("fold", [False, True])
+def test_a_model_that_writes_in_inference_is_as_it_was_when_it_is_taken_into_service(fold):
     model = functional(lambda x: kl.Dropout(0.5)(kl.BatchNormalization()(x, training=True), training=True))
     before = [np.array(variable) for variable in model.variables]
-    with MultiModelScheduler(devices=ONE, constant_weights=constant) as scheduler:
+    with MultiModelScheduler(devices=ONE, fold=fold) as scheduler:
         scheduler.add("m", model)
         for variable, value in zip(model.variables, before, strict=True):
             np.testing.assert_array_equal(variable, value)

@@ -195,17 +195,16 @@ def outputs_of(graph, inputs, device="CPU:0"):
     return [tensors[port].numpy() for port in graph.outputs]
 
 
-@pytest.mark.by_default("False-2", "False-100")
+@pytest.mark.by_default("2", "100")
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-@pytest.mark.parametrize("constant", [False, True])
-def test_branches_shared_layers_several_inputs_and_outputs_survive(size, constant):
+def test_branches_shared_layers_several_inputs_and_outputs_survive(size):
     model = branching_model()
     rng = np.random.default_rng(0)
     inputs = {"left": rng.random((2, 8, 8, 3), "float32"), "right": rng.random((2, 4), "float32")}
     split = split_model(model)
     count = len(split.graph)
     groups = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
-    graph = compile_segments(split, merge_layers(split.graph, groups), ONE_CORE, constant_weights=constant)
+    graph = compile_segments(split, merge_layers(split.graph, groups), ONE_CORE)
     got = outputs_of(graph, [tf.constant(inputs[k]) for k in ("left", "right")])
     want = keras.tree.flatten(model(inputs, training=False))
     for left, right in zip(got, want, strict=True):
@@ -378,7 +377,7 @@ def test_layers_are_timed_one_by_one_where_it_was_asked_for(costs, profile, prof
         ("segments", 2, ValueError),
         ("cut", 0, ValueError),
         ("longest_segment_s", -1.0, ValueError),
-        ("constant_weights", "yes", TypeError),
+        ("fold", "yes", TypeError),
         ("profile", "yes", TypeError),
         ("zero_copy", None, TypeError),
     ],
@@ -413,13 +412,11 @@ def small():
     return keras.Model(inputs, keras.layers.ReLU()(x))
 
 
-@pytest.mark.parametrize("constant", [False, True])
-def test_constant_weights_are_those_of_the_moment(constant):
+@pytest.mark.parametrize("fold", [False, True])
+def test_folded_weights_are_those_of_the_moment(fold):
     model = small()
-    split = split_model(model)
-    graph = compile_segments(
-        split, merge_layers(split.graph, [range(2)]), ONE_CORE, constant_weights=constant
-    )
+    split = split_model(model, fold=fold)
+    graph = compile_segments(split, merge_layers(split.graph, [range(2 - fold)]), ONE_CORE)
     (segment,) = graph.layers
     run = segment.runs["CPU:0"]
     assert [(spec.shape.as_list(), spec.dtype) for spec in run.specs] == [([None, 3], tf.float32)]
@@ -427,7 +424,7 @@ def test_constant_weights_are_those_of_the_moment(constant):
     model.layers[1].kernel.assign(model.layers[1].kernel * 2.0)
     (after,) = run((tf.ones((1, 3)),))
     assert before.numpy().tolist() == [[3.0, 3.0]]
-    assert after.numpy().tolist() == ([[3.0, 3.0]] if constant else [[6.0, 6.0]])
+    assert after.numpy().tolist() == ([[3.0, 3.0]] if fold else [[6.0, 6.0]])
 
 
 def test_costs_that_do_not_learn_are_left_alone_and_a_cut_is_not_put_together_again():
@@ -438,8 +435,8 @@ def test_costs_that_do_not_learn_are_left_alone_and_a_cut_is_not_put_together_ag
     assert ModelBuilder(ONE_CORE.devices, None, cut=2, segments="layers")
     with pytest.raises(ValueError, match="cut=2 needs segments='auto' or 'layers', as 'whole' would put"):
         ModelBuilder(ONE_CORE.devices, None, cut=2, segments="whole")
-    with pytest.raises(ValueError, match="and constant_weights=True"):
-        ModelBuilder(ONE_CORE.devices, None, cut=2, constant_weights=False)
+    with pytest.raises(ValueError, match="and fold=True"):
+        ModelBuilder(ONE_CORE.devices, None, cut=2, fold=False)
 
 
 def test_a_segment_reads_each_tensor_once_and_returns_what_leaves_it():
