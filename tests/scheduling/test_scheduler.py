@@ -228,7 +228,7 @@ def image(seed, count=1):
 @pytest.mark.by_default("paper")
 def test_results_are_the_models_under_every_policy_layer_by_layer(policy):
     models = {f"m{i}": small_model(i) for i in range(2)}
-    options = {"devices": TWO, "policy": policy, "segments": "layers", "profile": True}
+    options = {"devices": TWO, "policy": policy, "segments": "layers", "profile": True, "max_batch": 1}
     with MultiModelScheduler(models, **options) as scheduler:
         futures = [(n, i, scheduler.submit(n, image(i, 2))) for i in range(6) for n in models]
         for name, seed, future in futures:
