@@ -16,6 +16,7 @@ OverlapTrainError
 │   ├── HostMismatchError        a host differs from the chief in code, data, model or arguments
 │   └── HostLostError            another host has gone
 └── SchedulingError           the scheduler cannot run a request
+    ├── DeadlineError            it cannot be done in time
     ├── QueueFullError           a bounded queue was full for too long
     └── SchedulerClosedError     the scheduler, or the model in it, was closed
 
@@ -43,6 +44,7 @@ __all__ = [
     "ClusterConfigError",
     "ClusterError",
     "DataUnavailableError",
+    "DeadlineError",
     "HostLostError",
     "HostMismatchError",
     "NativeUnavailableError",
@@ -206,6 +208,18 @@ class BufferStateError(BufferError):
 
 class SchedulingError(OverlapTrainError):
     """The scheduler cannot run a request."""
+
+
+class DeadlineError(SchedulingError):
+    """A request was not run, because it would have missed its deadline.
+
+    Attributes:
+        predicted_s: seconds from its submission after which it would have been done, or None.
+    """
+
+    def __init__(self, *args: Any, predicted_s: float | None = None) -> None:
+        super().__init__(*args)
+        self.predicted_s = predicted_s
 
 
 class QueueFullError(SchedulingError):

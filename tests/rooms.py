@@ -69,7 +69,7 @@ ROOMS = {
     ),
     "conv": _room("the tiled convolution, compiled for CPU and CUDA", "_keras _support errors options"),
     "scheduling": _room(
-        "several networks at once, layer by layer", "_keras _support errors records zero_copy"
+        "several networks at once, layer by layer", "_keras _support conv errors records zero_copy"
     ),
     "_copies": _room(
         "plain values of Python objects: copied, put back in their places, packed for a file",

@@ -14,8 +14,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.monitoring import AccountLog, AccountWriter, SpanRecorder
-from overlap_train.scheduling import BackgroundLoad, CostModel, Engine, MultiModelScheduler
-from overlap_train.scheduling.graph import Request
+from overlap_train.scheduling import CostModel, MultiModelScheduler
 from overlap_train.zero_copy import MappedBuffer
 from overlap_train.zero_copy.pool import HostBackend, Pool
 from tests.test_signatures import (
@@ -50,9 +49,7 @@ def picture():
 MADE = {
     "AccountLog": lambda: AccountLog("log.jsonl"),
     "AccountWriter": lambda: AccountWriter("logs"),
-    "BackgroundLoad": lambda: BackgroundLoad(0.5),
     "CostModel": CostModel,
-    "Engine": lambda: Engine(platform()),
     "MappedBuffer": lambda: MappedBuffer((4,)),
     "MultiModelScheduler": scheduler,
     "Platform": platform,
@@ -65,14 +62,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "AccountLog.write": {"account": account},
     "AccountWriter.write": {"account": account, "step": lambda: 1},
     "AccountWriter.write_picture": {"path": picture, "step": lambda: 1},
-    "BackgroundLoad.end_s": {"start_s": lambda: 0.0, "work_s": lambda: 1.0},
     "CostModel.observe": {
         "layer": lambda: graph().layers[0],
         "device": lambda: platform().devices[0],
         "seconds": lambda: 1.0,
     },
-    "Engine.abandon": {"unwanted": lambda: lambda request: False, "error": lambda: OSError("unwanted")},
-    "Engine.start": {"request": lambda: Request(0, graph())},
     "MultiModelScheduler.add": {"name": lambda: f"model {next(_numbers)}", "model": model},
     "MultiModelScheduler.remove": {"name": lambda: "served"},
     "MultiModelScheduler.submit": {"name": lambda: "served", "x": lambda: np.zeros((1, 4), "float32")},

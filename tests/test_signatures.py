@@ -35,10 +35,8 @@ from overlap_train.conv import library
 from overlap_train.models import mnist_data
 from overlap_train.models.mnist_data import MnistArrays
 from overlap_train.records import EpochAccount, Span
-from overlap_train.scheduling import Arrival, CostModel, Device, Platform
-from overlap_train.scheduling.distributor import JobQueue
-from overlap_train.scheduling.graph import Job, Layer, LayerGraph, Port, Request, Work
-from overlap_train.scheduling.policy import Board, CpuOnly
+from overlap_train.scheduling import Device, Platform
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 from overlap_train.zero_copy.pool import HostBackend
 from tests.support.values import Number, Text, Unprintable
 
@@ -121,19 +119,6 @@ def platform():
     return Platform((Device("CPU:0"),))
 
 
-def board():
-    return Board(platform(), CostModel())
-
-
-def queue():
-    return JobQueue((Device("CPU:0"),))
-
-
-def job():
-    request = Request(0, graph())
-    return Job(request.layer(0), (), 0, request, 0, Device("CPU:0"))
-
-
 # What else a call needs for one of its arguments to be tried: by name of the callable, then of the argument.
 def few_digits():
     images, labels = np.zeros((2, 28, 28, 1), "uint8"), np.zeros(2, "int64")
@@ -144,8 +129,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "replicate_to": {"arrays": few_digits},
     "AccountLog": {"path": lambda: "log.jsonl"},
     "AccountWriter": {"log_dir": lambda: "logs"},
-    "Arrival": {"graph": graph},
-    "BackgroundLoad": {"duty": lambda: 0.5},
     "CheckpointPolicy": {"directory": lambda: "checkpoints"},
     "CheckpointStore": {"directory": lambda: "checkpoints"},
     "ConvKey": {
@@ -157,21 +140,8 @@ GOOD: dict[str, dict[str, Any]] = {
         "padding": lambda: "SAME",
     },
     "Device": {"name": lambda: "CPU:0"},
-    "Engine": {"platform": platform},
     "EvaluationFunction": {"function": lambda: lambda model: 0.0},
     "EvaluatorPolicy": {"directory": lambda: "run"},
-    "FixedCosts": {"seconds": lambda: lambda layer, device: 1.0},
-    "JobQueue": {"devices": lambda: (Device("CPU:0"),)},
-    "Layer": {"name": lambda: "layer", "work": lambda: Work("dense"), "inputs": tuple},
-    "LayerController": {"request": lambda: Request(0, graph())},
-    "LayerDistributor": {"policy": CpuOnly, "board": board, "queue": queue},
-    "LayerGraph": {"layers": lambda: graph().layers, "outputs": lambda: [Port(0)]},
-    "LayerWorker": {
-        "queue": queue,
-        "device": lambda: Device("CPU:0"),
-        "slot": lambda: 0,
-        "run": lambda: lambda job: None,
-    },
     "MappedBuffer": {"shape": lambda: (4,)},
     "MultiModelScheduler": {"devices": lambda: [Device("CPU:0")]},
     "OpenSpan": {
@@ -183,14 +153,10 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "Platform": {"devices": lambda: (Device("CPU:0"),)},
     "Pool": {"backend": HostBackend},
-    "Port": {"source": lambda: 0},
-    "Request": {"number": lambda: 0, "graph": graph},
     "ResidentLimit": {"array": lambda: mapped(), "limit_bytes": lambda: 1 << 20},
-    "SyncChecker": {"graph": graph},
     "TiledConv2D": {"filters": lambda: 2, "kernel_size": lambda: 3},
     "Trainer": {"model": model},
     "ValidationSet": {"data": lambda: (np.zeros((4, 4)), np.zeros((4, 2)))},
-    "Work": {"kind": lambda: "dense"},
     "accelerate": {"model": model, "verbose": lambda: 0},
     "alexnet": {"classes": lambda: 2},
     "as_array": {"tensor": lambda: tf.constant([1.0])},
@@ -207,16 +173,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "explain": {"array": lambda: np.zeros(4)},
     "format_epoch_table": {"rows": lambda: [(account(), {})]},
     "layout": {"variables": lambda: model().variables},
-    "make_policy": {"policy": lambda: "paper"},
     "overlap_s": {"spans_a": lambda: [span()], "spans_b": lambda: [span()]},
     "save_chrome_trace": {"path": lambda: "trace.json", "spans": lambda: [span()]},
     "save_timeline": {"path": lambda: "timeline.png", "spans": lambda: [span()]},
-    "simulate": {
-        "arrivals": lambda: [Arrival(graph())],
-        "platform": platform,
-        "policy": lambda: "paper",
-        "true_s": lambda: lambda layer, device: 1.0,
-    },
     "text_lstm": {"vocabulary_size": lambda: 5, "sequence_length": lambda: 4},
     "tiled_conv2d": {
         "x": lambda: np.zeros((1, 4, 4, 1), "f4"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from svg import line, picture, rect, text
 
-from overlap_train.scheduling import Arrival, Device, Platform, Transfer, simulate
+from overlap_train.scheduling import Device, Platform, Transfer
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.simulation import Arrival, simulate
 
 # Kind of layer: milliseconds on the GPU and on a CPU core. Examples, of no machine in particular.
 _MS = {"conv": (2.0, 6.0), "norm": (0.8, 1.0), "dense": (1.2, 5.0)}
@@ -26,7 +27,7 @@ def drawing() -> str:
         text(
             16,
             46,
-            "Simulated by overlap_train.scheduling.simulate with made-up times for each layer.",
+            "Simulated by overlap_train.scheduling with made-up times for each layer.",
             kind="small faint",
         ),
     ]

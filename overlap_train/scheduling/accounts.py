@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from overlap_train.errors import DeadlineError
 from overlap_train.scheduling.graph import Job
 
-__all__ = ["DeviceAccount", "ModelAccount", "SchedulerStatistics"]
+__all__ = ["DeviceAccount", "ModelAccount", "ModelStatistics", "SchedulerStatistics"]
 
 
 @dataclass
@@ -44,24 +45,34 @@ class ModelStatistics:
         completed: with a result.
         failed: with an exception.
         rejected: not accepted because the model's queue was full.
+        refused: not accepted because they would have been late.
+        dropped: accepted and not run, because they would have been late.
+        met: completed by their deadline.
         missed: completed or failed after their deadline.
         worst_lateness_s: the largest time by which a deadline was missed.
         batches: runs of the network; fewer than `completed` where requests were batched together.
         latency_mean_s: mean.
         latency_p50_s: median.
         latency_p95_s: 95th percentile.
+        latency_p99_s: 99th percentile.
+        cost_error: by how much the time in layers differs from its prediction, relative to it, on average.
     """
 
     submitted: int = 0
     completed: int = 0
     failed: int = 0
     rejected: int = 0
+    refused: int = 0
+    dropped: int = 0
+    met: int = 0
     missed: int = 0
     worst_lateness_s: float = 0.0
     batches: int = 0
     latency_mean_s: float = 0.0
     latency_p50_s: float = 0.0
     latency_p95_s: float = 0.0
+    latency_p99_s: float = 0.0
+    cost_error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,18 @@ class SchedulerStatistics:
     waiting: int
     active: int
 
+    def __str__(self) -> str:
+        """Return a table of the models: latencies, and what became of the deadlines."""
+        lines = [f"{'model':20} {'done':>6} {'runs':>6} {'p50':>8} {'p95':>8} {'p99':>8}   deadlines"]
+        for name, model in self.models.items():
+            latencies = (model.latency_p50_s, model.latency_p95_s, model.latency_p99_s)
+            shown = " ".join(f"{1e3 * seconds:5.1f} ms" for seconds in latencies)
+            lines.append(
+                f"{name:20} {model.completed:6} {model.batches:6} {shown}   {model.met} met, "
+                f"{model.missed} missed, {model.dropped} dropped, {model.refused} refused"
+            )
+        return "\n".join(lines)
+
     @property
     def overhead(self) -> float:
         """The scheduler's own time as a share of the time inside layers."""
@@ -95,23 +118,34 @@ class ModelAccount:
     counts: Counter[str] = field(default_factory=Counter)
     worst_lateness_s: float = 0.0
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=1024))
+    cost_errors: deque[float] = field(default_factory=lambda: deque(maxlen=1024))
 
-    def book(self, *, arrival_s: float, end_s: float, deadline_s: float | None, failed: bool) -> None:
+    def book(
+        self, *, arrival_s: float, end_s: float, deadline_s: float | None, error: BaseException | None
+    ) -> None:
         """Add what one request took."""
-        self.counts["failed" if failed else "completed"] += 1
-        if not failed:
+        if isinstance(error, DeadlineError):
+            self.counts["dropped"] += 1
+            return
+        self.counts["completed" if error is None else "failed"] += 1
+        if error is None:
             self.latencies_s.append(end_s - arrival_s)
         if deadline_s is not None and end_s > deadline_s:
             self.counts["missed"] += 1
             self.worst_lateness_s = max(self.worst_lateness_s, end_s - deadline_s)
+        elif deadline_s is not None and error is None:
+            self.counts["met"] += 1
 
     def statistics(self) -> ModelStatistics:
         """Return the counts and the latencies so far."""
         latencies = np.array(self.latencies_s or [0.0])
+        p50_s, p95_s, p99_s = np.percentile(latencies, (50, 95, 99)).tolist()
         return ModelStatistics(
             **self.counts,
             worst_lateness_s=self.worst_lateness_s,
             latency_mean_s=float(latencies.mean()),
-            latency_p50_s=float(np.percentile(latencies, 50)),
-            latency_p95_s=float(np.percentile(latencies, 95)),
+            latency_p50_s=p50_s,
+            latency_p95_s=p95_s,
+            latency_p99_s=p99_s,
+            cost_error=float(np.mean(self.cost_errors or [0.0])),
         )

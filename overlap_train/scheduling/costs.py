@@ -34,10 +34,8 @@ class WorkRegression:
     """A roofline-like mean with a smooth correction on top, both fitted to relative errors of one device.
 
     The mean is `a·operations + b·flops + c·moved_bytes + d·weight_bytes` with coefficients that are not
-    negative, one set for each kind with enough samples and one for all. What it leaves over, as a
-    logarithm, is smooth in the logarithms of the same quantities (a convolution's efficiency depends
-    on its shape), and kernel ridge regression with a Gaussian kernel takes it up; far from all samples
-    the correction fades and the mean remains.
+    negative, one set for each kind with enough samples and one for all. What it leaves over, as a logarithm,
+    kernel ridge regression takes up, smooth in the logarithms of the same; far from all samples it fades.
     """
 
     _MIN_SAMPLES = 8
@@ -240,10 +238,7 @@ class CostModel:
                 self._version += 1
 
     def _follow(self, device: str, seconds: float, expected_s: float) -> float:
-        """The ratio of what recent jobs took to what was expected of them, each weighted by its length.
-
-        A mean of ratios would be wrong under a duty cycle, where short jobs either run freely or not at all.
-        """
+        """The ratio of what recent jobs took to what was expected; a mean would misjudge duty cycles."""
         # A little work without load to begin with keeps the first observation from being all.
         spent_s, planned_s = self._recent_s.get(device, (self._memory_s / 4, self._memory_s / 4))
         decay = math.exp(-max(expected_s / self._memory_s, 1 / self._FEWEST))

@@ -1,8 +1,7 @@
 """A request's way to the workers: controller, distributor and job queue (paper P4, figure 3).
 
-The controller of a request knows which of its layers may run, the distributor chooses a device for each, and
-workers take the jobs from the queue. The threads of `engine.py` and the virtual clock of `simulation.py`
-drive them alike, under one lock; only the queue has a lock of its own.
+The threads of `engine.py` and the virtual clock of `simulation.py` drive them alike, under one lock; only the
+queue has a lock of its own.
 """
 
 from __future__ import annotations
@@ -12,17 +11,14 @@ import heapq
 import itertools
 import operator
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from overlap_train._support.arguments import short_repr
 from overlap_train.errors import SchedulerClosedError, SchedulingError
-from overlap_train.scheduling.graph import REQUEST, Device, Job, LayerGraph, Port, Request, urgency
-from overlap_train.scheduling.planning import Problem, upward_ranks
+from overlap_train.scheduling.graph import REQUEST, Device, Job, Port, Request, urgency
 from overlap_train.scheduling.policy import Board, Policy, selected
 
-__all__ = ["JobQueue", "LayerController", "LayerDistributor", "SyncChecker"]
+__all__ = ["JobQueue", "LayerController", "LayerDistributor"]
 
 
 _Entry = tuple[float, float, int, Job]
@@ -30,11 +26,7 @@ _Entry = tuple[float, float, int, Job]
 
 
 class JobQueue:
-    """One queue for all devices: a worker takes the most urgent job that is meant for its device.
-
-    Its length is bounded by the requests that are admitted, which the engine limits, since a request
-    has no more jobs waiting than its graph is wide. Any thread may call any method.
-    """
+    """One queue for all devices: a worker takes the most urgent job for its device. For any thread."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._lock = threading.Lock()
@@ -90,109 +82,37 @@ class JobQueue:
                 self._ready[name].notify_all()
 
 
-class SyncChecker:
-    """Counts, for each layer, the layers that it still waits for."""
-
-    def __init__(self, graph: LayerGraph) -> None:
-        self._graph = graph
-        self._missing = [len(before) for before in graph.predecessors]
-        self._waiters: list[list[int]] = [[] for _ in graph.layers]  # beyond the graph's own successors
-        self.left = len(graph)
-        self._free = len(self.first())  # layers that wait for nothing and are not done
-
-    def hold(self, waits: Sequence[tuple[int, int]]) -> None:
-        """Add orderings (before, after) that the graph does not ask for; before anything has run."""
-        for before, after in self._pairs(waits):
-            self._waiters[before].append(after)
-            self._free -= not self._missing[after]
-            self._missing[after] += 1
-        self._require_free()
-
-    def first(self) -> list[int]:
-        """The layers that wait for nothing."""
-        return [index for index, missing in enumerate(self._missing) if missing == 0]
-
-    def complete(self, index: int) -> list[int]:
-        """Mark a layer as done and return the layers that this releases."""
-        self.left -= 1
-        released = []
-        for after in (*self._graph.successors[index], *self._waiters[index]):
-            self._missing[after] -= 1
-            if self._missing[after] == 0:
-                released.append(after)
-        self._free += len(released) - 1
-        self._require_free()
-        return released
-
-    def _pairs(self, waits: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        try:
-            pairs = [(operator.index(before), operator.index(after)) for before, after in waits]
-        except (TypeError, ValueError):
-            pairs = [(-1, -1)]
-        if any(not 0 <= index < len(self._graph) for pair in pairs for index in pair):
-            raise SchedulingError(
-                "a policy's admit must return pairs (before, after) of layers, each from 0 to "
-                f"{len(self._graph) - 1}; got {short_repr(waits)}"
-            )
-        return pairs
-
-    def _require_free(self) -> None:
-        """Raise if no layer can run, because the request would never end."""
-        if self.left and not self._free:
-            raise SchedulingError(
-                f"no layer of {self._graph.name!r} can run, and {self.left} are left: what the policy's "
-                "admit returned must, with the graph's own edges, have no cycle"
-            )
-
-
 class LayerController:
-    """Follows one request through its network and keeps the tensors that later layers will read.
-
-    A tensor is let go as soon as its last reader is done, so a request holds no more than the widest
-    cut of its graph.
-    """
+    """Follows one request through its network and keeps each tensor until its last reader is done."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
         graph = request.graph
         self._graph = graph
-        self._checker = SyncChecker(graph)
+        self._missing = [len(before) for before in graph.predecessors]
+        self._left = len(graph)
         self._tensors: dict[Port, Any] = {Port(REQUEST, i): x for i, x in enumerate(request.inputs)}
         self._readers: dict[Port, int] = {}
         for port in [*(p for layer in graph.layers for p in set(layer.inputs)), *graph.outputs]:
             self._readers[port] = self._readers.get(port, 0) + 1
         self.places: dict[int, str] = {}  # where each layer runs, and leaves its outputs
 
-    def start(self, waits: Sequence[tuple[int, int]] = ()) -> list[int]:
-        """Return the layers that may run at once; `waits` are orderings beyond the graph's."""
-        self._checker.hold(waits)
-        return self._checker.first()
+    def first(self) -> list[int]:
+        """Return the layers that wait for nothing."""
+        return [index for index, missing in enumerate(self._missing) if missing == 0]
 
     @property
     def finished(self) -> bool:
         """Whether all layers are done."""
-        return self._checker.left == 0
+        return self._left == 0
 
     def inputs(self, index: int) -> tuple[Any, ...]:
         """Return the tensors that layer `index` reads, in order; None for an input that is left out."""
-        return tuple(self._tensors.get(port) for port in self.request.layer(index).inputs)
-
-    def decide(self, index: int, whole: bool) -> None:
-        """Set whether layer `index` runs in one piece, before any of its pieces has begun.
-
-        If so, each piece is completed without outputs when it is released.
-        """
-        layer = self._graph.layers[index]
-        self.request.whole[index] = whole
-        for port in set(self.request.layer(index).inputs) - set(layer.inputs):
-            self._readers[port] = self._readers.get(port, 0) + 1
+        return tuple(self._tensors.get(port) for port in self._graph.layers[index].inputs)
 
     def complete(self, index: int, outputs: Sequence[Any] | None = None) -> list[int]:
-        """Store the outputs of a layer, drop what no layer reads any more, return the layers released.
-
-        A piece of a layer that runs whole has no outputs.
-        """
-        layer = self.request.layer(index)
+        """Store a layer's outputs, drop what no layer reads any more, return the layers released."""
+        layer = self._graph.layers[index]
         if outputs is not None:
             if len(outputs) != len(layer.output_bytes):
                 raise SchedulingError(
@@ -206,7 +126,10 @@ class LayerController:
             self._readers[port] -= 1
             if not self._readers[port]:
                 self._tensors.pop(port, None)
-        return self._checker.complete(index)
+        self._left -= 1
+        for after in self._graph.successors[index]:
+            self._missing[after] -= 1
+        return [after for after in self._graph.successors[index] if self._missing[after] == 0]
 
     def outputs(self) -> tuple[Any, ...]:
         """The request's results; call it once it is `finished`."""
@@ -225,37 +148,31 @@ class LayerDistributor:
         self._board = board
         self._aging_s = aging_s
         self._urgency_s: dict[int, float] = {}
-        self._controllers: dict[int, LayerController] = {}
+        self.controllers: dict[int, LayerController] = {}  # by the number of the request
         self._queue = queue
 
-    def admit(self, controller: LayerController) -> None:
-        """Begin a request by placing its first layers."""
-        request, board = controller.request, self._board
-        self._controllers[request.number] = controller
+    def admit(self, request: Request) -> None:
+        """Begin a request by placing its first layers, in pieces if there are idle cores."""
+        board = self._board
+        request.graph = board.form(request.graph)
+        controller = self.controllers[request.number] = LayerController(request)
         board.active_requests += 1
-        remaining_s = 0.0
-        if request.deadline_s is not None:
-            problem = Problem.of(request.graph, board.platform, board.costs, request.examples, whole=True)
-            remaining_s = max(upward_ranks(problem))
+        is_timed = request.deadline_s is not None
+        remaining_s = board.least_s(request.graph, request.examples) if is_timed else 0.0
         self._urgency_s[request.number] = urgency(request, remaining_s=remaining_s, aging_s=self._aging_s)
-        waits = self._policy.admit(request, board)
-        self.distribute(controller, controller.start(waits))
+        self._policy.admit(request, board)
+        self.distribute(controller, controller.first())
 
     def distribute(self, controller: LayerController, released: list[int]) -> None:
-        """Place layers whose inputs exist, or leave out the pieces of a layer that runs whole."""
-        waiting = deque(released)
-        while waiting:
-            index = waiting.popleft()
-            if self._is_left_out(controller, index):
-                waiting.extend(controller.complete(index))
-                continue
+        """Place layers whose inputs exist."""
+        for index in released:
             device = selected(self._policy, controller.request, index, controller.places, self._board)
             self._dispatch(controller, self._format(controller, index, device))
 
     def _format(self, controller: LayerController, index: int, device: Device) -> Job:
         """Put a layer, its inputs and their size together into a job for `device`."""
         request, board = controller.request, self._board
-        layer, home = request.layer(index), board.platform.home
+        layer, home = request.graph.layers[index], board.platform.home
         sizes = request.graph.edge_bytes(layer)
         away = sum(size for source, size in sizes if controller.places.get(source, home) != device.name)
         transfer_s = board.transfer_in_s(request, index, controller.places, device)
@@ -279,12 +196,8 @@ class LayerDistributor:
         self._board.expect(job.device, job.predicted_s)
 
     def rebalance(self) -> None:
-        """Give idle devices what waits for others and would be done sooner on them (work stealing).
-
-        Run times are predicted, and the load of a device changes; a layer that was put behind others need not
-        wait for them when that turns out to take longer than it would take elsewhere.
-        """
-        for device in self._board.platform.devices:
+        """Give idle devices what waits for others and would be done sooner on them (work stealing)."""
+        for device in self._board.platform.devices if self._policy.moves else ():
             for _ in range(self._board.idle(device)):
                 if not self._take_over(device):
                     break
@@ -292,7 +205,7 @@ class LayerDistributor:
     def _take_over(self, idle: Device) -> bool:
         """Put one waiting job on an idle device: the most urgent, and of those the one that gains most."""
         for *_, job in sorted(self._gains(idle), key=operator.itemgetter(0, 1)):
-            controller = self._controllers[job.request.number]
+            controller = self.controllers[job.request.number]
             new_job = self._format(controller, job.index, idle)
             # A worker may have taken it meanwhile: the queue has a lock of its own.
             if self._queue.remove(functools.partial(operator.is_, job)):
@@ -307,34 +220,22 @@ class LayerDistributor:
         for device in board.platform.devices:
             if device is idle or board.idle(device):
                 continue
-            ahead_s = board.left_s(device)
+            ahead_s = sum(board.left_s(device))
             for job in self._queue.waiting(device, _MOST_OFFERS):
                 there_s = board.now_s + ahead_s / device.slots + job.predicted_s
                 ahead_s += job.predicted_s
-                if not policy.may_move(job.request):
-                    continue
-                places = self._controllers[job.request.number].places
+                places = self.controllers[job.request.number].places
                 here_s = board.done_s(job.request, job.index, places, idle)
                 lost_s = here_s + policy.tail_s(job.request, job.index, idle, board)
                 lost_s -= there_s + policy.tail_s(job.request, job.index, device, board)
                 if lost_s < 0:
                     yield job.urgency_s, lost_s, job
 
-    def _is_left_out(self, controller: LayerController, index: int) -> bool:
-        """Whether a layer is a piece of one that runs whole; decided when the first piece could run."""
-        request = controller.request
-        join = request.graph.joins.get(index)
-        if join is None:
-            return False
-        if join not in request.whole:
-            controller.decide(join, self._policy.runs_whole(request, join, controller.places, self._board))
-        return request.whole[join]
-
     def release(self, request: Request) -> None:
         """Forget a request that is done, has failed or was abandoned."""
         self._board.active_requests -= 1
         self._urgency_s.pop(request.number, None)
-        self._controllers.pop(request.number, None)
+        self.controllers.pop(request.number, None)
         self._policy.release(request)
 
     def complete(self, controller: LayerController, job: Job, outputs: Any) -> bool:

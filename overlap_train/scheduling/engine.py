@@ -14,19 +14,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from overlap_train._support.arguments import require_callable, require_instance, require_real, short_repr
+from overlap_train._support.arguments import short_repr
 from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span
 from overlap_train.scheduling.accounts import DeviceAccount
-from overlap_train.scheduling.costs import CostModel, Costs, check_costs
-from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor
-from overlap_train.scheduling.graph import Device, Job, LayerGraph, Platform, Request
-from overlap_train.scheduling.policies import make_policy
-from overlap_train.scheduling.policy import Board, Policy
+from overlap_train.scheduling.costs import CostModel, Costs
+from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
+from overlap_train.scheduling.graph import Device, Job, Platform, Request
+from overlap_train.scheduling.policy import Board, Policy, make_policy
 
-__all__ = ["Engine", "LayerWorker", "Recorder"]
+__all__ = ["Engine", "Recorder"]
 
 
 _log = logging.getLogger(__name__)
@@ -45,38 +44,19 @@ def call_layer(job: Job) -> Any:
     return (runs.get(job.device.name) or runs[job.device.kind])(job.inputs)
 
 
-class LayerWorker(threading.Thread):
-    """Takes the first job for its device from the queue, runs it, and takes the next."""
-
-    def __init__(self, queue: JobQueue, device: Device, slot: int, run: Callable[[Job], None]) -> None:
-        super().__init__(name=f"layer-worker-{device.name}-{slot}", daemon=True)
-        self._queue = queue
-        self._device = device
-        self._run_job = run
-
-    @leaves_nothing
-    def run(self) -> None:
-        """Run jobs until the queue is closed."""
-        while job := self._queue.take(self._device):
-            self._run_job(job)
-            del job
+@leaves_nothing
+def work(queue: JobQueue, device: Device, run: Callable[[Job], None]) -> None:
+    """Take the most urgent job for a device from the queue and run it, until the queue is closed."""
+    while job := queue.take(device):
+        run(job)
+        del job
 
 
 class Engine(Closing):
-    """Run requests, layer by layer, on the devices of a platform. Any thread may call any method.
+    """Run requests, layer by layer, on the devices of a platform, with a thread for each slot.
 
-    Args:
-        platform: the devices; a thread is started for each slot.
-        policy: a name or a `Policy`.
-        costs: expected run times; None means an empty `CostModel`.
-        backend: runs one job and returns the layer's outputs once they are computed.
-        recorder: gets a span for each job.
-        aging_s: seconds of waiting that one unit of priority is worth.
-
-    Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: an unknown policy, or a negative `aging_s`.
-        RuntimeError: the system allows no more threads; none is left then.
+    Any thread may call any method. `backend` runs one job and returns the layer's outputs once they are
+    computed; `recorder` gets a span for each job.
     """
 
     def __init__(
@@ -89,12 +69,8 @@ class Engine(Closing):
         recorder: Recorder | None = None,
         aging_s: float = 1.0,
     ) -> None:
-        require_instance("platform", platform, Platform, optional=False)
-        check_costs(costs)
-        require_callable("backend", backend)
         if recorder is not None and not callable(getattr(recorder, "add", None)):
             raise TypeError(f"recorder must have a method add(span), or be None; got {short_repr(recorder)}")
-        aging_s = require_real("aging_s", aging_s, minimum=0)
         self.platform = platform
         self.costs: Costs = costs if costs is not None else CostModel()
         self._backend = backend
@@ -104,11 +80,15 @@ class Engine(Closing):
         self._board = Board(platform, self.costs)
         self._policy = make_policy(policy)
         self._distributor = LayerDistributor(self._policy, self._board, self._queue, aging_s=aging_s)
-        self._controllers: dict[int, LayerController] = {}
         self._accounts = {device.name: DeviceAccount() for device in platform.devices}
         self._closed = False
         self._workers = [
-            LayerWorker(self._queue, device, slot, self._run)
+            threading.Thread(
+                target=work,
+                args=(self._queue, device, self._run),
+                name=f"layer-worker-{device.name}-{slot}",
+                daemon=True,
+            )
             for device in platform.devices
             for slot in range(device.slots)
         ]
@@ -129,52 +109,24 @@ class Engine(Closing):
                     "fewer slots, or raise the limit of threads (ulimit -u, pids.max of the container)"
                 ) from error
 
-    def prepare(self, graph: LayerGraph) -> None:
-        """Let the policy plan for `graph` before its first request.
-
-        Raises:
-            TypeError: `graph` is not a `LayerGraph`.
-            Exception: the policy refused it, as `oracle` refuses a large graph.
-        """
-        require_instance("graph", graph, LayerGraph, optional=False)
-        with self._lock:
-            self._board.now_s = time.monotonic()
-            self._policy.prepare(graph, self._board)
-
     def start(self, request: Request) -> None:
-        """Start the first layers of a request; `request.on_done` is called when it ends.
-
-        Raises:
-            TypeError: `request` is not a `Request`.
-            SchedulerClosedError: the engine has been closed.
-            Exception: the policy refused the graph, as `oracle` refuses a large one.
-        """
-        require_instance("request", request, Request, optional=False)
+        """Start the first layers of a request; `request.on_done` is called when it ends."""
         began_s = time.perf_counter()
         with self._lock:
             if self._closed:
                 raise SchedulerClosedError("the scheduler is closed; no request can be started")
             self._board.now_s = time.monotonic()
-            controller = self._controllers[request.number] = LayerController(request)
             try:
-                self._distributor.admit(controller)
+                self._distributor.admit(request)
             except BaseException:
                 self._forget(request)
                 raise
             self._accounts[self.platform.home].overhead_s += time.perf_counter() - began_s
 
     def abandon(self, unwanted: Callable[[Request], bool], error: BaseException) -> int:
-        """End the requests for which `unwanted` returns true, with `error`; return their number.
-
-        A layer that is running is finished, and its result dropped.
-
-        Raises:
-            TypeError: `unwanted` is not a function, or `error` is not an exception.
-        """
-        require_callable("unwanted", unwanted)
-        require_instance("error", error, BaseException, optional=False)
+        """End the requests for which `unwanted` is true, with `error`; drop what their layers return."""
         with self._lock:
-            requests = [c.request for c in self._controllers.values() if unwanted(c.request)]
+            requests = [c.request for c in self._distributor.controllers.values() if unwanted(c.request)]
             for request in requests:
                 self._forget(request)
         for request in requests:
@@ -187,10 +139,7 @@ class Engine(Closing):
             return {name: replace(account) for name, account in self._accounts.items()}
 
     def close(self) -> None:
-        """End what is unfinished with SchedulerClosedError and join the workers. May be called again.
-
-        On a worker it joins none: two workers that close at the same time would wait for each other.
-        """
+        """End what is unfinished with SchedulerClosedError and join the workers; on a worker, join none."""
         with self._lock:
             self._closed = True
         self.abandon(lambda request: True, SchedulerClosedError("the scheduler was closed"))
@@ -201,7 +150,7 @@ class Engine(Closing):
 
     def _forget(self, request: Request) -> None:
         """Remove a request and its waiting jobs; the lock is held."""
-        if self._controllers.pop(request.number, None) is None:
+        if request.number not in self._distributor.controllers:
             return
         for job in self._queue.remove(lambda job: job.request is request):
             self._board.dropped(job)
@@ -212,7 +161,8 @@ class Engine(Closing):
         with self._lock:
             self._board.now_s = time.monotonic()
             self._board.started(job)
-            is_active = job.request.number in self._controllers
+            is_active = job.request.number in self._distributor.controllers
+            job.request.began_s[job.index] = self._board.now_s
         outputs, error, start_s = None, None, time.monotonic()
         if is_active:
             try:
@@ -235,10 +185,7 @@ class Engine(Closing):
                 _log.exception("the recorder of the scheduler's timeline failed")
 
     def _rebalance(self) -> None:
-        """Move waiting jobs to idle devices; an error fails no request, as the jobs can stay.
-
-        The lock is held.
-        """
+        """Move waiting jobs to idle devices, or leave them where they are; the lock is held."""
         if self._closed:
             return
         try:
@@ -254,9 +201,11 @@ class Engine(Closing):
         with self._lock:
             self._board.now_s = end_s
             self._board.ended(job)
+            request.began_s.pop(job.index, None)
             if ran:
+                request.ran_s += end_s - start_s
                 self._accounts[job.device.name].book(job, end_s - start_s)
-            controller = self._controllers.get(request.number)
+            controller = self._distributor.controllers.get(request.number)
             if controller is None:
                 return None
             if error is None:

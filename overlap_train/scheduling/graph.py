@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from overlap_train._support.arguments import (
     freeze,
     require_count,
-    require_each,
     require_items,
     require_mapping,
     require_real,
@@ -96,21 +95,10 @@ class Layer:
     output_bytes: tuple[int, ...] = (0,)  # for `work.batch` examples
     runs: Mapping[str, Run] = field(default_factory=dict)  # by the name or the kind of a device
     alone: bool = False  # not to be merged with its neighbours
-    # Of a layer that joins pieces: the layer in one piece, which may run instead of the pieces and the join.
-    # It has the join's outputs and reads what the pieces read; nothing but the join reads the pieces.
-    whole: Layer | None = None
-
-    def ports(self) -> tuple[Port, ...]:
-        """What it reads in either form."""
-        return self.inputs if self.whole is None else (*self.inputs, *self.whole.inputs)
-
-
-def _size(name: str, value: object) -> int:
-    return require_count(name, value, minimum=0)
 
 
 class LayerGraph:
-    """A directed acyclic graph of layers in topological order."""
+    """Layers in topological order, and the same with large ones in `pieces`, for when cores are idle."""
 
     def __init__(
         self,
@@ -119,13 +107,10 @@ class LayerGraph:
         *,
         input_bytes: Sequence[int] = (0,),
         name: str = "network",
+        pieces: LayerGraph | None = None,
     ) -> None:
-        self.name = require_text("name", name)
-        self.layers = require_items("layers", layers, Layer, expected="a sequence of Layer")
-        self.outputs = require_items("outputs", outputs, Port, expected="a sequence of Port")
-        sizes = require_each("input_bytes", input_bytes, _size, expected="a sequence of sizes in bytes")
-        self.input_bytes = sizes
-        self._check()
+        self.name, self.layers, self.outputs = name, tuple(layers), tuple(outputs)
+        self.input_bytes, self.pieces = tuple(input_bytes), pieces
         self.predecessors = tuple(
             tuple(sorted({port.source for port in layer.inputs} - {REQUEST})) for layer in self.layers
         )
@@ -134,12 +119,6 @@ class LayerGraph:
             for source in before:
                 successors[source].append(index)
         self.successors = tuple(tuple(after) for after in successors)
-        self.pieces = tuple(self._pieces(layer) for layer in self.layers)
-        """For each layer that joins pieces, which they are; () for every other layer."""
-        self.joins: Mapping[int, int] = {
-            piece: join for join, pieces in enumerate(self.pieces) for piece in pieces
-        }
-        """For each piece, the layer that joins it with the others."""
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -156,49 +135,6 @@ class LayerGraph:
     def edge_bytes(self, layer: Layer) -> tuple[tuple[int, int], ...]:
         """(source layer or -1, bytes) for each distinct tensor that a layer of this graph reads."""
         return tuple((port.source, self.port_bytes(port)) for port in dict.fromkeys(layer.inputs))
-
-    def form(self, index: int, *, whole: bool) -> Layer:
-        """Layer `index`, or what runs in its place when its pieces do not."""
-        layer = self.layers[index]
-        return layer.whole if whole and layer.whole is not None else layer
-
-    def _pieces(self, layer: Layer) -> tuple[int, ...]:
-        if layer.whole is None:
-            return ()
-        others = {port.source for port in layer.whole.inputs}
-        return tuple(sorted({port.source for port in layer.inputs} - others - {REQUEST}))
-
-    def _check(self) -> None:
-        if not self.layers:
-            raise ValueError(f"{self.name}: layers is empty; a graph needs at least one layer")
-        wholes = (layer.whole for layer in self.layers if layer.whole is not None)
-        names = [layer.name for layer in (*self.layers, *wholes)]
-        if len(set(names)) != len(names):
-            repeated = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"{self.name}: layer names must be unique, {repeated!r} repeats")
-        for index, layer in enumerate(self.layers):
-            for port in layer.ports():
-                self._check_port(port, index, f"layer {layer.name!r}")
-        for port in self.outputs:
-            self._check_port(port, len(self.layers), "the output")
-
-    def _check_port(self, port: Port, before: int, reader: str) -> None:
-        if port.source == REQUEST:
-            if not 0 <= port.index < len(self.input_bytes):
-                raise ValueError(
-                    f"{self.name}: {reader} reads input {port.index}, a request has {len(self.input_bytes)} "
-                    "by input_bytes"
-                )
-        elif not 0 <= port.source < before:
-            raise ValueError(
-                f"{self.name}: {reader} reads layer {port.source}, expected one before it "
-                f"(0 to {before - 1}); order the layers topologically"
-            )
-        elif not 0 <= port.index < len(self.layers[port.source].output_bytes):
-            raise ValueError(
-                f"{self.name}: {reader} reads output {port.index} of layer {port.source}, which has "
-                f"{len(self.layers[port.source].output_bytes)}"
-            )
 
 
 _MOST_SLOTS = 4096  # a thread each
@@ -346,12 +282,8 @@ class Request:
     examples: float = 1.0  # relative to the batch that the graph's figures are for
     # Called once with (request, outputs or None, error or None), on the thread that finished the last job.
     on_done: Callable[[Request, Any, BaseException | None], None] | None = None
-    # For layers that join pieces, whether they run whole; set when the first piece could begin.
-    whole: dict[int, bool] = field(default_factory=dict)
-
-    def layer(self, index: int) -> Layer:
-        """Layer `index` in the form in which it runs."""
-        return self.graph.form(index, whole=self.whole.get(index, False))
+    ran_s: float = 0.0  # in layers that have ended
+    began_s: dict[int, float] = field(default_factory=dict)  # of the layers that run, by index
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -387,9 +319,8 @@ class _Timed(Protocol):
 def urgency(request: _Timed, *, remaining_s: float, aging_s: float) -> float:
     """When a request would have to arrive to rank where it does, in seconds of the engine's clock.
 
-    A unit of priority counts as having waited `aging_s` longer; a deadline ranks a request as if it
-    had arrived at the last moment at which it can start and still meet it, if that is earlier. Since
-    later requests get later values without bound, none starves.
+    A deadline ranks it as if it had arrived at the last moment at which it can start and still meet it, if
+    that is earlier. Since later requests get later values without bound, none starves.
     """
     rank_s = request.arrival_s - request.priority * aging_s
     if request.deadline_s is not None:

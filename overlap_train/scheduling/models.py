@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,9 @@ import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
 from overlap_train._support.arguments import short_repr
-from overlap_train.scheduling.calls import Call, calls_of, cut_call, tensor_bytes, work_of
+from overlap_train.scheduling.calls import Call, calls_of, tensor_bytes, work_of
+from overlap_train.scheduling.cutting import cut_call, is_large
+from overlap_train.scheduling.folding import fold_calls
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port
 
 __all__ = ["ModelInputs", "SplitModel", "WholeModel", "inputs_of", "spec_of", "split_model", "tracing"]
@@ -176,9 +178,9 @@ class SplitModel(ABC):
 
     @abstractmethod
     def function(
-        self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
+        self, reads: Sequence[Port], members: range, returns: Sequence[Port]
     ) -> Callable[..., list[Any]]:
-        """Return the Python function of a segment, to be traced; `whole`: its first layer in one piece."""
+        """Return the Python function of a segment, to be traced."""
 
     @abstractmethod
     def spec(self, port: Port) -> tf.TensorSpec:
@@ -234,7 +236,7 @@ class WholeModel(SplitModel):
         self.varies = inputs.varies
 
     def function(
-        self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
+        self, reads: Sequence[Port], members: range, returns: Sequence[Port]
     ) -> Callable[..., list[Any]]:
         """Return the call of the model; see `SplitModel.function`."""
 
@@ -251,10 +253,7 @@ class WholeModel(SplitModel):
         return self._model(self._inputs.pack(args), **self._kwargs)
 
     def _traced_outputs(self, name: str) -> Any:
-        """Return the specifications of what a call returns, nested as it is.
-
-        Keras's own symbolic call would follow the graph of a functional model, whatever its `call` does.
-        """
+        """Return specifications of what a call returns; Keras's symbolic call would follow the graph."""
         with tracing:
             concrete = tf.function(self._call, autograph=False).get_concrete_function(*self._inputs.specs)
         return keras.tree.map_structure(lambda leaf: _output_spec(leaf, name), concrete.structured_outputs)
@@ -276,30 +275,30 @@ def split_model(
     *,
     name: str | None = None,
     input_specs: Sequence[tf.TensorSpec] = (),
-    cut: int = 1,
-    only: Container[str] | None = None,
+    fold: bool = False,
+    cut: Callable[[str], Sequence[float]] | None = None,
 ) -> SplitModel:
-    """Split a model into layers, and its large ones into at most `cut` pieces.
+    """Split a model into layers, folded by `fold_calls`, and large ones cut into shares of their output.
 
-    `only` names the layers that may be cut, as they are in the graph; a subclassed model needs `input_specs`.
+    `cut` returns the shares for the name of a layer in the graph; what may be cut takes in no addition. A
+    subclassed model needs `input_specs`.
     """
     name = name or model.name
     functional = keras_models.stock_graph(model)
     inputs = inputs_of(model, () if functional is not None else input_specs, name)
     if functional is None or _stays_whole(model, functional, inputs):
         return WholeModel(model, name, inputs)
-    calls: list[Call] = []
-    for call in _named_apart(calls_of(functional)):
-        calls += cut_call(call, cut) if only is None or f"{name}/{call.name}" in only else [call]
+    calls = list(_named_apart(calls_of(functional)))
+    if fold:
+        calls = fold_calls(calls, functional.outputs, residuals=cut is None)
+    if cut is not None:
+        parts = [cut_call(x, cut(f"{name}/{x.name}")) if is_large(x) else [x] for x in calls]
+        calls = [piece for pieces in parts for piece in pieces]
     return _FunctionalSplit(functional, name, calls, inputs) if calls else WholeModel(model, name, inputs)
 
 
 def _stays_whole(model: Any, functional: Any, inputs: ModelInputs) -> bool:
-    """Whether something passes between the layers that does not pass between segments.
-
-    That is a mask, a tensor that is no array, an input that may be left out, or the training phase: a layer
-    that is called with `training=True` sets it for all layers behind it too.
-    """
+    """Whether masks, the training phase or more than arrays pass between layers; not so segments."""
     return (
         any(inputs.optional)
         or _has_masks(model)
@@ -333,14 +332,8 @@ class _FunctionalSplit(SplitModel):
         for index, call in enumerate(calls):
             self._tensors |= {Port(index, number): tensor for number, tensor in enumerate(call.outputs)}
         ports = {id(tensor): port for port, tensor in self._tensors.items()}
-        layers = []
-        for call in calls:
-            layer = _layer(name, call, ports)
-            if call.whole is not None:
-                layer = replace(layer, whole=_layer(name, call.whole, ports))
-            layers.append(layer)
         graph = LayerGraph(
-            layers,
+            [_layer(name, call, ports) for call in calls],
             [ports[id(tensor)] for tensor in functional.outputs],
             input_bytes=[tensor_bytes(x) for x in functional.inputs],
             name=name,
@@ -348,14 +341,12 @@ class _FunctionalSplit(SplitModel):
         super().__init__(graph, inputs, keras_models.output_structure(functional))
 
     def function(
-        self, reads: Sequence[Port], members: range, returns: Sequence[Port], whole: bool
+        self, reads: Sequence[Port], members: range, returns: Sequence[Port]
     ) -> Callable[..., list[Any]]:
         def segment(*args: Any) -> list[Any]:
             values = {id(self._tensors[port]): value for port, value in zip(reads, args, strict=True)}
             for index in members:
                 call = self._calls[index]
-                if whole and index == members[0]:
-                    call = call.whole or call
                 outputs = call.run([values[id(tensor)] for tensor in call.inputs])
                 values.update(zip(map(id, call.outputs), outputs, strict=True))
             return [values[id(self._tensors[port])] for port in returns]

@@ -1,4 +1,4 @@
-"""What a policy is, the board that it looks at, and the policies that look at one layer at a time.
+"""Where a layer goes: the policies, and the board that they look at.
 
 A policy's methods are called under the lock of the engine (or simulator), which owns the board and updates
 it; one policy object serves one engine.
@@ -7,14 +7,18 @@ it; one policy object serves one engine.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Mapping
 
-from overlap_train._support.arguments import short_repr
+from overlap_train._support.arguments import require_choice, short_repr
 from overlap_train.errors import SchedulingError
 from overlap_train.scheduling.costs import Costs
-from overlap_train.scheduling.graph import REQUEST, Device, Job, LayerGraph, Platform, Request
+from overlap_train.scheduling.graph import REQUEST, Device, Job, Layer, LayerGraph, Platform, Request
 
-__all__ = ["Board", "CpuOnly", "GpuOnly", "Paper", "Policy", "Waits", "selected"]
+__all__ = ["POLICIES", "Board", "Policy", "make_policy", "optimistic_costs", "selected"]
+
+_LIFETIME_S = 0.25
+_MOST_TABLES = 64
 
 
 class Board:
@@ -28,14 +32,38 @@ class Board:
         self._waiting_s = {device.name: 0.0 for device in platform.devices}
         self._waiting = {device.name: 0 for device in platform.devices}
         self._ends_s: dict[str, dict[int, float]] = {device.name: {} for device in platform.devices}
+        self._tails: OrderedDict[tuple[int, float], tuple[LayerGraph, int, float, list[list[float]]]] = (
+            OrderedDict()
+        )
 
-    def copy(self) -> Board:
-        """Return a board for trials."""
-        other = Board(self.platform, self.costs)
-        other.now_s, other.active_requests = self.now_s, self.active_requests
-        other._waiting_s, other._waiting = dict(self._waiting_s), dict(self._waiting)
-        other._ends_s = {name: dict(ends) for name, ends in self._ends_s.items()}
-        return other
+    def form(self, graph: LayerGraph) -> LayerGraph:
+        """Return the graph that a new request for `graph` runs: in pieces if cores are idle."""
+        slots = sum(device.slots for device in self.platform.devices)
+        return graph.pieces if graph.pieces is not None and 2 * (self.active_requests + 1) <= slots else graph
+
+    def tails_s(self, graph: LayerGraph, examples: float) -> list[list[float]]:
+        """Return `optimistic_costs`; made anew when the load has changed, but only a few times a second."""
+        key, version = (id(graph), examples), self.costs.version
+        entry = self._tails.get(key)
+        if entry is None or (entry[1] != version and self.now_s >= entry[2] + _LIFETIME_S):
+            # The graph is stored with its table, so that no other graph gets its id.
+            table = optimistic_costs(graph, self.platform, self.costs, examples)
+            entry = self._tails[key] = (graph, version, self.now_s, table)
+            if len(self._tails) > _MOST_TABLES:
+                self._tails.popitem(last=False)
+        return entry[3]
+
+    def least_s(self, graph: LayerGraph, examples: float) -> float:
+        """Return the seconds that a request needs at least if it has the machine to itself."""
+        tails_s = self.tails_s(graph, examples)
+        return max(
+            min(
+                self.costs.seconds(layer, device, examples) + tail_s
+                for device, tail_s in zip(self.platform.devices, tails_s[index], strict=True)
+            )
+            for index, layer in enumerate(graph.layers)
+            if not graph.predecessors[index]
+        )
 
     def expect(self, device: Device, seconds: float) -> None:
         """Count one more job of `seconds` that waits for `device`."""
@@ -62,7 +90,7 @@ class Board:
         ends = self._ends_s[device.name]
         if len(ends) + self._waiting[device.name] < device.slots:
             return self.now_s
-        each_s = self._left_s(device)
+        each_s = self.left_s(device)
         left_s = sum(each_s)
         if device.slots == 1:
             return self.now_s + left_s + self._waiting_s[device.name]
@@ -72,11 +100,8 @@ class Board:
             return self.now_s + min(shared_s, self._waiting_s[device.name] / (device.slots - len(ends)))
         return self.now_s + max(min(each_s), shared_s)
 
-    def left_s(self, device: Device) -> float:
-        """Seconds of work that are left of what runs on `device`, of all slots together."""
-        return sum(self._left_s(device))
-
-    def _left_s(self, device: Device) -> list[float]:
+    def left_s(self, device: Device) -> list[float]:
+        """Seconds of work that are left of each job that runs on `device`."""
         # A job that is late is assumed to need as long again as it is late.
         return [abs(end - self.now_s) for end in self._ends_s[device.name].values()]
 
@@ -92,12 +117,12 @@ class Board:
                 device.name,
                 size * request.examples,
             )
-            for source, size in request.graph.edge_bytes(request.layer(index))
+            for source, size in request.graph.edge_bytes(request.graph.layers[index])
         )
 
     def run_s(self, request: Request, index: int, places: Mapping[int, str], device: Device) -> float:
         """Return how long a layer would occupy a slot of `device`, transfers included."""
-        seconds = self.costs.seconds(request.layer(index), device, request.examples)
+        seconds = self.costs.seconds(request.graph.layers[index], device, request.examples)
         return self.transfer_in_s(request, index, places, device) + seconds
 
     def done_s(self, request: Request, index: int, places: Mapping[int, str], device: Device) -> float:
@@ -105,11 +130,7 @@ class Board:
         return self.free_s(device) + self.run_s(request, index, places, device)
 
     def held_up_s(self, device: Device, seconds: float) -> float:
-        """Return by how much all other requests together are delayed by `seconds` on a slot of `device`.
-
-        Each is assumed to need every device with equal probability, and to wait for its share of the time. So
-        no request takes a device for a small gain while the others lose more.
-        """
+        """Return by how much other requests are delayed, if each wants any device with equal probability."""
         return (self.active_requests - 1) * seconds / device.slots / len(self.platform.devices)
 
     def busy(self, device: Device) -> int:
@@ -117,25 +138,37 @@ class Board:
         return self._waiting[device.name] + len(self._ends_s[device.name])
 
 
-Waits = Sequence[tuple[int, int]]
+def optimistic_costs(
+    graph: LayerGraph, platform: Platform, costs: Costs, examples: float = 1.0
+) -> list[list[float]]:
+    """`[layers][devices]` seconds from a layer's end to the request's (PEFT, Arabnejad, Barbosa 2014)."""
+    devices, names = platform.devices, [device.name for device in platform.devices]
+    table = [[0.0 for _ in devices] for _ in graph.layers]
+    for after in range(len(graph) - 1, -1, -1):
+        layer = graph.layers[after]
+        run_s = [costs.seconds(layer, device, examples) for device in devices]
+        moved: dict[int, float] = {}
+        for source, size in graph.edge_bytes(layer):
+            moved[source] = moved.get(source, 0.0) + size * examples
+        for source in graph.predecessors[after]:
+            for number, here in enumerate(names):
+                least_s = min(
+                    platform.transfer_s(here, there, moved[source]) + seconds + tail_s
+                    for there, seconds, tail_s in zip(names, run_s, table[after], strict=True)
+                )
+                table[source][number] = max(table[source][number], least_s)
+    return table
 
 
 class Policy(ABC):
     """Choose the device of each layer of each request; the base class of all policies."""
 
     name: str
+    moves = False
+    """Whether another device may take a layer that waits."""
 
-    def prepare(self, graph: LayerGraph, board: Board) -> None:
-        """Prepare for requests for `graph`: do now what takes long."""
-
-    def admit(self, request: Request, board: Board) -> Waits:
-        """Take in a request that was accepted. Called once, before any of its layers is selected.
-
-        Returns:
-            Pairs (before, after) of layers: the second is held until the first is done, though it does
-            not read it. Together with the graph's own edges they must leave it free of cycles.
-        """
-        return ()
+    def admit(self, request: Request, board: Board) -> None:
+        """Take in a request that was accepted. Called once, before any of its layers is selected."""
 
     @abstractmethod
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
@@ -148,20 +181,9 @@ class Policy(ABC):
             board: the machine at this moment.
         """
 
-    def runs_whole(self, request: Request, index: int, places: dict[int, str], board: Board) -> bool:
-        """Return whether layer `index` runs whole, now that the first of its pieces could begin.
-
-        The default: if by the policy's own estimate the request would then be done no later.
-        """
-        return _whole_is_sooner(self, request, index, places, board)
-
     def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
         """Return the seconds from a layer's end on `device` to the request's end; 0 without looking ahead."""
         return 0.0
-
-    def may_move(self, request: Request) -> bool:
-        """Return whether waiting layers of a request may move to another device that has become idle."""
-        return False
 
     def rank(self, request: Request, index: int, board: Board) -> float:
         """Return the rank of a layer among those of equally urgent requests; the larger goes first."""
@@ -182,83 +204,88 @@ def selected(policy: Policy, request: Request, index: int, places: dict[int, str
     return device
 
 
-def _earliest(kind: str, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-    """Return the device of a kind on which the layer would finish first; of all if there are none."""
-    devices = board.platform.of_kind(kind) or board.platform.devices
-    if len(devices) == 1:
-        return devices[0]
-    return min(devices, key=lambda device: board.done_s(request, index, places, device))
-
-
-def _whole_is_sooner(
-    policy: Policy, request: Request, index: int, places: dict[int, str], board: Board
-) -> bool:
-    """Compare both forms of layer `index`, each part put where the policy would put it.
-
-    What counts is when the request is done by the policy's estimate, plus what the form takes from every
-    other request. Equal forms, such as ones without estimates, run whole.
-    """
-    # What the layer reads besides its pieces may have no place yet; then it is assumed to be at home.
-    whole_places = {port.source: board.platform.home for port in request.graph.layers[index].ports()} | places
-    whole_s = _whole_s(policy, request, index, whole_places, board)
-    trial, trial_places = board.copy(), dict(whole_places)
-    ready_s, held_up_s = board.now_s, 0.0
-    for piece in request.graph.pieces[index]:
-        device = selected(policy, request, piece, trial_places, trial)
-        seconds = trial.run_s(request, piece, trial_places, device)
-        ready_s = max(ready_s, trial.free_s(device) + seconds)
-        held_up_s += trial.held_up_s(device, seconds)
-        if ready_s + held_up_s >= whole_s:
-            return True
-        trial.expect(device, seconds)
-        trial_places[piece] = device.name
-    device = selected(policy, request, index, trial_places, board)
-    join_s = board.run_s(request, index, trial_places, device)
-    join_s += board.held_up_s(device, join_s) + policy.tail_s(request, index, device, board)
-    return ready_s + held_up_s + join_s >= whole_s
-
-
-def _whole_s(policy: Policy, request: Request, index: int, places: dict[int, str], board: Board) -> float:
-    request.whole[index] = True
-    try:
-        device = selected(policy, request, index, places, board)
-        seconds = board.run_s(request, index, places, device)
-    finally:
-        del request.whole[index]
-    return (
-        board.free_s(device)
-        + seconds
-        + board.held_up_s(device, seconds)
-        + policy.tail_s(request, index, device, board)
-    )
-
-
-class GpuOnly(Policy):
-    """Everything on the GPU; with several, on the one that finishes first."""
-
-    name = "gpu_only"
-
-    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        """Return the device on which a layer is to run."""
-        return _earliest("gpu", request, index, places, board)
-
-
-class CpuOnly(Policy):
-    """Everything on the CPU."""
-
-    name = "cpu_only"
-
-    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
-        """Return the device on which a layer is to run."""
-        return _earliest("cpu", request, index, places, board)
-
-
 class Paper(Policy):
     """Convolutions on the GPU, everything else on the CPU (P4, core selector)."""
 
     name = "paper"
 
+    def kind(self, layer: Layer) -> str:
+        """Return the kind of device on which a layer is to run; any, if there is none of it."""
+        return "gpu" if layer.work.kind in ("conv", "depthwise") else "cpu"
+
+    def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
+        """Return the device of the layer's kind on which it would finish first."""
+        devices = board.platform.of_kind(self.kind(request.graph.layers[index])) or board.platform.devices
+        if len(devices) == 1:
+            return devices[0]
+        return min(devices, key=lambda device: board.done_s(request, index, places, device))
+
+
+class GpuOnly(Paper):
+    """Everything on the GPU."""
+
+    name = "gpu_only"
+
+    def kind(self, layer: Layer) -> str:
+        """Return "gpu"."""
+        return "gpu"
+
+
+class CpuOnly(Paper):
+    """Everything on the CPU."""
+
+    name = "cpu_only"
+
+    def kind(self, layer: Layer) -> str:
+        """Return "cpu"."""
+        return "cpu"
+
+
+class EarliestFinish(Policy):
+    """Each layer where the request would be done first.
+
+    That is the device that minimises: when it is free + transfers + run time under the present load +
+    optimistic time from there to the end of the request + what that takes from the other requests.
+    """
+
+    name = "earliest_finish"
+    moves = True
+
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
         """Return the device on which a layer is to run."""
-        kind = "gpu" if request.layer(index).work.kind in ("conv", "depthwise") else "cpu"
-        return _earliest(kind, request, index, places, board)
+        devices = board.platform.devices
+        if len(devices) == 1:
+            return devices[0]
+        tails_s = board.tails_s(request.graph, request.examples)[index]
+
+        def done_s(device: Device, tail_s: float) -> float:
+            seconds = board.run_s(request, index, places, device)
+            return board.free_s(device) + seconds + board.held_up_s(device, seconds) + tail_s
+
+        return min(zip(devices, tails_s, strict=True), key=lambda option: done_s(*option))[0]
+
+    def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
+        """Return the seconds from a layer's end on `device` to the request's."""
+        devices = board.platform.devices
+        if len(devices) == 1:
+            return 0.0
+        return board.tails_s(request.graph, request.examples)[index][devices.index(device)]
+
+    def rank(self, request: Request, index: int, board: Board) -> float:
+        """Return how urgent a layer is among those of its request; larger goes first."""
+        if len(board.platform.devices) == 1:
+            return 0.0
+        return max(board.tails_s(request.graph, request.examples)[index])
+
+
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (GpuOnly, CpuOnly, Paper, EarliestFinish)
+}
+"""The policies by name."""
+
+
+def make_policy(policy: str | Policy) -> Policy:
+    """Return a new policy by name, or `policy` itself."""
+    if isinstance(policy, Policy):
+        return policy
+    return POLICIES[require_choice("policy", policy, sorted(POLICIES))]()

@@ -6,7 +6,6 @@ only call what was traced.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import logging
@@ -14,8 +13,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,15 +28,22 @@ from overlap_train._support.arguments import (
     require_real,
     short_repr,
 )
-from overlap_train.scheduling.calls import constant_pieces
 from overlap_train.scheduling.costs import CostModel, Costs, check_costs
+from overlap_train.scheduling.deadlines import RunTimes
 from overlap_train.scheduling.graph import REQUEST, Device, Layer, LayerGraph, Platform, Port, Run
 from overlap_train.scheduling.models import SplitModel, split_model, tracing
-from overlap_train.scheduling.segments import Segments, choose_segments, merge_layers, worth_cutting
+from overlap_train.scheduling.segments import (
+    Segments,
+    choose_segments,
+    merge_layers,
+    piece_shares,
+    single_layers,
+    worth_cutting,
+)
 from overlap_train.scheduling.service import Model
 from overlap_train.zero_copy import as_tensor
 
-__all__ = ["ModelBuilder", "compile_segments", "profile_layers", "tensorflow_platform"]
+__all__ = ["ModelBuilder", "Profile", "compile_segments", "profile_layers", "tensorflow_platform"]
 
 
 _log = logging.getLogger(__name__)
@@ -48,10 +54,7 @@ _MOST_ELEMENTS = 1 << 22
 
 
 def tensorflow_platform(devices: Sequence[Device] | None = None) -> Platform:
-    """A platform of TensorFlow devices.
-
-    Unless given, these are every GPU with one slot and one CPU device with a slot for each core.
-    """
+    """A platform of these devices, or of every GPU and a CPU with a slot for each core."""
     logical = {device.name.split("/device:")[-1]: device for device in tf.config.list_logical_devices()}
     if devices is None:
         gpus = [Device(name, "gpu") for name in logical if name.startswith("GPU")]
@@ -65,71 +68,65 @@ def tensorflow_platform(devices: Sequence[Device] | None = None) -> Platform:
     return Platform(tuple(devices))
 
 
-def compile_segments(
-    split: SplitModel, segments: Segments, platform: Platform, *, constant_weights: bool = False
-) -> LayerGraph:
-    """The graph of segments with a traced function for each device that may run them.
+def compile_segments(split: SplitModel, segments: Segments, platform: Platform) -> LayerGraph:
+    """The graph of segments with a traced function for each device that may run them."""
 
-    With `constant_weights` TensorFlow folds and prepares the present weights once, not in every call. Each
-    device has another copy of them, and so do the pieces.
-    """
-
-    def runs(number: int, reads: Sequence[Port], whole: bool) -> dict[str, Run]:
-        function = split.function(reads, segments.members[number], segments.outputs[number], whole)
+    def runs(number: int) -> dict[str, Run]:
+        reads = segments.inputs[number]
+        function = split.function(reads, segments.members[number], segments.outputs[number])
         specs = [split.spec(port) for port in reads]
         return {
-            device.name: _Compiled(
-                function, specs, device, constant_weights=constant_weights, varies=split.varies
-            )
+            device.name: _Compiled(function, specs, device, varies=split.varies)
             for device in platform.devices
         }
 
-    layers = []
-    with tracing, constant_pieces() if constant_weights else contextlib.nullcontext():
-        for number, layer in enumerate(segments.graph.layers):
-            whole = layer.whole
-            if whole is not None:
-                whole = replace(whole, runs=runs(number, segments.whole_inputs[number], True))
-            layers.append(replace(layer, runs=runs(number, segments.inputs[number], False), whole=whole))
     graph = segments.graph
+    with tracing:
+        layers = [replace(layer, runs=runs(number)) for number, layer in enumerate(graph.layers)]
     return LayerGraph(layers, graph.outputs, input_bytes=graph.input_bytes, name=graph.name)
 
 
-def profile_layers(
-    graph: LayerGraph, platform: Platform, *, repeats: int = 3
-) -> list[tuple[Layer, Device, float]]:
-    """Measure each compiled layer on each device: the smallest of `repeats` times, after one warm-up.
+_Sample = tuple[Layer, Device, float]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one run of a graph on one device gave: the seconds of each layer, and the outputs."""
+
+    samples: tuple[_Sample, ...]
+    outputs: tuple[Any, ...]
+
+    @property
+    def total_s(self) -> float:
+        """The seconds of all layers."""
+        return sum(seconds for _, _, seconds in self.samples)
+
+
+def profile_layers(graph: LayerGraph, device: Device, *, repeats: int = 3, batch: int = 1) -> Profile | None:
+    """Measure each compiled layer on a device: the smallest of `repeats` times, after one warm-up.
 
     Layers are run in order on real tensors, so that data-dependent costs such as denormals are right. Sizes
-    that the model leaves open are tried until the layers run with one of them. If none works on a device,
-    nothing is measured there: requests may bring inputs of another kind. Variables that the layers write are
-    restored.
+    that the model leaves open are tried until the layers run with one of them. None works if the requests are
+    to bring inputs of another kind: then None is returned. Variables that the layers write are restored.
     """
-    samples: list[tuple[Layer, Device, float]] = []
-    values = [(variable, variable.numpy()) for variable in _written_variables(graph)]
-    for device in platform.devices:
-        for size in _example_sizes(graph, device):
-            try:
-                samples += _measure_layers(graph, device, size, repeats)
-            except (
-                tf.errors.InvalidArgumentError,
-                tf.errors.OutOfRangeError,
-                tf.errors.UnknownError,
-            ) as error:
-                _log.debug("%s does not run on %s with sizes of %d: %s", graph.name, device.name, size, error)
-            else:
-                break
-        else:
-            _log.info("%s ran with no example on %s; its times are not known yet", graph.name, device.name)
+    values = [(variable, variable.numpy()) for variable in written_variables(graph)]
+    profile = None
+    for size in _example_sizes(graph, device):
+        try:
+            profile = _measure_layers(graph, device, size, repeats, batch)
+            break
+        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, tf.errors.UnknownError) as error:
+            _log.debug("%s does not run on %s with sizes of %d: %s", graph.name, device.name, size, error)
+    else:
+        _log.info("%s ran with no example on %s; its times are not known yet", graph.name, device.name)
     for variable, value in values:
         variable.assign(value)
-    return samples
+    return profile
 
 
-def _written_variables(graph: LayerGraph) -> list[tf.Variable]:
+def written_variables(graph: LayerGraph) -> list[tf.Variable]:
     """Return the variables of the layers that write any, each once."""
-    forms = [form for layer in graph.layers for form in (layer, layer.whole) if form is not None]
-    runs: list[Any] = [run for form in forms for run in form.runs.values()]
+    runs: list[Any] = [run for layer in graph.layers for run in layer.runs.values()]
     return list({id(variable): variable for run in runs for variable in run.written}.values())
 
 
@@ -148,38 +145,34 @@ def _example_sizes(graph: LayerGraph, device: Device) -> Sequence[int]:
     ] or (1,)
 
 
-def _measure_layers(
-    graph: LayerGraph, device: Device, size: int, repeats: int
-) -> list[tuple[Layer, Device, float]]:
+def _measure_layers(graph: LayerGraph, device: Device, size: int, repeats: int, batch: int) -> Profile:
     """Measure each layer on a device, with `size` for every dimension that is open."""
-    samples = []
-    tensors: dict[Any, Any] = {}
-    readers = _last_readers(graph)
+    samples: list[_Sample] = []
+    tensors: dict[Port, Any] = {}
+    last = {port: index for index, layer in enumerate(graph.layers) for port in layer.inputs}
     for index, layer in enumerate(graph.layers):
-        outputs, seconds = _time_layer(layer, device, tensors, size, repeats)
+        outputs, seconds = _time_layer(layer, device, tensors, (batch, size), repeats)
         samples.append((layer, device, seconds))
-        if layer.whole is not None:
-            samples.append((layer.whole, device, _time_layer(layer.whole, device, tensors, size, repeats)[1]))
-        tensors.update({port: outputs[port.index] for port in readers if port.source == index})
-        for port in [port for port, last in readers.items() if last == index]:
-            tensors.pop(port, None)
-    return samples
+        tensors.update({Port(index, number): output for number, output in enumerate(outputs)})
+        for port in [port for port in tensors if last.get(port, -1) <= index and port not in graph.outputs]:
+            del tensors[port]
+    return Profile(tuple(samples), tuple(tensors[port] for port in graph.outputs if port in tensors))
 
 
 def _time_layer(
-    layer: Layer, device: Device, tensors: Mapping[Port, Any], size: int, repeats: int
+    layer: Layer, device: Device, tensors: Mapping[Port, Any], sizes: tuple[int, int], repeats: int
 ) -> tuple[Sequence[Any], float]:
     run = layer.runs[device.name]
     specs = run.specs  # type: ignore[attr-defined]
     inputs = tuple(
-        tensors[port] if port in tensors else _example(spec, size)
+        tensors[port] if port in tensors else _example(spec, *sizes)
         for port, spec in zip(layer.inputs, specs, strict=True)
     )
     outputs, times = run(inputs), []
     for _ in range(repeats):
-        began = time.perf_counter()
+        began_s = time.perf_counter()
         outputs = run(inputs)
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - began_s)
     return outputs, min(times)
 
 
@@ -192,13 +185,11 @@ class _Compiled:
         specs: Sequence[tf.TensorSpec],
         device: Device,
         *,
-        constant_weights: bool,
         varies: bool,
     ) -> None:
         self._python_function = python_function
         self._device = f"/{device.name}"
         self._asynchronous = device.name.startswith("GPU")
-        self._constant_weights = constant_weights
         self._varies = varies
         self._variants: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self.specs = tuple(specs)
@@ -239,12 +230,7 @@ class _Compiled:
                 return [*outputs, _host_number(outputs)] if self._asynchronous else outputs
 
         present = [spec for spec in specs if spec is not None]
-        concrete = tf.function(on_device, autograph=False).get_concrete_function(*present)
-        if self._constant_weights and not _writes(concrete):
-            from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-
-            concrete = convert_variables_to_constants_v2(concrete)
-        return concrete
+        return tf.function(on_device, autograph=False).get_concrete_function(*present)
 
 
 # Operations that write a variable; the state of a `tf.random.Generator` is one.
@@ -269,15 +255,10 @@ def _host_number(outputs: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.add_n([tf.constant(0.0), *sums])
 
 
-def _last_readers(graph: LayerGraph) -> dict[Any, int]:
-    return {
-        port: index for index, layer in enumerate(graph.layers) for port in layer.ports() if port.source >= 0
-    }
-
-
-def _example(spec: tf.TensorSpec, size: int) -> tf.Tensor:
-    batch, *shape = spec.shape.as_list() or [1]
-    sizes = [batch or 1, *(length or size for length in shape)] if spec.shape.rank else []
+def _example(spec: tf.TensorSpec, batch: int, size: int) -> tf.Tensor:
+    """Return the same numbers for a specification again, different ones in each row."""
+    known, *shape = spec.shape.as_list() or [1]
+    sizes = [known or batch, *(length or size for length in shape)] if spec.shape.rank else []
     if spec.dtype == tf.string:
         return tf.fill(sizes, "")
     values = np.random.default_rng(0).random(sizes)
@@ -288,6 +269,24 @@ _MOST_PIECES = 4096
 
 _SEGMENTS = ("auto", "layers", "whole")
 
+# If the number of examples in a batch is not given, a larger one has to save so much of an example's time.
+_LEAST_GAIN = 0.05
+_LARGEST_BATCH = 8
+_LONGEST_BATCH_S = 0.25
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A model as it could be run, and its profile on the device that is fastest for it."""
+
+    split: SplitModel
+    graph: LayerGraph
+    profiles: tuple[Profile, ...]
+
+    @property
+    def best(self) -> Profile | None:
+        return min(self.profiles, key=lambda profile: profile.total_s, default=None)
+
 
 class ModelBuilder:
     """Prepares models for the devices of a platform; see `MultiModelScheduler` for the options."""
@@ -297,24 +296,24 @@ class ModelBuilder:
         devices: Platform | Sequence[Device] | None,
         costs: Costs | None,
         *,
-        segments: str | int = "auto",
+        segments: str = "auto",
         cut: int = 1,
         longest_segment_s: float = float("inf"),
-        constant_weights: bool = False,
+        fold: bool = True,
         profile: bool | None = None,
         zero_copy: bool = False,
     ) -> None:
-        self._segments = _checked_segments(segments)
+        self._segments = require_choice("segments", segments, _SEGMENTS)
         self._cut = require_count("cut", cut, minimum=1, maximum=_MOST_PIECES)
         self._longest_s = require_real("longest_segment_s", longest_segment_s, minimum=0, infinite=True)
-        self._constant_weights = require_flag("constant_weights", constant_weights)
+        self._fold = require_flag("fold", fold)
         if profile is not None:
             profile = require_flag("profile", profile, expected="True, False or None")
         self._as_tensor = _in_place_tensor if require_flag("zero_copy", zero_copy) else _host_tensor
-        if self._cut > 1 and self._segments not in ("auto", "layers"):
+        if self._cut > 1 and (self._segments == "whole" or not self._fold):
             raise ValueError(
-                f"cut={self._cut} needs segments='auto' or 'layers'; {self._segments!r} would put the pieces "
-                "together again"
+                f"cut={self._cut} needs segments='auto' or 'layers', as 'whole' would put the pieces "
+                "together again, and fold=True, as each piece holds its part of the weights"
             )
         check_costs(costs)
         self.platform = devices if isinstance(devices, Platform) else tensorflow_platform(devices)
@@ -328,68 +327,120 @@ class ModelBuilder:
         name: str,
         model: Any,
         max_pending: int,
-        max_batch: int,
+        max_batch: int | None,
         *,
         input_specs: Sequence[tf.TensorSpec] = (),
     ) -> Model:
         """Compile a model; takes seconds for a large one."""
-        cut = functools.partial(split_model, model, name=name, input_specs=input_specs, cut=self._cut)
-        split = cut()
-        single = None
-        if self._profile and isinstance(self.costs, CostModel):
-            single = self._profile_single(split, self.costs)
-            only = worth_cutting(split.graph, self.platform, self.costs)
-            if len(only) < len(set(split.graph.joins.values())):
-                split = cut(only=only)
-                single = None
-        graph = single if single is not None and self._segments == "layers" else self._compile(split)
-        # An output for the whole batch cannot be divided among the requests in it.
-        most = max_batch if split.keeps_rows else 1
-        return Model(
-            name, graph, functools.partial(split.inputs.flatten, name), split.pack, max_pending, most
-        )
+        split_as = functools.partial(split_model, model, name=name, input_specs=input_specs)
+        chosen = self._prepare(split_as())
+        if self._fold:
+            folded_as = functools.partial(split_as, fold=True)
+            folded = self._prepare(folded_as())
+            if _is_better(folded, chosen):
+                split_as, chosen = folded_as, folded
+            self._learn(chosen.profiles)
+        most, run_s = self._batches(chosen, max_batch)
+        split, graph = chosen.split, chosen.graph
+        if self._cut > 1:
+            graph.pieces = self._in_pieces(split_as)
+        flatten = functools.partial(split.inputs.flatten, name)
+        return Model(name, graph, flatten, split.pack, max_pending, most, run_times=RunTimes(run_s))
 
     def tensors(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arrays as tensors on the host; in place with `zero_copy`. None stays."""
         return tuple(None if array is None else self._as_tensor(array) for array in arrays)
 
-    def _profile_single(self, split: SplitModel, costs: CostModel) -> LayerGraph:
-        graph = self._merge(split, _equal_groups(len(split.graph), len(split.graph)))
-        costs.add_profile(profile_layers(graph, self.platform))
-        return graph
+    def _prepare(self, split: SplitModel) -> _Candidate:
+        """Merge, compile and measure a model."""
+        if self._profile:
+            self._profile_single(split)
+        graph = self._merge(split, self._groups(split.graph))
+        # The first call of a function optimises it, which takes seconds: not in the first request.
+        return _Candidate(split, graph, self._measure(graph))
+
+    def _in_pieces(self, split_as: Callable[..., SplitModel]) -> LayerGraph | None:
+        """Compile a model with its large layers cut as the devices are fast, if the profile shows a gain."""
+        whole = split_as(cut=lambda layer: ())
+        if self._profile:
+            self._profile_single(whole)
+        shares = {x.name: piece_shares(x, self.platform, self.costs, self._cut) for x in whole.graph.layers}
+        split = split_as(cut=shares.__getitem__)
+        if self._profile:
+            self._profile_single(split)
+            only = worth_cutting(whole.graph, split.graph, self.platform, self.costs)
+            split = split_as(cut=lambda layer: shares[layer] if layer in only else ())
+        is_cut = any(layer.alone for layer in split.graph.layers)
+        return self._prepare(split).graph if is_cut else None
+
+    def _profile_single(self, split: SplitModel) -> None:
+        """Measure every layer by itself."""
+        self._measure(self._merge(split, single_layers(split.graph)))
+
+    def _measure(self, graph: LayerGraph) -> tuple[Profile, ...]:
+        found = (profile_layers(graph, device) for device in self.platform.devices)
+        profiles = tuple(profile for profile in found if profile is not None)
+        self._learn(profiles)
+        return profiles
+
+    def _learn(self, profiles: Iterable[Profile]) -> None:
+        if isinstance(self.costs, CostModel):
+            self.costs.add_profile(sample for profile in profiles for sample in profile.samples)
 
     def _merge(self, split: SplitModel, groups: Sequence[range]) -> LayerGraph:
         segments = merge_layers(split.graph, groups)
-        return compile_segments(split, segments, self.platform, constant_weights=self._constant_weights)
+        return compile_segments(split, segments, self.platform)
 
-    def _compile(self, split: SplitModel) -> LayerGraph:
-        count = len(split.graph)
+    def _groups(self, graph: LayerGraph) -> list[range]:
+        """Return which layers are merged."""
         if self._segments == "auto":
-            groups = choose_segments(split.graph, self.platform, self.costs, longest_s=self._longest_s)
-        else:
-            lengths = {"whole": 1, "layers": count}
-            segments = lengths[self._segments] if isinstance(self._segments, str) else self._segments
-            groups = _equal_groups(count, min(segments, count))
-        graph = self._merge(split, groups)
-        # The first call of a function optimises it, which takes seconds: not in the first request.
-        samples = profile_layers(graph, self.platform, repeats=3 if self._profile else 1)
-        if isinstance(self.costs, CostModel):
-            self.costs.add_profile(samples)
-        return graph
+            return choose_segments(graph, self.platform, self.costs, longest_s=self._longest_s)
+        return [range(len(graph))] if self._segments == "whole" else single_layers(graph)
+
+    def _batches(self, chosen: _Candidate, max_batch: int | None) -> tuple[int, dict[int, float]]:
+        """Return the most examples to run together, and the seconds of a run by number of examples.
+
+        Unless it is given, the number is doubled while that saves time and each row keeps its result.
+        """
+        single, run_s = chosen.best, {}
+        if single is not None:
+            run_s[1] = single.total_s
+        if not chosen.split.keeps_rows:  # an output for the whole batch belongs to no single request
+            return 1, run_s
+        if max_batch is not None or single is None or written_variables(chosen.graph):
+            return max_batch or 1, run_s
+        best = 1
+        while best < _LARGEST_BATCH and run_s[best] <= _LONGEST_BATCH_S:
+            double = profile_layers(chosen.graph, single.samples[0][1], batch=2 * best)
+            if double is None or double.total_s > 2 * (1 - _LEAST_GAIN) * run_s[best]:
+                break
+            if not _agree(single.outputs, [output[:1] for output in double.outputs]):
+                break
+            best *= 2
+            run_s[best] = double.total_s
+        return best, run_s
 
 
-def _checked_segments(segments: object) -> str | int:
-    if isinstance(segments, str):
-        choice: str = require_choice("segments", segments, _SEGMENTS)
-        return choice
-    expected = f"one of {', '.join(map(repr, _SEGMENTS))} or an integer"
-    return require_count("segments", segments, minimum=1, expected=expected)
+def _is_better(folded: _Candidate, plain: _Candidate) -> bool:
+    """Whether a folded model computes the same, up to rounding, in less time."""
+    if folded.best is None or plain.best is None:
+        return False
+    if not _agree(plain.best.outputs, folded.best.outputs):
+        _log.warning("%s is run as it is: its folded form computes something else", plain.graph.name)
+        return False
+    return folded.best.total_s < plain.best.total_s
 
 
-def _equal_groups(layers: int, count: int) -> list[range]:
-    """Divide layers into groups of as equal a length as can be."""
-    bounds = [round(layers * number / count) for number in range(count + 1)]
-    return [range(begin, end) for begin, end in itertools.pairwise(bounds)]
+def _agree(expected: Sequence[Any], computed: Sequence[Any]) -> bool:
+    """Whether outputs are equal up to rounding, relative to the largest number."""
+
+    def same(a: Any, b: Any) -> bool:
+        if a.dtype.kind not in "fc":
+            return bool(np.array_equal(a, b))
+        largest = float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
+        return np.allclose(a, b, rtol=1e-4, atol=1e-4 * largest, equal_nan=True)
+
+    return all(same(a.numpy(), b.numpy()) for a, b in zip(expected, computed, strict=True))
 
 
 def _host_tensor(array: Any) -> tf.Tensor:

@@ -4,7 +4,7 @@
         future = scheduler.submit("detector", x, deadline_s=0.05)
         boxes = future.result()
 
-The face: `preparing.py` prepares the models, `service.py` answers what is submitted.
+`preparing.py` prepares the models, `service.py` answers what is submitted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from overlap_train._support.arguments import (
+    require_choice,
     require_count,
     require_flag,
     require_mapping,
@@ -28,11 +29,13 @@ from overlap_train._support.imports import require_tensorflow
 from overlap_train.scheduling.accounts import SchedulerStatistics
 from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.engine import Engine, Recorder
-from overlap_train.scheduling.graph import Device, LayerGraph, Platform, require_priority
+from overlap_train.scheduling.graph import Device, Platform, require_priority
 from overlap_train.scheduling.policy import Policy
 from overlap_train.scheduling.service import Service, Submission
 
 __all__ = ["MultiModelScheduler"]
+
+_ON_LATE = ("run", "drop", "reject")
 
 
 class MultiModelScheduler(Closing):
@@ -43,27 +46,25 @@ class MultiModelScheduler(Closing):
     Args:
         models: Keras models by name; `add` adds more.
         devices: a `Platform` or a list of `Device` with the names of TensorFlow devices; None means the CPU
-            with all its cores, and every GPU. On the CPU each slot runs one segment at a time: call
-            `tf.config.threading.set_intra_op_parallelism_threads(1)` before TensorFlow starts, or segments
-            compete for the cores.
-        policy: "earliest_finish", "paper", "gpu_only", "cpu_only", "heft", "oracle", or a `Policy`.
+            with all its cores, and every GPU. Call `tf.config.threading.set_intra_op_parallelism_threads(1)`
+            before TensorFlow starts, or segments compete for the cores.
+        policy: "earliest_finish", "paper", "gpu_only", "cpu_only", or a `Policy`.
         costs: expected run times; None means an empty `CostModel`.
-        max_active: networks that run at the same time; None means two for each slot. Waiting requests can
-            still be batched.
-        max_batch: the largest number of waiting examples of one model that are run together.
+        max_active: networks that run at the same time; None means two for each slot.
+        max_batch: the most waiting examples of one model to run together; None measures what saves time.
         max_pending: submissions that may wait for each model before `submit` blocks.
         aging_s: seconds of waiting that one unit of priority is worth.
         segments: "auto" merges layers where a call costs more than it gains, "layers" keeps every
-            layer, "whole" does not split; a number cuts into that many segments of equally many layers.
-        cut: the number of pieces in which large layers can run in parallel: convolutions of at least 2^26
-            FLOPs and dense layers of at least 2^20 weights. Each request uses pieces where that is faster;
-            layers that gain little in the profile are not cut. It is meant for single examples on idle cores,
-            and needs `segments` "auto" or "layers". Pieces count as segments for the limits of `oracle`
-            (ten) and of the plans of `earliest_finish` (24).
+            layer, "whole" does not split.
+        cut: the number of pieces, sized by the speed of the devices, in which convolutions of at least 2^26
+            FLOPs and dense layers of at least 2^20 weights run where most cores are idle, unless the profile
+            shows little gain. It needs `segments` "auto" or "layers".
         longest_segment_s: the longest run time, in seconds, up to which layers are merged.
-        constant_weights: build the weights into the functions: faster, but later changes are not seen.
-        profile: measure every layer on every device first, whole and in pieces. None does so if `costs` is
-            not given and there are devices of two kinds or layers to cut.
+        fold: fold layers into the convolutions before them, with the weights of the moment, and compute these
+            by `tiled_conv2d`, where that is equal up to rounding and faster. The model itself stays as it
+            is; add it again if its weights have changed. With False, later changes are seen.
+        profile: measure every layer on every device first. None does so if `costs` is not given and there
+            are devices of two kinds or layers to cut.
         zero_copy: read NumPy inputs in place where their alignment allows it; do not change them until the
             result is there.
         recorder: gets a `Span` for each segment that has run.
@@ -81,13 +82,13 @@ class MultiModelScheduler(Closing):
         policy: str | Policy = "earliest_finish",
         costs: Costs | None = None,
         max_active: int | None = None,
-        max_batch: int = 1,
+        max_batch: int | None = None,
         max_pending: int = 64,
         aging_s: float = 1.0,
-        segments: str | int = "auto",
+        segments: str = "auto",
         cut: int = 1,
         longest_segment_s: float = float("inf"),
-        constant_weights: bool = False,
+        fold: bool = True,
         profile: bool | None = None,
         zero_copy: bool = False,
         recorder: Recorder | None = None,
@@ -98,7 +99,7 @@ class MultiModelScheduler(Closing):
         models = _checked_models(models)
         if max_active is not None:
             max_active = require_count("max_active", max_active, minimum=1)
-        self._max_batch = require_count("max_batch", max_batch, minimum=1)
+        self._max_batch = max_batch if max_batch is None else require_count("max_batch", max_batch, minimum=1)
         self._max_pending = require_count("max_pending", max_pending, minimum=1)
         aging_s = require_real("aging_s", aging_s, minimum=0)
         self._builder = builder = ModelBuilder(
@@ -107,7 +108,7 @@ class MultiModelScheduler(Closing):
             segments=segments,
             cut=cut,
             longest_segment_s=longest_segment_s,
-            constant_weights=constant_weights,
+            fold=fold,
             profile=profile,
             zero_copy=zero_copy,
         )
@@ -129,7 +130,7 @@ class MultiModelScheduler(Closing):
         max_pending: int | None = None,
         **build: Any,
     ) -> None:
-        """Add a model: split, profile and compile it on the calling thread.
+        """Add a model: split, fold, compile and measure it on the calling thread.
 
         Args:
             name: the name for `submit`.
@@ -155,7 +156,7 @@ class MultiModelScheduler(Closing):
         keras_models.require_model(model)
         pending = self._max_pending if max_pending is None else max_pending
         pending = require_count("max_pending", pending, minimum=1)
-        batch = require_count("max_batch", self._max_batch if max_batch is None else max_batch, minimum=1)
+        batch = self._max_batch if max_batch is None else require_count("max_batch", max_batch, minimum=1)
         self._service.require_free(name)
         self._service.add(self._builder.build(name, model, pending, batch, **build))
 
@@ -181,6 +182,7 @@ class MultiModelScheduler(Closing):
         *,
         priority: int = 0,
         deadline_s: float | None = None,
+        on_late: str = "run",
         timeout_s: float | None = None,
     ) -> Future[Any]:
         """Request `models[name](x)`, as in inference.
@@ -192,7 +194,11 @@ class MultiModelScheduler(Closing):
             name: the name of the model.
             x: the model's input, as arrays or tensors `[N, ...]`; None for an optional input.
             priority: larger is more urgent.
-            deadline_s: seconds from now. A miss is counted in `statistics()`; the result is delivered anyway.
+            deadline_s: seconds from now; the earlier it is, the more urgent is the request.
+            on_late: what happens if the deadline cannot be met. "run" delivers the result anyway, and
+                `statistics()` counts a miss. "drop" fails the future with DeadlineError if the request would
+                be late even if it began now. "reject" lets `submit` raise it at once, by the networks' last
+                run times and what is to run before; later ones with "reject" cannot make it late.
             timeout_s: seconds to wait for room in the model's queue; None waits for ever, 0 not at all.
 
         Returns:
@@ -203,7 +209,8 @@ class MultiModelScheduler(Closing):
         Raises:
             KeyError: no model has that name.
             TypeError: an argument has the wrong type.
-            ValueError: a number is out of range.
+            ValueError: a number is out of range, or `on_late` is not one of the three.
+            DeadlineError: with "reject": it would be late; `predicted_s` says when it would be done.
             QueueFullError: there was no room for `timeout_s` seconds.
             SchedulerClosedError: the scheduler or the model was closed.
             RuntimeError: this process was forked from one that had used TensorFlow.
@@ -213,8 +220,11 @@ class MultiModelScheduler(Closing):
         threads.require_runtime()
         arrival_s = time.monotonic()
         priority = require_priority("priority", priority)
+        on_late = require_choice("on_late", on_late, _ON_LATE)
         if deadline_s is not None:
             deadline_s = require_real("deadline_s", deadline_s)
+        elif on_late != "run":
+            raise ValueError(f"on_late={on_late!r} needs deadline_s; without a deadline nothing is late")
         if timeout_s is not None:
             timeout_s = require_seconds("timeout_s", timeout_s, zero=True)
         model = self._service.model(name)
@@ -227,6 +237,7 @@ class MultiModelScheduler(Closing):
             arrival_s,
             priority,
             None if deadline_s is None else arrival_s + deadline_s,
+            on_late,
         )
         self._service.submit(submission, timeout_s)
         return submission.future
@@ -234,14 +245,6 @@ class MultiModelScheduler(Closing):
     def statistics(self) -> SchedulerStatistics:
         """Return the counts, latencies, missed deadlines and use of devices so far."""
         return self._service.statistics()
-
-    def graph(self, name: str) -> LayerGraph:
-        """Return the `LayerGraph` of a model as it is run.
-
-        Raises:
-            KeyError: no model has that name.
-        """
-        return self._service.model(name).graph
 
     def drain(self) -> None:
         """Wait until all submitted requests have ended.

@@ -6,12 +6,12 @@ A segment is a run of consecutive layers of the topological order, so merging ne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from overlap_train.scheduling.costs import Costs
-from overlap_train.scheduling.graph import REQUEST, Device, Layer, LayerGraph, Platform, Port, merge_work
+from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Platform, Port, merge_work
 
-__all__ = ["Segments", "choose_segments", "merge_layers", "worth_cutting"]
+__all__ = ["Segments", "choose_segments", "merge_layers", "piece_shares", "single_layers", "worth_cutting"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,6 @@ class Segments:
     members: tuple[range, ...]  # the layers of the original graph in each segment
     inputs: tuple[tuple[Port, ...], ...]
     outputs: tuple[tuple[Port, ...], ...]
-    whole_inputs: tuple[tuple[Port, ...], ...]  # of the forms in one piece; () where there is none
 
 
 def choose_segments(
@@ -33,64 +32,68 @@ def choose_segments(
     call_s: float = 1e-4,
     longest_s: float = float("inf"),
 ) -> list[range]:
-    """Decide which neighbours to merge.
+    """Return ranges of layers to merge: two neighbours if a call costs more than both lose on one device.
 
-    Two neighbours are merged when, both on the device that is best for them together, they take at
-    most `call_s` longer than each on its own best device: the call that is saved pays for it. Pairs
-    that lose least are merged first. Layers that are to stay alone do. All this holds for both forms of a
-    layer that can run in pieces. A segment stays below `longest_s`, so that urgent requests get in between.
-
-    Returns:
-        The ranges of layers, in order.
+    Those that lose least are merged first. A segment stays below `longest_s`, for urgent requests' sake.
     """
-    devices = {(device.kind, device.name): device for device in platform.devices}.values()
     groups = [
-        (
-            range(index, index + 1),
-            [
-                [costs.seconds(graph.form(index, whole=whole), device) for device in devices]
-                for whole in (False, True)
-            ],
-        )
-        for index in range(len(graph))
+        (group, [costs.seconds(graph.layers[group.start], device) for device in platform.devices])
+        for group in single_layers(graph)
     ]
     alone = {index for index, layer in enumerate(graph.layers) if layer.alone}
-    limit_s = call_s
     for limit_s in (0.0, call_s / 4, call_s):
         groups = _merge_within(groups, alone, limit_s, longest_s)
     return [members for members, _ in groups]
 
 
-def worth_cutting(graph: LayerGraph, platform: Platform, costs: Costs, *, call_s: float = 1e-4) -> set[str]:
-    """Return which layers that can run in pieces gain a quarter by it on some otherwise idle device.
+def single_layers(graph: LayerGraph) -> list[range]:
+    """Return the ranges of layers where none are merged."""
+    return [range(index, index + 1) for index in range(len(graph))]
 
-    A smaller gain is easily lost: pieces that run at the same time share caches and memory, which a profile
-    of one after another does not show, and pieces are not merged with their neighbours.
 
-    Returns:
-        The names that the layers have in one piece.
-    """
+def piece_shares(layer: Layer, platform: Platform, costs: Costs, pieces: int) -> list[float]:
+    """Return the shares of `pieces`, dealt out to the fastest slots, in proportion to their speed."""
+    slots_s = sorted(costs.seconds(layer, device) for device in platform.devices for _ in range(device.slots))
+    return [
+        1
+        / max(slots_s[number % len(slots_s)], 1e-9)
+        / len(range(number % len(slots_s), pieces, len(slots_s)))
+        for number in range(pieces)
+    ]
 
-    def gains(join: int, device: Device) -> bool:
-        rounds = -(-len(graph.pieces[join]) // device.slots)
-        piece_s = max(costs.seconds(graph.layers[piece], device) for piece in graph.pieces[join])
+
+def worth_cutting(
+    whole: LayerGraph, in_pieces: LayerGraph, platform: Platform, costs: Costs, *, call_s: float = 1e-4
+) -> set[str]:
+    """Return which layers of `whole` gain a tenth on idle devices by running as in `in_pieces`."""
+    parts: dict[str, list[Layer]] = {}
+    for layer in in_pieces.layers:
+        parts.setdefault(layer.name.rpartition("/")[0], []).append(layer)
+
+    def least_s(layer: Layer) -> float:
+        return min(costs.seconds(layer, device) for device in platform.devices)
+
+    def in_pieces_s(pieces: Sequence[Layer], join: Layer) -> float:
+        free = [(0.0, device) for device in platform.devices for _ in range(device.slots)]
+        for piece in sorted(pieces, key=least_s, reverse=True):
+            ends_s = [begin_s + costs.seconds(piece, device) for begin_s, device in free]
+            first = ends_s.index(min(ends_s))
+            free[first] = (ends_s[first], free[first][1])
         # In pieces there are two more calls one after the other, each handed to another thread.
-        in_pieces_s = rounds * piece_s + costs.seconds(graph.layers[join], device) + 4 * call_s
-        return in_pieces_s < 0.75 * costs.seconds(graph.form(join, whole=True), device)
+        return max(end_s for end_s, _ in free) + least_s(join) + 4 * call_s
 
     return {
-        graph.form(join, whole=True).name
-        for join in set(graph.joins.values())
-        if any(gains(join, device) for device in platform.devices)
+        layer.name
+        for layer in whole.layers
+        if layer.name in parts
+        if in_pieces_s(parts[layer.name][:-1], parts[layer.name][-1]) < 0.9 * least_s(layer)
     }
 
 
 def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
     """Build the graph of segments from groups that cover all layers in order."""
     members = [[graph.layers[index] for index in group] for group in groups]
-    wholes = [[first.whole, *others] if first.whole is not None else [] for first, *others in members]
     inputs = tuple(map(_inputs, members, groups))
-    whole_inputs = tuple(map(_inputs, wholes, groups))
     outputs = _outputs(graph, groups)
     names = {port: Port(number, n) for number, ports in enumerate(outputs) for n, port in enumerate(ports)}
 
@@ -109,14 +112,10 @@ def merge_layers(graph: LayerGraph, groups: Sequence[range]) -> Segments:
         )
 
     segments = list(map(merge, members, inputs, outputs))
-    for number, whole in enumerate(wholes):
-        if whole:
-            whole_segment = merge(whole, whole_inputs[number], outputs[number])
-            segments[number] = replace(segments[number], whole=whole_segment)
     segment_graph = LayerGraph(
         segments, list(map(rename, graph.outputs)), input_bytes=graph.input_bytes, name=graph.name
     )
-    return Segments(segment_graph, tuple(groups), inputs, outputs, whole_inputs)
+    return Segments(segment_graph, tuple(groups), inputs, outputs)
 
 
 def _outputs(graph: LayerGraph, groups: Sequence[range]) -> tuple[tuple[Port, ...], ...]:
@@ -137,8 +136,8 @@ def _inputs(members: Sequence[Layer], group: range) -> tuple[Port, ...]:
     return tuple(dict.fromkeys(ports))
 
 
-_Group = tuple[range, list[list[float]]]
-"""Layers, and their seconds by form (with those that can in pieces, whole) and device."""
+_Group = tuple[range, list[float]]
+"""Layers, and their seconds by device."""
 
 
 def _merge_within(groups: list[_Group], alone: set[int], limit_s: float, longest_s: float) -> list[_Group]:
@@ -148,13 +147,11 @@ def _merge_within(groups: list[_Group], alone: set[int], limit_s: float, longest
         result.append(group)
         while len(result) > 1:
             (left, left_s), (right, right_s) = result[-2], result[-1]
-            both_s = [
-                [a + b for a, b in zip(*rows, strict=True)] for rows in zip(left_s, right_s, strict=True)
-            ]
-            loss_s = max(min(c) - min(a) - min(b) for a, b, c in zip(left_s, right_s, both_s, strict=True))
+            both_s = [a + b for a, b in zip(left_s, right_s, strict=True)]
+            loss_s = min(both_s) - min(left_s) - min(right_s)
             if left.start in alone or right.start in alone:  # then they are groups of one
                 break
-            if loss_s > limit_s * (1 + 1e-9) + 1e-12 or max(map(min, both_s)) > longest_s:
+            if loss_s > limit_s * (1 + 1e-9) + 1e-12 or min(both_s) > longest_s:
                 break
             result[-2:] = [(range(left.start, right.stop), both_s)]
     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from overlap_train._support.arguments import short_repr
-from overlap_train.errors import QueueFullError, SchedulerClosedError, SchedulingError
+from overlap_train.errors import DeadlineError, QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.scheduling.accounts import ModelAccount, SchedulerStatistics
+from overlap_train.scheduling.deadlines import RunTimes, ends_s
 from overlap_train.scheduling.engine import Engine
-from overlap_train.scheduling.graph import LayerGraph, Platform, Request, urgency
+from overlap_train.scheduling.graph import LayerGraph, Request, urgency
 
 __all__ = ["Model", "Service", "Submission", "Waiting"]
 
@@ -38,6 +40,16 @@ class Submission:
     arrival_s: float  # of `time.monotonic()`, as is the deadline
     priority: int = 0
     deadline_s: float | None = None
+    on_late: str = "run"
+
+    @property
+    def promised_s(self) -> float:
+        """Return the deadline that was promised at admission; infinity without one."""
+        return self.deadline_s if self.deadline_s is not None and self.on_late == "reject" else math.inf
+
+    def longest_s(self, now_s: float) -> float:
+        """Return the longest time that a run of it alone took of late."""
+        return self.model.run_times.longest_s(now_s, self.examples)
 
 
 @dataclass(eq=False)
@@ -52,13 +64,42 @@ class Model:
     max_batch: int = 1
     waiting: list[Submission] = field(default_factory=list)
     account: ModelAccount = field(default_factory=ModelAccount)
-    running: int = 0
+    run_times: RunTimes = field(default_factory=RunTimes)
     removed: bool = False
 
-    def take_waiting(self) -> list[Submission]:
-        """Take out everything that waits."""
-        submissions, self.waiting = self.waiting, []
-        return submissions
+    def book_run(self, batch: Batch) -> None:
+        """Add what a run took to the model's accounts."""
+        ran_s = batch.spent_s(time.monotonic())
+        self.run_times.add(time.monotonic(), sum(s.examples for s in batch.submissions), ran_s)
+        if batch.typical_s:
+            self.account.cost_errors.append(abs(ran_s / batch.typical_s - 1))
+
+
+@dataclass(eq=False)
+class Batch:
+    """Submissions for one model that run together, and what is expected of the run."""
+
+    submissions: list[Submission]
+    typical_s: float
+    longest_s: float
+    request: Request | None = None
+
+    @classmethod
+    def of(cls, submissions: list[Submission], now_s: float) -> Batch:
+        """Return a batch that is about to run."""
+        times, count = submissions[0].model.run_times, sum(s.examples for s in submissions)
+        return cls(submissions, times.typical_s(now_s, count), times.longest_s(now_s, count))
+
+    @property
+    def model(self) -> Model:
+        """Return the model that they are for."""
+        return self.submissions[0].model
+
+    def spent_s(self, now_s: float) -> float:
+        """Return the seconds that its layers have run."""
+        if self.request is None:
+            return 0.0
+        return self.request.ran_s + sum(now_s - began_s for began_s in list(self.request.began_s.values()))
 
 
 class Waiting:
@@ -66,6 +107,7 @@ class Waiting:
 
     def __init__(self, aging_s: float, lanes: int = 1) -> None:
         self.models: dict[str, Model] = {}
+        self.running: list[Batch] = []
         self._aging_s = aging_s
         self._lanes = lanes
 
@@ -75,30 +117,75 @@ class Waiting:
     def next_batch(self) -> list[Submission]:
         """Take out the most urgent submission and those of its model that can run with it.
 
-        They are joined in order of urgency while their shapes agree beyond the batch and their
-        examples are together at most `max_batch`, and at most each lane's part of what waits, so that
-        no lane is left without work at the end (guided self-scheduling, Polychronopoulos and Kuck
-        1987). Empty if nothing waits.
+        They are at most `max_batch` examples of one shape, and at most each lane's part of what waits, so
+        that no lane is idle at the end (guided self-scheduling, Polychronopoulos and Kuck 1987). None is
+        joined that would make a further promised deadline be missed.
         """
-        waiting = [model for model in self.models.values() if model.waiting]
-        if not waiting:
+        ranked = self._ranked()
+        if not ranked:
             return []
-        first = min((s for model in waiting for s in model.waiting), key=self._rank)
+        first = ranked[0]
         model, batch, total = first.model, [first], first.examples
         part = -(-sum(submission.examples for submission in model.waiting) // self._lanes)
         most = min(model.max_batch, part)
         if most > total:
             shapes = _shapes(first)
-            for other in sorted(model.waiting, key=self._rank):
-                fits = total + other.examples <= most and shapes == _shapes(other)
-                if other is not first and fits:
+            late = self._late(ranked, batch)
+            for other in ranked[1:]:
+                fits = other.model is model and total + other.examples <= most and shapes == _shapes(other)
+                if fits and self._late(ranked, [*batch, other]) <= late:
                     batch.append(other)
                     total += other.examples
         model.waiting = [submission for submission in model.waiting if submission not in batch]
         return batch
 
-    def _rank(self, submission: Submission) -> float:
-        return urgency(submission, remaining_s=0.0, aging_s=self._aging_s)
+    def take_hopeless(self, now_s: float) -> list[Submission]:
+        """Take out what is to be dropped, because it would be late even if it began now."""
+        hopeless = [
+            s
+            for model in self.models.values()
+            for s in model.waiting
+            if s.on_late == "drop" and s.deadline_s is not None
+            if now_s + model.run_times.typical_s(now_s, s.examples) > s.deadline_s
+        ]
+        for model in self.models.values() if hopeless else ():
+            model.waiting = [submission for submission in model.waiting if submission not in hopeless]
+        return hopeless
+
+    def refused_until_s(self, submission: Submission, now_s: float) -> float | None:
+        """Return None if a promise to a new submission can be kept, or else when it would be done."""
+        others, ends = self._ranked(), self._ends(now_s, self._ranked(submission))
+        if ends[submission] > submission.promised_s:
+            return ends[submission]
+        # One that is late anyway is no reason to refuse another.
+        if _broken(ends) > _broken(self._ends(now_s, others)):
+            return self._ends(now_s, [*others, submission])[submission]
+        return None
+
+    def _late(self, ranked: list[Submission], batch: list[Submission]) -> int:
+        """Return how many promises would be broken if a batch of those that wait began now."""
+        if all(s.promised_s == math.inf for s in ranked):
+            return 0
+        now_s = time.monotonic()
+        rest = [submission for submission in ranked if submission not in batch]
+        return _broken(self._ends(now_s, rest, Batch.of(batch, now_s)))
+
+    def _ends(self, now_s: float, ranked: Iterable[Submission], *more: Batch) -> dict[Submission, float]:
+        """Predict when each submission is done: first those that have begun to run, and each by itself."""
+        batches = sorted([*self.running, *more], key=lambda batch: batch.spent_s(now_s) == 0.0)
+        batches += [Batch([s], 0.0, s.longest_s(now_s)) for s in ranked]
+        left_s = (max(batch.longest_s - batch.spent_s(now_s), 0.0) for batch in batches)
+        ends = ends_s(now_s, left_s, self._lanes)
+        return {s: end for batch, end in zip(batches, ends, strict=True) for s in batch.submissions}
+
+    def _ranked(self, *more: Submission) -> list[Submission]:
+        """Return what waits, and more, the most urgent first."""
+        waiting = [*(s for model in self.models.values() for s in model.waiting), *more]
+        return sorted(waiting, key=lambda s: urgency(s, remaining_s=0.0, aging_s=self._aging_s))
+
+
+def _broken(ends: dict[Submission, float]) -> int:
+    return sum(end_s > submission.promised_s for submission, end_s in ends.items())
 
 
 def join_inputs(batch: list[Submission]) -> tuple[Any, ...]:
@@ -141,11 +228,12 @@ class Service:
     ) -> None:
         self._engine = engine
         self._tensors = tensors
-        slots = sum(device.slots for device in engine.platform.devices)
-        self._max_active = max_active or 2 * slots
+        devices = engine.platform.devices
+        self._max_active = max_active or 2 * sum(device.slots for device in devices)
+        # So many batches run side by side: on the GPUs, or where there is none on the cores.
+        lanes = sum(device.slots for device in engine.platform.of_kind("gpu") or devices)
         self._changed = threading.Condition()
-        self._waiting = Waiting(aging_s, _lanes(engine.platform))
-        self._active = 0
+        self._waiting = Waiting(aging_s, lanes)
         self._numbers = itertools.count()
         self._here = threading.local()  # has `calling` while a thread calls the callbacks of a batch
         self.closed = False
@@ -161,7 +249,6 @@ class Service:
 
     def add(self, model: Model) -> None:
         """Take a model into service."""
-        self._engine.prepare(model.graph)
         with self._changed:
             self.require_free(model.name)
             self._waiting.models[model.name] = model
@@ -180,15 +267,18 @@ class Service:
         self._require_waitable("remove")
         with self._changed:
             model.removed = True
-            dropped = [] if drain else model.take_waiting()
+            dropped = [] if drain else model.waiting
+            model.waiting = model.waiting if drain else []
             self._changed.notify_all()
         error = SchedulerClosedError(f"model {model.name!r} was removed")
         thread_ends = [self._settle(submission, None, error) for submission in dropped]
         if not drain:
-            self._engine.abandon(lambda request: request.graph is model.graph, error)
+            forms = (model.graph, model.graph.pieces)
+            self._engine.abandon(lambda request: request.graph in forms, error)
         with self._changed:
-            while model.waiting or model.running:
-                self._changed.wait()
+            self._changed.wait_for(
+                lambda: not model.waiting and all(batch.model is not model for batch in self._waiting.running)
+            )
             self._waiting.models.pop(model.name, None)
             self._changed.notify_all()
         _raise_first(thread_ends)
@@ -200,6 +290,7 @@ class Service:
         if self._is_calling():
             timeout_s = 0.0
         with self._changed:
+            self._require_in_time(submission)
             room = self._changed.wait_for(
                 lambda: self.closed or model.removed or len(model.waiting) < model.max_pending, timeout_s
             )
@@ -212,6 +303,7 @@ class Service:
                     f"{model.max_pending} requests for {model.name!r} are waiting and none began within "
                     f"{timeout_s} s; submit less, wait longer, or raise max_pending"
                 )
+            self._require_in_time(submission)
             model.account.counts["submitted"] += 1
             model.waiting.append(submission)
         self._begin_what_can()
@@ -221,24 +313,35 @@ class Service:
         devices = self._engine.statistics()
         with self._changed:
             models = {name: model.account.statistics() for name, model in self._waiting.models.items()}
-            return SchedulerStatistics(models, devices, len(self._waiting), self._active)
+            return SchedulerStatistics(models, devices, len(self._waiting), len(self._waiting.running))
 
     def drain(self) -> None:
         """Wait until everything submitted has ended; see `MultiModelScheduler`."""
         self._require_waitable("drain")
         with self._changed:
-            self._changed.wait_for(lambda: not self._active and not len(self._waiting))
+            self._changed.wait_for(lambda: not self._waiting.running and not len(self._waiting))
 
     def close(self) -> None:
         """Fail what is unfinished with SchedulerClosedError and close the engine. May be called again."""
         with self._changed:
             self.closed = True
-            left = [s for model in self._waiting.models.values() for s in model.take_waiting()]
+            left = [s for model in self._waiting.models.values() for s in model.waiting]
+            for model in self._waiting.models.values():
+                model.waiting = []
             self._changed.notify_all()
         error = SchedulerClosedError("the scheduler was closed")
         thread_ends = [self._settle(submission, None, error) for submission in left]
         self._engine.close()
         _raise_first(thread_ends)
+
+    def _require_in_time(self, submission: Submission) -> None:
+        """Refuse a submission that cannot be done by its deadline, or only by breaking another promise."""
+        if submission.promised_s == math.inf:
+            return
+        end_s = self._waiting.refused_until_s(submission, time.monotonic())
+        if end_s is not None:
+            submission.model.account.counts["refused"] += 1
+            raise _late(submission, end_s)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -257,52 +360,57 @@ class Service:
     def _begin_what_can(self) -> None:
         while True:
             with self._changed:
-                if self._active >= self._max_active:
-                    return
-                batch = self._waiting.next_batch()
-                if not batch:
-                    return
-                self._active += 1
-                batch[0].model.running += 1
-                batch[0].model.account.counts["batches"] += 1
+                now_s, batch = time.monotonic(), None
+                hopeless = self._waiting.take_hopeless(now_s)
+                if len(self._waiting.running) < self._max_active and (taken := self._waiting.next_batch()):
+                    batch = Batch.of(taken, now_s)
+                    self._waiting.running.append(batch)
+                    batch.model.account.counts["batches"] += 1
                 self._changed.notify_all()
+            for submission in hopeless:
+                cost_s = submission.model.run_times.typical_s(now_s, submission.examples)
+                self._settle(submission, None, _late(submission, now_s + cost_s))
+            if batch is None:
+                return
             self._begin(batch)
 
-    def _begin(self, batch: list[Submission]) -> None:
+    def _begin(self, batch: Batch) -> None:
         def on_done(request: Request, outputs: Any, error: BaseException | None) -> None:
             self._settle_all(batch, outputs, error)
             self._begin_what_can()
 
+        submissions = batch.submissions
         try:
-            request = Request(
+            batch.request = Request(
                 next(self._numbers),
-                batch[0].model.graph,
-                self._tensors(join_inputs(batch)),
-                min(s.arrival_s for s in batch),
-                max(s.priority for s in batch),
-                min((s.deadline_s for s in batch if s.deadline_s is not None), default=None),
-                float(sum(s.examples for s in batch)),
+                batch.model.graph,
+                self._tensors(join_inputs(submissions)),
+                min(s.arrival_s for s in submissions),
+                max(s.priority for s in submissions),
+                min((s.deadline_s for s in submissions if s.deadline_s is not None), default=None),
+                float(sum(s.examples for s in submissions)),
                 on_done,
             )
-            self._engine.start(request)
+            self._engine.start(batch.request)
         except BaseException as error:
             self._settle_all(batch, None, error)
 
-    def _settle_all(self, batch: list[Submission], outputs: Any, error: BaseException | None) -> None:
-        rows: list[Any] = [None] * len(batch)
+    def _settle_all(self, batch: Batch, outputs: Any, error: BaseException | None) -> None:
+        rows: list[Any] = [None] * len(batch.submissions)
         if error is None:
             try:
                 arrays = tuple(output.numpy() for output in outputs)
-                rows = [batch[0].model.pack(part) for part in split_outputs(batch, arrays)]
+                rows = [batch.model.pack(part) for part in split_outputs(batch.submissions, arrays)]
             except BaseException as raised:
                 error = raised
         was_calling, self._here.calling = self._is_calling(), True
-        for submission, row in zip(batch, rows, strict=True):
+        for submission, row in zip(batch.submissions, rows, strict=True):
             self._settle(submission, row, error)
         self._here.calling = was_calling
         with self._changed:
-            self._active -= 1
-            batch[0].model.running -= 1
+            self._waiting.running.remove(batch)
+            if error is None and batch.request is not None:
+                batch.model.book_run(batch)
             self._changed.notify_all()
 
     def _settle(
@@ -310,15 +418,14 @@ class Service:
     ) -> BaseException | None:
         """End a submission; return what a callback of its future raised to end the thread.
 
-        A worker must outlive such a callback, since other submissions wait for it. A plain `Exception` is
-        logged by the future itself.
+        A worker must outlive such a callback; a plain `Exception` is logged by the future itself.
         """
         with self._changed:
             submission.model.account.book(
                 arrival_s=submission.arrival_s,
                 end_s=time.monotonic(),
                 deadline_s=submission.deadline_s,
-                failed=error is not None,
+                error=error,
             )
         try:
             if error is None:
@@ -331,13 +438,20 @@ class Service:
         return None
 
 
+def _late(submission: Submission, end_s: float) -> DeadlineError:
+    """Return the error for a submission that would be done at `end_s`."""
+    predicted_s, allowed_s = (
+        moment_s - submission.arrival_s for moment_s in (end_s, submission.deadline_s or 0.0)
+    )
+    return DeadlineError(
+        f"a request for {submission.model.name!r} would be done after {predicted_s:.3g} s, and "
+        f"{allowed_s:.3g} s are allowed; submit less, allow more time, or pass on_late='run'",
+        predicted_s=predicted_s,
+    )
+
+
 def _raise_first(errors: Iterable[BaseException | None]) -> None:
     """Raise what a callback raised to end the caller's own thread, now that everything is settled."""
     for error in errors:
         if error is not None:
             raise error
-
-
-def _lanes(platform: Platform) -> int:
-    """Return how many batches run side by side: on the GPUs, or where there is none on the cores."""
-    return sum(device.slots for device in platform.of_kind("gpu") or platform.devices)

@@ -9,66 +9,28 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from overlap_train._support.arguments import (
-    freeze,
-    require_callable,
-    require_instance,
-    require_items,
-    require_mapping,
-    require_real,
-    short_repr,
-)
-from overlap_train.scheduling.costs import Costs, FixedCosts, check_costs
-from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor
-from overlap_train.scheduling.graph import Device, Job, Layer, LayerGraph, Platform, Request, require_priority
-from overlap_train.scheduling.policies import make_policy
-from overlap_train.scheduling.policy import Board, Policy
+from overlap_train.scheduling.costs import Costs, FixedCosts
+from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
+from overlap_train.scheduling.graph import Device, Job, Layer, LayerGraph, Platform, Request
+from overlap_train.scheduling.policy import Board, Policy, make_policy
 
 __all__ = ["Arrival", "BackgroundLoad", "SimulatedJob", "Simulation", "simulate"]
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundLoad:
-    """Describe other work on a device, which slows ours during a part of each period.
-
-    Attributes:
-        duty: the share of time in which the other work uses the device, 0 to 1.
-        share: the share of the speed that remains for us in that time; 0 is nothing, 0.5 fair time-slicing.
-        period_s: length of a period in seconds; its active part comes first.
-        phase_s: seconds of a period that have passed at time 0.
-
-    Raises:
-        TypeError: a value has the wrong type.
-        ValueError: a value is out of range, or the load leaves nothing.
-    """
+    """Other work on a device, which leaves us a `share` of its speed in the first part of each period."""
 
     duty: float
     share: float = 0.0
     period_s: float = 0.01
     phase_s: float = 0.0
 
-    def __post_init__(self) -> None:
-        freeze(
-            self,
-            duty=require_real("duty", self.duty, minimum=0, maximum=1),
-            share=require_real("share", self.share, minimum=0, maximum=1),
-            period_s=require_real("period_s", self.period_s, above=0),
-            phase_s=require_real("phase_s", self.phase_s, minimum=0),
-        )
-        if self.duty == 1 and self.share == 0:
-            raise ValueError("a load with duty 1 and share 0 leaves nothing; no work would ever end")
-
     def end_s(self, start_s: float, work_s: float) -> float:
-        """Return when work ends that begins at `start_s` and takes `work_s` seconds undisturbed.
-
-        Raises:
-            TypeError, ValueError: a time is no number, or negative.
-        """
-        start_s = require_real("start_s", start_s, minimum=0)
-        work_s = require_real("work_s", work_s, minimum=0)
+        """Return when work ends that begins at `start_s` and takes `work_s` seconds undisturbed."""
         busy_s, idle_s = self.duty * self.period_s, (1 - self.duty) * self.period_s
         per_period = busy_s * self.share + idle_s
         phase_s = math.fmod(start_s + self.phase_s, self.period_s)
@@ -84,27 +46,12 @@ class BackgroundLoad:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Describe a request to simulate: `graph` at `time_s`, with the attributes of `Request`.
-
-    Raises:
-        TypeError: a value has the wrong type.
-        ValueError: a time is not finite, or negative.
-    """
+    """Describe a request to simulate: `graph` at `time_s`, with the attributes of `Request`."""
 
     graph: LayerGraph
     time_s: float = 0.0
     priority: int = 0
     deadline_s: float | None = None
-
-    def __post_init__(self) -> None:
-        require_instance("graph", self.graph, LayerGraph, optional=False)
-        deadline_s = self.deadline_s
-        freeze(
-            self,
-            time_s=require_real("time_s", self.time_s, minimum=0),
-            priority=require_priority("priority", self.priority),
-            deadline_s=None if deadline_s is None else require_real("deadline_s", deadline_s),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +68,7 @@ class SimulatedJob:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Hold the result of a simulation.
-
-    Attributes:
-        jobs: in order of completion.
-        finish_s: for each arrival, when it was done.
-        busy_s: for each device, the sum of its jobs' run times.
-    """
+    """Jobs in order of completion, when each arrival was done, and the seconds in jobs by device."""
 
     jobs: tuple[SimulatedJob, ...]
     finish_s: tuple[float, ...]
@@ -140,60 +81,25 @@ class Simulation:
 
 
 def simulate(
-    arrivals: Iterable[Arrival],
+    arrivals: Sequence[Arrival],
     platform: Platform,
     policy: str | Policy,
     true_s: Callable[[Layer, Device], float],
     *,
     costs: Costs | None = None,
     loads: Mapping[str, BackgroundLoad] | None = None,
+    memory_bytes_per_s: float = math.inf,
     aging_s: float = 1.0,
 ) -> Simulation:
-    """Run requests to completion on a virtual clock.
+    """Run requests, at least one, to completion on a virtual clock.
 
-    Args:
-        arrivals: the requests.
-        platform: devices and links.
-        policy: a name or a `Policy`.
-        true_s: returns the seconds that a layer takes on an undisturbed slot of a device.
-        costs: the run times that the policy expects; it observes every run time. None means `true_s`, without
-            the loads.
-        loads: background work by device name.
-        aging_s: seconds of waiting that one unit of priority is worth.
-
-    Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: no arrivals, or a load on a device that is not on the platform.
+    `true_s` returns the seconds of a layer on an undisturbed slot; `costs`, what the policy expects and then
+    observes, is the same unless given. With `memory_bytes_per_s` all devices share the memory (HaX-CoNN,
+    Dagli and Belviranli 2024): where the layers that run when another begins would move more with it, that
+    one takes longer in proportion.
     """
-    require_instance("platform", platform, Platform, optional=False)
-    require_callable("true_s", true_s)
-    check_costs(costs)
-    run = _Run(
-        platform,
-        make_policy(policy),
-        lambda layer, device: require_real("what true_s returns", true_s(layer, device), minimum=0),
-        costs,
-        _checked_loads(loads, platform),
-        require_real("aging_s", aging_s, minimum=0),
-    )
-    return run.of(require_items("arrivals", arrivals, Arrival, expected="a collection of Arrival"))
-
-
-def _checked_loads(
-    loads: Mapping[str, BackgroundLoad] | None, platform: Platform
-) -> Mapping[str, BackgroundLoad]:
-    if loads is None:
-        return {}
-    expected = "a mapping from names of devices to BackgroundLoad"
-    names = [device.name for device in platform.devices]
-    for name, load in require_mapping("loads", loads, expected=expected).items():
-        if not isinstance(load, BackgroundLoad):
-            raise TypeError(f"loads must be {expected}; got {short_repr(load)} in it")
-        if name not in names:
-            raise ValueError(
-                f"loads: no device is named {short_repr(name)}; the devices are {short_repr(names)}"
-            )
-    return loads
+    run = _Run(platform, make_policy(policy), true_s, costs, loads or {}, memory_bytes_per_s, aging_s)
+    return run.of(arrivals)
 
 
 class _Run:
@@ -204,9 +110,12 @@ class _Run:
         true_s: Callable[[Layer, Device], float],
         costs: Costs | None,
         loads: Mapping[str, BackgroundLoad],
-        aging_s: float,
+        memory_bytes_per_s: float = math.inf,
+        aging_s: float = 1.0,
     ) -> None:
         self._platform, self._true_s, self._loads = platform, true_s, loads
+        self._memory_bytes_per_s = memory_bytes_per_s
+        self._traffic: dict[int, float] = {}  # bytes a second, by the job that runs
         self._costs = costs if costs is not None else FixedCosts(true_s)
         self._queue = JobQueue(tuple(platform.devices))
         self._board = Board(platform, self._costs)
@@ -214,13 +123,10 @@ class _Run:
         self._idle = {device.name: device.slots for device in platform.devices}
         self._order = itertools.count()
         self._events: list[tuple[float, int, Job | Request, float]] = []
-        self._controllers: dict[int, LayerController] = {}
         self._jobs: list[SimulatedJob] = []
         self._finish_s: dict[int, float] = {}
 
     def of(self, arrivals: Sequence[Arrival]) -> Simulation:
-        if not arrivals:
-            raise ValueError("arrivals is empty: there is nothing to simulate; pass at least one arrival")
         for number, arrival in enumerate(arrivals):
             request = Request(number, arrival.graph, (), arrival.time_s, arrival.priority, arrival.deadline_s)
             heapq.heappush(self._events, (arrival.time_s, next(self._order), request, 0.0))
@@ -228,8 +134,7 @@ class _Run:
             now_s, _, event, began_s = heapq.heappop(self._events)
             self._board.now_s = now_s
             if isinstance(event, Request):
-                self._controllers[event.number] = LayerController(event)
-                self._distributor.admit(self._controllers[event.number])
+                self._distributor.admit(event)
             else:
                 self._end(event, began_s, now_s)
             if not self._events or self._events[0][0] > now_s:
@@ -246,21 +151,27 @@ class _Run:
             while self._idle[device.name] and (job := self._queue.take_now(device)):
                 self._idle[device.name] -= 1
                 self._board.started(job)
-                work_s = self._true_s(job.layer, device) + job.transfer_s
+                work_s = self._contended_s(job, self._true_s(job.layer, device)) + job.transfer_s
                 load = self._loads.get(device.name)
                 end_s = load.end_s(now_s, work_s) if load else now_s + work_s
                 heapq.heappush(self._events, (end_s, next(self._order), job, now_s))
 
+    def _contended_s(self, job: Job, seconds: float) -> float:
+        """Return how long a layer takes that shares the memory with all that run."""
+        work = job.layer.work
+        self._traffic[id(job)] = (work.moved_bytes + work.weight_bytes) / seconds if seconds else 0.0
+        return seconds * max(sum(self._traffic.values()) / self._memory_bytes_per_s, 1.0)
+
     def _end(self, job: Job, began_s: float, now_s: float) -> None:
         self._idle[job.device.name] += 1
+        del self._traffic[id(job)]
         self._board.ended(job)
         self._costs.observe(job.layer, job.device, now_s - began_s - job.transfer_s)
         number = job.request.number
         self._jobs.append(
             SimulatedJob(number, job.request.graph.name, job.layer.name, job.device.name, began_s, now_s)
         )
-        if self._distributor.complete(self._controllers[number], job, None):
+        if self._distributor.complete(self._distributor.controllers[number], job, None):
             self._distributor.release(job.request)
             self._finish_s[number] = now_s
-            del self._controllers[number]
         self._distributor.rebalance()

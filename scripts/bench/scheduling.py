@@ -73,24 +73,31 @@ def _works(options: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]
                 requests=options.requests,
                 repeats=options.repeats,
                 contenders=options.contenders.split(","),
+                workload=options.workload,
             )
         },
     }
 
 
 def _simulate(*, quick: bool) -> dict[str, Any]:
-    graphs = {
-        count: simulated.paper_graphs(count) for count in {count for _, count in simulated.COLUMNS.values()}
+    networks, steady_s = simulated.paper_networks(), 0.0 if quick else simulated.STEADY_S
+    return {
+        name: simulated.compare_policies(networks, steady_s=steady_s, contention=contention)
+        for name, contention in (("simulated", False), ("simulated_contention", True))
     }
-    rows = simulated.compare_policies(graphs, steady_s=0.0 if quick else simulated.STEADY_S)
-    return {"simulated": rows}
 
 
 def _tables(report: dict[str, Any]) -> Iterator[tuple[str, Cells]]:
-    if "simulated" in report:
-        yield "Simulated: makespan in ms, and percent less than GPU only", _simulated(report["simulated"])
+    for name, where in (("simulated", ""), ("simulated_contention", ", on shared memory")):
+        if name in report:
+            title = f"Simulated{where}: makespan in ms, and percent less than GPU only"
+            yield title, _simulated(report[name])
     if "measured" in report:
         yield "Measured on this CPU: four networks, single images", _measured(report["measured"])
+        yield (
+            "Measured: latency in ms under Poisson arrivals, by the share of each one's capacity",
+            _latencies(report["measured"]),
+        )
 
 
 def _simulated(rows: Sequence[dict[str, Any]]) -> Cells:
@@ -106,14 +113,34 @@ def _simulated(rows: Sequence[dict[str, Any]]) -> Cells:
 
 
 def _measured(rows: dict[str, dict[str, Any]]) -> Cells:
-    thread = rows.get("thread_per_network", {}).get("requests_per_s")
+    thread = rows.get("thread_each", {}).get("requests_per_s")
     body = []
     for name, row in rows.items():
         per_s = row["requests_per_s"]
         against = f"{per_s / thread:.2f}" if thread else "-"
         seconds = " ".join(f"{value:.2f}" for value in row["seconds"])
-        body.append((f"`{name}`", f"{per_s:.1f}", against, seconds, f"{row['overhead']:.2%}"))
-    head = ("contender", "requests/s", "÷ a thread each", "seconds of each repeat", "scheduler's overhead")
+        memory = f"{row.get('memory_mib', 0):.0f}"
+        body.append((f"`{name}`", f"{per_s:.1f}", against, seconds, f"{row['overhead']:.2%}", memory))
+    head = ("contender", "requests/s", "÷ a thread each", "seconds of each repeat", "overhead", "MiB")
+    return Cells(head, tuple(body))
+
+
+def _latencies(rows: dict[str, dict[str, Any]]) -> Cells:
+    loads = list(next(iter(rows.values())).get("latencies", {}))
+    body = []
+    for name, row in rows.items():
+        cells = (
+            " ".join(f"{1e3 * row['latencies'][load][f'p{share}_s']:.0f}" for share in (50, 95, 99))
+            for load in loads
+        )
+        found = row.get("deadlines")
+        shown = "{met} met, {missed} missed, {refused} refused".format(**found) if found else "-"
+        body.append((f"`{name}`", *cells, shown))
+    head = (
+        "contender",
+        *(f"p50, p95, p99 at {load}" for load in loads),
+        "deadlines of 4 times the cost at 70%",
+    )
     return Cells(head, tuple(body))
 
 
@@ -124,7 +151,8 @@ def _command() -> command.Command:
     add("--size", type=int, default=128, help="height and width of the measured images")
     add("--requests", type=int, default=16, help="for each network and repeat")
     add("--repeats", type=int, default=5)
-    add("--contenders", default=",".join(measured.DEFAULT))
+    add("--contenders", default=",".join(measured.CONTENDERS))
+    add("--workload", default="", help="a file in Band's format to replay: networks, periods, objectives")
     add("--quick", action="store_true", help="small sizes: a check that it runs, no figures")
     return command.Command(
         parser,

@@ -1,35 +1,57 @@
-"""Measured here: several networks at once on the CPU, ours beside what a user would write.
+"""Measured here: several networks at once on the CPU, ours and what users would run instead.
 
-Each contender runs in a process of its own, since TensorFlow's threads are set once for a process.
-The processes live side by side and take turns, so that a slow minute of the machine hits all.
+Each contender runs in a process of its own, since threads are set once for a process. The processes live side
+by side and take turns, so that a slow minute of the machine hits all. Each answers `submit(name)` with a
+future. OpenVINO and ONNX Runtime take part where they are installed (extra `bench`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.util
 import json
 import os
+import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from overlap_train.options.threads import available_cores
 from scripts.bench.children import ENDS_WITH_PARENT
 
-__all__ = ["CONTENDERS", "DEFAULT", "measure"]
+__all__ = ["CONTENDERS", "LOADS", "available", "measure", "networks"]
 
 CONTENDERS = {
-    "one_after_another": "one thread, pre-traced functions, TensorFlow's default threads",
-    "thread_per_network": "a thread for each network, pre-traced functions, TensorFlow's default threads",
-    "thread_per_network_batched": "the same, each thread taking its own requests four at a time",
-    "ours_plain": "MultiModelScheduler, one intra-op thread for each function, no batching",
-    "ours": "MultiModelScheduler, the same, requests that wait anyway batched up to four",
+    "thread_each": "a thread for each network, tf.function, TensorFlow's default threads",
+    "thread_each_batched": "the same, each thread taking up to four of its requests at a time",
+    "openvino": "OpenVINO f32, an AsyncInferQueue for each network, a stream for each core",
+    "openvino_batched": "OpenVINO f32, a thread for each network, each taking up to four of its requests",
+    "onnxruntime": "ONNX Runtime, a session and a thread for each network, all cores for each call",
+    "onnxruntime_batched": "ONNX Runtime, one core for each call, each thread taking up to four requests",
+    "ours": "MultiModelScheduler with its defaults, one intra-op thread for each function",
+    "ours_unfolded": "the same with fold=False",
 }
-DEFAULT = tuple(CONTENDERS)
+LOADS = (0.5, 0.7, 0.9)
 _MAX_BATCH = 4
+_DEADLINE = 4.0  # times the cost of a request
+_Serve = Callable[[str], "Future[Any]"]
+
+
+def available(name: str) -> bool:
+    """Whether what a contender needs is installed."""
+    needs = {"openvino": ("openvino",), "onnxruntime": ("onnxruntime", "tf2onnx")}.get(
+        name.partition("_")[0], ()
+    )
+    return all(importlib.util.find_spec(package) is not None for package in needs)
 
 
 def networks(size: int) -> dict[str, Any]:
@@ -48,28 +70,41 @@ def networks(size: int) -> dict[str, Any]:
     }
 
 
-def measure(*, size: int, requests: int, repeats: int, contenders: Sequence[str] = DEFAULT) -> dict[str, Any]:
-    """Runs `requests` single images through each network, `repeats` times for each contender in turn.
+def measure(
+    *,
+    size: int,
+    requests: int,
+    repeats: int,
+    contenders: Sequence[str],
+    workload: str = "",
+) -> dict[str, Any]:
+    """Run `requests` single images through each network, `repeats` times for each contender in turn.
 
-    Returns by contender the seconds of each repeat, requests per second from the median, and the scheduler's
-    overhead.
+    Then each contender gets Poisson arrivals at the shares `LOADS` of its own capacity, and the workload of a
+    file in Band's format.
     """
-    children = {name: _start(name, size, requests) for name in contenders}
+    children = {name: _start(name, size, requests) for name in contenders if available(name)}
     try:
         for child in children.values():
             _read(child)
-        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in children}
         for _ in range(repeats):
             for name, child in children.items():
-                assert child.stdin is not None
-                child.stdin.write("go\n")
-                child.stdin.flush()
-                rows[name].append(_read(child))
+                rows[name].append(_ask(child, "saturate"))
+        found = {name: _summary(name, row, requests) for name, row in rows.items()}
+        for name, child in children.items():
+            row, per_s = found[name], found[name]["requests_per_s"]
+            row["latencies"] = {f"{x:.0%}": _ask(child, "poisson", per_s=x * per_s) for x in LOADS}
+            if name.startswith("ours"):
+                row["deadlines"] = _ask(child, "deadlines", per_s=0.7 * per_s)
+            if workload:
+                row["workload"] = _ask(child, "band", path=str(Path(workload).resolve()))
+            row["memory_mib"] = _ask(child, "memory")
     finally:
         for child in children.values():
             child.kill()
             child.wait()
-    return {name: _summary(name, row, requests) for name, row in rows.items()}
+    return found
 
 
 def _summary(name: str, rows: list[dict[str, Any]], requests: int) -> dict[str, Any]:
@@ -96,103 +131,253 @@ def _start(name: str, size: int, requests: int) -> subprocess.Popen[str]:
     )
 
 
+def _ask(child: subprocess.Popen[str], what: str, **options: Any) -> Any:
+    assert child.stdin is not None
+    child.stdin.write(json.dumps({"what": what, **options}) + "\n")
+    child.stdin.flush()
+    return _read(child)["answer"]
+
+
 def _read(child: subprocess.Popen[str]) -> dict[str, Any]:
     assert child.stdout is not None
     for line in child.stdout:
-        if line.startswith("{"):
+        if line.startswith('{"answer'):
             result: dict[str, Any] = json.loads(line)
             return result
     raise RuntimeError(f"a contender ended with code {child.wait()}; see its messages above")
 
 
-def _traced(models: dict[str, Any]) -> dict[str, Callable[[Any], Any]]:
-    """A compiled function for each network, called once so that it is optimised."""
-    from overlap_train.scheduling import Device, Platform
-    from overlap_train.scheduling.models import split_model
-    from overlap_train.scheduling.preparing import compile_segments, profile_layers
-    from overlap_train.scheduling.segments import merge_layers
+class _Threads:
+    """A thread for each network, which takes its waiting requests in batches."""
 
-    platform = Platform((Device("CPU:0"),))
-    functions: dict[str, Callable[[Any], Any]] = {}
-    for name, model in models.items():
-        split = split_model(model, name=name)
-        whole = merge_layers(split.graph, [range(len(split.graph))])
-        graph = compile_segments(split, whole, platform)
-        profile_layers(graph, platform, repeats=2)
-        run = graph.layers[0].runs["CPU:0"]
-        functions[name] = lambda x, run=run: run((x,))[0].numpy()  # type: ignore[misc]
-    return functions
+    def __init__(self, runs: Mapping[str, Callable[[Any], Any]], image: Any, batch: int) -> None:
+        self._image, self._batch = image, batch
+        self._queues: dict[str, queue.SimpleQueue[Future[Any]]] = {name: queue.SimpleQueue() for name in runs}
+        for name, run in runs.items():
+            threading.Thread(target=self._work, args=(self._queues[name], run), daemon=True).start()
+
+    def submit(self, name: str) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._queues[name].put(future)
+        return future
+
+    def _work(self, waiting: queue.SimpleQueue[Future[Any]], run: Callable[[Any], Any]) -> None:
+        while True:
+            taken = [waiting.get()]
+            with contextlib.suppress(queue.Empty):
+                while len(taken) < self._batch:
+                    taken.append(waiting.get_nowait())
+            outputs = run(np.concatenate([self._image] * len(taken)))
+            for row, future in zip(outputs, taken, strict=True):
+                future.set_result(row[None])
 
 
-def _baseline(name: str, models: dict[str, Any], images: Any, requests: int) -> Callable[[], dict[str, Any]]:
+def _tensorflow(models: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Callable[[Any], Any]]:
     import tensorflow as tf
 
-    functions = _traced(models)
-    batch = _MAX_BATCH if name.endswith("_batched") else 1
-    tensor = tf.constant(np.repeat(images, batch, axis=0))
-    sums: dict[str, float] = {}
+    def function(model: Any) -> Callable[[Any], Any]:
+        spec = tf.TensorSpec((None, *shape), tf.float32)
+        traced = tf.function(lambda x: model(x, training=False), autograph=False).get_concrete_function(spec)
+        return lambda x: traced(tf.constant(x)).numpy()
 
-    def network(key: str) -> None:
-        for _ in range(0, requests, batch):
-            sums[key] = float(functions[key](tensor)[0, :10].sum())
-
-    def one_after_another() -> dict[str, Any]:
-        for key in functions:
-            network(key)
-        return {"checksum": sum(sums.values())}
-
-    def thread_per_network() -> dict[str, Any]:
-        threads = [threading.Thread(target=network, args=(key,)) for key in functions]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return {"checksum": sum(sums.values())}
-
-    return one_after_another if name.startswith("one") else thread_per_network
+    return {name: function(model) for name, model in models.items()}
 
 
-def _ours(name: str, models: dict[str, Any], images: Any, requests: int) -> Callable[[], dict[str, Any]]:
-    from overlap_train.scheduling import MultiModelScheduler
+@contextlib.contextmanager
+def _exported(models: Mapping[str, Any], kind: str) -> Iterator[dict[str, str]]:
+    """Each model in a file that another runtime reads."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {name: f"{folder}/{name}{'.onnx' if kind == 'onnx' else ''}" for name in models}
+        for name, model in models.items():
+            model(np.zeros((1, *model.input_shape[1:]), np.float32))  # its ONNX is traced from a call
+            model.export(paths[name], format=kind, verbose=False)
+        yield paths
 
-    scheduler = MultiModelScheduler(
-        models,
-        max_batch=1 if name == "ours_plain" else _MAX_BATCH,
-        max_pending=2 * requests,
-    )
 
-    def once() -> dict[str, Any]:
-        before = scheduler.statistics()
-        futures = [(key, scheduler.submit(key, images)) for _ in range(requests) for key in models]
+def _openvino(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
+    import openvino
+
+    core, batched = openvino.Core(), name.endswith("_batched")
+    streams = 1 if batched else available_cores()
+    config = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": str(streams)}
+    with _exported(models, "tf_saved_model") as paths:
+        compiled = {
+            key: core.compile_model(openvino.convert_model(path), "CPU", config)
+            for key, path in paths.items()
+        }
+    if batched:
+        runs = {key: lambda x, network=network: network(x)[0] for key, network in compiled.items()}
+        return _Threads(runs, image, _MAX_BATCH).submit
+    queues = {key: openvino.AsyncInferQueue(network, streams) for key, network in compiled.items()}
+    for jobs in queues.values():
+        jobs.set_callback(lambda request, future: future.set_result(request.get_output_tensor(0).data.copy()))
+    # `start_async` blocks while all streams are taken, which an arrival must not.
+    starters: dict[str, queue.SimpleQueue[Any]] = {key: queue.SimpleQueue() for key in queues}
+
+    def start(key: str) -> None:
+        while True:
+            queues[key].start_async({0: image}, starters[key].get())
+
+    for key in queues:
+        threading.Thread(target=start, args=(key,), daemon=True).start()
+
+    def submit(key: str) -> Future[Any]:
+        future: Future[Any] = Future()
+        starters[key].put(future)
+        return future
+
+    return submit
+
+
+def _onnxruntime(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
+    import onnxruntime
+
+    options, batched = onnxruntime.SessionOptions(), name.endswith("_batched")
+    options.intra_op_num_threads = 1 if batched else available_cores()
+    with _exported(models, "onnx") as paths:
+        sessions = {
+            key: onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            for key, path in paths.items()
+        }
+
+    def runs_of(session: Any) -> Callable[[Any], Any]:
+        name = session.get_inputs()[0].name
+        return lambda x: session.run(None, {name: x})[0]
+
+    runs = {key: runs_of(session) for key, session in sessions.items()}
+    return _Threads(runs, image, _MAX_BATCH if batched else 1).submit
+
+
+class _Contender:
+    """Runs in a process of its own."""
+
+    def __init__(self, name: str, size: int, requests: int) -> None:
+        import keras
+
+        keras.utils.set_random_seed(0)
+        models = networks(size)
+        self._names, self._requests = list(models), requests
+        self._scheduler: Any = None
+        self._image = image = np.random.default_rng(0).random((1, size, size, 3), dtype=np.float32)
+        if name.startswith("ours"):
+            from overlap_train.scheduling import MultiModelScheduler
+
+            self._scheduler = MultiModelScheduler(models, fold=name == "ours", max_pending=100 * requests)
+            self._submit: _Serve = lambda key: self._scheduler.submit(key, image)
+        elif name.startswith(("openvino", "onnxruntime")):
+            self._submit = (_openvino if name.startswith("openvino") else _onnxruntime)(name, models, image)
+        else:
+            batch = _MAX_BATCH if name.endswith("_batched") else 1
+            self._submit = _Threads(_tensorflow(models, image.shape[1:]), image, batch).submit
+        self.saturate()
+
+    def _answer(self, name: str) -> Any:
+        return self._submit(name).result()
+
+    def saturate(self) -> dict[str, Any]:
+        """All requests at once."""
+        before, began_s, began_cpu_s = self._own_s(), time.perf_counter(), time.process_time()
+        futures = [(key, self._submit(key)) for _ in range(self._requests) for key in self._names]
         sums = {key: float(future.result()[0, :10].sum()) for key, future in futures}
-        after = scheduler.statistics()
-        busy_s, own_s = (
-            sum(getattr(after.devices[d], field) - getattr(before.devices[d], field) for d in after.devices)
-            for field in ("busy_s", "overhead_s")
-        )
-        return {"checksum": sum(sums.values()), "overhead": own_s / busy_s}
+        found = {"checksum": sum(sums.values()), "seconds": time.perf_counter() - began_s}
+        own_s, busy_s = (after - first for after, first in zip(self._own_s(), before, strict=True))
+        return found | {
+            "cpu_seconds": time.process_time() - began_cpu_s,
+            "overhead": own_s / busy_s if busy_s else 0.0,
+        }
 
-    return once
+    def _own_s(self) -> tuple[float, float]:
+        if self._scheduler is None:
+            return 0.0, 0.0
+        accounts = self._scheduler.statistics().devices.values()
+        return sum(account.overhead_s for account in accounts), sum(account.busy_s for account in accounts)
+
+    def poisson(self, per_s: float) -> dict[str, float]:
+        """Requests at random, for the networks in turn; latencies in seconds."""
+        rng = np.random.default_rng(1)
+        names = [self._names[n % len(self._names)] for n in range(4 * self._requests)]
+        return self._arrive(list(zip(np.cumsum(rng.exponential(1 / per_s, len(names))), names, strict=True)))
+
+    def band(self, path: str) -> dict[str, float]:
+        """A workload in Band's format: each network again and again after its period."""
+        config = json.loads(Path(path).read_text())
+        until_s, arrivals = config.get("running_time_ms", 10_000) / 1e3, []
+        for model in config["models"]:
+            name, period_s = Path(model["graph"]).stem, model.get("period_ms", 0) / 1e3
+            if name not in self._names:
+                raise ValueError(f"{path}: no network is named {name!r}; there are {self._names}")
+            if not period_s:
+                raise ValueError(f"{path}: {name!r} needs a period_ms; streams without one are not replayed")
+            slo_s = model.get("slo_us", 0) / 1e6 or None
+            for begins_s in np.arange(0.0, until_s, period_s):
+                arrivals += [(begins_s, name, slo_s)] * model.get("batch_size", 1)
+        return self._arrive(sorted(arrivals, key=lambda arrival: arrival[0]))
+
+    def _arrive(self, arrivals: Sequence[tuple[Any, ...]]) -> dict[str, float]:
+        ended_s, began_s = [0.0] * len(arrivals), time.perf_counter()
+        futures = []
+
+        def note(number: int, _: Any) -> None:
+            ended_s[number] = time.perf_counter() - began_s
+
+        for number, (at_s, name, *_) in enumerate(arrivals):
+            time.sleep(max(began_s + at_s - time.perf_counter(), 0.0))
+            future = self._submit(name)
+            future.add_done_callback(functools.partial(note, number))
+            futures.append(future)
+        for future in futures:
+            future.result()
+        latencies = [end_s - at_s for end_s, (at_s, *_) in zip(ended_s, arrivals, strict=True)]
+        found = {f"p{share}_s": float(np.percentile(latencies, share)) for share in (50, 95, 99)}
+        slos = [(s, slo[0]) for s, (_, _, *slo) in zip(latencies, arrivals, strict=True) if slo and slo[0]]
+        return found | ({"met": float(np.mean([s <= slo for s, slo in slos]))} if slos else {})
+
+    def deadlines(self, per_s: float) -> dict[str, Any]:
+        """Poisson arrivals, each to be done in four times its cost; what is refused counts for nothing."""
+        from overlap_train.errors import DeadlineError
+
+        scheduler, rng, cost_s = self._scheduler, np.random.default_rng(2), {}
+        assert scheduler is not None
+        for name in self._names:
+            times = [_timed(functools.partial(self._answer, name)) for _ in range(5)]
+            cost_s[name] = float(np.median(times))
+        before = scheduler.statistics().models
+        for number in range(4 * self._requests):
+            time.sleep(rng.exponential(1 / per_s))
+            name = self._names[number % len(self._names)]
+            with contextlib.suppress(DeadlineError):
+                scheduler.submit(name, self._image, deadline_s=_DEADLINE * cost_s[name], on_late="reject")
+        scheduler.drain()
+        after = scheduler.statistics().models
+        counts = {
+            key: sum(getattr(after[name], key) - getattr(before[name], key) for name in after)
+            for key in ("met", "missed", "refused")
+        }
+        return counts | {"cost_error": float(np.mean([model.cost_error for model in after.values()]))}
+
+    def memory(self) -> float:
+        """The most that the process has held, in MiB."""
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s
 
 
 def _child(name: str, size: int, requests: int) -> None:
-    import keras
-    import tensorflow as tf
-
     if name.startswith("ours"):
+        import tensorflow as tf
+
         tf.config.threading.set_intra_op_parallelism_threads(1)
-    keras.utils.set_random_seed(0)
-    models = networks(size)
-    images = np.random.default_rng(0).random((1, size, size, 3), dtype=np.float32)
-    make = _ours if name.startswith("ours") else _baseline
-    once = make(name, models, images, requests)
-    once()
-    print(json.dumps({"ready": name}), flush=True)
-    for _ in sys.stdin:
-        began_s, began_cpu_s = time.perf_counter(), time.process_time()
-        result = once()
-        result |= {"seconds": time.perf_counter() - began_s, "cpu_seconds": time.process_time() - began_cpu_s}
-        print(json.dumps(result), flush=True)
+    contender = _Contender(name, size, requests)
+    print(json.dumps({"answer": name}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        answer = getattr(contender, order.pop("what"))(**order)
+        print(json.dumps({"answer": answer}), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
-from overlap_train.scheduling import Arrival, BackgroundLoad, CostModel, Device, Platform, Transfer, simulate
+from overlap_train.scheduling import CostModel, Device, Platform, Transfer
 from overlap_train.scheduling.graph import Layer, LayerGraph, Work
-from overlap_train.scheduling.simulation import Simulation
+from overlap_train.scheduling.segments import piece_shares
+from overlap_train.scheduling.simulation import Arrival, BackgroundLoad, Simulation, simulate
 
 __all__ = [
     "COLUMNS",
@@ -28,22 +29,22 @@ __all__ = [
     "XAVIER_FIGURES",
     "Scenario",
     "compare_policies",
-    "paper_graphs",
+    "paper_networks",
     "profiled",
     "roofline",
     "run",
     "xavier",
 ]
 
-_PIECES = 8  # of a large layer: one for each Carmel core
+_PIECES = 8  # of a large layer: for the GPU and seven Carmel cores
 COLUMNS = {  # a policy, and into how many pieces large layers can be cut
     "gpu_only": ("gpu_only", 1),
     "cpu_only": ("cpu_only", 1),
     "paper": ("paper", 1),
-    "heft": ("heft", 1),
     "earliest_finish": ("earliest_finish", 1),
     "earliest_finish, cut": ("earliest_finish", _PIECES),
 }
+MEMORY_BYTES_PER_S = 137e9  # LPDDR4x, shared by all devices; without contention each has what it can take
 LOADS = (0.0, 0.4, 0.6, 0.9)
 SHARE = 0.275
 STEADY_S = 0.5  # five times what the cost model's factor of a device remembers
@@ -128,8 +129,11 @@ SCENARIOS = (
 )
 
 
-def paper_graphs(cut: int = 1) -> dict[str, LayerGraph]:
-    """The four networks for 224 by 224 images, by name; large layers also in so many pieces."""
+_Split = Callable[..., LayerGraph]
+
+
+def paper_networks() -> dict[str, _Split]:
+    """For the four networks and 224 by 224 images, by name, what splits each, cut as it is told."""
     import keras
 
     from overlap_train.models.alexnet import alexnet
@@ -142,7 +146,20 @@ def paper_graphs(cut: int = 1) -> dict[str, LayerGraph]:
         applications.VGG16(weights=None),
         alexnet(),
     )
-    return {model.name: split_model(model, cut=cut).graph for model in models}
+    return {model.name: lambda cut=None, model=model: split_model(model, cut=cut).graph for model in models}
+
+
+def in_pieces(split: _Split, costs: CostModel) -> LayerGraph:
+    """A network whole and in pieces, whose sizes follow the devices' speed under the load that is known."""
+    whole = split()
+    shares = {x.name: piece_shares(x, xavier(), costs, _PIECES) for x in whole.layers}
+    return LayerGraph(
+        whole.layers,
+        whole.outputs,
+        input_bytes=whole.input_bytes,
+        name=whole.name,
+        pieces=split(cut=shares.__getitem__),
+    )
 
 
 def run(
@@ -153,6 +170,7 @@ def run(
     costs: CostModel,
     *,
     steady_s: float = STEADY_S,
+    memory_bytes_per_s: float = math.inf,
 ) -> list[Simulation]:
     """Simulates rounds of the same requests in the steady state.
 
@@ -171,14 +189,19 @@ def run(
             phase_s = math.fmod(len(rounds) * _GOLDEN, 1.0) * load.period_s
             loads = {"GPU": replace(load, phase_s=phase_s)}
             arrivals = [Arrival(graphs[name]) for name in networks]
-            rounds.append(simulate(arrivals, xavier(), policy, _TRUE_S, costs=costs, loads=loads))
+            options: dict[str, Any] = {
+                "costs": costs,
+                "loads": loads,
+                "memory_bytes_per_s": memory_bytes_per_s,
+            }
+            rounds.append(simulate(arrivals, xavier(), policy, _TRUE_S, **options))
             lasted_s += rounds[-1].makespan_s
     return rounds
 
 
 def every_form(graph: LayerGraph) -> list[Layer]:
-    """All layers of a graph, those that may run in one piece also so."""
-    return [*graph.layers, *(layer.whole for layer in graph.layers if layer.whole is not None)]
+    """All layers of a graph, also those of its pieces."""
+    return [*graph.layers, *(graph.pieces.layers if graph.pieces is not None else ())]
 
 
 def profiled(graphs: Sequence[LayerGraph]) -> CostModel:
@@ -191,39 +214,38 @@ def profiled(graphs: Sequence[LayerGraph]) -> CostModel:
 
 
 def compare_policies(
-    graphs: Mapping[int, Mapping[str, LayerGraph]], *, steady_s: float = STEADY_S
+    networks: Mapping[str, _Split], *, steady_s: float = STEADY_S, contention: bool = False
 ) -> list[dict[str, Any]]:
-    """Every scenario under every load; the graphs by the number of pieces of large layers, then by name."""
-    rows = []
+    """Every scenario under every load; with `contention` the devices share the memory's bandwidth."""
+    rows, memory = [], MEMORY_BYTES_PER_S if contention else math.inf
     for scenario in SCENARIOS:
+        whole = {name: networks[name]() for name in dict.fromkeys(scenario.networks)}
         for label, load in scenario.loads.items():
-            makespan_s = {
-                column: _makespan_s(graphs[pieces], scenario, policy, load, steady_s)
-                for column, (policy, pieces) in COLUMNS.items()
-            }
+            makespan_s, graphs = {}, whole
+            for column, (policy, pieces) in COLUMNS.items():
+                costs = profiled(list(whole.values()))
+                options = {"steady_s": steady_s, "memory_bytes_per_s": memory}
+                if pieces > 1:  # which are cut once the load is known
+                    run(whole, scenario.networks, policy, load, costs, **options)
+                    graphs = {name: in_pieces(networks[name], costs) for name in whole}
+                    costs = profiled(list(graphs.values()))
+                rounds = run(graphs, scenario.networks, policy, load, costs, **options)
+                makespan_s[column] = statistics.fmean(r.makespan_s for r in rounds)
             gpu_s, best_s = makespan_s["gpu_only"], min(makespan_s["gpu_only"], makespan_s["paper"])
             rows.append(
                 {
-                    "marked": "simulated, XAVIER_FIGURES",
+                    "marked": f"simulated, XAVIER_FIGURES{', shared memory' if contention else ''}",
                     "scenario": scenario.name,
                     "load": label,
                     "makespan_s": makespan_s,
                     "less_than_gpu_only_percent": {p: 100 * (1 - s / gpu_s) for p, s in makespan_s.items()},
                     "to_better_of_gpu_only_and_paper": makespan_s["earliest_finish"] / best_s,
-                    "lower_bound_s": lower_bound_s(graphs[1], scenario.networks, load),
-                    "lower_bound_cut_s": lower_bound_s(graphs[_PIECES], scenario.networks, load),
+                    "lower_bound_s": lower_bound_s(whole, scenario.networks, load),
+                    "lower_bound_cut_s": lower_bound_s(graphs, scenario.networks, load),
                     "papers_hardware_percent": scenario.paper if label == "60%" else None,
                 }
             )
     return rows
-
-
-def _makespan_s(
-    graphs: Mapping[str, LayerGraph], scenario: Scenario, policy: str, load: BackgroundLoad, steady_s: float
-) -> float:
-    used = [graphs[name] for name in dict.fromkeys(scenario.networks)]
-    rounds = run(graphs, scenario.networks, policy, load, profiled(used), steady_s=steady_s)
-    return statistics.fmean(r.makespan_s for r in rounds)
 
 
 def lower_bound_s(graphs: Mapping[str, LayerGraph], networks: Sequence[str], load: BackgroundLoad) -> float:
@@ -256,12 +278,12 @@ def lower_bound_s(graphs: Mapping[str, LayerGraph], networks: Sequence[str], loa
 
 def _least_s(graph: LayerGraph, gpu: Device, cpu: Device) -> list[tuple[float, float, float]]:
     """Seconds of each layer on the GPU, on a core, and on the one core of its network."""
+    parts: dict[str, list[Layer]] = {}
+    for layer in graph.pieces.layers if graph.pieces is not None else ():
+        parts.setdefault(layer.name.rpartition("/")[0], []).append(layer)
     rows = []
-    for index, layer in enumerate(graph.layers):
-        if index in graph.joins:
-            continue
-        parts = [*(graph.layers[piece] for piece in graph.pieces[index]), layer]
-        forms = [parts] if layer.whole is None else [parts, [layer.whole]]
+    for layer in graph.layers:
+        forms = [[layer], parts[layer.name]] if layer.name in parts else [[layer]]
         gpu_s, cpu_s = (min(sum(_TRUE_S(x, device) for x in form) for form in forms) for device in (gpu, cpu))
-        rows.append((gpu_s, cpu_s, cpu_s if layer.whole is None else 0.0))
+        rows.append((gpu_s, cpu_s, 0.0 if layer.name in parts else cpu_s))
     return rows

@@ -230,7 +230,7 @@ def test_conv(tmp_path, monkeypatch, log, published):
 
 
 def test_scheduling(tmp_path, monkeypatch, log, published):
-    row = {"requests_per_s": 20.0, "seconds": [1.0], "overhead": 0.0, "cpu_load": 0.0}
+    row = {"requests_per_s": 20.0, "seconds": [1.0], "overhead": 0.0}
 
     def prepare(note):
         def found(name, value):
@@ -241,14 +241,14 @@ def test_scheduling(tmp_path, monkeypatch, log, published):
             return run
 
         works = {
-            "simulated": found("costs_simulated", {"mean_absolute_error": 0.1}),
-            "measured": found("measured", {"thread_per_network": row, "ours": row}),
+            "simulated": found("costs_measured", {"mean_absolute_error": 0.1}),
+            "measured": found("measured", {"thread_each": row, "ours": row}),
         }
         monkeypatch.setattr(scheduling, "_works", lambda *_: works)
 
     arguments = ["--parts=simulated,measured", f"--output_dir={tmp_path / 'out'}"]
     go_on(scheduling.main, arguments, log, prepare, published)
-    assert log == ["costs_simulated", "measured"]
+    assert log == ["costs_measured", "measured"]
 
 
 def hand_over(way, size_bytes, median_us, first_operation_us):

@@ -40,11 +40,10 @@ class Movable(Policy):
 
     name = "movable"
 
+    moves = True
+
     def select(self, request, index, places, board):
         return board.platform["cpu"]
-
-    def may_move(self, request):
-        return True
 
 
 class Anywhere(Policy):
@@ -91,65 +90,58 @@ def random_costs(rng: random.Random, *graphs: LayerGraph) -> Callable[[Layer, De
     """Milliseconds; convolutions are slow on the CPU, other layers about as fast as on the GPU."""
     table = {}
     for graph in graphs:
-        for layer in forms(graph):
+        for layer in (*graph.layers, *(graph.pieces.layers if graph.pieces else ())):
             gpu_s = rng.uniform(1, 5) * 1e-3
             slower = rng.uniform(2, 10) if layer.work.kind == "conv" else rng.uniform(0.3, 2)
             table[layer.name] = {"gpu": gpu_s, "cpu": gpu_s * slower}
     return lambda layer, device: table[layer.name][device.kind]
 
 
-def in_pieces(rng: random.Random, graph: LayerGraph, *, share: float = 0.4) -> LayerGraph:
-    """The graph with some of its layers as pieces, a join, and the layer itself in one piece."""
+def with_pieces(graph: LayerGraph, count: int = 3) -> LayerGraph:
+    """The graph, which runs on idle cores with each layer as `count` layers side by side and a join."""
     layers: list[Layer] = []
     home: list[int] = []
-
-    def moved(port: Port) -> Port:
-        return port if port.source < 0 else Port(home[port.source], port.index)
-
     for layer in graph.layers:
-        reads = tuple(moved(port) for port in layer.inputs)
-        whole = replace(layer, inputs=reads)
-        if rng.random() < share:
-            first, count = len(layers), rng.randrange(2, 5)
-            # What a join reads beside its pieces may come later, as where an addition was merged with it.
-            seen = rng.randrange(1, len(reads) + 1)
-            layers += [
-                Layer(f"{layer.name}/{number}", layer.work, reads[:seen], (10**6,), alone=True)
-                for number in range(count)
-            ]
-            pieces = (*(Port(first + number) for number in range(count)), *reads[seen:])
-            whole = Layer(f"{layer.name}/join", Work("merge"), pieces, layer.output_bytes, whole=whole)
-        home.append(len(layers))
-        layers.append(whole)
-    return LayerGraph(
-        layers, [moved(p) for p in graph.outputs], input_bytes=graph.input_bytes, name=graph.name
-    )
+        reads = tuple(p if p.source < 0 else Port(home[p.source], p.index) for p in layer.inputs)
+        first = len(layers)
+        layers += [Layer(f"{layer.name}/{n}", layer.work, reads, alone=True) for n in range(count)]
+        joined = tuple(Port(first + n) for n in range(count))
+        layers.append(replace(layer, name=f"{layer.name}/join", inputs=joined))
+        home.append(len(layers) - 1)
+    outputs = [Port(home[port.source], port.index) for port in graph.outputs]
+    sizes = {"input_bytes": graph.input_bytes, "name": graph.name}
+    pieces = LayerGraph(layers, outputs, **sizes)
+    return LayerGraph(graph.layers, graph.outputs, **sizes, pieces=pieces)
 
 
-def forms(graph: LayerGraph) -> list[Layer]:
-    """All layers, those that may run in one piece also so."""
-    return [*graph.layers, *(layer.whole for layer in graph.layers if layer.whole is not None)]
+def optimum_s(graph: LayerGraph, platform: Platform, true_s, bound_s: float) -> float:
+    """The shortest makespan of a request alone, by branch and bound; `bound_s` if none is shorter."""
+    devices, size = platform.devices, len(graph)
+    run_s = [[true_s(layer, device) for device in devices] for layer in graph.layers]
+    tails_s = [min(row) for row in run_s]
+    for index in reversed(range(size)):
+        tails_s[index] += max((tails_s[after] for after in graph.successors[index]), default=0.0)
+    places, ends_s = [platform.home] * size, [0.0] * size
+    free_s = [[0.0] * device.slots for device in devices]
 
+    def best(done: frozenset, latest_s: float, bound_s: float) -> float:
+        if len(done) == size:
+            return min(bound_s, latest_s)
+        ready = [i for i in range(size) if i not in done and done.issuperset(graph.predecessors[i])]
+        for index in ready:
+            ready_s = max((ends_s[source] for source in graph.predecessors[index]), default=0.0)
+            for number, device in enumerate(devices):
+                slots = free_s[number]
+                slot = min(range(len(slots)), key=slots.__getitem__)
+                brought_s = sum(
+                    platform.transfer_s(platform.home if s < 0 else places[s], device.name, size_bytes)
+                    for s, size_bytes in graph.edge_bytes(graph.layers[index])
+                )
+                was_s, end_s = slots[slot], max(slots[slot], ready_s) + brought_s + run_s[index][number]
+                if end_s + tails_s[index] - min(run_s[index]) < bound_s:
+                    places[index], ends_s[index], slots[slot] = device.name, end_s, end_s
+                    bound_s = best(done | {index}, max(latest_s, end_s), bound_s)
+                    slots[slot] = was_s
+        return bound_s
 
-def cut(pieces=4, *, name="x"):
-    """A layer in pieces between two others."""
-    layers = [Layer("before", Work("pool"), (Port(-1),))]
-    layers += [Layer(f"{name}/{n}", Work("conv"), (Port(0),), alone=True) for n in range(pieces)]
-    whole = Layer(name, Work("conv"), (Port(0),))
-    layers.append(
-        Layer(f"{name}/join", Work("merge"), tuple(Port(n + 1) for n in range(pieces)), whole=whole)
-    )
-    layers.append(Layer("after", Work("pool"), (Port(pieces + 1),)))
-    return LayerGraph(layers, [Port(pieces + 2)])
-
-
-def times(gpu_s, cpu_s, pieces=4):
-    """`x` whole takes so long; a piece its share of that and a tenth; the others hardly anything."""
-
-    def true_s(layer, device):
-        whole_s = gpu_s if device.kind == "gpu" else cpu_s
-        if layer.name == "x":
-            return whole_s
-        return 1.1 * whole_s / pieces if layer.alone else 1e-6
-
-    return true_s
+    return best(frozenset(), 0.0, bound_s)

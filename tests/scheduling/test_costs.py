@@ -7,9 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from overlap_train.scheduling import Arrival, CostModel, Device, simulate
+from overlap_train.scheduling import CostModel, Device
 from overlap_train.scheduling.costs import WorkRegression
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work, merge_work
+from overlap_train.scheduling.simulation import Arrival, simulate
 from scripts.bench.scheduling_simulated import XAVIER_FIGURES, roofline, xavier
 
 

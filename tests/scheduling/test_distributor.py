@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from overlap_train.errors import SchedulerClosedError, SchedulingError
+from overlap_train.errors import SchedulerClosedError
 from overlap_train.scheduling import Device, Platform, Transfer
 from overlap_train.scheduling.costs import FixedCosts
-from overlap_train.scheduling.distributor import JobQueue, LayerController, LayerDistributor, SyncChecker
+from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
 from overlap_train.scheduling.graph import LayerGraph, Port, Request, require_priority, urgency
 from overlap_train.scheduling.policy import Board
 from tests.scheduling.graphs import Movable, chain, job, layer
@@ -34,35 +34,8 @@ def test_a_closed_queue_gives_and_takes_nothing():
         queue.put(left)
 
 
-def test_further_orderings_hold_a_layer_back():
-    graph = LayerGraph([layer("a", Port(-1)), layer("b", Port(-1)), layer("c", Port(0))], [Port(2)])
-    checker = SyncChecker(graph)
-    checker.hold([(1, 0)])
-    assert checker.first() == [1]
-    assert checker.complete(1) == [0]
-    assert checker.complete(0) == [2]
-
-
-@pytest.mark.parametrize("waits", [None, 3, [1], [(0, 2)], [(-1, 0)], [("a", "b")], [(0, 1, 1)]])
-def test_waits_that_are_no_pairs_of_layers_are_refused(waits):
-    graph = LayerGraph([layer("a", Port(-1)), layer("b", Port(-1))], [Port(0), Port(1)])
-    with pytest.raises(SchedulingError, match=r"admit must return pairs .* from 0 to 1; got"):
-        SyncChecker(graph).hold(waits)
-
-
-def test_layers_that_wait_for_each_other_are_told_when_nothing_can_run():
-    graph = LayerGraph([layer(name, Port(-1)) for name in "abc"], [Port(n) for n in range(3)])
-    with pytest.raises(SchedulingError, match=r"no layer of .* can run, and 3 are left"):
-        SyncChecker(graph).hold([(0, 1), (1, 2), (2, 0)])
-    checker = SyncChecker(graph)
-    checker.hold([(0, 1), (1, 0)])
-    with pytest.raises(SchedulingError, match=r"no layer of .* can run, and 2 are left"):
-        checker.complete(2)
-
-
 class Fixed(Movable):
-    def may_move(self, request):
-        return False
+    moves = False
 
 
 def waiting_for_the_cpu(*requests, make_queue=JobQueue, on_gpu_s=0.01, policy=Movable):
@@ -72,7 +45,7 @@ def waiting_for_the_cpu(*requests, make_queue=JobQueue, on_gpu_s=0.01, policy=Mo
     board, queue = Board(platform, costs), make_queue(tuple(platform.devices))
     distributor = LayerDistributor(policy(), board, queue)
     for request in requests:
-        distributor.admit(LayerController(request))
+        distributor.admit(request)
     board.started(queue.take_now(platform["cpu"]))
     return distributor, board, queue, platform
 
@@ -146,7 +119,8 @@ def test_a_job_says_what_is_brought_where_and_how_long_that_takes():
     graph = LayerGraph([layer("a", Port(-1))], [Port(0)], input_bytes=(10**6,))
     distributor, board, queue, policy = scene()
     request = Request(0, graph, ("x",), arrival_s=7.0, priority=2, examples=3.0)
-    distributor.admit(controller := LayerController(request))
+    distributor.admit(request)
+    controller = distributor.controllers[0]
     (job,) = taken(queue, board.platform["gpu"])
     assert (job.inputs, job.size_bytes, job.transfer_bytes) == (("x",), 3 * 10**6, 3 * 10**6)
     assert job.transfer_s == pytest.approx(0.5 + 3.0)
@@ -160,25 +134,9 @@ def test_a_job_says_what_is_brought_where_and_how_long_that_takes():
 
 def test_a_deadline_counts_from_the_shortest_time_that_is_left():
     distributor, board, queue, _ = scene(seconds=1.0)
-    distributor.admit(LayerController(Request(0, chain("n", 1, 1, 1), arrival_s=9.0, deadline_s=8.0)))
+    distributor.admit(Request(0, chain("n", 1, 1, 1), arrival_s=9.0, deadline_s=8.0))
     (job,) = taken(queue, board.platform["gpu"])
     assert job.urgency_s == pytest.approx(8.0 - 3.0 - 2.0, abs=0.6)
-
-
-@pytest.mark.parametrize(
-    ("layers", "outputs", "message"),
-    [
-        ([], [], "at least one layer"),
-        ([layer("a", Port(-1)), layer("a", Port(0))], [Port(1)], "'a' repeats"),
-        ([layer("a", Port(0))], [Port(0)], "expected one before it"),
-        ([layer("a", Port(-1, 1))], [Port(0)], "reads input 1"),
-        ([layer("a", Port(-1))], [Port(0, 1)], "reads output 1"),
-        ([layer("a", Port(-1))], [Port(1)], "the output reads layer 1"),
-    ],
-)
-def test_a_graph_that_cannot_run_is_refused(layers, outputs, message):
-    with pytest.raises(ValueError, match=message):
-        LayerGraph(layers, outputs)
 
 
 @pytest.mark.parametrize(

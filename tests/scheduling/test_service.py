@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import time
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,9 +12,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from overlap_train.errors import QueueFullError, SchedulerClosedError, SchedulingError
+from overlap_train.errors import DeadlineError, QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.accounts import DeviceAccount, ModelAccount, SchedulerStatistics
+from overlap_train.scheduling.deadlines import RunTimes, ends_s
 from overlap_train.scheduling.service import Model, Service, Submission, Waiting
 from tests.scheduling.graphs import chain, job
 
@@ -30,15 +33,18 @@ def test_a_device_adds_up_its_jobs_and_the_schedulers_own_time_is_a_share_of_tha
 def test_latencies_are_those_of_requests_with_a_result():
     account = ModelAccount(Counter(submitted=4, batches=2))
     for seconds in (1.0, 2.0, 6.0):
-        account.book(arrival_s=10.0, end_s=10.0 + seconds, deadline_s=14.0, failed=False)
-    account.book(arrival_s=10.0, end_s=15.0, deadline_s=14.0, failed=True)
+        account.book(arrival_s=10.0, end_s=10.0 + seconds, deadline_s=14.0, error=None)
+    account.book(arrival_s=10.0, end_s=15.0, deadline_s=14.0, error=KeyError())
+    account.book(arrival_s=10.0, end_s=15.0, deadline_s=14.0, error=DeadlineError())
     found = account.statistics()
     assert (found.missed, found.worst_lateness_s) == (2, 2.0), "whether answered or not"
+    assert (found.met, found.dropped) == (2, 1)
+    assert "2 met, 2 missed, 1 dropped, 0 refused" in str(SchedulerStatistics({"m": found}, {}, 0, 0))
     assert (found.submitted, found.completed, found.failed, found.batches) == (4, 3, 1, 2)
     assert (found.latency_mean_s, found.latency_p50_s) == (3.0, 2.0)
-    assert found.latency_p95_s == pytest.approx(5.6)
+    assert (found.latency_p95_s, found.latency_p99_s) == pytest.approx((5.6, 5.92))
     for _ in range(1024):  # which are all that are remembered
-        account.book(arrival_s=0.0, end_s=4.0, deadline_s=None, failed=False)
+        account.book(arrival_s=0.0, end_s=4.0, deadline_s=None, error=None)
     assert (account.statistics().completed, account.statistics().latency_mean_s) == (1027, 4.0)
 
 
@@ -95,10 +101,7 @@ class Engine:
 
     def __init__(self, devices=CORE):
         self.platform, self.started, self.closed = Platform(devices), [], 0
-        self.prepared, self.abandoned, self.fails = [], [], None
-
-    def prepare(self, graph):
-        self.prepared.append(graph)
+        self.abandoned, self.fails = [], None
 
     def start(self, request):
         if self.fails is not None:
@@ -130,10 +133,13 @@ class Scene:
         )
         self.service.add(self.model)
 
-    def submit(self, value=1.0, *, timeout_s=0.0, **options):
+    def submit(self, value=1.0, *, timeout_s=0.0, within_s=None, **options):
         future = Future()
         x = np.full((1, 1), value)
-        self.service.submit(Submission(self.model, (x,), 1, future, 0.0, **options), timeout_s)
+        now_s = time.monotonic()
+        if within_s is not None:
+            options["deadline_s"] = now_s + within_s
+        self.service.submit(Submission(self.model, (x,), 1, future, now_s, **options), timeout_s)
         return future
 
     @property
@@ -173,6 +179,71 @@ def test_those_that_run_together_have_the_urgency_of_the_most_urgent():
     scene.engine.end(request)
     assert [future.result(0) for future in futures] == [[[4.0]], [[6.0]], [[8.0]]]
     assert scene.counts.batches == 2
+
+
+def test_runs_end_one_after_another_on_the_first_lane_that_is_free():
+    assert ends_s(10.0, [5.0, 1.0, 2.0, 1.0], 2) == [15.0, 11.0, 13.0, 14.0]
+    assert ends_s(10.0, [], 3) == []
+
+
+def test_recent_runs_predict_the_next_and_the_first_measurement_does_where_there_are_none():
+    times = RunTimes({1: 1.0, 4: 2.0})
+    assert [times.typical_s(0.0, count) for count in (1, 2, 4, 8)] == [1.0, 2.0, 2.0, 4.0]
+    for seconds in (3.0, 5.0, 4.0):
+        times.add(100.0, 1, seconds)
+    assert (times.typical_s(105.0, 1), times.longest_s(105.0, 1)) == (4.0, 5.0)
+    assert times.typical_s(111.0, 1) == 1.0, "a load that has gone refuses nothing for ever"
+    assert RunTimes().longest_s(0.0, 3) == 0.0
+
+
+def test_what_cannot_be_done_in_time_is_refused_at_once_with_the_time_that_it_would_take():
+    scene = Scene(max_active=1, run_times=RunTimes({1: 10.0}))
+    scene.submit()
+    late = {"on_late": "reject", "within_s": 19.0}
+    with pytest.raises(
+        DeadlineError, match=r"a request for 'm' would be done after 20 s, and 19 s are"
+    ) as raised:
+        scene.submit(**late)
+    assert raised.value.predicted_s == pytest.approx(20.0, abs=0.5)
+    assert pickle.loads(pickle.dumps(raised.value)).predicted_s == raised.value.predicted_s
+    in_time = scene.submit(**(late | {"within_s": 21.0}))
+    assert (scene.counts.submitted, scene.counts.refused) == (2, 1)
+    for request in scene.engine.started:  # those that follow join the list
+        scene.engine.end(request)
+    assert in_time.result(0) == [[2.0]]
+    assert (scene.counts.met, scene.counts.missed) == (1, 0)
+
+
+def test_nothing_is_admitted_that_would_make_an_admitted_request_late():
+    scene = Scene(max_active=1, run_times=RunTimes({1: 10.0}))
+    scene.submit()
+    scene.submit(on_late="reject", within_s=25.0)
+    with pytest.raises(DeadlineError) as raised:  # it would be first, and the other late
+        scene.submit(on_late="reject", within_s=22.0, priority=1)
+    assert raised.value.predicted_s == pytest.approx(30.0, abs=0.5), "behind the other"
+    scene.submit(on_late="reject", within_s=35.0)
+
+
+def test_what_would_be_late_even_now_is_dropped_when_the_next_run_begins():
+    scene = Scene(max_active=1, run_times=RunTimes({1: 10.0}))
+    scene.submit()
+    late, anyway = (scene.submit(within_s=9.0, on_late=on_late) for on_late in ("drop", "run"))
+    assert isinstance(late.exception(0), DeadlineError)
+    for request in scene.engine.started:
+        scene.engine.end(request)
+    assert anyway.result(0) == [[2.0]]
+    assert (len(scene.engine.started), scene.counts.dropped, scene.counts.failed) == (2, 1, 0)
+
+
+@pytest.mark.parametrize(("seconds_of_two", "joined"), [(11.0, True), (16.0, False)])
+def test_a_batch_takes_in_none_that_would_make_an_admitted_request_late(seconds_of_two, joined):
+    scene = Scene(max_active=1, max_batch=2, run_times=RunTimes({1: 10.0, 2: seconds_of_two}))
+    scene.submit()
+    scene.submit(on_late="reject", within_s=25.0)
+    scene.submit()
+    scene.model.run_times = RunTimes({1: 10.0, 2: seconds_of_two + 10.0})  # the first has taken no time
+    scene.engine.end(scene.engine.started[0])
+    assert scene.engine.started[1].examples == (2.0 if joined else 1.0)
 
 
 def test_an_error_reaches_all_of_a_batch_and_no_other():

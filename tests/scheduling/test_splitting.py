@@ -17,7 +17,7 @@ from overlap_train.scheduling.models import ModelInputs, WholeModel, inputs_of, 
 from overlap_train.scheduling.preparing import ModelBuilder, compile_segments, tensorflow_platform
 from overlap_train.scheduling.segments import choose_segments, merge_layers
 from tests.devices import tolerance
-from tests.scheduling.graphs import CORES, cut
+from tests.scheduling.graphs import CORES, with_pieces
 
 CLOSE = tolerance(1e-5, on_gpu=1e-4)  # a GPU forms the sums of a part in another order
 
@@ -195,17 +195,16 @@ def outputs_of(graph, inputs, device="CPU:0"):
     return [tensors[port].numpy() for port in graph.outputs]
 
 
-@pytest.mark.by_default("False-2", "False-100")
+@pytest.mark.by_default("2", "100")
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-@pytest.mark.parametrize("constant", [False, True])
-def test_branches_shared_layers_several_inputs_and_outputs_survive(size, constant):
+def test_branches_shared_layers_several_inputs_and_outputs_survive(size):
     model = branching_model()
     rng = np.random.default_rng(0)
     inputs = {"left": rng.random((2, 8, 8, 3), "float32"), "right": rng.random((2, 4), "float32")}
     split = split_model(model)
     count = len(split.graph)
     groups = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
-    graph = compile_segments(split, merge_layers(split.graph, groups), ONE_CORE, constant_weights=constant)
+    graph = compile_segments(split, merge_layers(split.graph, groups), ONE_CORE)
     got = outputs_of(graph, [tf.constant(inputs[k]) for k in ("left", "right")])
     want = keras.tree.flatten(model(inputs, training=False))
     for left, right in zip(got, want, strict=True):
@@ -257,7 +256,7 @@ def test_outputs_are_those_of_the_call_and_not_of_the_graph():
     assert split.spec(Port(0)).shape.as_list() == [None, 1]
     assert split.pack([7]) == {"first": 7, "nothing": None}
     assert len(split.graph) == 1
-    (three,) = whole(Bare()).function([Port(-1)], range(1), [Port(0)], False)(X)
+    (three,) = whole(Bare()).function([Port(-1)], range(1), [Port(0)])(X)
     assert three.numpy().tolist() == [[3.0] * 4] * 2
 
 
@@ -321,25 +320,17 @@ def test_layers_are_merged_where_a_call_costs_more_than_it_gains():
     assert choose_segments(graph, Platform((Device("c"),)), costs) == [range(10)]
 
 
-def test_a_segment_is_not_grown_beyond_its_longest_in_any_form():
+def test_a_segment_is_not_grown_beyond_its_longest():
     costs = FixedCosts(lambda x, d: 1e-3)
     groups = choose_segments(alternating(10), Platform((Device("c"),)), costs, longest_s=3.5e-3)
     assert [len(group) for group in groups] == [3, 3, 3, 1]
-    costs = FixedCosts(lambda layer, device: 0.009 if layer.name == "x" else 0.002)
-    assert choose_segments(cut(), CORES, costs)[-1] == range(5, 7)
-    assert choose_segments(cut(), CORES, costs, longest_s=0.01)[-1] == range(6, 7)
 
 
-def test_a_follower_is_not_merged_where_the_whole_form_would_lose():
-    """The join costs nothing anywhere; whole, the layer belongs on the GPU and its follower on the CPU."""
-    graph = cut(2)
-    milliseconds = {"x": (1, 40), "x/0": (1, 20), "x/1": (1, 20), "after": (10, 1)}
-
-    def true_s(layer, device):
-        return 1e-3 * milliseconds.get(layer.name, (0, 0))[device.kind == "cpu"]
-
-    groups = choose_segments(graph, CORES, FixedCosts(true_s))
-    assert groups[-2:] == [range(3, 4), range(4, 5)]
+def test_pieces_stay_alone_and_their_join_may_have_followers():
+    graph = with_pieces(alternating(1)).pieces
+    layers = [*graph.layers, Layer("after", Work("norm"), (Port(3),))]
+    groups = choose_segments(LayerGraph(layers, [Port(4)]), CORES, FixedCosts(lambda *_: 1e-3))
+    assert groups == [range(1), range(1, 2), range(2, 3), range(3, 5)]
 
 
 def relus(layers=6):
@@ -356,7 +347,7 @@ def built(model, costs=None, **options):
 
 @pytest.mark.parametrize(
     ("segments", "lengths"),
-    [("auto", [6]), ("whole", [6]), ("layers", [1] * 6), (2, [3, 3]), (4, [2, 1, 1, 2]), (99, [1] * 6)],
+    [("auto", [6]), ("whole", [6]), ("layers", [1] * 6)],
 )
 def test_segments_are_as_asked_for(segments, lengths):
     model, _ = built(relus(), segments=segments)
@@ -383,11 +374,10 @@ def test_layers_are_timed_one_by_one_where_it_was_asked_for(costs, profile, prof
     ("name", "value", "error"),
     [
         ("segments", "some", ValueError),
-        ("segments", 0, ValueError),
-        ("segments", 1.5, TypeError),
+        ("segments", 2, ValueError),
         ("cut", 0, ValueError),
         ("longest_segment_s", -1.0, ValueError),
-        ("constant_weights", "yes", TypeError),
+        ("fold", "yes", TypeError),
         ("profile", "yes", TypeError),
         ("zero_copy", None, TypeError),
     ],
@@ -422,13 +412,11 @@ def small():
     return keras.Model(inputs, keras.layers.ReLU()(x))
 
 
-@pytest.mark.parametrize("constant", [False, True])
-def test_constant_weights_are_those_of_the_moment(constant):
+@pytest.mark.parametrize("fold", [False, True])
+def test_folded_weights_are_those_of_the_moment(fold):
     model = small()
-    split = split_model(model)
-    graph = compile_segments(
-        split, merge_layers(split.graph, [range(2)]), ONE_CORE, constant_weights=constant
-    )
+    split = split_model(model, fold=fold)
+    graph = compile_segments(split, merge_layers(split.graph, [range(2 - fold)]), ONE_CORE)
     (segment,) = graph.layers
     run = segment.runs["CPU:0"]
     assert [(spec.shape.as_list(), spec.dtype) for spec in run.specs] == [([None, 3], tf.float32)]
@@ -436,7 +424,7 @@ def test_constant_weights_are_those_of_the_moment(constant):
     model.layers[1].kernel.assign(model.layers[1].kernel * 2.0)
     (after,) = run((tf.ones((1, 3)),))
     assert before.numpy().tolist() == [[3.0, 3.0]]
-    assert after.numpy().tolist() == ([[3.0, 3.0]] if constant else [[6.0, 6.0]])
+    assert after.numpy().tolist() == ([[3.0, 3.0]] if fold else [[6.0, 6.0]])
 
 
 def test_costs_that_do_not_learn_are_left_alone_and_a_cut_is_not_put_together_again():
@@ -445,8 +433,10 @@ def test_costs_that_do_not_learn_are_left_alone_and_a_cut_is_not_put_together_ag
     with pytest.raises(TypeError, match="costs"):
         ModelBuilder(ONE_CORE.devices, 3)
     assert ModelBuilder(ONE_CORE.devices, None, cut=2, segments="layers")
-    with pytest.raises(ValueError, match="cut=2 needs segments='auto' or 'layers'; 'whole' would put"):
+    with pytest.raises(ValueError, match="cut=2 needs segments='auto' or 'layers', as 'whole' would put"):
         ModelBuilder(ONE_CORE.devices, None, cut=2, segments="whole")
+    with pytest.raises(ValueError, match="and fold=True"):
+        ModelBuilder(ONE_CORE.devices, None, cut=2, fold=False)
 
 
 def test_a_segment_reads_each_tensor_once_and_returns_what_leaves_it():
