@@ -15,6 +15,7 @@ tests=(
   tests/data/test_validation_batches.py
   tests/data/test_pipeline_sources.py
   tests/parallel/test_launchers.py
+  tests/parallel/test_official.py
   tests/test_errors.py
   tests/test_kill.py::test_killed_on_data_that_is_no_array_the_result_is_that_of_the_unbroken_run
   tests/whole_fits/test_frames.py

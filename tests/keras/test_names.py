@@ -21,7 +21,7 @@ DOORS = {
         "_keras/",
         "_inspection/effects.py",
         "_inspection/graph.py",
-        "scheduling/preparing.py",
+        "parallel/cluster.py",
     },
 }
 

@@ -178,6 +178,7 @@ def package(monkeypatch):
     module, home = types.ModuleType("made_up"), Home("made_up.home")
     monkeypatch.setitem(sys.modules, "made_up", module)
     monkeypatch.setitem(sys.modules, "made_up.home", home)
+    module.__all__ = ["missing", "thing"]
     module.__getattr__, module.__dir__ = lazy_names("made_up", {"thing": "home", "missing": "nowhere"})
     return module, Home
 
