@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.docs.pages import DOCS, ROOT
+from tests.support.terminal import screen
 
 PAGE = DOCS / "reference" / "output.md"
 COLUMNS = 100
@@ -87,26 +88,7 @@ def terminal(folder: Path) -> str:
     text = output.decode()
     assert program.returncode == 0, text
     frames = re.findall(r"Epoch 2/2 [^\r\n\x1b]+validating[^\r\n\x1b]+", text)
-    return f"{frames[-1].rstrip()}\n\n{screen(text)}"
-
-
-def screen(text: str) -> str:
-    """Return the lines that a terminal shows at last; later text wins."""
-    rows: dict[int, list[str]] = {}
-    row = column = 0
-    for token in re.findall(r"\x1b\[A|\x1b\[[0-9;?]*[a-zA-Z]|[^\x1b]", text):
-        if token == "\n":
-            row, column = row + 1, 0
-        elif token == "\r":
-            column = 0
-        elif token == "\x1b[A":
-            row -= 1
-        elif not token.startswith("\x1b"):
-            line = rows.setdefault(row, [])
-            line.extend(" " * (column + 1 - len(line)))
-            line[column], column = token, column + 1
-    lines = ["".join(rows.get(number, [])).rstrip() for number in range(max(rows, default=0) + 1)]
-    return "\n".join(line for line in lines if line)
+    return "\n".join([frames[-1].rstrip(), "", *screen(text)])
 
 
 def file(folder: Path) -> str:

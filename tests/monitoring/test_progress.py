@@ -14,6 +14,7 @@ import pytest
 from tqdm import tqdm
 
 from overlap_train.monitoring.progress import LiveLine, ProgressReporter, TolerantStream, is_terminal
+from tests.support.terminal import screen
 
 _LOSS = {"loss": 0.25}
 _VAL_LOSS = {"val_loss": 0.125}
@@ -35,21 +36,8 @@ class _Terminal(io.StringIO):
         return -1
 
     def screen(self) -> list[str]:
-        """Returns the lines as a terminal shows them; later text wins."""
-        cells: dict[int, dict[int, str]] = {}
-        row = column = 0
-        for token in re.findall(r"\x1b\[A|[^\x1b]", self.getvalue()):
-            if token == "\n":
-                row, column = row + 1, 0
-            elif token == "\r":
-                column = 0
-            elif token == "\x1b[A":
-                row -= 1
-            else:
-                cells.setdefault(row, {})[column] = token
-                column += 1
-        lines = ["".join(line[i] for i in sorted(line)).rstrip() for _, line in sorted(cells.items())]
-        return [line for line in lines if line]
+        """Returns the lines as a terminal shows them."""
+        return screen(self.getvalue())
 
 
 def _resize(monkeypatch, columns: int, lines: int) -> None:
