@@ -157,14 +157,13 @@ class ArrayBatches:
         self,
         source: ValidationSource,
         *,
-        batch_size: int,
         steps: int | None,
         preprocess: Preprocess | None = None,
     ) -> None:
         layout = source.layout
         assert layout is not None
+        batch_size = layout.batch_size
         self._source = source
-        self.is_joined = batch_size != layout.batch_size
         self.raw_spec = batch_spec(layout.specs, layout.num_samples, batch_size)
         self.preparation, self.element_spec = trace_preprocess(preprocess, self.raw_spec)
         self.data_spec = keras.tree.map_structure(  # for any number of rows
@@ -208,8 +207,6 @@ class ArrayBatches:
 
 Batches = ArrayBatches | CachedBatches | StreamedBatches
 
-_LEAST_JOINED = 32
-
 
 def make_batches(
     source: ValidationSource,
@@ -217,16 +214,10 @@ def make_batches(
     steps: int | None,
     cache_bytes: int,
     preprocess: Preprocess | None = None,
-    most_rows: Callable[[Any], int] | None = None,
 ) -> Batches:
     """Returns the validation set as `keras.Model.evaluate` would batch it."""
-    layout = source.layout
-    if layout is not None:
-        # Join batches, but leave enough for any number of workers to share evenly.
-        most = most_rows(layout.specs) if most_rows is not None and steps is None else 0
-        size = layout.batch_size
-        size *= max(1, min(most // size, layout.num_samples // size // _LEAST_JOINED))
-        return ArrayBatches(source, batch_size=size, steps=steps, preprocess=preprocess)
+    if source.layout is not None:
+        return ArrayBatches(source, steps=steps, preprocess=preprocess)
     if source.batches is None:
         data, cache_bytes = source.pipeline, cache_bytes if source.keeps else 0
         dataset = prepared_batches(data.dataset, preprocess)

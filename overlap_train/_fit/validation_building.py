@@ -33,7 +33,7 @@ from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.step import Step
 from overlap_train._validation.functions import FunctionRequest, add_functions
-from overlap_train._validation.sets import PreparedSet, SetRequest, build_suite, prepare_sets, rows_together
+from overlap_train._validation.sets import PreparedSet, SetRequest, build_suite, prepare_sets
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.options.validation import ValidationSet
@@ -279,17 +279,9 @@ class SuiteBuilder:
             sets_before=setting if is_first or not within_evaluate else None,
             first=is_first,
             waits=self._timing.waits,
-            most_rows=self._rows_together(),
             counts_ahead=alone and not (within_evaluate or looks or settings.devices),
             runs_metrics=alone or (self._apart is not None and settings.replicas is None),
         )
-
-    def _rows_together(self) -> Callable[[Any], int] | None:
-        """Returns what says how many rows of arrays may be one batch; None leaves batches alone."""
-        settings = self._settings
-        as_they_are = self._listened or settings.preprocess or not settings.stock_validation
-        as_they_are = as_they_are or any(map(may_set_before_tests, listeners(self._callbacks)))
-        return None if as_they_are else functools.partial(rows_together, settings.model)
 
 
 def _written_variables(prepared: PreparedSet) -> Sequence[CapturedVariable]:

@@ -1,7 +1,7 @@
-"""The losses and metrics of a model: how they take a batch, which of them sum over rows, and the logs.
+"""The losses and metrics of a model: how they take a batch, and the logs.
 
 Leans on `CompileMetrics`, `MetricsList`, `pythonify_logs`, `_get_metrics_result_or_logs`,
-`_flatten_metrics_in_order`, `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_compute_loss`,
+`_flatten_metrics_in_order`, `_compile_loss`, `_loss_tracker`, `_compute_loss`,
 `_aggregate_additional_loss`, `_flat_losses` and `_fn_kwargs`. Losses are computed while tracing, on the
 training thread.
 """
@@ -114,19 +114,6 @@ def _handles(metric: keras.metrics.Metric) -> list[Any]:
     return [handle for variable in metric.variables for handle in models.variable_handles(variable)]
 
 
-def averages_rows(model: keras.Model) -> bool:
-    """Whether the loss and metrics of several batches are those of one batch of all their rows.
-
-    They are if the loss averages a stock loss over the rows, and each metric is a stock one whose state is a
-    sum over rows. Custom code may be anything; masks, an ignored class and losses of a whole batch such as
-    Dice divide by a number that differs from batch to batch.
-    """
-    compiled = model._compile_metrics
-    if row_loss(model) is None or not (compiled is None or compiled.built):
-        return False
-    return all(metric is model._loss_tracker or _sums_rows(metric) for metric in metric_leaves(model))
-
-
 def row_loss(model: keras.Model) -> str | None:
     """Return the name of the stock loss of a row that the compiled loss averages over a batch, or None."""
     compiled = model._compile_loss
@@ -139,15 +126,6 @@ def row_loss(model: keras.Model) -> str | None:
     by_row = options.get("axis", -1) == -1 and options.get("ignore_class") is None
     averages = is_stock and by_row and loss.reduction == "sum_over_batch_size"
     return str(getattr(function, "__name__", "")) if averages else None
-
-
-def _sums_rows(metric: keras.metrics.Metric) -> bool:
-    if not models.is_stock_method(type(metric)):
-        return False
-    if isinstance(metric, keras.metrics.MeanMetricWrapper):
-        by_row = metric._fn_kwargs.get("axis", -1) == -1
-        return by_row and _is_stock_function(metric._fn, _ROW_FUNCTIONS | _ROW_METRICS)
-    return isinstance(metric, (keras.metrics.Precision, keras.metrics.Recall, keras.metrics.AUC))
 
 
 def _is_stock_function(function: Any, names: frozenset[str]) -> bool:
@@ -171,18 +149,6 @@ _ROW_FUNCTIONS = frozenset(
         "kl_divergence",
         "poisson",
         "cosine_similarity",
-    )
-)
-
-
-_ROW_METRICS = frozenset(
-    (
-        "accuracy",
-        "binary_accuracy",
-        "categorical_accuracy",
-        "sparse_categorical_accuracy",
-        "top_k_categorical_accuracy",
-        "sparse_top_k_categorical_accuracy",
     )
 )
 

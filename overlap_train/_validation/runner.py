@@ -111,11 +111,6 @@ class ValidationRunner(Runner):
     def _evaluated(self, values: Values, most: int | None, hosts: Hosts) -> ValidationResult:
         self._pool.admit(None)
         if most is not None:
-            if isinstance(self._batches, ArrayBatches) and self._batches.is_joined:
-                raise ValueError(
-                    "a callback's on_test_begin set stop_evaluating, and the batches of the validation have "
-                    "been joined: set it in on_test_batch_end, which is called between them"
-                )
             return self.evaluator.merge([self._evaluate_first(values, most)], values, is_cut=True)
         futures = self._start(Snapshot(epoch=0, step=0, values=values), hosts)
         self.draw_ahead()

@@ -6,24 +6,21 @@ import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from overlap_train._data.batches import prepare
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._data.validation_data import ArrayBatches, Batches, make_batches
+from overlap_train._data.validation_data import Batches, make_batches
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
-from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
 from overlap_train._training.settings import TrainerSettings
-from overlap_train._training.splitting import rows_correspond, unknown_layer
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.pending import NamedRunner, Runner, WaitingRunner
@@ -40,45 +37,6 @@ from overlap_train._validation.validation_step import (
 from overlap_train.options.validation import ValidationSet
 from overlap_train.records import Span
 
-# Limits of rows, and of rows times weights: beyond them the arithmetic outweighs starting the operations.
-_MOST_ROWS, _MOST_PRODUCTS = 1024, 1e7
-
-
-def rows_together(model: keras.Model, arrays: Any) -> int:
-    """Returns how many rows of arrays may be evaluated as one batch; 0 says nothing is known to allow it."""
-    methods = (model.test_step, model.compute_loss, model.compute_metrics)
-    adds_up = (
-        not keras_training.is_deterministic()
-        and all(map(keras_models.is_stock_method, methods))
-        and unknown_layer(model, also=("BatchNormalization",)) is None
-        and keras_metrics.averages_rows(model)
-        and _each_row_has_its_own(model, arrays)
-        and not any(map(_needs_the_batch, keras_models.flat_layers(model)))
-    )
-    return min(_MOST_ROWS, int(_MOST_PRODUCTS / max(1, model.count_params()))) if adds_up else 0
-
-
-def _needs_the_batch(layer: keras.Layer) -> bool:
-    """Whether a layer keeps something for the rows of a batch, adds a loss of it, or is better left alone."""
-    # A mask divides a batch's loss by what it leaves; a convolution has few weights and much arithmetic.
-    by_batch = getattr(layer, "stateful", False) or getattr(layer, "mask_zero", False)
-    regularizes = getattr(layer, "activity_regularizer", None) is not None
-    return by_batch or regularizes or "Conv" in type(layer).__name__
-
-
-def _each_row_has_its_own(model: keras.Model, arrays: Any) -> bool:
-    """Whether no label or weight is broadcast over the rows of a batch."""
-    _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(arrays)
-    outputs, labels, weights = (
-        keras.tree.flatten(structure)
-        for structure in (model.outputs, [y], [] if sample_weight is None else [sample_weight])
-    )
-    if len(outputs) != 1 or len(labels) != 1 or len(weights) > 1 or labels[0] is None:
-        return False
-    shapes = [tf.TensorShape([None, *leaf.shape[1:]]) for leaf in (*labels, *outputs, *weights)]
-    classes = keras_metrics.row_loss(model) == "sparse_categorical_crossentropy"
-    return rows_correspond(shapes[0], shapes[1], shapes[2] if weights else None, classes=classes)
-
 
 @dataclass(frozen=True)
 class SetRequest:
@@ -94,8 +52,6 @@ class SetRequest:
     # whether this is a call of `evaluate`, which has reached the model's own already
     within_evaluate: bool = False
     once: bool = False  # whether there is one validation, and no training
-    # returns how many rows of nested arrays may be evaluated as one batch; None leaves batches alone
-    most_rows: Callable[[Any], int] | None = None
     # whether the training may be given the state that a validation will leave in counters
     counts_ahead: bool = False
     # whether Python that sets metrics back and reads them is run between validations, in Keras's order
@@ -211,7 +167,6 @@ def _prepare(request: SetRequest, name: str, validation_set: ValidationSet) -> P
         steps=request.sources.steps(name),
         cache_bytes=settings.validation.keep_bytes,
         preprocess=settings.preprocess,
-        most_rows=request.most_rows,
     )
     live = _untraced_reason(request)
     if live is not None:
@@ -280,8 +235,7 @@ def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -
     if step.by_python and (by_code or not request.runs_metrics):
         return Reason.of("metric-python", type(request.model).__name__)
     if step.live is None and step.counters:
-        joined = isinstance(batches, ArrayBatches) and batches.is_joined
-        return None if request.counts_ahead and not (streamed or joined) else step.counting
+        return None if request.counts_ahead and streamed is None else step.counting
     return step.live
 
 

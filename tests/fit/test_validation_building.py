@@ -85,19 +85,6 @@ def test_it_is_said_whether_evaluate_asks(model, asked, within):
     assert asked(Trainer(model), within_evaluate=within).within_evaluate is within
 
 
-@pytest.mark.cpu_only("batches are joined where operations need not repeat")
-def test_batches_of_arrays_are_joined_where_nobody_sees_them(model, asked):
-    def together(trainer, *callbacks):
-        most_rows = asked(trainer, callbacks).most_rows
-        return None if most_rows is None else most_rows(arrays(8))
-
-    assert together(Trainer(model)) == 1024
-    assert together(Trainer(model), kc.EarlyStopping()) == 1024
-    assert together(Trainer(model), Prints()) is None
-    assert together(OwnStep(model)) is None
-    assert together(Trainer(model, preprocess=lambda x, y: (x, y))) is None
-
-
 def test_devices_of_the_policy_come_before_those_of_the_replicas(asked):
     with STRATEGY.scope():
         made = sequential("sgd")
