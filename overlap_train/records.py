@@ -219,12 +219,10 @@ class ShardOutcome:
     Attributes:
         result: a `ShardResult`, or another value that the runner which began the work merges.
         span: the time of the work.
-        whole: the metrics of the whole set, if the worker that finished last has merged them.
     """
 
     result: Any
     span: Span
-    whole: ValidationResult | None = None
 
 
 def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:

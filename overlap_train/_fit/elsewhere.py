@@ -254,7 +254,9 @@ class ElsewhereSuite(ValidationSuite):
         super().__init__([NamedRunner("", runner, validates)], on_error=on_error, hosts=hosts)
         self._evaluator = evaluator
 
-    def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
+    def evaluate(
+        self, name: str, values: Values, most: int | None = None, *, alone: bool = False
+    ) -> ValidationResult:
         """Evaluates values now, of which a hook has changed some since they were trained."""
         if most is not None:
             raise ValueError(
@@ -262,10 +264,6 @@ class ElsewhereSuite(ValidationSuite):
                 "set it in no callback of a training with an evaluator"
             )
         return _unpacked(self._evaluator.evaluate(values))[name]
-
-    def evaluate_alone(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
-        """The same, as asked by the chief of several hosts."""
-        return self.evaluate(name, values, most)
 
     def draws_anew(self, name: str) -> bool:
         """Whether the batches of a set are drawn anew for each validation, which nobody knows."""

@@ -129,7 +129,7 @@ class _ChiefsValidations:
         self._suite = suite
 
     def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
-        return self._suite.evaluate_alone(name, values, most)
+        return self._suite.evaluate(name, values, most, alone=True)
 
     def draws_anew(self, name: str) -> bool:
         return self._suite.draws_anew(name)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -43,57 +43,45 @@ from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 
-@dataclass(frozen=True)
-class FunctionRequest:
-    """What the evaluation functions of a `fit` need."""
-
-    model: keras.Model
-    state: ModelState
-    batch_spec: Any
-    validation_freq: int | Sequence[int]
-    on_span: Callable[[Span], None]
-    say: Callable[[str], None]
-    hosts: Hosts = field(default_factory=SingleHost)
-
-    @property
-    def x_spec(self) -> Any:
-        """The specification of a batch's input."""
-        return keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(self.batch_spec))[0]
-
-
 def add_functions(
     suite: ValidationSuite,
     functions: Mapping[str, EvaluationFunction],
-    request: FunctionRequest,
     resources: contextlib.ExitStack,
+    *,
+    model: keras.Model,
+    state: ModelState,
+    batch_spec: Any,
+    freq: int | Sequence[int],
+    on_span: Callable[[Span], None],
+    say: Callable[[str], None],
+    hosts: Hosts | None = None,
 ) -> None:
     """Adds evaluation functions to a suite; on the training thread."""
+    x_spec = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(batch_spec))[0]
     for name, function in functions.items():
-        freq = request.validation_freq if function.freq is None else function.freq
-        validates = fit_arguments.epoch_selector(freq, name="freq")
-        private = _private_model(name, function, request)
+        own_freq = freq if function.freq is None else function.freq
+        validates = fit_arguments.epoch_selector(own_freq, name="freq")
+        private = _private_model(name, function, model, state, x_spec)
         if isinstance(private, Reason):
-            values = functools.partial(_values, name, function.function, request.model)
-            live = LiveRunner(values, private, request.state, request.on_span, function=name)
+            values = functools.partial(_values, name, function.function, model)
+            live = LiveRunner(values, private, state, on_span, function=name)
             suite.add_function(NamedRunner(name, live, validates), None)
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
-        runner: Runner = FunctionRunner(name, function.function, private, pool, request)
-        if request.hosts.count > 1:
-            runner = ChiefsRunner(runner, request.hosts)
+        runner = FunctionRunner(name, function.function, private, pool, model, on_span, say, hosts)
         suite.add_function(NamedRunner(name, runner, validates, is_function=True), pool)
 
 
 def _private_model(
-    name: str, function: EvaluationFunction, request: FunctionRequest
+    name: str, function: EvaluationFunction, model: keras.Model, state: ModelState, x_spec: Any
 ) -> PrivateModel | Reason:
     """Returns the model with which a function is called during the training, or why there is none."""
-    if keras_models.runs_eagerly(request.model):
+    if keras_models.runs_eagerly(model):
         return Reason.of("model-eager")
     try:
         if function.clone is None:
-            require_no_outside(request.state)
-        return make_private_model(request.model, request.state, request.x_spec, function.clone)
+            require_no_outside(state)
+        return make_private_model(model, state, x_spec, function.clone)
     except CopyRefusedError as error:
         if function.clone is None:
             return Reason.of("function-model", f"{name!r}, as {error}")
@@ -103,7 +91,10 @@ def _private_model(
 
 
 class FunctionRunner(Runner):
-    """Has a function called for snapshots on a thread of its own. Belongs to the training thread."""
+    """Has a function called for snapshots on a thread of its own. Belongs to the training thread.
+
+    On several hosts the chief calls it, and the others get its values.
+    """
 
     def __init__(
         self,
@@ -111,33 +102,44 @@ class FunctionRunner(Runner):
         function: Callable[[keras.Model], Any],
         private: PrivateModel,
         pool: WorkerPool,
-        request: FunctionRequest,
+        model: keras.Model,
+        on_span: Callable[[Span], None],
+        say: Callable[[str], None],
+        hosts: Hosts | None = None,
     ) -> None:
         self._name = name
         self._function = function
         self._private = private
         self._pool = pool
-        self._model = request.model
-        self._on_span = request.on_span
-        self._say = request.say
+        self._model = model
+        self._on_span = on_span
+        self._say = say
+        self._hosts = hosts if hosts is not None else SingleHost()
         self._summaries = SummaryFollower()
         self._changes: Sequence[str] = ()  # what the function has last changed in its model
         self._has_warned = False
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot."""
+        if not self._hosts.is_chief:
+            return []
         if snapshot.attributes is None:  # of weights of the moment, or of another process
             snapshot = replace(snapshot, attributes=Attributes.of(self._model))
         run = contextvars.copy_context().run
         here = SummaryDefaults.of_this_thread(), KerasSettings.of_this_thread()
         return [self._pool.submit(run, self._work, snapshot, *here)]
 
-    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
+    def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> ValidationResult:
         """Evaluates values now, and waits for the result; a function has no batches."""
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
         self._pool.admit(None)
         result: ValidationResult = futures[0].result().result
         return result
+
+    def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:
+        """Returns the chief's result, on all hosts."""
+        own = super().merge(outcomes, values).metrics if self._hosts.is_chief else None
+        return ValidationResult(self._hosts.from_chief(own), of_function=True)
 
     def warn(self, results: Sequence[Any] = ()) -> None:
         """Says once that the function changed its model."""
@@ -162,32 +164,7 @@ class FunctionRunner(Runner):
         details = {"function": self._name}
         span = Span("validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, details)
         self._on_span(span)
-        return ShardOutcome(result, span, result)
-
-
-class ChiefsRunner(Runner):
-    """Has a function called on the chief; the other hosts get its values. Belongs to the training thread."""
-
-    def __init__(self, runner: Runner, hosts: Hosts) -> None:
-        self._runner = runner
-        self._hosts = hosts
-
-    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
-        """Begins to evaluate a snapshot, on the chief."""
-        return self._runner.start(snapshot) if self._hosts.is_chief else []
-
-    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluates values now, and waits for the result. On the chief alone."""
-        return self._runner.evaluate(values, most)
-
-    def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:
-        """Returns the chief's result, on all hosts."""
-        own = self._runner.merge(outcomes, values).metrics if self._hosts.is_chief else None
-        return ValidationResult(self._hosts.from_chief(own), of_function=True)
-
-    def warn(self, results: Sequence[Any] = ()) -> None:
-        """Says once that the function changed its model."""
-        self._runner.warn(results)
+        return ShardOutcome(result, span)
 
 
 def _values(

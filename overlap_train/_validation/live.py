@@ -73,7 +73,7 @@ class LiveRunner(Runner):
         epoch, step = (snapshot.epoch, snapshot.step) if snapshot is not None else (None, None)
         span = Span("validate", thread, start_s, time.monotonic(), epoch, step, details)
         self._on_span(span)
-        return ShardOutcome(result, span, result)
+        return ShardOutcome(result, span)
 
     def run_alone(self) -> ValidationResult:
         """Validates inside an epoch: no callback is called, and the training's metrics go on."""

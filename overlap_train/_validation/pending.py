@@ -78,19 +78,14 @@ class Runner:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
         return []
 
-    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluates values now: all batches, or the first `most`."""
+    def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> ValidationResult:
+        """Evaluates values now: all batches, or the first `most`; `alone` leaves out the other hosts."""
         raise NotImplementedError
-
-    def evaluate_alone(self, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluates values now, without the other hosts of the training."""
-        return self.evaluate(values, most)
 
     def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:
         """Returns the metrics of the whole set from the outcomes of its parts."""
-        whole = outcomes[-1].whole
-        assert whole is not None
-        return whole
+        result: ValidationResult = outcomes[-1].result
+        return result
 
     def warn(self, results: Sequence[Any] = ()) -> None:
         """Warns of what was odd about a validation. On the training thread."""

@@ -68,11 +68,9 @@ class ValidationRunner(Runner):
             for device in dict.fromkeys(self._device(index) for index in range(self.parts))
         }
 
-    def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
+    def start(self, snapshot: Snapshot, *, alone: bool = False) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
-        return self._start(snapshot, self._hosts)
-
-    def _start(self, snapshot: Snapshot, hosts: Hosts) -> list[Future[ShardOutcome]]:
+        hosts = self._hosts_of(alone=alone)
         stream = None if self._streamed is None else self._streamed.begin()
         if stream is not None and self.draws_in_order:
             stream.keep_ahead(self._keep_bytes)
@@ -80,7 +78,6 @@ class ValidationRunner(Runner):
         if isinstance(self._batches, ArrayBatches):
             _ = self._batches.held  # read here, on the training thread, which may change them later
         values, failures = snapshot.values, self._failures()
-        parts = _Parts(self.parts)
 
         def work(index: int) -> ShardOutcome:
             start_s = time.monotonic()
@@ -89,32 +86,23 @@ class ValidationRunner(Runner):
             with tf.device(device):
                 part = stream or self._part(index, failures, hosts)
                 result = self.evaluator.evaluate(values, part, self._data_on(device))
-                results = parts.put(index, result)
-                whole = self._merge_all(results, values) if hosts.count == 1 else None
             thread = threading.current_thread().name
             span = Span(
                 "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}
             )
             self._on_span(span)
-            return ShardOutcome(result, span, whole)
+            return ShardOutcome(result, span)
 
         return [self._pool.submit(work, index) for index in range(self.parts)]
 
-    def evaluate(self, values: Values, most: int | None = None) -> ValidationResult:
+    def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> ValidationResult:
         """Evaluates values now, with all workers, and waits for the result; see `Runner.evaluate`."""
-        return self._evaluated(values, most, self._hosts)
-
-    def evaluate_alone(self, values: Values, most: int | None = None) -> ValidationResult:
-        """The same on this host alone, whatever the others do."""
-        return self._evaluated(values, most, SingleHost())
-
-    def _evaluated(self, values: Values, most: int | None, hosts: Hosts) -> ValidationResult:
         self._pool.admit(None)
         if most is not None:
             return self.evaluator.merge([self._evaluate_first(values, most)], values, is_cut=True)
-        futures = self._start(Snapshot(epoch=0, step=0, values=values), hosts)
+        futures = self.start(Snapshot(epoch=0, step=0, values=values), alone=alone)
         self.draw_ahead()
-        return self._merge([future.result() for future in futures], values, hosts)
+        return self.merge([future.result() for future in futures], values, alone=alone)
 
     @property
     def draws_in_order(self) -> bool:
@@ -144,14 +132,15 @@ class ValidationRunner(Runner):
         if count and self._streamed is not None:
             self._streamed.warn_of_end()
 
-    def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:
-        """Returns the metrics of the whole set, which the worker that came last may have merged."""
-        return self._merge(outcomes, values, self._hosts)
-
-    def _merge(self, outcomes: Sequence[ShardOutcome], values: Values, hosts: Hosts) -> ValidationResult:
-        whole = next((outcome.whole for outcome in outcomes if outcome.whole is not None), None)
+    def merge(
+        self, outcomes: Sequence[ShardOutcome], values: Values, *, alone: bool = False
+    ) -> ValidationResult:
+        """Returns the metrics of the whole set."""
         results = [outcome.result for outcome in outcomes]
-        return whole or self.evaluator.merge(results, values, hosts.sum)
+        return self.evaluator.merge(results, values, self._hosts_of(alone=alone).sum)
+
+    def _hosts_of(self, *, alone: bool) -> Hosts:
+        return SingleHost() if alone else self._hosts
 
     def _evaluate_first(self, values: Values, most: int) -> ShardResult:
         """Evaluates the first batches on the calling thread."""
@@ -159,15 +148,6 @@ class ValidationRunner(Runner):
         if self._streamed is not None:
             return self.evaluator.evaluate(values, self._streamed.begin(most))
         return self.evaluator.evaluate(values, Shard(0, 0, min(most, self.evaluator.count())))
-
-    def _merge_all(self, results: list[ShardResult] | None, values: Values) -> ValidationResult | None:
-        """Returns the metrics of the whole if all parts are there, to spare the training thread that."""
-        if results is None:
-            return None
-        try:
-            return self.evaluator.merge(results, values)
-        except Exception:
-            return None  # raised again where the results are collected
 
     def _device(self, index: int) -> str | None:
         """Where a part is evaluated; None leaves it to TensorFlow."""
@@ -204,18 +184,3 @@ class ValidationRunner(Runner):
         shards = split_batches(self.evaluator.count(failures), self.parts * hosts.count)
         index += self.parts * hosts.index
         return shards[index] if index < len(shards) else Shard(index, 0, 0)
-
-
-class _Parts:
-    """The results of one validation's parts, put in by the workers in any order."""
-
-    def __init__(self, count: int) -> None:
-        self._lock = threading.Lock()
-        self._results: list[ShardResult | None] = [None] * count
-
-    def put(self, index: int, result: ShardResult) -> list[ShardResult] | None:
-        """Adds a part and returns all of them, in their order, if it was the last to come."""
-        with self._lock:
-            self._results[index] = result
-            results = [result for result in self._results if result is not None]
-            return results if len(results) == len(self._results) else None

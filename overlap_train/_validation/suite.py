@@ -267,13 +267,11 @@ class ValidationSuite:
         """Whether the batches of a set are drawn anew for each validation."""
         return self._sets[name].runner.runs_python
 
-    def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
+    def evaluate(
+        self, name: str, values: Values, most: int | None = None, *, alone: bool = False
+    ) -> ValidationResult:
         """Evaluates values on one set now, and waits for the result; see `Runner.evaluate`."""
-        return self._sets[name].runner.evaluate(values, most)
-
-    def evaluate_alone(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluates values on one set now, on this host, while the others of the training wait for it."""
-        return self._sets[name].runner.evaluate_alone(values, most)
+        return self._sets[name].runner.evaluate(values, most, alone=alone)
 
     def warn(self) -> None:
         """Warns of what was odd about the last validation that `evaluate` made of each set."""

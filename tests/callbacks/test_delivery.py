@@ -50,7 +50,7 @@ class Suite:
         result = ValidationResult({"loss": float(callbacks.model.layers[0].kernel[0, 0])})
         callbacks.on_test_end(dict(result.metrics))
         span = Span("validate", "MainThread", 1.0, 2.0, snapshot.epoch, snapshot.step, {"shard": 0})
-        return ShardOutcome(result, span, result)
+        return ShardOutcome(result, span)
 
 
 class Scene:

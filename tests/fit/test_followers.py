@@ -53,7 +53,7 @@ class Place:
         found = kc.CallbackList([*callbacks, self.history], model=self.model)  # in Keras's order
         request = SimpleNamespace(model=self.model, settings=settings)
         suite = SimpleNamespace(reasons=in_step or [], draws_anew=lambda name: False)
-        suite.evaluate_alone = lambda *asked: ValidationResult({"loss": 0.25})
+        suite.evaluate = lambda *asked, alone: ValidationResult({"loss": 0.25})
         return deliver_together(request, self.state, found, suite)
 
     def snapshot(self, epoch=0):

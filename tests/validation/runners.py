@@ -27,7 +27,7 @@ class EndedByTest(Runner):
             self.futures[epoch].set_exception(value)
             return
         span = Span("validate", "validation-0", 1.0, 2.0, epoch)
-        self.futures[epoch].set_result(ShardOutcome(None, span, ValidationResult({"loss": value})))
+        self.futures[epoch].set_result(ShardOutcome(ValidationResult({"loss": value}), span))
 
 
 def suite_of(*runners, every=1, **options) -> ValidationSuite:
