@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -91,8 +90,10 @@ class ReplayBuffer:
     def rewind(self, number: int, seen: int) -> None:
         """Makes the batches drawn from batch `seen` of pass `number` on come again."""
         self.forget(number, seen)
-        count = tf.constant(len(self._past_places)), tf.constant(len(self._future_places))
-        _turn_back(self._past.queue_ref, self._future.queue_ref, self._size_bytes.handle, *count)
+        past = self._dequeue_past(len(self._past_places))
+        future = self._future.dequeue_many(len(self._future_places))
+        self._future.enqueue_many(past)
+        self._future.enqueue_many(future)
         self._future_places.extendleft(reversed(self._past_places))
         self._past_places.clear()
 
@@ -105,7 +106,14 @@ class ReplayBuffer:
             self._past_places.popleft()
             count += 1
         if count:
-            _drop(self._past.queue_ref, self._size_bytes.handle, tf.constant(count))
+            self._dequeue_past(count)
+
+    def _dequeue_past(self, count: int) -> tf.Tensor:
+        """Takes the oldest batches out of the past, variant[count]."""
+        with tf.device("CPU:0"):
+            batches, sizes = self._past.dequeue_many(count)
+            self._size_bytes.assign_sub(tf.reduce_sum(sizes))
+        return batches
 
     def _replay(self, count: int) -> Any:
         return iter(self._recorded(tf.data.Dataset.range(count).map(self._replayed), copies=False))
@@ -136,47 +144,6 @@ class ReplayBuffer:
             output_shapes=[spec.shape for spec in specs],
         )
         return tf.nest.pack_sequence_as(self._spec, parts, expand_composites=True)
-
-
-# Functions of handles, so that each is traced once in a process.
-@tf.function(autograph=False)  # type: ignore[untyped-decorator]
-def _drop(past: tf.Tensor, total: tf.Tensor, count: tf.Tensor) -> None:
-    """Takes batches out of a queue for good."""
-    _repeat(count, lambda: _dequeue(past, total)[1])
-
-
-@tf.function(autograph=False)  # type: ignore[untyped-decorator]
-def _turn_back(
-    past: tf.Tensor, future: tf.Tensor, total: tf.Tensor, count: tf.Tensor, future_count: tf.Tensor
-) -> None:
-    """Puts all batches of the past before those of the future."""
-
-    def move() -> Any:
-        batch, subtraction = _dequeue(past, total)
-        with tf.control_dependencies([subtraction]):
-            return tf.raw_ops.QueueEnqueueV2(handle=future, components=[batch])
-
-    def rotate() -> Any:
-        batch = tf.raw_ops.QueueDequeueV2(handle=future, component_types=[tf.variant])
-        return tf.raw_ops.QueueEnqueueV2(handle=future, components=batch)
-
-    with tf.control_dependencies([_repeat(count, move)]):
-        _repeat(future_count, rotate)
-
-
-def _dequeue(past: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, Any]:
-    """Returns the oldest batch, and the operation that subtracts its size from the total."""
-    batch, size_bytes = tf.raw_ops.QueueDequeueV2(handle=past, component_types=[tf.variant, tf.int64])
-    return batch, tf.raw_ops.AssignSubVariableOp(resource=total, value=size_bytes)
-
-
-def _repeat(count: tf.Tensor, body: Callable[[], Any]) -> tf.Tensor:
-    def step(index: tf.Tensor) -> tuple[tf.Tensor]:
-        with tf.control_dependencies([body()]):
-            return (index + 1,)
-
-    (index,) = tf.while_loop(lambda index: index < count, step, (tf.constant(0),), parallel_iterations=1)
-    return index
 
 
 def _size_bytes(part: tf.Tensor) -> tf.Tensor:
