@@ -292,7 +292,7 @@ def _describe_feed(feed: Feed) -> dict[str, str]:
     texts = {
         f"training data.{name}" if name else "training data": text for name, text in feed.describe().items()
     }
-    dataset = feed.made_of
+    dataset = feed.user_dataset
     if dataset is not None:
         # Neither an endless pipeline nor one of unknown length has a number of batches.
         if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:

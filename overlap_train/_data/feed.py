@@ -35,10 +35,8 @@ class Feed(abc.ABC):
     # those of them to which the functions write, such as the seeds of an augmentation
     written_variables: Sequence[CapturedVariable] = ()
     reads: Sequence[str] = ()  # the names of these, and of tables
-    runs_python = (
-        False  # whether Python takes part in making a batch, so that others may change what it makes
-    )
-    made_of: tf.data.Dataset | None = None  # the user's pipeline, whose arrays tell this data from other data
+    runs_python = False  # whether Python takes part in making a batch: others may change what it makes
+    user_dataset: tf.data.Dataset | None = None  # whose arrays tell this data from other data
 
     def __init__(self) -> None:
         self.num_passes = 0  # passes that have been made
@@ -60,7 +58,7 @@ class Feed(abc.ABC):
     def draw_beforehand(self) -> None:
         """Draws a batch and drops it, where Keras does so before the first pass."""
 
-    def looked_at(self) -> contextlib.ExitStack:
+    def inspection(self) -> contextlib.ExitStack:
         """Prevents drawing within the block, even to find out whether the data could be drawn again."""
         return contextlib.ExitStack()
 
@@ -91,10 +89,7 @@ class Feed(abc.ABC):
         return self.new_pass()
 
     def keep(self, limit_bytes: int) -> bool:
-        """Keeps batches from now on for a rollback; returns whether this data allows it.
-
-        Once they take `limit_bytes`, `full` says that the training has to wait.
-        """
+        """Keeps batches from now on for a rollback, until `full`; returns whether this data allows it."""
         return False
 
     @property
@@ -129,7 +124,7 @@ class Feed(abc.ABC):
         return self.rewindable
 
     @property
-    def left_out(self) -> Sequence[str]:
+    def unsaved(self) -> Sequence[str]:
         """The names of those parts of the data's state that no checkpoint holds."""
         return ()
 
@@ -158,16 +153,15 @@ class Feed(abc.ABC):
     def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
         """Takes what another process stored behind `num_passes` passes; a `rewind` or `reopen` follows.
 
-        Returns the names of attributes of the data that differ from those there. A ValueError says that
-        this data cannot go on from there.
+        Returns the names of attributes that differ from those there; raises ValueError if it cannot go on.
         """
         return ()
 
     @abc.abstractmethod
     def describe(self) -> dict[str, str]:
-        """Returns what tells this data from other data, as far as that is cheap to find out, part by part.
+        """Returns what cheaply tells this data from other data, part by part; the empty name has its kind.
 
-        The part with the empty name is its kind; a text that begins with " digest " is not reported.
+        A text that begins with " digest " is not reported.
         """
 
     def begin_epoch(self) -> None:

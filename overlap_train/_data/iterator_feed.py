@@ -81,7 +81,7 @@ class IteratorFeed(Feed):
         self.shuffles = shuffles_of(self._dataset)
         self.files = cache_files(self._dataset)
         self.runs_python = pipeline.by_python or calls_python(self._dataset)
-        self.made_of = None if pipeline.by_python else pipeline.dataset
+        self.user_dataset = None if pipeline.by_python else pipeline.dataset
         self._first: Any = None  # the first iterator, until a pass begins with it
         self._origin: Callable[[], tf.Tensor | None] | None = None  # waits until its state is saved
         self._replay: ReplayBuffer | None = None
@@ -110,7 +110,7 @@ class IteratorFeed(Feed):
         saving = in_background(lambda: _save_iterator(first, is_lookup=is_lookup), "overlap-seeds")
         self._origin = saving.result
 
-    def looked_at(self) -> contextlib.ExitStack:
+    def inspection(self) -> contextlib.ExitStack:
         # An iterator would draw from the user's seeds; the pipeline's operations tell nearly as much.
         before, undo = (self._origin, self._replay), contextlib.ExitStack()
         if self._origin is None:
@@ -161,7 +161,7 @@ class IteratorFeed(Feed):
         return self._replay is not None
 
     @property
-    def left_out(self) -> Sequence[str]:
+    def unsaved(self) -> Sequence[str]:
         return () if self._state is None else self._state.left_out
 
     def remember(self, note: NotesState) -> bool:
@@ -241,8 +241,8 @@ class IteratorFeed(Feed):
         return batches.iterator if isinstance(batches, ReplayPass) else batches
 
     def used(self, batches: Any, first: int, steps: int) -> None:
-        if self._pipeline.told is not None and steps:
-            self._iterators.setdefault(self.num_passes, self._pipeline.told.newest)
+        if self._pipeline.grain is not None and steps:
+            self._iterators.setdefault(self.num_passes, self._pipeline.grain.newest)
         if self._replay is not None:
             self._replay.used(batches, first, steps)
         elif self._draws_end and first + steps == self.num_batches:
@@ -278,7 +278,7 @@ class IteratorFeed(Feed):
         self._resumes, self.num_passes = False, number - 1
         batches = self.new_pass()
         self.mark()
-        source, position = self._pipeline.told, self._position
+        source, position = self._pipeline.grain, self._position
         if source is not None and position is not None and self._note is not None:
             iterator = begun_at(source, batch, position, self._note)
             if iterator is not None:

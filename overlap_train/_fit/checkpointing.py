@@ -62,9 +62,9 @@ def build_resumer(
     require_storable([*state.variables, *feed.written_variables])
     _say_not_stored(step, feed, say)
     _say_unseeded(request, drawing, say)
-    if feed.left_out:
+    if feed.unsaved:
         say(
-            f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.left_out)}; "
+            f"a resumed fit takes these attributes of its data as they then are: {', '.join(feed.unsaved)}; "
             "what they hold cannot be stored (get_state and set_state would say what can)"
         )
     states = _python_of_sets(request, say)
@@ -186,7 +186,7 @@ def _reported_settings(request: FitRequest) -> ReportedSettings:
     policy = {
         f"ValidationPolicy.{name}": repr(getattr(settings.validation, name)) for name in _REPORTED_FIELDS
     }
-    data = {"training data": request.feed.made_of}
+    data = {"training data": request.feed.user_dataset}
     data |= {f"validation data {name!r}": inputs for name, inputs in _inputs_of_sets(request).items()}
     seeds = {f"{name}.seeds of shuffles": seeds_of(source) for name, source in data.items()}
     configuration = {
@@ -221,7 +221,7 @@ _ALIKE = "shuffle(…, reshuffle_each_iteration=False) and arrays are the same i
 def _undrawable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> str | None:
     """Returns what the data draws that a resumed fit would draw otherwise, and the remedy; or None."""
     feed = request.feed
-    if feed.made_of is not None and caches_draws(feed.made_of):
+    if feed.user_dataset is not None and caches_draws(feed.user_dataset):
         return (
             "the training data caches what it draws at random or from a variable; draw behind the cache, as "
             "in dataset.cache().map(…), or leave the cache out"

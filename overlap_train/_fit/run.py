@@ -97,7 +97,7 @@ def run_evaluate(
             suite.warn()
     if not by_keras:
         group = keras_training.steps_per_execution(model)
-        line.show(logs, steps, -(-sources.seen("") // group) * group)
+        line.show(logs, steps, -(-sources.last_count("") // group) * group)
     return logs
 
 

@@ -189,7 +189,7 @@ def _inspect(step: Step, model: keras.Model, feed: Feed) -> None:
 
 def look_only(request: FitRequest, resources: contextlib.ExitStack) -> None:
     """Has everything that is traced and drawn from now on forgotten when `resources` are closed."""
-    resources.enter_context(request.feed.looked_at())
+    resources.enter_context(request.feed.inspection())
     # What is traced before the first hooks may not be what the fit has to trace after them.
     resources.enter_context(Traces.set_aside(request.model))
     # A fit builds the optimizer from what its own first step has built, not from less.

@@ -251,7 +251,7 @@ class SuiteBuilder:
         prepared = prepare_sets(request, self._sets)
         for each in prepared:
             if isinstance(each.batches, StreamedBatches):
-                each.batches.in_order = is_in_order(each.chosen)
+                each.batches.in_order = is_in_order(each.validation_set)
         self.batch_spec = next((p.batches.element_spec for p in prepared if p.batches is not None), None)
         steps = [each.step for each in prepared if each.step is not None]
         of_steps = [variable for step in steps for variable in step.variables]
@@ -302,4 +302,4 @@ def _written_variables(prepared: PreparedSet) -> Sequence[CapturedVariable]:
 
 def _captured(prepared: PreparedSet) -> Sequence[CapturedVariable]:
     """Returns the variables that the pipeline of a validation set reads or writes."""
-    return captured_by(keras.utils.unpack_x_y_sample_weight(prepared.chosen.data)[0])
+    return captured_by(keras.utils.unpack_x_y_sample_weight(prepared.validation_set.data)[0])

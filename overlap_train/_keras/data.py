@@ -44,7 +44,7 @@ class Pipeline:
     # the same batches: by index, from a generator, from Grain.
     resumable: bool
     stateful: Any  # the user's object whose attributes are that state
-    told: Any  # a dataset of Grain's, from `with_position`
+    grain: Any  # a dataset of Grain's, from `with_position`
     # Whether Keras draws its first batch before the first pass of a training and before each validation
     # (`_maybe_symbolic_build`), and can draw it again: this advances whatever the user's data draws from.
     # How many batches a generator loses depends on timing; here it loses none.
@@ -275,7 +275,7 @@ def _pipeline(adapter: Any, x: Any, grain: Any, looked_at: bool) -> Pipeline:
         restarts=not isinstance(adapter, GeneratorDataAdapter),
         resumable=isinstance(adapter, (GeneratorDataAdapter, GrainDatasetAdapter, PyDatasetAdapter)),
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
-        told=grain,
+        grain=grain,
         looked_at=looked_at and not isinstance(adapter, (ArrayDataAdapter, GeneratorDataAdapter)),
         adapter=adapter,
         _maker=_batch_maker(adapter),

@@ -3,12 +3,16 @@
 No threads here. Everything is traced beforehand on the training thread, because tracing goes through Python
 state that layers share; afterwards any thread may evaluate. A set is evaluated in parts if the states of the
 metrics are sums over batches.
+
+A step is traced once, on the model's own variables. The compiled functions run that trace on private
+variables in their place, which begin with the snapshot's values on the snapshot's buffers. So whatever the
+step reads, in the model or outside it, it reads as the snapshot holds it, and cannot see the training go on.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,18 +20,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.cached_batches import CachedBatches, Fold
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import Batches, Shard
-from overlap_train._inspection.traced import Counter
+from overlap_train._inspection.traced import CapturedVariable, Counter, TracedFunction, private_handles
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
-from overlap_train._snapshot import ModelState, Values
+from overlap_train._snapshot import ModelState, StateVariable, Values
 from overlap_train._support.arguments import array_of
 from overlap_train._training.step import Logs
-from overlap_train._validation.compiled import EvaluationFunctions, State
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.records import ValidationResult
 
@@ -56,6 +59,171 @@ def _initial_values(metric: keras.metrics.Metric) -> list[np.ndarray]:
         metric.reset_state()
     values = [scope.get_current_value(variable) for variable in metric.variables]
     return [array_of(value) for value in values if value is not None]
+
+
+State = tuple[tf.Tensor, ...]
+
+
+class EvaluationFunctions:
+    """One traced step compiled for snapshots and batches, without any data. May be called from any thread.
+
+    A `state` is that of the metrics' variables, and `values` are those of `variables`, in this order: what
+    the step captured, and metrics that it never touches. With `fold` there is `part`; else `start`, with
+    `some` if the functions draw and with `one` if they are given the batches.
+    """
+
+    def __init__(
+        self,
+        step: ValidationStep,
+        metrics: Sequence[StateVariable],
+        raw_spec: Any,
+        *,
+        fold: Fold | None = None,
+        data_spec: Any = None,
+        draws: bool = False,
+        carries_logs: bool = False,
+        finds_end: bool = False,
+    ) -> None:
+        self._step = step
+        self._fold: Any = fold
+        self._carries_logs = carries_logs
+        self.variables = _with_metrics(step.variables, metrics)
+        self._metrics = [_place(metric, self.variables) for metric in metrics]
+        self.warm = False
+        values = [tf.TensorSpec(variable.shape, variable.dtype) for variable in self.variables]
+        state = tuple(tf.TensorSpec(metric.shape, metric.dtype) for metric in metrics)
+        number = tf.TensorSpec([], tf.int64)
+        # Of values: the state as `reset_metrics` leaves it, or as it is if Python has set it back.
+        self.start: Any = None
+        # Of values, data, first and last batch: the state and the last logs.
+        self.part: Any = None
+        # Of values, state and a batch: the same after it.
+        self.one: Any = None
+        # Of values, state, an iterator and a number: the same after as many batches of it, how many there
+        # were, and whether there may be more.
+        self.some: Any = None
+        # Of values and state: the metrics; None where the logs count.
+        self.result: Any = None if step.own_logs else _compile(self._result, values, state)
+        # Of values and state: the state when a step has found no batch; None if that changes nothing.
+        self.ended: Any = None
+        if finds_end and step.step.without_batch is not None:
+            self.ended = _compile(self._ended, values, state)
+        if fold is not None:
+            self.part = _compile(self._part, values, data_spec, number, number)
+        else:
+            self.start = _compile(self._start, values)
+            if draws:
+                self.some = _compile(self._some, values, state, tf.data.IteratorSpec(raw_spec), number)
+            else:
+                self.one = _compile(self._one, values, state, raw_spec)
+
+    def _part(
+        self, values: Sequence[tf.Tensor], data: Any, first: tf.Tensor, stop: tf.Tensor
+    ) -> tuple[State, list[tf.Tensor]]:
+        handles = private_handles(self.variables, values)
+        if self._step.reset is not None:
+            self._step.reset.on(handles)
+        logs, shapes = self._no_logs()
+        logs = self._fold.over(data, first, stop, logs, lambda batch: self._run(handles, batch), shapes)
+        return self._read(handles), logs
+
+    def _one(self, values: Sequence[tf.Tensor], state: State, batch: Any) -> tuple[State, list[tf.Tensor]]:
+        handles = private_handles(self.variables, self._in_state(values, state))
+        logs = self._run(handles, batch)
+        return self._read(handles), logs
+
+    def _some(
+        self, values: Sequence[tf.Tensor], state: State, iterator: Any, most: tf.Tensor
+    ) -> tuple[State, list[tf.Tensor], tf.Tensor, tf.Tensor]:
+        handles = private_handles(self.variables, self._in_state(values, state))
+        logs, shapes = self._no_logs()
+
+        def body(count: tf.Tensor, _: tf.Tensor, logs: list[tf.Tensor]) -> tuple[Any, ...]:
+            batch = iterator.get_next_as_optional()
+            after: tuple[Any, ...] = tf.cond(
+                batch.has_value(),
+                lambda: (count + 1, tf.constant(True), self._run(handles, batch.get_value())),
+                lambda: (count, tf.constant(False), logs),
+            )
+            return after
+
+        count, more, logs = tf.while_loop(
+            lambda count, more, _: (count < most) & more,
+            body,
+            (tf.constant(0, tf.int64), tf.constant(True), logs),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([]), shapes),
+            parallel_iterations=1,
+        )
+        return self._read(handles), logs, count, more
+
+    def _no_logs(self) -> tuple[list[tf.Tensor], list[tf.TensorShape]]:
+        """Returns what a loop carries of the logs before its first batch, and the shapes."""
+        return (self._step.logs.empty(), self._step.logs.shapes) if self._carries_logs else ([], [])
+
+    def _run(self, handles: Mapping[int, Any], batch: Any) -> list[tf.Tensor]:
+        """Makes one step on private variables; returns the logs to be carried."""
+        if self._step.preparation is not None:
+            batch = self._step.preparation.on(handles, batch)
+        logs = self._step.step.on(handles, batch)
+        return self._step.logs.flat(logs) if self._carries_logs else []
+
+    def _start(self, values: Sequence[tf.Tensor]) -> State:
+        handles = self._handles_of(self._step.reset, values)
+        if self._step.reset is not None:
+            self._step.reset.on(handles)
+        return self._read(handles)
+
+    def _result(self, values: Sequence[tf.Tensor], state: State) -> Mapping[str, tf.Tensor]:
+        assert self._step.result is not None
+        handles = self._handles_of(self._step.result, self._in_state(values, state))
+        logs: Mapping[str, tf.Tensor] = self._step.result.on(handles)
+        return logs
+
+    def _ended(self, values: Sequence[tf.Tensor], state: State) -> State:
+        handles = private_handles(self.variables, self._in_state(values, state))
+        self._step.step.on_no_batch(handles)
+        return self._read(handles)
+
+    def _in_state(self, values: Sequence[tf.Tensor], state: State) -> list[tf.Tensor]:
+        """Returns the values with the metrics in another state."""
+        values = list(values)
+        for place, value in zip(self._metrics, state, strict=True):
+            values[place] = value
+        return values
+
+    def _handles_of(
+        self, function: TracedFunction | None, values: Sequence[tf.Tensor]
+    ) -> dict[int, tf.Tensor]:
+        """Makes private variables for a function that needs few, and for the metrics."""
+        used = {id(variable.handle) for variable in function.variables} if function is not None else set()
+        places = {i for i, v in enumerate(self.variables) if id(v.handle) in used}.union(self._metrics)
+        order = sorted(places)
+        return private_handles([self.variables[i] for i in order], [values[i] for i in order])
+
+    def _read(self, handles: Mapping[int, Any]) -> State:
+        metrics = [self.variables[place] for place in self._metrics]
+        return tuple(
+            tf.raw_ops.ReadVariableOp(resource=handles[id(v.handle)], dtype=v.dtype) for v in metrics
+        )
+
+
+def _with_metrics(
+    captured: Sequence[CapturedVariable], metrics: Sequence[StateVariable]
+) -> list[CapturedVariable]:
+    """Returns the captured variables, and those of metrics that a step never touches."""
+    handles = {id(variable.handle) for variable in captured}
+    untouched = [metric for metric in metrics if not handles.intersection(map(id, metric.handles))]
+    return [*captured, *(CapturedVariable(m.handles[0], m.dtype, m.shape, m.name, False) for m in untouched)]
+
+
+def _place(metric: StateVariable, variables: Sequence[CapturedVariable]) -> int:
+    """Returns which of the variables is one of a metric's copies."""
+    copies = set(map(id, metric.handles))
+    return next(i for i, variable in enumerate(variables) if id(variable.handle) in copies)
+
+
+def _compile(function: Callable[..., Any], *spec: Any) -> Any:
+    return tf.function(function, autograph=False).get_concrete_function(*spec)
 
 
 # Between two calls a worker can be told that its validation has been given up.

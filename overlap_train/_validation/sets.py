@@ -68,7 +68,7 @@ class PreparedSet:
     """A validation set whose step has been traced, before the variables of the training are known."""
 
     name: str
-    chosen: ValidationSet
+    validation_set: ValidationSet
     batches: Batches | None = None  # its data; None where the model's own `evaluate` takes it, or it waits
     step: ValidationStep | None = None  # the traced step; None where nothing is traced
     live: Reason | None = None  # why it has to be validated live, or None
@@ -140,7 +140,7 @@ def build_suite(
 
     suite = ValidationSuite(
         [
-            NamedRunner(each.name, runner_of(each), fit_arguments.epoch_selector(each.chosen.freq))
+            NamedRunner(each.name, runner_of(each), fit_arguments.epoch_selector(each.validation_set.freq))
             for each in prepared
         ],
         on_error=settings.validation.on_error,
@@ -244,7 +244,9 @@ def _live_runner(
 ) -> LiveRunner:
     settings = request.settings
     data = functools.partial(request.sources.for_keras, each.name)
-    evaluate = keras_training.FitEvaluation(request.model, data, each.chosen.batch_size, each.chosen.steps)
+    evaluate = keras_training.FitEvaluation(
+        request.model, data, each.validation_set.batch_size, each.validation_set.steps
+    )
     validate = KerasEvaluation(request.model, evaluate)
     if each.batches is not None and (settings.preprocess is not None or not settings.stock_validation):
         function, preprocess = settings.validation_function, settings.preprocess

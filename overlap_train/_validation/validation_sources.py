@@ -168,7 +168,7 @@ class ValidationSources:
         steps, group = self._sets[name].steps, keras_training.steps_per_execution(self._model)
         return None if not steps else (steps - 1) // group * group + 1
 
-    def seen(self, name: str) -> int:
+    def last_count(self, name: str) -> int:
         """Returns how many batches the last validation has had, where that was not known beforehand."""
         return getattr(self.of(name).batches, "last_count", 0)
 

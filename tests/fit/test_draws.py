@@ -153,9 +153,9 @@ def test_a_callback_that_looks_at_the_validation_data():
 
 def test_a_callback_that_says_that_it_does_not_or_holds_other_data_is_run_ahead_of():
     feed, model = IteratorFeed(recognize(apart()[0])), sequential()
-    safe = Looks(feed.made_of)
+    safe = Looks(feed.user_dataset)
     safe.overlap_safe = True
-    assert list(follow_others(feed, model, [Looks(feed.made_of)]))
+    assert list(follow_others(feed, model, [Looks(feed.user_dataset)]))
     assert not list(follow_others(feed, model, [safe, Looks(ROWS.shuffle(9)), keras.callbacks.History()]))
 
 
