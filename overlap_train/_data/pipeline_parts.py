@@ -8,7 +8,6 @@ freed when the user drops it.
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import re
@@ -35,9 +34,9 @@ def looked_up_once(find: Callable[[Any], T]) -> Callable[[Any], T]:
 
     @functools.wraps(find)
     def look_up(dataset: Any) -> T:
-        facts = _facts_of(dataset)
-        if facts is None:
+        if not isinstance(dataset, tf.data.Dataset):
             return find(dataset)
+        facts = _facts_of(dataset)
         if find.__name__ not in facts:
             facts[find.__name__] = find(dataset)
         fact: T = facts[find.__name__]
@@ -54,8 +53,12 @@ def without_autotune(dataset: Any) -> Any:
     """
     if not isinstance(dataset, tf.data.Dataset) or _sets_autotune(dataset):
         return dataset
-    untuned = copy.copy(_untuned(dataset))
-    untuned._input_dataset = dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    untuned = dataset.with_options(options)
+    facts = _facts_of(dataset)
+    with _LOCK:
+        _FACTS[untuned] = facts  # which are the same
     return untuned
 
 
@@ -64,25 +67,8 @@ def _sets_autotune(dataset: tf.data.Dataset) -> bool:
     return dataset.options().autotune.enabled is not None
 
 
-@looked_up_once
-def _untuned(dataset: tf.data.Dataset) -> Any:
-    """Returns the pipeline without autotune; it does not hold the one that it was made from."""
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    untuned = dataset.with_options(options)
-    untuned._input_dataset = None
-    return untuned
-
-
-def _facts_of(dataset: Any) -> dict[str, Any] | None:
-    """Returns the cached facts of a pipeline, with autotune or without; None for any other data."""
-    if not isinstance(dataset, tf.data.Dataset):
-        return None
-    source = getattr(dataset, "_input_dataset", None)
+def _facts_of(dataset: tf.data.Dataset) -> dict[str, Any]:
     with _LOCK:
-        facts = _FACTS.get(source, {}) if source is not None else {}
-        if "_untuned" in facts and facts["_untuned"]._variant_tensor is dataset._variant_tensor:
-            return facts
         return _FACTS.setdefault(dataset, {})
 
 
