@@ -234,8 +234,8 @@ class Follower(contextlib.ExitStack):
             self._settings.model.reset_metrics()
         values = _values(state, list(stored.arrays.values()))
         snapshot = Snapshot(stored.epoch, stored.step, values)
-        begin = suite.start if entry.kind == "weights" else suite.start_all
-        pending = PendingEpoch(snapshot, {}, begin(snapshot))
+        validations = suite.start(snapshot, on_all=entry.kind != "weights")
+        pending = PendingEpoch(snapshot, {}, validations)
         pending.wait(None, lambda: None)
         collected, _ = suite.collect(pending)
         if by_python:  # which may look at the weights

@@ -154,7 +154,7 @@ class StepValidations:
     def _begin(self, snapshot: Snapshot, live: MetricValues) -> None:
         self._live = live
         self.suite.hold()
-        self._pending = PendingEpoch(snapshot, {}, self.suite.start_all(snapshot))
+        self._pending = PendingEpoch(snapshot, {}, self.suite.start(snapshot, on_all=True))
         self.suite.wait_until_drawn(None, lambda: None)
 
     def _finish(self) -> None:

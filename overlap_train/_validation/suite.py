@@ -123,17 +123,20 @@ class ValidationSuite:
 
     def admit(self, most: int | None) -> None:
         """Lets the workers go on, up to `most` of them at once; None for all."""
-        if self._pool is not None:
-            self._pool.admit(most)
-        for pool in self._function_pools:
-            pool.admit(None)
+        self._admit(most, after_s=0.0)
 
     def admit_beside(self, most: int) -> None:
         """The same for a training call that is about to begin; who has been held lets it begin first."""
-        if self._pool is not None:
-            self._pool.admit(most, after_s=_HEAD_START_S)
-        for pool in self._function_pools:
-            pool.admit(None, after_s=_HEAD_START_S)
+        self._admit(most, after_s=_HEAD_START_S)
+
+    def _admit(self, most: int | None, *, after_s: float) -> None:
+        for pool in self._pools:
+            pool.admit(most if pool is self._pool else None, after_s=after_s)
+
+    @property
+    def _pools(self) -> list[CallersThread | WorkerPool]:
+        """Those of the sets and of each function."""
+        return [pool for pool in (self._pool, *self._function_pools) if pool is not None]
 
     @property
     def shares_cores(self) -> bool:
@@ -152,19 +155,18 @@ class ValidationSuite:
     @property
     def idle(self) -> bool:
         """Whether the workers have nothing to do."""
-        return all(pool is None or pool.idle for pool in (self._pool, *self._function_pools))
+        return all(pool.idle for pool in self._pools)
 
     def hold(self) -> None:
         """Lets no worker begin before `admit`, or for a moment."""
         seconds = _HOLD_S if self.hosts.count == 1 else _HOLD_TOGETHER_S
-        for pool in (self._pool, *self._function_pools):
-            if pool is not None:
-                pool.hold(seconds)
+        for pool in self._pools:
+            pool.hold(seconds)
 
     def live_sets(self, epoch: int) -> list[str]:
         """Returns the sets that are validated live after an epoch, when it is delivered."""
-        live = {name: n for name, n in self._sets.items() if isinstance(n.runner, LiveRunner)}
-        return [name for name, named in live.items() if named.validates(epoch)]
+        due = [named for named in self._sets.values() if named.validates(epoch)]
+        return [named.name for named in due if isinstance(named.runner, LiveRunner)]
 
     def _live_runner(self, name: str) -> LiveRunner:
         runner = self._sets[name].runner
@@ -206,15 +208,6 @@ class ValidationSuite:
         """Whether an epoch is validated on any set."""
         return any(named.validates(epoch) for named in self._sets.values())
 
-    def start(self, snapshot: Snapshot) -> list[PendingValidation]:
-        """Begins to evaluate a snapshot on the sets whose turn it is."""
-        due = [named for named in self._sets.values() if named.validates(snapshot.epoch)]
-        return self._start(due, snapshot)
-
-    def start_all(self, snapshot: Snapshot) -> list[PendingValidation]:
-        """Begins to evaluate a snapshot on every set."""
-        return self._start(list(self._sets.values()), snapshot)
-
     def wait_until_drawn(self, timeout_s: float | None, check: Callable[[], None]) -> None:
         """Waits until the batches that are to be drawn before the training goes on have been."""
         start_s = time.monotonic()
@@ -229,7 +222,9 @@ class ValidationSuite:
             wait([self._drawing], timeout=left_s)
         self._drawing = None
 
-    def _start(self, sets: Sequence[NamedRunner], snapshot: Snapshot) -> list[PendingValidation]:
+    def start(self, snapshot: Snapshot, *, on_all: bool = False) -> list[PendingValidation]:
+        """Begins to evaluate a snapshot on the sets whose turn it is, or on all."""
+        sets = [named for named in self._sets.values() if on_all or named.validates(snapshot.epoch)]
         validations = [named.start(snapshot) for named in sets]
         runners = [named.runner for named in sets if isinstance(named.runner, ValidationRunner)]
         in_order = [runner for runner in runners if runner.draws_in_order]
