@@ -12,7 +12,7 @@ from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.validation_step import trace_validation
-from tests.networks import arrays, subclassed
+from tests.networks import arrays
 from tests.pools import sequential
 
 X, Y = arrays(70)
@@ -44,7 +44,10 @@ def assert_logs_equal(actual, expected):
         assert actual[name] == pytest.approx(expected[name], rel=1e-5), name
 
 
-def assert_parts_add_up(model, state, batches, evaluator, parts):
+@pytest.mark.by_default("2")
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_parts_add_up_to_evaluate(parts, evaluated):
+    model, state, batches, evaluator = evaluated
     values = state.read()
     merged = evaluator.merge(in_parts(evaluator, batches, values, parts), values)
     expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
@@ -52,18 +55,6 @@ def assert_parts_add_up(model, state, batches, evaluator, parts):
     assert evaluator.indivisible is None
     for left, theirs in zip(merged.metric_state, state.read_metrics(), strict=True):
         np.testing.assert_allclose(left, theirs, rtol=1e-5)
-
-
-@pytest.mark.by_default("2")
-@pytest.mark.parametrize("parts", [1, 2, 5])
-def test_parts_add_up_to_evaluate(parts, evaluated):
-    assert_parts_add_up(*evaluated, parts)
-
-
-@pytest.mark.nightly
-def test_parts_of_a_subclassed_model_add_up_to_evaluate():
-    model = built(subclassed)
-    assert_parts_add_up(model, *evaluator_of(model), 5)
 
 
 def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched(evaluated):
@@ -167,15 +158,6 @@ def test_warming_up_draws_no_batch_and_leaves_no_trace(kind):
     assert sorted(seen) == [6, 16, 16, 16, 16]
     expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
     assert_logs_equal(evaluator.merge(results, values).metrics, expected)
-
-
-def test_warming_up_runs_nothing_that_an_evaluation_would_not():
-    model = built()
-    state, _, own_logs = evaluator_of(model, step=lambda batch: {"rows": tf.shape(batch[0])[0]})
-    assert own_logs.indivisible
-    prepared = recording(own_logs)
-    own_logs.warm_up(state.read())
-    assert prepared == ["part"]
 
 
 def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new_data():

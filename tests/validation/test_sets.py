@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy, ValidationSet
 from overlap_train._snapshot import ModelState
-from overlap_train._support.reasons import Reason
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.sets import SetRequest, build_suite, prepare_sets
@@ -104,19 +103,22 @@ def test_models_that_validate_by_themselves_are_live(kind, options, within, reas
             assert suite.reasons == [prepared.live]
 
 
-def test_what_acts_between_batches_makes_it_live():
-    request = request_of(sequential(), acts="SetsWeights")
-    (prepared,) = prepared_of(request, of_data((X, Y)))
-    assert prepared.live == Reason.of("callback-validates", "SetsWeights between its batches")
+SCALE = tf.Variable(2.0, name="scale")
 
 
-def test_a_pipeline_that_reads_a_variable_as_it_stands_makes_it_live():
-    scale = tf.Variable(2.0, name="scale")
-    rows = dataset().map(lambda x, y: (x * scale, y))
-    request = request_of(sequential(), policy=ValidationPolicy(workers=3, keep_bytes=0))
-    (prepared,) = prepared_of(request, of_data(rows))
-    assert prepared.live.identifier == "data-follows"
-    assert "what no pass holds (scale)" in prepared.live.sentence
+@pytest.mark.parametrize(
+    ("data", "options", "identifier", "cause"),
+    [
+        ((X, Y), {"acts": "SetsWeights"}, "callback-validates", "SetsWeights between its batches"),
+        (dataset().map(lambda x, y: (x * SCALE, y)), {}, "data-follows", "what no pass holds (scale)"),
+        (dataset().shuffle(9), {"sets_before": "Swaps"}, "callback-validates", "Swaps.on_test_begin"),
+    ],
+    ids=["acts between batches", "reads a variable", "set before batches that are drawn"],
+)
+def test_what_no_snapshot_can_foresee_makes_it_live_and_says_why(data, options, identifier, cause):
+    (prepared,) = prepared_of(request_of(sequential(), **options), of_data(data))
+    assert prepared.live.identifier == identifier
+    assert cause in prepared.live.sentence
 
 
 def test_steps_are_whole_groups_where_keras_groups_them():
