@@ -33,7 +33,6 @@ from overlap_train._data.pipeline import (
     draws_orders,
     is_asked_for_its_end,
     keeps_more_than_variables,
-    looks_up_rows,
     prepared_batches,
     python_draws_at_pass,
     python_functions,
@@ -105,10 +104,8 @@ class IteratorFeed(Feed):
         if not self._has_seeds():
             self._origin = lambda: None
             return
-        first, is_lookup = iter(self._dataset), looks_up_rows(self._dataset)
-        self._first = first
-        saving = in_background(lambda: _save_iterator(first, is_lookup=is_lookup), "overlap-seeds")
-        self._origin = saving.result
+        self._first = first = iter(self._dataset)
+        self._origin = in_background(lambda: _save_iterator(first), "overlap-seeds").result
 
     def inspection(self) -> contextlib.ExitStack:
         # An iterator would draw from the user's seeds; the pipeline's operations tell nearly as much.
@@ -379,23 +376,15 @@ class IteratorFeed(Feed):
         end_iterators(iterators)
 
 
-def _save_iterator(iterator: Any, *, is_lookup: bool) -> tf.Tensor | None:
-    """Returns the state of a `tf.data` iterator, variant[n], or None if Python takes part in it.
-
-    Python that `is_lookup` has no state of its own.
-    """
-    resource = iterator._iterator_resource
-    refuse, ignore = 2, 1
+def _save_iterator(iterator: Any) -> tf.Tensor | None:
+    """Returns the state of a `tf.data` iterator, variant[n]; None if a stage cannot be saved."""
+    ignore = 1  # random operations, which are made anew with each iterator, and Python that only looks up
     try:
-        return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=refuse)
-    except tf.errors.FailedPreconditionError as error:
-        # Random operations are made anew with each iterator and need no state; that of a Python function
-        # cannot be seen.
-        if "PyFunc" in str(error) and not is_lookup:
-            return None
+        return tf.raw_ops.SerializeIterator(
+            resource_handle=iterator._iterator_resource, external_state_policy=ignore
+        )
     except tf.errors.OpError:
         return None
-    return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=ignore)
 
 
 def make_feed(

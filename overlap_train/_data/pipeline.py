@@ -201,12 +201,6 @@ def calls_python(dataset: Any) -> bool:
 
 
 @looked_up_once
-def looks_up_rows(dataset: Any) -> bool:
-    """Whether Python takes part in a pipeline and only looks rows up by their number."""
-    return not calls_python(dataset) and bool(python_functions(dataset))
-
-
-@looked_up_once
 def python_draws_at_pass(dataset: Any) -> bool:
     """Whether the Python in a pipeline depends on nothing but global seeds as a pass begins."""
     functions = python_functions(dataset)

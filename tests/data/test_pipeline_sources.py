@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from overlap_train._data import pipeline
 from overlap_train._data.iterator_feed import make_feed
-from overlap_train._data.pipeline import calls_python, draws_orders, looks_up_rows, python_draws_at_pass
+from overlap_train._data.pipeline import calls_python, draws_orders, python_draws_at_pass
 from overlap_train._data.pipeline_parts import (
     captured_datasets,
     hides_sources,
@@ -191,7 +191,6 @@ def test_a_function_of_anybody_else_is_no_lookup(function):
 )
 def test_what_python_does_in_a_pipeline(make, lookup, alike):
     dataset = make()
-    assert looks_up_rows(dataset) == lookup
     assert calls_python(dataset) != lookup
     assert python_draws_at_pass(dataset) == alike
 
@@ -213,4 +212,3 @@ def test_an_order_of_an_unknown_seed_is_seen():
 def test_random_operations_elsewhere_decide_on_no_order():
     noisy = tf.data.Dataset.range(3).map(lambda row: tf.cast(row, tf.float32) + tf.random.normal([]))
     assert not draws_orders(noisy)
-    assert not looks_up_rows(noisy)
