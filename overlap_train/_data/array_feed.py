@@ -19,9 +19,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from overlap_train._data.batches import (
-    all_batches,
     batch_spec,
     lent_or_copied,
+    next_batch,
     prepare,
     size_bytes,
     trace_preprocess,
@@ -95,7 +95,8 @@ class RowOrders:
 
 def _keras_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.Tensor:
     """Returns the order that Keras's pipeline has in each pass under the global seed that is set."""
-    return tf.concat(all_batches(without_autotune(row_order(num_samples, batch_size, shuffle))), axis=0)
+    iterator = iter(without_autotune(row_order(num_samples, batch_size, shuffle)))
+    return tf.concat([*iter(lambda: next_batch(iterator), None)], axis=0)
 
 
 @functools.lru_cache(maxsize=4)

@@ -69,14 +69,6 @@ def next_batch(iterator: Iterator[Any]) -> Any | None:
     return batch.get_value() if batch.has_value() else None
 
 
-def all_batches(dataset: tf.data.Dataset) -> list[Any]:
-    """Returns the batches of one pass."""
-    iterator, batches = iter(dataset), []
-    while (batch := next_batch(iterator)) is not None:
-        batches.append(batch)
-    return batches
-
-
 def end_iterators(iterators: list[Any]) -> None:
     """Empties a list of the last references to iterators that nothing draws from any more.
 

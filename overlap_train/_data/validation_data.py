@@ -11,6 +11,7 @@ first pass, or nowhere, to be drawn again each time.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -249,7 +250,6 @@ def _cached(dataset: tf.data.Dataset, steps: int | None, cache_bytes: int) -> Ca
 class Shard:
     """A worker's part: the batches from `first` up to, not including, `stop`."""
 
-    index: int
     first: int
     stop: int
 
@@ -260,7 +260,7 @@ def split_batches(num_batches: int, parts: int) -> list[Shard]:
     if parts == 0:
         return []
     bounds = [num_batches * i // parts for i in range(parts + 1)]
-    return [Shard(i, bounds[i], bounds[i + 1]) for i in range(parts)]
+    return [Shard(*pair) for pair in itertools.pairwise(bounds)]
 
 
 def warn_if_short(count: int, least: int | None) -> None:

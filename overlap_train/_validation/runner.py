@@ -147,7 +147,7 @@ class ValidationRunner(Runner):
         self._wait_until_prepared(0)
         if self._streamed is not None:
             return self.evaluator.evaluate(values, self._streamed.begin(most))
-        return self.evaluator.evaluate(values, Shard(0, 0, min(most, self.evaluator.count())))
+        return self.evaluator.evaluate(values, Shard(0, min(most, self.evaluator.count())))
 
     def _device(self, index: int) -> str | None:
         """Where a part is evaluated; None leaves it to TensorFlow."""
@@ -183,4 +183,4 @@ class ValidationRunner(Runner):
     def _part(self, index: int, failures: int, hosts: Hosts) -> Shard:
         shards = split_batches(self.evaluator.count(failures), self.parts * hosts.count)
         index += self.parts * hosts.index
-        return shards[index] if index < len(shards) else Shard(index, 0, 0)
+        return shards[index] if index < len(shards) else Shard(0, 0)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from overlap_train._data.batches import all_batches, next_batch, trace_preprocess
+from overlap_train._data.batches import next_batch, trace_preprocess
 from tests.networks import assert_same_history
 from tests.pools import pooled
 from tests.seeds import set_random_seed
@@ -35,8 +35,6 @@ def test_it_draws_what_next_does_and_none_from_the_end_on(made, monkeypatch):
     assert drawn(iterator) == [0, 1, 2]
     assert next_batch(iterator) is None
     assert not raised
-    assert [int(batch) for batch in all_batches(numbers(3))] == [0, 1, 2]
-    assert all_batches(numbers(0)) == []
 
 
 @pytest.mark.parametrize(
