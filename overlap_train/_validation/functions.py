@@ -11,7 +11,6 @@ import contextlib
 import contextvars
 import functools
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -28,7 +27,7 @@ from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
 from overlap_train._validation.live import LiveRunner
-from overlap_train._validation.pending import NamedRunner, Runner
+from overlap_train._validation.pending import NamedRunner, Runner, span_since
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.private_model import (
     Attributes,
@@ -160,9 +159,7 @@ class FunctionRunner(Runner):
         with routes.suspended():  # or `install` would evaluate its model by workers of its own
             result = ValidationResult(_values(self._name, self._function, private.model), of_function=True)
         self._changes = private.changed(snapshot.values) or self._changes
-        thread = threading.current_thread().name
-        details = {"function": self._name}
-        span = Span("validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, details)
+        span = span_since(start_s, snapshot, function=self._name)
         self._on_span(span)
         return ShardOutcome(result, span)
 

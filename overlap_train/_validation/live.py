@@ -21,7 +21,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import require_logs
-from overlap_train._validation.pending import Runner
+from overlap_train._validation.pending import Runner, span_since
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 _HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
@@ -65,13 +65,11 @@ class LiveRunner(Runner):
         with _HookErrors(callbacks, self):
             logs = dict(self._validate(callbacks))
         if self._function is None:
-            details: dict[str, Any] = {"shard": 0}
             result = ValidationResult(logs, (), self._state.read_metrics())
+            span = span_since(start_s, snapshot, shard=0)
         else:
-            details, result = {"function": self._function}, ValidationResult(logs, of_function=True)
-        thread = threading.current_thread().name
-        epoch, step = (snapshot.epoch, snapshot.step) if snapshot is not None else (None, None)
-        span = Span("validate", thread, start_s, time.monotonic(), epoch, step, details)
+            result = ValidationResult(logs, of_function=True)
+            span = span_since(start_s, snapshot, function=self._function)
         self._on_span(span)
         return ShardOutcome(result, span)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -13,7 +14,7 @@ from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support.printing import error_message
 from overlap_train._support.reasons import Reason
 from overlap_train.errors import ValidationTimeoutError, worker_error
-from overlap_train.records import ShardOutcome, ValidationResult
+from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 
 @dataclass
@@ -64,6 +65,12 @@ class PendingValidation:
 def on_set(name: str) -> str:
     """Names a set inside a message; a single set has no name."""
     return f"on set {name!r} " if name else ""
+
+
+def span_since(start_s: float, snapshot: Snapshot | None, **details: Any) -> Span:
+    """Returns the span of a validation on this thread, from its start to now."""
+    epoch, step = (None, None) if snapshot is None else (snapshot.epoch, snapshot.step)
+    return Span("validate", threading.current_thread().name, start_s, time.monotonic(), epoch, step, details)
 
 
 class Runner:

@@ -16,7 +16,7 @@ from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import ArrayBatches, Batches, Shard, split_batches, warn_if_short
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
-from overlap_train._validation.pending import Runner
+from overlap_train._validation.pending import Runner, span_since
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -86,10 +86,7 @@ class ValidationRunner(Runner):
             with tf.device(device):
                 part = stream or self._part(index, failures, hosts)
                 result = self.evaluator.evaluate(values, part, self._data_on(device))
-            thread = threading.current_thread().name
-            span = Span(
-                "validate", thread, start_s, time.monotonic(), snapshot.epoch, snapshot.step, {"shard": index}
-            )
+            span = span_since(start_s, snapshot, shard=index)
             self._on_span(span)
             return ShardOutcome(result, span)
 
