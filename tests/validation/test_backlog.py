@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import keras
 import pytest
 
@@ -32,29 +30,6 @@ class OpenAt(keras.callbacks.Callback):
             assert self.gate.entered.wait(60)
         if epoch == self.epoch:
             self.gate.open.set()
-
-
-class Snapshots:
-    """Counts the snapshots that are alive, and how many were at once."""
-
-    def __init__(self) -> None:
-        self.live, self.most = weakref.WeakSet(), 0
-
-    def add(self, snapshot) -> None:
-        self.live.add(snapshot)
-        self.most = max(self.most, len(self.live))
-
-
-@pytest.fixture
-def snapshots(monkeypatch):
-    counted, created = Snapshots(), Snapshot.__init__
-
-    def tracked(self, *args, **kwargs):
-        created(self, *args, **kwargs)
-        counted.add(self)
-
-    monkeypatch.setattr(Snapshot, "__init__", tracked)
-    return counted
 
 
 def test_a_backlog_leaves_epochs_out_and_never_repeats_a_value(snapshots):

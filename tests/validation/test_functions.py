@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import weakref
 
 import keras
 import numpy as np
@@ -14,7 +13,7 @@ import tensorflow as tf
 from tensorflow.core.util.event_pb2 import Event
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._snapshot import ModelState
 from overlap_train._validation.private_model import make_private_model
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.options.functions import metric_values
@@ -223,22 +222,15 @@ def test_two_functions_wait_together():
 
 
 @pytest.mark.usefixtures("little_to_search")
-def test_a_snapshot_is_released_when_its_function_has_returned():
-    alive, counts = weakref.WeakSet(), []
-    original = Snapshot.__init__
-
-    def remember(self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        alive.add(self)
+def test_a_snapshot_is_released_when_its_function_has_returned(snapshots):
+    counts = []
 
     class Looks(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             gc.collect()
-            counts.append(len(alive))
+            counts.append(len(snapshots.live))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Snapshot, "__init__", remember)
-        fit(simple(), {"mean": mean_output}, epochs=4, callbacks=[Looks()])
+    fit(simple(), {"mean": mean_output}, epochs=4, callbacks=[Looks()])
     assert max(counts) <= 2
 
 
