@@ -22,7 +22,7 @@ from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.followers import AnyDelivery, AnyStart, agree_to_start, deliver_together
+from overlap_train._fit.followers import AnyStart, agree_to_start, deliver_together
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import IdleCores, LagControl, reasons_to_wait
 from overlap_train._fit.request import FitRequest
@@ -230,7 +230,7 @@ class FitBuilder:
 
     def _build_delivery(
         self, state: ModelState, step: Step, suite: ValidationSuite, grounds: Grounds
-    ) -> tuple[Any, AnyDelivery]:
+    ) -> tuple[Any, Delivery]:
         """Returns the callbacks, and what delivers epochs to them: on several hosts, to all of these."""
         request, callbacks = self._request, self._callbacks
         if self._settings.hosts.count > 1:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from overlap_train._callbacks.delivery import EpochBeginning, Outcome
+from overlap_train._callbacks.delivery import Delivery, EpochBeginning, Outcome
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._callbacks.listeners import remembering
 from overlap_train._checkpoint.content import StartPoint, WaitingEpoch
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
-from overlap_train._fit.followers import AnyDelivery
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
 from overlap_train._snapshot import Snapshot, Values
@@ -41,7 +40,7 @@ class Deliveries:
     hooks: EpochHooks
     suite: ValidationSuite
     backlog: Backlog
-    delivery: AnyDelivery
+    delivery: Delivery
     stepwise: StepValidations | None
     lag: LagControl
     resumer: Resumer | None
