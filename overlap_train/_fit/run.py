@@ -20,7 +20,7 @@ from overlap_train._fit.first_hooks import open_fit
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.session import FitSession
-from overlap_train._fit.validation_building import SuiteBuilder, TraceTiming, make_sources
+from overlap_train._fit.validation_building import TraceTiming, build_validation, make_sources
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import data_mistakes, threads
 from overlap_train._keras import training as keras_training
@@ -90,8 +90,9 @@ def run_evaluate(
         resources.callback(sources.close)
         is_traced = Traces.of(model).holds("test", keras_training.test_function(model))
         timing = TraceTiming(is_first=not is_traced)
-        builder = SuiteBuilder(settings, sets, callback_list, resources, sources, once=True, timing=timing)
-        state, suite = builder.build(within_evaluate=True)
+        state, suite, _ = build_validation(
+            settings, sets, callback_list, sources, resources, once=True, timing=timing, within_evaluate=True
+        )
         logs = evaluate_now(model, state, suite, callback_list)
         if not model.stop_evaluating:  # or batches were left out on purpose
             suite.warn()

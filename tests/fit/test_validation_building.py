@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy, ValidationSet
 from overlap_train._fit import validation_building as module
-from overlap_train._fit.validation_building import SuiteBuilder
+from overlap_train._fit.validation_building import _set_request, build_validation, make_sources
 from tests.networks import arrays, sequential
 
 kc = keras.callbacks
@@ -49,8 +49,9 @@ def asked(monkeypatch):
 
     def build(trainer, callbacks=(), **options):
         found = kc.CallbackList(list(callbacks), model=trainer.model)
-        _, request = SuiteBuilder(trainer._settings(), SETS, found, contextlib.ExitStack()).build(**options)
-        return request
+        settings, resources = trainer._settings(), contextlib.ExitStack()
+        sources = make_sources(settings, SETS)
+        return build_validation(settings, SETS, found, sources, resources, **options)[1]
 
     return build
 
@@ -74,9 +75,7 @@ def test_callbacks_that_listen_or_act_are_told_apart(model, asked):
 
 def test_a_validation_for_a_training_elsewhere_asks_no_callback_of_this_process(model):
     found = kc.CallbackList([SetsWeights()], model=model)
-    with contextlib.ExitStack() as resources:
-        building = SuiteBuilder(Trainer(model)._settings(), SETS, found, resources, apart=True)
-        request = building._request(within_evaluate=False)
+    request = _set_request(Trainer(model)._settings(), None, found, apart=True, within_evaluate=False)
     assert (request.acts, request.listened, request.counts_ahead) == (None, True, False)
 
 
@@ -120,7 +119,8 @@ def test_a_suite_of_this_host_snapshots_what_training_and_validation_use(monkeyp
     trainer = Shifted(sequential("sgd"))
     with contextlib.ExitStack() as resources:
         found = kc.CallbackList([], model=trainer.model)
-        state, suite = SuiteBuilder(trainer._settings(), SETS, found, resources).build()
+        settings = trainer._settings()
+        state, suite, _ = build_validation(settings, SETS, found, make_sources(settings, SETS), resources)
         assert [float(np.asarray(value)) for value in state.read().outside] == [3.0]
         expected = state.read()
         (result,) = [suite.evaluate(name, expected) for name in SETS]
