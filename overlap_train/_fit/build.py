@@ -45,21 +45,17 @@ from overlap_train.records import StepValidation
 
 @dataclass(frozen=True)
 class FitParts:
-    """What one `fit` consists of.
-
-    `resumption` puts all where a checkpoint has it, `is_provisional` says that the validation is to be built
-    anew when it is next due, since callbacks may set what Keras's trace of it will hold, and `reasons` are
-    why the training waits: the first, or all if the fit is only looked at.
-    """
+    """What one `fit` consists of."""
 
     state: ModelState
     training: EpochTraining
     deliveries: Deliveries
     grounds: Grounds
     sources: ValidationSources
-    resumption: AnyStart | None = None
+    resumption: AnyStart | None = None  # puts all where a checkpoint has it
+    # Whether to build the validation anew when it is next due: callbacks may set what Keras will trace then.
     is_provisional: bool = False
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[Reason, ...] = ()  # why the training waits: the first, or all if nothing will be run
 
 
 class FitBuilder:
@@ -254,11 +250,9 @@ class FitBuilder:
         return stepwise
 
     def require_overlap(self) -> None:
-        """Makes sure that the training may run ahead, before anything is called or drawn.
+        """Raises OverlapError, before anything is called or drawn, if the training would have to wait.
 
         All is traced for that, and forgotten: the first hooks may set what the fit is to be traced with.
-
-        Raises an OverlapError if it has to wait, as far as is known before Python's validation data is read.
         """
         with contextlib.ExitStack() as resources:
             look_only(self._request, resources)

@@ -36,8 +36,7 @@ def extras_of_fit(
 ) -> list[str]:
     """Returns what a call of `fit` asks for that Keras cannot do, in the words of the user's code.
 
-    `arguments` are those of the trainer besides the model and the policies. `args` and `kwargs` are of the
-    model's own `fit`, which may have other parameters than Keras's.
+    `arguments` are those of the trainer besides the model and the policies.
     """
     extras = [] if resume is None else ["resume"]
     if _has_sets(settings.model, args, kwargs):
@@ -82,10 +81,7 @@ def _is_ours(value: Any) -> bool:
 
 
 class OwnMethod:
-    """One call of a model's `fit` or `evaluate` that is not Keras's; `used` once it has come to Keras's.
-
-    `extras` is what the call asks for that Keras cannot do.
-    """
+    """One call of a model's `fit` or `evaluate` that is not Keras's; `used` once it has come to Keras's."""
 
     def __init__(self, model: keras.Model, method: str, extras: Sequence[str]) -> None:
         owner = keras_models.overriding_class(model, method)

@@ -12,8 +12,7 @@ import pytest
 from overlap_train._checkpoint.content import StartPoint, WaitingEpoch
 from overlap_train._data.cursor import CursorState
 from overlap_train._fit.build import FitParts
-from overlap_train._fit.first_hooks import Opening
-from overlap_train._fit.session import FitSession
+from overlap_train._fit.session import FitSession, Opening
 from overlap_train._snapshot import Snapshot
 from overlap_train._training.loops import StepsDone
 from overlap_train.errors import HostMismatchError
