@@ -281,7 +281,7 @@ class FitSession:
         self._build_anew("a callback rebuilt the train function; the step is traced again")
 
     def _renew_if_unsettled(self) -> bool:
-        """Builds the parts anew if callbacks are called otherwise now; returns whether the epoch is undone."""
+        """Builds all anew if callbacks are called otherwise now; returns whether the epoch is undone."""
         hosts = self._settings.hosts
         if hosts.count > 1:
             hosts.chief_first(self._require_settled)

@@ -10,12 +10,13 @@ import pytest
 
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._data.array_feed import ArrayFeed
-from overlap_train._data.cursor import CursorState
+from overlap_train._data.cursor import Cursor, CursorState
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.followers import SharedStart, deliver_together
-from overlap_train._snapshot import ModelState
+from overlap_train._keras.data import recognize
+from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train.errors import HostMismatchError
 from overlap_train.records import Reason, ValidationResult
-from tests.fit import parts
 from tests.parallel.together import ThreadHost, on_hosts
 
 kc = keras.callbacks
@@ -59,7 +60,7 @@ class Place:
         return deliver_together(request, self.state, found, suite)
 
     def snapshot(self, epoch=0):
-        return parts.snapshot_at(epoch, None, self.state.read())
+        return Snapshot(epoch, 4 * epoch + 4, self.state.read(), None)
 
 
 class Sets(kc.Callback):
@@ -359,7 +360,8 @@ class Found:
 
 def started(places, callbacks=(), **options):
     found = Found(places[0], **options)
-    cursors = [parts.cursor(), parts.cursor()]
+    rows = recognize(np.zeros((8, 1), "float32"), np.zeros((8, 1), "float32"), batch_size=2)
+    cursors = [Cursor(make_feed(rows, hold_in_memory=lambda size: True), None) for _ in places]
     for place in places:
         place.history.epoch = []
 

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from overlap_train import Trainer
 from overlap_train._fit import run as module
-from overlap_train._fit.course import FitOutcome
+from overlap_train._fit.course import Course, FitOutcome, Ledger
 from overlap_train._fit.run import run_fit
 from overlap_train.errors import HostLostError
+from overlap_train.monitoring.recorder import Accounts, SpanRecorder
 from tests import networks, pools
-from tests.fit import parts
 from tests.fit.requests import request_of
 from tests.parallel.together import ThreadHost
 
@@ -77,7 +77,11 @@ class Fails:
 @pytest.fixture
 def run_session():
     """Returns a function that runs a session on so many hosts, and what came of it."""
-    ledger, history, outcome = parts.ledger(), SimpleNamespace(), FitOutcome()
+    ledger, history, outcome = (
+        Ledger(SpanRecorder(), Accounts(), Course(9, 0)),
+        SimpleNamespace(),
+        FitOutcome(),
+    )
     ledger.accounts.begin(0)
     ledger.accounts.close(0)
     ledger.course.logs[0] = {"loss": 1.0}
