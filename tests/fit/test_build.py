@@ -15,7 +15,7 @@ from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.validation_building import _set_request
 from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.progress import ProgressReporter
-from tests import pools
+from tests import networks, pools
 from tests.fit.requests import request_of
 from tests.networks import arrays
 from tests.parallel.together import ThreadHost
