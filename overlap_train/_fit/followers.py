@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 import keras
@@ -134,12 +134,12 @@ def _goes_on(callbacks: Any, hook: str, arguments: Sequence[Any]) -> bool:
     return True
 
 
+@dataclass(frozen=True)
 class SharedCallbacks:
     """A `CallbackList` whose effects on the chief reach the other hosts."""
 
-    def __init__(self, hooks: _HostsHooks, callbacks: keras.callbacks.CallbackList) -> None:
-        self._hooks = hooks
-        self._list = callbacks
+    _hooks: _HostsHooks
+    _list: keras.callbacks.CallbackList
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:
@@ -244,13 +244,13 @@ class SharedDelivery(Delivery):
         return Outcome(logs, stop, values, rolled_back=rolled_back, reason=reason)
 
 
+@dataclass(frozen=True)
 class SharedStart:
     """Starts all hosts from the checkpoint that the chief, which alone has a resumer, has found."""
 
-    def __init__(self, hosts: Hosts, model: keras.Model, resumer: Resumer | None) -> None:
-        self._hosts = hosts
-        self._model = model
-        self._resumer = resumer
+    _hosts: Hosts
+    _model: keras.Model
+    _resumer: Resumer | None
 
     def accept(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         resumer = self._resumer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 
 import keras
 
@@ -102,27 +103,22 @@ def _lost_data(
         yield Reason.of("data-once", f"{cause}, whose batches are not kept")
 
 
+@dataclass
 class LagControl:
     """Ends running ahead during a fit where it does not pay. On the training thread.
 
     `idle` is None if the validation has devices of its own. Without `judges_overlap` only rollbacks count.
     """
 
-    def __init__(
-        self,
-        backlog: Backlog,
-        say: Callable[[str], None],
-        idle: IdleCores | None,
-        *,
-        streamed: bool,
-        judges_overlap: bool,
-        required: bool = False,
-    ) -> None:
-        self._backlog = backlog
-        self._required = required
-        self._idle = idle
-        self._streamed = streamed
-        self._say = say
+    _backlog: Backlog
+    _say: Callable[[str], None]
+    _idle: IdleCores | None
+    _: KW_ONLY
+    streamed: bool
+    judges_overlap: InitVar[bool]
+    required: bool = False
+
+    def __post_init__(self, judges_overlap: bool) -> None:
         self._judge = OverlapJudge() if judges_overlap else None
         self._has_warned = False
         self._pending_reason: Reason | None = None
@@ -137,7 +133,7 @@ class LagControl:
         if self._judge is None or not self._backlog.max_lag:
             return False
         left = None if self._idle is None else self._idle.left
-        parallel_parts = splits > 1 and not self._streamed
+        parallel_parts = splits > 1 and not self.streamed
         if left is None or left >= _LEAST_CORES or parallel_parts:
             return self._judge.wants_alone
         if not self._has_warned:
@@ -187,7 +183,7 @@ class LagControl:
             self._say(f"{_IN_STEP} from epoch {epoch + 1} on: {reason}")
 
     def _end(self, reason: Reason) -> None:
-        if self._required:
+        if self.required:
             raise OverlapError([reason])
         self._backlog.max_lag = 0
         self._pending_reason = reason

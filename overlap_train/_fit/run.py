@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -60,7 +61,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         inside, start_s = outcome.step_validations, outcome.start_s
         builder = FitBuilder(request, cursor, callbacks, progress, resources, inside, start_s=start_s)
         with data_mistakes.WithNote(model, lambda: request.feed.element_spec, "training"):
-            with _NamingLostHosts(request.settings.hosts):
+            with _naming_lost_hosts(request.settings.hosts):
                 session = _open(request, builder, callbacks)
             if session is not None:
                 _run(session, request, builder, outcome)
@@ -139,23 +140,18 @@ def _open(
     return FitSession(request.settings, parts or builder.build(), opening, builder.build)
 
 
-class _NamingLostHosts:
+@contextlib.contextmanager
+def _naming_lost_hosts(hosts: Hosts) -> Iterator[None]:
     """Raises HostLostError in the place of what TensorFlow raises where another host does not answer."""
-
-    def __init__(self, hosts: Hosts) -> None:
-        self._hosts = hosts
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, tf.errors.OpError):
-            return
-        if isinstance(error, ValidationWorkerError) or self._hosts.count == 1 or not isinstance(error, _LOST):
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if isinstance(error, ValidationWorkerError) or hosts.count == 1 or not isinstance(error, _LOST):
             if "Collective ops is aborted" in error.message:
                 error.add_note(_ABORTED)
-            return
+            raise
         raise HostLostError(
-            f"host {self._hosts.index} cannot go on, because another host has gone or does not answer; "
+            f"host {hosts.index} cannot go on, because another host has gone or does not answer; "
             "start all of them again, with fit(resume=...) from the last checkpoint"
         ) from error
 
@@ -163,7 +159,7 @@ class _NamingLostHosts:
 def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome: FitOutcome) -> None:
     """Runs a session and keeps its accounts, however it ends."""
     try:
-        with _NamingLostHosts(request.settings.hosts):
+        with _naming_lost_hosts(request.settings.hosts):
             session.run()
         outcome.ended = session.ended
     finally:

@@ -138,16 +138,13 @@ def test_what_a_hook_of_the_chief_raises_ends_all(places):
 def delivered(places, *, on_change="rollback", stop=False, trained_on=True, adds=False):
     """Delivers an epoch on two hosts, whose training has gone on to a kernel of 9; returns the outcomes."""
 
-    class Adds(kc.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            logs["extra"] = 4.0
+    def add(epoch, logs):
+        logs["extra"] = 4.0
 
     def work(host):
         place = places[host.index]
-        given = [Sets(stop), Adds()] if adds else [Sets(stop)]
-        if host.index:
-            given = []
-        _, delivery = place.together(host, *given, on_change=on_change)
+        listed = [Sets(stop), *([kc.LambdaCallback(on_epoch_end=add)] if adds else [])]
+        _, delivery = place.together(host, *([] if host.index else listed), on_change=on_change)
         snapshot = place.snapshot()
         if trained_on:
             place.set(9.0)
@@ -158,32 +155,22 @@ def delivered(places, *, on_change="rollback", stop=False, trained_on=True, adds
 
 @pytest.mark.parametrize("on_change", ["rollback", "continue"])
 def test_an_epochs_end_changes_the_same_everywhere(places, on_change):
-    own, other = delivered(places, on_change=on_change)
+    outcomes = own, other = delivered(places, on_change=on_change)
     rolled_back = on_change == "rollback"
     assert own.rolled_back is other.rolled_back is rolled_back
     assert (own.reason, own.stop, own.logs) == (other.reason, other.stop, other.logs)
-    for place in places:
+    for place, outcome in zip(places, outcomes, strict=True):
         assert (place.kernel, place.rate) == (1.0 if rolled_back else 9.0, 0.5)
         assert place.history.history == {"loss": [2.0], "val_loss": [0.5]}
+        assert float(outcome.values.trainable[0].numpy().item()) == 1.0, "as the chief's callbacks left it"
 
 
-def test_the_values_of_an_epochs_end_are_those_that_the_chiefs_callbacks_left(places):
-    for outcome in delivered(places, on_change="continue"):
-        kernel, _, *_ = outcome.values.trainable
-        assert np.asarray(kernel).item() == 1.0
-
-
-def test_a_stop_is_told_to_all(places):
-    own, other = delivered(places, stop=True, trained_on=False)
+def test_a_stop_and_what_callbacks_add_to_the_history_are_told_to_all(places):
+    own, other = delivered(places, stop=True, trained_on=False, adds=True)
     assert own.stop
     assert other.stop
-
-
-def test_what_callbacks_add_to_the_history_stands_in_that_of_all(places):
-    delivered(places, adds=True, trained_on=False)
     for place in places:
-        assert place.history.history == {"loss": [2.0], "val_loss": [0.5], "extra": [4.0]}
-        assert list(place.history.history) == list(places[0].history.history)
+        assert list(place.history.history.items()) == [("loss", [2.0]), ("val_loss", [0.5]), ("extra", [4.0])]
 
 
 def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief(places):
