@@ -28,12 +28,11 @@ is then in `__context__`.
 from __future__ import annotations
 
 import builtins
-import copy
 import functools
 import itertools
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 __all__ = [
     "BufferError",
@@ -64,8 +63,6 @@ def __dir__() -> list[str]:
 
 _LONGEST_CHAIN = 32
 
-_Error = TypeVar("_Error", bound="OverlapTrainError")
-
 
 class OverlapTrainError(Exception):
     """The root of all exceptions of this package."""
@@ -75,19 +72,6 @@ class OverlapTrainError(Exception):
             [_portable_link(error) for error in (self, *_causes(self))],
             self.__suppress_context__,
         )
-
-    def __copy__(self: _Error) -> _Error:
-        return _rebuilt(
-            [_Link(type(self), self.args, vars(self)), *_causes(self)[:1]], self.__suppress_context__
-        )
-
-    def __deepcopy__(self: _Error, memo: dict[int, Any]) -> _Error:
-        # Causes are shared: many exceptions of others cannot be copied, and hardly any code changes one.
-        # Values that cannot be copied, such as a lock, are shared too.
-        error = memo[id(self)] = self.__copy__()
-        error.args = tuple(_copied(value, memo) for value in self.args)
-        vars(error).update({name: _copied(value, memo) for name, value in vars(self).items()})
-        return error
 
 
 class OverlapError(OverlapTrainError):
@@ -283,13 +267,6 @@ def _text(value: Any, to_text: Callable[[Any], str]) -> str:
         return to_text(value)
     except Exception:
         return f"a {type(value).__name__} that cannot be printed"
-
-
-def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    try:
-        return copy.deepcopy(value, memo)
-    except Exception:  # the classes of others raise anything here
-        return value
 
 
 def _rebuilt(links: Sequence[Any], suppress_context: bool) -> Any:

@@ -316,18 +316,7 @@ class Trainer:
         return _fit.OwnMethod(self.model, "evaluate", extras).call(self.evaluate, *args, **kwargs)
 
     def _fit_by_model(self, *args: Any, resume: Any = None, **kwargs: Any) -> keras.callbacks.History:
-        """Call a `fit` of the model's own, or one that a library has put in place of Keras's.
-
-        Its call of `keras.Model.fit` comes back here.
-
-        Args:
-            args: for it, which may have other arguments than Keras's.
-            resume: as for `fit`.
-            kwargs: for it.
-
-        Raises:
-            ValueError: it trains by itself, and an option needs a trainer.
-        """
+        """Call a `fit` of the model's own, or of a library; its call of Keras's comes back here."""
         checkpoint_policy(resume)  # which refuses what is no directory
         extras = _fit.extras_of_fit(self._settings(), self._arguments, resume, args, kwargs)
         method = _fit.OwnMethod(self.model, "fit", extras)

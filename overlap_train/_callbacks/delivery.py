@@ -73,8 +73,13 @@ _NONE = Checks()
 class Validations(Protocol):
     """The methods of a `ValidationSuite` that the delivery calls."""
 
-    def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluate values on one set now, on all its batches or the first ones."""
+    def evaluate(
+        self, name: str, values: Values, most: int | None = None, *, alone: bool = False
+    ) -> ValidationResult:
+        """Evaluate values on one set now, on all its batches or the first ones.
+
+        `alone` is for the chief of several hosts, while the others wait for it.
+        """
 
     def draws_anew(self, name: str) -> bool:
         """Whether the batches of a set are drawn anew for each validation."""
@@ -257,12 +262,15 @@ class Delivery:
         """Set metrics back that the model has got since the fit began, as Keras does when it validates."""
         keras_metrics.reset_others(self._model, {id(h) for v in self._state.metrics for h in v.handles})
 
+    def _evaluate_set(self, name: str, values: Values, most: int | None) -> ValidationResult:
+        return self._suite.evaluate(name, values, most)
+
     def _evaluate(
         self, snapshot: Snapshot, spans: list[Span], name: str, values: Values, most: int | None = None
     ) -> ValidationResult:
         """Evaluate values while the training waits."""
         start_s = time.monotonic()
-        result = self._suite.evaluate(name, values, most)
+        result = self._evaluate_set(name, values, most)
         thread, end_s = threading.current_thread().name, time.monotonic()
         spans.append(Span("validate", thread, start_s, end_s, snapshot.epoch, snapshot.step))
         return result

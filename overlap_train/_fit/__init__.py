@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from overlap_train._support.imports import lazy_names
 
 if TYPE_CHECKING:
-    from overlap_train._fit.explain import explain_fit
     from overlap_train._fit.own_methods import OwnMethod, extras_of_evaluate, extras_of_fit
     from overlap_train._fit.request import make_evaluation_set, make_request
-    from overlap_train._fit.run import run_evaluate, run_fit
+    from overlap_train._fit.run import explain_fit, run_evaluate, run_fit
 
 __all__ = [
     "OwnMethod",
@@ -28,7 +27,7 @@ __all__ = [
 
 _HOMES = {
     "OwnMethod": "own_methods",
-    "explain_fit": "explain",
+    "explain_fit": "run",
     "extras_of_evaluate": "own_methods",
     "extras_of_fit": "own_methods",
     "make_evaluation_set": "request",

@@ -7,7 +7,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any
 
 import keras
@@ -22,7 +22,7 @@ from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.followers import AnyDelivery, AnyStart, agree_to_start, deliver_together
+from overlap_train._fit.followers import AnyStart, agree_to_start, deliver_together
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import IdleCores, LagControl, reasons_to_wait
 from overlap_train._fit.request import FitRequest
@@ -45,52 +45,37 @@ from overlap_train.records import StepValidation
 
 @dataclass(frozen=True)
 class FitParts:
-    """What one `fit` consists of.
-
-    `resumption` puts all where a checkpoint has it, `is_provisional` says that the validation is to be built
-    anew when it is next due, since callbacks may set what Keras's trace of it will hold, and `reasons` are
-    why the training waits: the first, or all if the fit is only looked at.
-    """
+    """What one `fit` consists of."""
 
     state: ModelState
     training: EpochTraining
     deliveries: Deliveries
     grounds: Grounds
     sources: ValidationSources
-    resumption: AnyStart | None = None
+    resumption: AnyStart | None = None  # puts all where a checkpoint has it
+    # Whether to build the validation anew when it is next due: callbacks may set what Keras will trace then.
     is_provisional: bool = False
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[Reason, ...] = ()  # why the training waits: the first, or all if nothing will be run
 
 
+@dataclass
 class FitBuilder:
-    """Builds the parts of one `fit`. On the training thread.
+    """Builds the parts of one `fit`. On the training thread."""
 
-    `inside` takes the results of validations inside epochs; `start_s` is when `fit` was called. With
-    `looks_only` nothing will be run, and Python's validation data is read for what can be said about it.
-    """
+    _request: FitRequest
+    _cursor: Cursor
+    _callbacks: keras.callbacks.CallbackList
+    _progress: ProgressReporter
+    _resources: contextlib.ExitStack
+    _inside: list[StepValidation]  # takes the results of validations inside epochs
+    _: KW_ONLY
+    looks_only: bool = False  # nothing will be run; Python's validation data is read to say what it is
+    start_s: InitVar[float | None] = None  # when `fit` was called
 
-    def __init__(
-        self,
-        request: FitRequest,
-        cursor: Cursor,
-        callbacks: keras.callbacks.CallbackList,
-        progress: ProgressReporter,
-        resources: contextlib.ExitStack,
-        inside: list[StepValidation],
-        *,
-        looks_only: bool = False,
-        start_s: float | None = None,
-    ) -> None:
-        self._request = request
+    def __post_init__(self, start_s: float | None) -> None:
+        request, resources, say = self._request, self._resources, self._progress.message
         self._settings = request.settings
-        self._cursor = cursor
-        self._callbacks = callbacks
-        self._progress = progress
-        self._resources = resources
-        self._inside = inside
-        self._looks_only = looks_only
-        say = progress.message
-        self._validation = FitValidation(request, callbacks, resources, say, looks_only=looks_only)
+        self._validation = FitValidation(request, self._callbacks, resources, say, looks_only=self.looks_only)
         self._idle = IdleCores(available_cores())
         hosts = request.settings.hosts
         self._interrupts = Interrupts(passes_on=request.routed, insists=hosts.count == 1)
@@ -120,7 +105,7 @@ class FitBuilder:
         state, suite = self._validation.build(step, self._resources, timing)
         reasons = () if timing.is_first else self._reasons(step, suite)
         lag = 0 if reasons or timing.is_first else self._settings.validation.max_lag
-        if suite and not (reasons or timing.is_first or self._looks_only):
+        if suite and not (reasons or timing.is_first or self.looks_only):
             self._say_how(lag)
         grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_metric)
         self._open(state, step)
@@ -230,7 +215,7 @@ class FitBuilder:
 
     def _build_delivery(
         self, state: ModelState, step: Step, suite: ValidationSuite, grounds: Grounds
-    ) -> tuple[Any, AnyDelivery]:
+    ) -> tuple[Any, Delivery]:
         """Returns the callbacks, and what delivers epochs to them: on several hosts, to all of these."""
         request, callbacks = self._request, self._callbacks
         if self._settings.hosts.count > 1:
@@ -254,11 +239,9 @@ class FitBuilder:
         return stepwise
 
     def require_overlap(self) -> None:
-        """Makes sure that the training may run ahead, before anything is called or drawn.
+        """Raises OverlapError, before anything is called or drawn, if the training would have to wait.
 
         All is traced for that, and forgotten: the first hooks may set what the fit is to be traced with.
-
-        Raises an OverlapError if it has to wait, as far as is known before Python's validation data is read.
         """
         with contextlib.ExitStack() as resources:
             look_only(self._request, resources)
@@ -274,8 +257,8 @@ class FitBuilder:
         waits = reasons_to_wait(
             self._request, step, suite, listeners(self._callbacks), self._waiting_hook(suite)
         )
-        required = policy.overlap == "require" and not self._looks_only
-        reasons = tuple(dict.fromkeys(waits if self._looks_only or required else itertools.islice(waits, 1)))
+        required = policy.overlap == "require" and not self.looks_only
+        reasons = tuple(dict.fromkeys(waits if self.looks_only or required else itertools.islice(waits, 1)))
         if reasons and required:
             raise OverlapError(reasons)
         first = reasons[0] if reasons else None

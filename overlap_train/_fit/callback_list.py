@@ -42,10 +42,7 @@ def make_callback_list(
     history: bool = True,
     bar: bool = False,
 ) -> keras.callbacks.CallbackList:
-    """Returns the user's callbacks as Keras would call them; a `CallbackList` as it is.
-
-    With `bar` there is a ProgbarLogger, which listens to batches.
-    """
+    """Returns the user's callbacks as Keras would call them, with a bar or not; a `CallbackList` as it is."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
     return keras.callbacks.CallbackList(
@@ -65,10 +62,7 @@ def listened_to(callbacks: keras.callbacks.CallbackList) -> bool:
 
 
 class ResultLine:
-    """What `keras.Model.evaluate` has printed when it ends, without a call for each batch.
-
-    There is no line if a callback shows a bar itself, or with a `CallbackList`.
-    """
+    """What `keras.Model.evaluate` has printed when it ends, unless a callback shows a bar itself."""
 
     def __init__(self, callbacks: Any, verbose: int | str) -> None:
         is_list = isinstance(callbacks, keras.callbacks.CallbackList)

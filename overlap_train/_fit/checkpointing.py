@@ -34,7 +34,6 @@ from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.draws import shared_shuffles
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
-from overlap_train._inspection.code import Unclear
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, StateVariable
@@ -227,7 +226,7 @@ def _undrawable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> 
             "in dataset.cache().map(…), or leave the cache out"
         )
     data = _inputs_of_sets(request)
-    if _share_shuffles(request):
+    if shared_shuffles(feed, [each.data for each in request.sets.values()]):
         return (
             "the training and the validation data come from one shuffle, and draw from its seeds in turn; "
             "shuffle(…, reshuffle_each_iteration=False), or a shuffle of its own for each, would do"
@@ -237,13 +236,6 @@ def _undrawable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> 
         if reason is not None:
             return reason
     return _in_turn(request, data, drawing)
-
-
-def _share_shuffles(request: FitRequest) -> bool:
-    try:
-        return shared_shuffles(request.feed, [each.data for each in request.sets.values()])
-    except Unclear:  # Python that can reach too many objects; its state is stored as far as it can be
-        return False
 
 
 def _of_set(request: FitRequest, data: Any, batches: StreamedBatches | None) -> str | None:

@@ -18,15 +18,12 @@ from overlap_train.records import FitAccount, Span, StepValidation
 
 @dataclass
 class Course:
-    """Where a fit stands.
-
-    `first_epoch` is the first that this call of `fit` trains; `step` counts training steps.
-    """
+    """Where a fit stands."""
 
     epochs: int
     next_epoch: int
-    first_epoch: int = 0
-    step: int = 0
+    first_epoch: int = 0  # that this call of `fit` trains
+    step: int = 0  # training steps so far
     stopped: bool = False
     logs: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -53,22 +50,12 @@ class Ledger:
 
 @dataclass
 class FitOutcome:
-    """What came of one `fit`; its lists are filled while it runs.
+    """What came of one `fit`; its lists are filled while it runs."""
 
-    Attributes:
-        ended: "completed", "stopped" by a callback, "interrupted by" a signal, or "failed"; None before.
-        accounts: where the time of each epoch went.
-        account: where the time of the fit went; None before its end.
-        epoch_logs: of each delivered epoch.
-        step_validations: the results of validations inside epochs.
-        messages: what was printed apart from the progress.
-        start_s: when `fit` was called, in seconds of `time.monotonic()`.
-    """
-
-    ended: str | None = "failed"
+    ended: str | None = "failed"  # or "completed", "stopped", "interrupted by" a signal; None before
     accounts: EpochAccounts = field(default_factory=EpochAccounts)
-    account: FitAccount | None = None
-    start_s: float = field(default_factory=time.monotonic)
+    account: FitAccount | None = None  # before the end
+    start_s: float = field(default_factory=time.monotonic)  # when `fit` was called
     epoch_logs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     step_validations: list[StepValidation] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)

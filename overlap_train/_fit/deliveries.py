@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from overlap_train._callbacks.delivery import EpochBeginning, Outcome
+from overlap_train._callbacks.delivery import Delivery, EpochBeginning, Outcome
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._callbacks.listeners import remembering
 from overlap_train._checkpoint.content import StartPoint, WaitingEpoch
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.course import Ledger
-from overlap_train._fit.followers import AnyDelivery
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
 from overlap_train._snapshot import Snapshot, Values
@@ -31,17 +30,13 @@ from overlap_train.records import flat, prefixed
 
 @dataclass
 class Deliveries:
-    """Delivers epochs in their order. On the training thread.
-
-    `timeout_s` is for one validation. `check_interrupted` raises `Interrupted` after a signal, where there is
-    one host only.
-    """
+    """Delivers epochs in their order. On the training thread."""
 
     callbacks: Any
     hooks: EpochHooks
     suite: ValidationSuite
     backlog: Backlog
-    delivery: AnyDelivery
+    delivery: Delivery
     stepwise: StepValidations | None
     lag: LagControl
     resumer: Resumer | None
@@ -49,8 +44,8 @@ class Deliveries:
     ledger: Ledger
     progress: ProgressReporter
     hosts: Hosts
-    timeout_s: float | None
-    check_interrupted: Callable[[], None]
+    timeout_s: float | None  # for one validation
+    check_interrupted: Callable[[], None]  # raises `Interrupted` after a signal, on one host
 
     def __post_init__(self) -> None:
         self._course = self.ledger.course
@@ -110,10 +105,7 @@ class Deliveries:
             self._failed_ahead = False
 
     def make_room(self) -> bool:
-        """Forgets batches that will not be replayed, and waits if too many are kept.
-
-        Returns whether a delivery rolled the training back.
-        """
+        """Forgets batches that nothing will replay, or waits for room; returns whether that rolled back."""
         while self.cursor.feed.full and len(self.backlog):
             if not self._has_warned:
                 self._has_warned = True
@@ -142,10 +134,7 @@ class Deliveries:
                 break
 
     def deliver_oldest(self, timeout_s: float | None = None) -> bool:
-        """Waits for the oldest epoch and delivers it; returns whether that rolled the training back.
-
-        With a time-out, signals do not end the wait.
-        """
+        """Waits for the oldest epoch and delivers it; returns whether that rolled the training back."""
         try:
             return self._deliver_next(timeout_s)
         except BaseException as error:
@@ -221,10 +210,7 @@ class Deliveries:
             )
 
     def _begin_next(self, aside: Values) -> EpochBeginning:
-        """Calls the `on_epoch_begin` of the epoch after the one that is being delivered.
-
-        `aside` is the variables of the training, which may be an epoch further.
-        """
+        """Calls the `on_epoch_begin` of the next epoch; the training, at `aside`, may be further."""
         return self.hooks.begin_late(self.backlog.oldest.snapshot.values if len(self.backlog) else aside)
 
     def _trained_on(self, snapshot: Snapshot) -> bool:
@@ -252,14 +238,11 @@ class Deliveries:
                 self.deliver_oldest(timeout_s=max(0.05, deadline_s - time.monotonic()))
 
     def may_checkpoint(self) -> bool:
-        """Whether a checkpoint can be written between two steps.
-
-        Where epochs wait, whose snapshots it would hold, the data must be able to go back to all of them,
-        and no other host may need them.
-        """
+        """Whether a checkpoint, which holds the epochs that wait, can be written between two steps."""
         if self.resumer is None or self.stops or self.hooks.keep_batches:
             return False  # nothing holds the hooks of batches that are still to be called
         feed = self.cursor.feed
+        # The data must be able to go back to all that wait, and no other host may need them.
         can_go_back = self.hosts.count == 1 and feed.rewindable and not feed.written_variables
         return not len(self.backlog) or (can_go_back and self.backlog.blocks)
 
@@ -316,7 +299,7 @@ class Deliveries:
         return time.process_time() - start_cpu_s if self.suite.computes_here else None
 
     def _limits(self, timeout_s: float | None) -> tuple[float | None, Callable[[], None]]:
-        """Returns how long to wait, and what is called meanwhile, which may raise."""
+        """Returns how long to wait, and what is called meanwhile; with a time-out, signals end no wait."""
         return (self.timeout_s, self.check_interrupted) if timeout_s is None else (timeout_s, lambda: None)
 
     def _roll_back(self, pending: PendingEpoch, outcome: Outcome) -> None:

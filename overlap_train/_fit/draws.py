@@ -86,12 +86,12 @@ def follow_others(
 
 
 def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
-    """Whether the training and the validation data come from one shuffle that draws a new order each time.
-
-    Raises `Unclear` if there is too much to look through.
-    """
-    shuffles = feed.shuffles | _shuffles_of_python(feed.python_sources)
-    return any(shuffles & _shuffles_in(data) - {UNKNOWN} for data in sets)
+    """Whether the training and the validation data come from one shuffle that draws a new order each time."""
+    try:
+        shuffles = feed.shuffles | _shuffles_of_python(feed.python_sources)
+        return any(shuffles & _shuffles_in(data) - {UNKNOWN} for data in sets)
+    except Unclear:  # Python that can reach too many objects; its state is stored as far as it can be
+        return False
 
 
 def _settable(feed: Feed, callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:

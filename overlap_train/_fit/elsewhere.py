@@ -31,7 +31,7 @@ from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support.arguments import encoded
 from overlap_train._support.threads import leaves_nothing, start
 from overlap_train._validation.evaluation import Running
-from overlap_train._validation.pending import NamedRunner, PendingValidation
+from overlap_train._validation.pending import NamedRunner, PendingValidation, Runner
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, HostLostError
 from overlap_train.options.validation import EvaluatorPolicy
@@ -82,13 +82,11 @@ class _Request(Future[ShardOutcome]):
         return super().cancel()
 
 
-class Evaluator:
+class Evaluator(Runner):
     """The evaluator as the training sees it, which runs all its sets. Belongs to the training thread."""
 
-    in_step = None  # the evaluator refuses what would have to be
     computes_here = False
     runs_python = False  # another process sees nothing of the callbacks
-    rewindable = True
 
     def __init__(
         self,
@@ -127,16 +125,16 @@ class Evaluator:
         ends_epoch = snapshot.position is not None and not snapshot.position.within
         return [] if self._idle else [self._ask("weights" if ends_epoch else "inside", snapshot)]
 
-    def evaluate(self, values: Values) -> Any:
+    def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> Any:
         """Evaluates values now, and waits for the results; None on hosts that have none."""
-        return (
-            None
-            if self._idle
-            else self._ask("inside", Snapshot(epoch=0, step=0, values=values)).result().result
-        )
-
-    def close(self) -> None:
-        """Nothing: a fit has one evaluator, however often its suite is built."""
+        if most is not None:
+            raise ValueError(
+                "a callback's on_test_begin set stop_evaluating, and the evaluator makes whole validations: "
+                "set it in no callback of a training with an evaluator"
+            )
+        if self._idle:
+            return None
+        return self._ask("inside", Snapshot(epoch=0, step=0, values=values)).result().result
 
     def __enter__(self) -> Evaluator:
         return self
@@ -249,21 +247,14 @@ class ElsewhereSuite(ValidationSuite):
     def __init__(
         self, evaluator: Evaluator, validates: Callable[[int], bool], *, on_error: str, hosts: Hosts
     ) -> None:
-        """Takes the evaluator, and when it is due."""
-        runner: Any = evaluator
-        super().__init__([NamedRunner("", runner, validates)], on_error=on_error, hosts=hosts)
+        super().__init__([NamedRunner("", evaluator, validates)], on_error=on_error, hosts=hosts)
         self._evaluator = evaluator
 
     def evaluate(
         self, name: str, values: Values, most: int | None = None, *, alone: bool = False
     ) -> ValidationResult:
         """Evaluates values now, of which a hook has changed some since they were trained."""
-        if most is not None:
-            raise ValueError(
-                "a callback's on_test_begin set stop_evaluating, and the evaluator makes whole validations: "
-                "set it in no callback of a training with an evaluator"
-            )
-        return _unpacked(self._evaluator.evaluate(values))[name]
+        return _unpacked(self._evaluator.evaluate(values, most))[name]
 
     def draws_anew(self, name: str) -> bool:
         """Whether the batches of a set are drawn anew for each validation, which nobody knows."""

@@ -25,11 +25,7 @@ from overlap_train._training.step import Step
 
 @dataclass
 class EpochTraining:
-    """Trains epochs call by call, ahead of their `deliveries`. On the training thread.
-
-    `warm` says whether a call has been made, which traces the loop; `calls_batches`, whether the hooks of
-    batches are called.
-    """
+    """Trains epochs call by call, ahead of their `deliveries`. On the training thread."""
 
     model: keras.Model
     step: Step
@@ -39,7 +35,7 @@ class EpochTraining:
     idle: IdleCores
     interrupts: Interrupts
     take_snapshot: Callable[[int], Snapshot]
-    warm: bool = False
+    warm: bool = False  # whether a call has been made, which traces the loop
 
     def __post_init__(self) -> None:
         parts = self.deliveries
@@ -61,10 +57,7 @@ class EpochTraining:
         self._hosts.begin_waits()
 
     def agree_on_steps(self) -> int:
-        """Returns how many steps the next call is to have: on several hosts, as many as the chief wants.
-
-        Raises `Interrupted` if any of them has got a signal.
-        """
+        """Returns how many steps the next call has; raises `Interrupted` after a signal on any host."""
         grouped = self.calls_batches or self.model.stop_training
         steps = self._group if grouped else self.pace.steps()
         interrupted = self.interrupts.received is not None
@@ -76,9 +69,9 @@ class EpochTraining:
         return steps
 
     def begin_call(self, epoch: int, *, begun: bool, cut: bool = False) -> bool:
-        """Calls the hook of a batch's beginning, if a callback listens and it has not been called yet.
+        """Calls the hook of a batch's beginning, unless it has `begun`; returns whether the epoch goes on.
 
-        With `cut` it has been called, and said that there is no data. Returns whether the epoch goes on.
+        With `cut` it has said that there is no data.
         """
         if cut:
             self.cursor.cut(self._group)
@@ -124,10 +117,7 @@ class EpochTraining:
         self.progress.steps_done(epoch, self.cursor.steps, lambda: keras_metrics.python_logs(read()))
 
     def logs(self, last: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the logs of the epoch that has been trained.
-
-        Those of its last step are the epoch's where the step makes logs of its own.
-        """
+        """Returns the logs of a trained epoch: the `last` step's where that makes logs of its own."""
         if not self._course.step:
             return {}  # Keras has no logs before the first step, and its metrics do not count
         logs = self.step.metrics()

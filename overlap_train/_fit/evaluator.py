@@ -22,7 +22,7 @@ from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Si
 from overlap_train._fit.callback_list import make_callback_list
 from overlap_train._fit.elsewhere import packed
 from overlap_train._fit.request import require_data, require_heeded
-from overlap_train._fit.validation_building import SuiteBuilder, make_sources
+from overlap_train._fit.validation_building import build_validation, make_sources
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import threads
 from overlap_train._snapshot import ModelState, Snapshot, Values
@@ -253,12 +253,13 @@ class Follower(contextlib.ExitStack):
             return
         settings, model = self._settings, self._settings.model
         callbacks = make_callback_list(model, [], verbose=0, epochs=1, steps=None, history=False)
-        given = make_sources(settings, self._sets)
-        self.callback(given.close)
-        builder = SuiteBuilder(settings, self._sets, callbacks, self, given, apart=batch_by_batch)
-        state, suite = builder.build()
+        sources = make_sources(settings, self._sets)
+        self.callback(sources.close)
+        state, suite, batch_spec = build_validation(
+            settings, self._sets, callbacks, sources, self, apart=batch_by_batch
+        )
         if self._functions:
-            spec = builder.batch_spec or [[tf.TensorSpec(x.shape, x.dtype) for x in model.inputs]]
+            spec = batch_spec or [[tf.TensorSpec(x.shape, x.dtype) for x in model.inputs]]
             add_functions(
                 suite,
                 self._functions,

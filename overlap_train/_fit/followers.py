@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 import keras
@@ -35,7 +35,7 @@ from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.hosts import Hosts
-from overlap_train.records import ShardOutcome, ValidationResult
+from overlap_train.records import ValidationResult
 
 
 def deliver_together(
@@ -46,7 +46,6 @@ def deliver_together(
 ) -> tuple[SharedCallbacks, SharedDelivery]:
     """Returns the callbacks and the delivery of a `fit` on several hosts, whose effects all of them get."""
     model, hosts = request.model, request.settings.hosts
-    on_change = request.settings.validation.on_change
     if suite.reasons:
         cause = f"{suite.reasons[0].sentence}; {suite.reasons[0].remedy}"
         raise ValueError(f"{cause}; that is for one host: train on one, or leave that out")
@@ -57,54 +56,67 @@ def deliver_together(
     own = [callback for callback in listed if not _is_everywhere(callback)]
     if len(own) < len(listed) or not hosts.is_chief:
         callbacks = keras.callbacks.CallbackList(own, model=model, **callbacks.params)
-    inner = Delivery(model, state, callbacks, on_change=on_change, suite=_ChiefsValidations(suite))
-    return (
-        SharedCallbacks(hosts, model, state, callbacks, listed),
-        SharedDelivery(hosts, model, state, callbacks, inner, listed),
-    )
+    hooks = _HostsHooks(hosts, model, state, listed)
+    on_change = request.settings.validation.on_change
+    return SharedCallbacks(hooks, callbacks), SharedDelivery(hooks, callbacks, on_change, suite)
 
 
 def _is_everywhere(callback: keras.callbacks.Callback) -> bool:
     return getattr(callback, "on_all_hosts", False) is True
 
 
-class _Everywhere:
-    """Calls the callbacks with `on_all_hosts` on each host, behind the others; they change nothing.
+class _HostsHooks:
+    """What hooks do on all hosts: those of the chief's callbacks by their changes, others by being called.
 
-    The hosts meet behind each of them, so that all learn where one has failed or ended the epoch. It has to
-    be each: the next hook may wait for the other hosts itself, as Ray's `report` does.
+    Callbacks with `on_all_hosts` are called on each host, behind the others; they change nothing. The hosts
+    meet behind each of them, so that all learn where one has failed or ended the epoch. It has to be each:
+    the next hook may wait for the other hosts itself, as Ray's `report` does.
     """
 
-    _HOOKS = ("on_train_begin", "on_epoch_begin", *TRAIN_BATCH_HOOKS, "on_epoch_end", "on_train_end")
+    _NAMES = ("on_train_begin", "on_epoch_begin", *TRAIN_BATCH_HOOKS, "on_epoch_end", "on_train_end")
 
     def __init__(
-        self, hosts: Hosts, model: keras.Model, callbacks: Iterable[keras.callbacks.Callback]
+        self,
+        hosts: Hosts,
+        model: keras.Model,
+        state: ModelState,
+        listed: Iterable[keras.callbacks.Callback],
     ) -> None:
-        self._hosts = hosts
-        self._model = model
-        callbacks = list(filter(_is_everywhere, callbacks))
+        self.hosts, self.model, self.state, self.listed = hosts, model, state, list(listed)
+        everywhere = list(filter(_is_everywhere, self.listed))
         # By now: a callback that began to listen later would do so on this host alone.
         self._listening = {
-            hook: [c for c in callbacks if listens([c], hook, hook.replace("_train_batch", "_batch"))]
-            for hook in self._HOOKS
+            hook: [c for c in everywhere if listens([c], hook, hook.replace("_train_batch", "_batch"))]
+            for hook in self._NAMES
         }
 
-    def listens(self, hook: str) -> bool:
-        """Whether any of them has a hook."""
+    def share(self, before: Values, after: Values, *, stop: bool, more: Any = None) -> tuple[list[int], Any]:
+        """Sends what differs between two readings of the chief's variables, and sets it on the others."""
+        indices = self.state.differing(before, after) if self.hosts.is_chief else []
+        indices, stop, more = self.hosts.from_chief([indices, stop, more])
+        values = after.flat()
+        tensors = self.hosts.tensors_from_chief([values[index] for index in indices])
+        if not self.hosts.is_chief:
+            self.state.set_values(indices, tensors)
+            self.model.stop_training = stop
+        return indices, more
+
+    def any_everywhere(self, hook: str) -> bool:
+        """Whether a callback with `on_all_hosts` has a hook."""
         return bool(self._listening[hook])
 
-    def call(self, hook: str, *arguments: Any) -> bool:
+    def call_everywhere(self, hook: str, *arguments: Any) -> bool:
         """Calls a hook; returns whether the epoch goes on, or ends on all hosts as if the data did."""
         for callback in self._listening[hook]:
-            if not self._hosts.all_do(functools.partial(self._goes_on, callback, hook, arguments)):
+            if not self.hosts.all_do(functools.partial(self._goes_on, callback, hook, arguments)):
                 return False
         return True
 
     def _goes_on(self, callback: keras.callbacks.Callback, hook: str, arguments: Sequence[Any]) -> bool:
-        stops = self._model.stop_training
+        stops = self.model.stop_training
         if not _goes_on(callback, hook, arguments):
             return False
-        if self._model.stop_training != stops:
+        if self.model.stop_training != stops:
             raise ValueError(
                 f"{type(callback).__name__}.{hook} set stop_training, and callbacks with on_all_hosts = True "
                 "change nothing: leave that out, so that the chief calls it and all hosts stop"
@@ -122,184 +134,102 @@ def _goes_on(callbacks: Any, hook: str, arguments: Sequence[Any]) -> bool:
     return True
 
 
-class _ChiefsValidations:
-    """Validates at delivery, where hooks have changed what is validated: the chief does so alone."""
-
-    def __init__(self, suite: ValidationSuite) -> None:
-        self._suite = suite
-
-    def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
-        return self._suite.evaluate(name, values, most, alone=True)
-
-    def draws_anew(self, name: str) -> bool:
-        return self._suite.draws_anew(name)
-
-    def reads_by_python(self) -> bool:
-        return False
-
-    def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
-        raise NotImplementedError
-
-    def live_sets(self, epoch: int) -> list[str]:
-        return []
-
-    def validate_live(
-        self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
-    ) -> ShardOutcome | None:
-        return None
-
-
-class _Changes:
-    """Carries what the chief's callbacks changed over to the other hosts."""
-
-    def __init__(self, hosts: Hosts, model: keras.Model, state: ModelState) -> None:
-        self._hosts = hosts
-        self._model = model
-        self._state = state
-
-    def share(self, before: Values, after: Values, *, stop: bool, more: Any = None) -> tuple[list[int], Any]:
-        """Sends what differs between two readings of the chief's variables, and sets it on the others."""
-        indices = self._state.differing(before, after) if self._hosts.is_chief else []
-        indices, stop, more = self._hosts.from_chief([indices, stop, more])
-        values = after.flat()
-        tensors = self._hosts.tensors_from_chief([values[index] for index in indices])
-        if not self._hosts.is_chief:
-            self._state.set_values(indices, tensors)
-            self._model.stop_training = stop
-        return indices, more
-
-
+@dataclass(frozen=True)
 class SharedCallbacks:
-    """A `CallbackList` whose effects on the chief reach the other hosts; `listed` are all on this one."""
+    """A `CallbackList` whose effects on the chief reach the other hosts."""
 
-    def __init__(
-        self,
-        hosts: Hosts,
-        model: keras.Model,
-        state: ModelState,
-        callbacks: keras.callbacks.CallbackList,
-        listed: Sequence[keras.callbacks.Callback] | None = None,
-    ) -> None:
-        self._hosts = hosts
-        self._model = model
-        self._state = state
-        self._changes = _Changes(hosts, model, state)
-        self._list = callbacks
-        self._listed = list(callbacks.callbacks if listed is None else listed)
-        self._everywhere = _Everywhere(hosts, model, self._listed)
+    _hooks: _HostsHooks
+    _list: keras.callbacks.CallbackList
 
     @property
     def callbacks(self) -> list[keras.callbacks.Callback]:
-        return list(self._listed)
+        return list(self._hooks.listed)
 
-    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        self._call("on_train_begin", logs)
-
-    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        self._call("on_train_end", logs)
-
-    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        self._call("on_epoch_begin", epoch, logs)
-
-    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        self._call("on_train_batch_begin", batch, logs)
-
-    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        self._call("on_train_batch_end", batch, logs)
-
-    def _call(self, hook: str, *arguments: Any) -> None:
+    def _call(self, hook: str, number: int | None = None, logs: Mapping[str, Any] | None = None) -> None:
+        hooks, arguments = self._hooks, [logs] if number is None else [number, logs]
         goes_on = functools.partial(_goes_on, self._list, hook, arguments)
-        before = self._state.read()
-        own = self._hosts.chief_first(goes_on)
-        if not self._hosts.is_chief:
+        before = hooks.state.read()
+        own = hooks.hosts.chief_first(goes_on)
+        if not hooks.hosts.is_chief:
             goes_on()
-        _, went_on = self._changes.share(
-            before, self._state.read(), stop=bool(self._model.stop_training), more=own
-        )
-        if not (went_on and self._everywhere.call(hook, *arguments)):
+        stop = bool(hooks.model.stop_training)
+        _, went_on = hooks.share(before, hooks.state.read(), stop=stop, more=own)
+        if not (went_on and hooks.call_everywhere(hook, *arguments)):
             raise StopIteration
 
+    on_train_begin = functools.partialmethod(_call, "on_train_begin")
+    on_train_end = functools.partialmethod(_call, "on_train_end")
+    on_epoch_begin = functools.partialmethod(_call, "on_epoch_begin")
+    on_train_batch_begin = functools.partialmethod(_call, "on_train_batch_begin")
+    on_train_batch_end = functools.partialmethod(_call, "on_train_batch_end")
 
-class SharedDelivery:
+
+class SharedDelivery(Delivery):
     """Delivers an epoch to the chief's callbacks and does elsewhere what came of it."""
 
     def __init__(
         self,
-        hosts: Hosts,
-        model: keras.Model,
-        state: ModelState,
+        hooks: _HostsHooks,
         callbacks: keras.callbacks.CallbackList,
-        inner: Delivery,
-        listed: Sequence[keras.callbacks.Callback] = (),
+        on_change: str,
+        suite: ValidationSuite,
     ) -> None:
-        self._everywhere = _Everywhere(hosts, model, listed)
-        self._hosts = hosts
-        self._model = model
-        self._state = state
-        self._callbacks = callbacks
-        self._inner = inner
-        self._changes = _Changes(hosts, model, state)
+        super().__init__(hooks.model, hooks.state, callbacks, on_change=on_change, suite=suite)
+        self._hooks = hooks
 
-    def go_back(self, snapshot: Snapshot) -> None:
-        """Has the model hold a snapshot whose validation failed; each host does so."""
-        self._inner.go_back(snapshot)
-
-    def go_back_to_draws(self, snapshot: Snapshot) -> None:
-        """Has the seeds of this host's pipeline stand as at a snapshot; nobody may draw from it."""
-        self._inner.go_back_to_draws(snapshot)
+    def _evaluate_set(self, name: str, values: Values, most: int | None) -> ValidationResult:
+        return self._suite.evaluate(name, values, most, alone=True)
 
     def deliver(
         self,
         snapshot: Snapshot,
-        train_logs: Mapping[str, float],
-        results: Any,
-        *,
-        trained_on: bool,
-        begin_next: BeginNext | None = None,
-        **circumstances: Any,
-    ) -> Outcome:
-        """Delivers on the chief, does what follows elsewhere, and then calls those with `on_all_hosts`."""
-        assert begin_next is None  # on several hosts no hook is called late
-        outcome = self._delivered(snapshot, train_logs, results, trained_on=trained_on, **circumstances)
-        if self._everywhere.listens("on_epoch_end"):
-            aside = self._state.read() if trained_on and not outcome.rolled_back else None
-            if aside is not None:  # or the model stands there
-                self._state.restore(outcome.values)
-            self._everywhere.call("on_epoch_end", snapshot.epoch, dict(outcome.logs))
-            if aside is not None:
-                self._state.restore(aside)
-        return outcome
-
-    def _delivered(
-        self,
-        snapshot: Snapshot,
-        train_logs: Mapping[str, float],
-        results: Any,
+        train_logs: Mapping[str, Any],
+        results: Mapping[str, ValidationResult],
         *,
         stops: bool,
         trained_on: bool,
         ended: Ended = lambda outcome: None,
+        begin_next: BeginNext | None = None,
     ) -> Outcome:
+        """Delivers on the chief, does what follows elsewhere, and then calls those with `on_all_hosts`."""
+        assert begin_next is None  # on several hosts no hook is called late
         kept = {name: len(values) for name, values in self._model.history.history.items()}
-        outcome: Outcome | None = self._hosts.chief_first(
-            lambda: self._inner.deliver(
-                snapshot, train_logs, results, stops=stops, trained_on=trained_on, ended=ended
-            )
+        deliver = functools.partial(super().deliver, snapshot, train_logs, results)
+        outcome: Outcome | None = self._hooks.hosts.chief_first(
+            lambda: deliver(stops=stops, trained_on=trained_on, ended=ended)
         )
         if outcome is not None:
-            # What the history got: callbacks may have added to their copy of the logs.
-            history = self._model.history.history
-            recorded = {name: v[-1] for name, v in history.items() if len(v) > kept.get(name, 0)}
-            logs = {**recorded, **outcome.logs, **recorded}  # in the history's order, which theirs must have
-            report = [logs, outcome.stop, outcome.rolled_back, outcome.reason]
-            self._changes.share(
-                snapshot.values, outcome.values, stop=bool(self._model.stop_training), more=report
-            )
-            return outcome
+            self._tell(snapshot, outcome, kept)
+        else:
+            outcome = self._follow(snapshot, results, trained_on=trained_on)
+            ended(outcome)
+        if self._hooks.any_everywhere("on_epoch_end"):
+            aside = self._state.read() if trained_on and not outcome.rolled_back else None
+            if aside is not None:  # or the model stands there
+                self._state.restore(outcome.values)
+            self._hooks.call_everywhere("on_epoch_end", snapshot.epoch, dict(outcome.logs))
+            if aside is not None:
+                self._state.restore(aside)
+        return outcome
+
+    def _tell(self, snapshot: Snapshot, outcome: Outcome, kept: Mapping[str, int]) -> None:
+        """Sends what came of an epoch; `kept` is how many values of each name the history had before it."""
+        # What the history got: callbacks may have added to their copy of the logs.
+        history = self._model.history.history
+        recorded = {name: v[-1] for name, v in history.items() if len(v) > kept.get(name, 0)}
+        logs = {**recorded, **outcome.logs, **recorded}  # in the history's order, which theirs must have
+        report = [logs, outcome.stop, outcome.rolled_back, outcome.reason]
+        stop = bool(self._model.stop_training)
+        self._hooks.share(snapshot.values, outcome.values, stop=stop, more=report)
+
+    def _follow(
+        self, snapshot: Snapshot, results: Mapping[str, ValidationResult], *, trained_on: bool
+    ) -> Outcome:
+        """Does what the chief's callbacks did at the end of an epoch."""
         aside = self._state.read() if trained_on else None
         if aside is not None:
             self._state.restore(snapshot.values)
-        indices, report = self._changes.share(snapshot.values, snapshot.values, stop=False)
+        indices, report = self._hooks.share(snapshot.values, snapshot.values, stop=False)
         logs, stop, rolled_back, reason = report
         stop_training = self._model.stop_training
         if results:
@@ -311,21 +241,16 @@ class SharedDelivery:
             self._state.restore(aside)
             self._state.set_values(indices, [values.flat()[index] for index in indices])
         self._model.stop_training = stop_training
-        elsewhere = Outcome(logs, stop, values, rolled_back=rolled_back, reason=reason)
-        ended(elsewhere)
-        return elsewhere
+        return Outcome(logs, stop, values, rolled_back=rolled_back, reason=reason)
 
 
+@dataclass(frozen=True)
 class SharedStart:
-    """Starts all hosts from the checkpoint that the chief has found.
+    """Starts all hosts from the checkpoint that the chief, which alone has a resumer, has found."""
 
-    Only the chief has a resumer.
-    """
-
-    def __init__(self, hosts: Hosts, model: keras.Model, resumer: Resumer | None) -> None:
-        self._hosts = hosts
-        self._model = model
-        self._resumer = resumer
+    _hosts: Hosts
+    _model: keras.Model
+    _resumer: Resumer | None
 
     def accept(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         resumer = self._resumer
@@ -338,40 +263,37 @@ class SharedStart:
         callbacks: Iterable[keras.callbacks.Callback],
         begin_epoch: Callable[..., None],
     ) -> StartPoint | None:
-        resumer = self._resumer
+        resumer, hosts, history = self._resumer, self._hosts, self._model.history
 
         def begin(epoch: int, *, ahead: bool) -> None:  # what it changes goes to the others with the rest
             for callback in itertools.filterfalse(_is_everywhere, callbacks):
                 callback.on_epoch_begin(epoch, {})
 
-        own = self._hosts.chief_first(
-            lambda: resumer.start(state, cursor, callbacks, begin) if resumer else None
-        )
-        history = self._model.history
-        told = None
+        own = hosts.chief_first(lambda: resumer.start(state, cursor, callbacks, begin) if resumer else None)
+        found = None
         if own is not None:
             point = asdict(own) | {"position": None, "inside": None}
             python = as_text({"data": dict(own.position.data), "random": random_states()})
-            told = [point, own.position.place(), history.epoch, history.history, python]
-        told = self._hosts.from_chief(told)
-        if told is None:
+            found = [point, own.position.place(), history.epoch, history.history, python]
+        found = hosts.from_chief(found)
+        if found is None:
             return None
-        point, place, history.epoch, history.history, python = told
-        values = self._hosts.tensors_from_chief(state.read().flat())
-        if not self._hosts.is_chief:
+        point, place, history.epoch, history.history, python = found
+        values = hosts.tensors_from_chief(state.read().flat())
+        if not hosts.is_chief:
             state.restore(state.pack(values))
             state.restore_pipeline(state.pack(values))
             parts = of_text(python)
             cursor.resume(CursorState(**place, data=parts["data"]))  # the same data as the chief's
             set_random_states(parts["random"])
         if place["within"]:
-            _Everywhere(self._hosts, self._model, callbacks).call("on_epoch_begin", point["epoch"], {})
+            _HostsHooks(hosts, self._model, state, callbacks).call_everywhere(
+                "on_epoch_begin", point["epoch"], {}
+            )
         return StartPoint(**{**point, "position": CursorState(**place)})
 
 
-# On one host, or on several that share the chief's: the same methods.
-AnyDelivery: TypeAlias = Delivery | SharedDelivery
-AnyStart: TypeAlias = Resumer | SharedStart
+AnyStart: TypeAlias = Resumer | SharedStart  # on one host, or on several that share the chief's
 
 
 def agree_to_start(

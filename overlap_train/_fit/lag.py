@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 
 import keras
 
@@ -40,10 +41,7 @@ def reasons_to_wait(
     callbacks: Sequence[keras.callbacks.Callback],
     waiting_hook: Callable[[keras.callbacks.Callback], str | None],
 ) -> Iterator[Reason]:
-    """Yields why the training has to wait for each validation where the policy would let it run ahead.
-
-    The cheapest to find come first, so that taking the first one only pays for no other.
-    """
+    """Yields why the training has to wait for each validation, the reasons that are cheap to find first."""
     yield from suite.reasons
     if request.settings.validation.on_change != "rollback":
         return
@@ -105,28 +103,22 @@ def _lost_data(
         yield Reason.of("data-once", f"{cause}, whose batches are not kept")
 
 
+@dataclass
 class LagControl:
     """Ends running ahead during a fit where it does not pay. On the training thread.
 
-    `idle` is None if the validation has devices of its own. With `judges_overlap` a validation during the
-    training has to cost less than one alone; rollbacks that have become the rule always count.
+    `idle` is None if the validation has devices of its own. Without `judges_overlap` only rollbacks count.
     """
 
-    def __init__(
-        self,
-        backlog: Backlog,
-        say: Callable[[str], None],
-        idle: IdleCores | None,
-        *,
-        streamed: bool,
-        judges_overlap: bool,
-        required: bool = False,
-    ) -> None:
-        self._backlog = backlog
-        self._required = required
-        self._idle = idle
-        self._streamed = streamed
-        self._say = say
+    _backlog: Backlog
+    _say: Callable[[str], None]
+    _idle: IdleCores | None
+    _: KW_ONLY
+    streamed: bool
+    judges_overlap: InitVar[bool]
+    required: bool = False
+
+    def __post_init__(self, judges_overlap: bool) -> None:
         self._judge = OverlapJudge() if judges_overlap else None
         self._has_warned = False
         self._pending_reason: Reason | None = None
@@ -134,15 +126,14 @@ class LagControl:
         self._rolled_back: list[bool] = []
 
     def wants_alone(self, epoch: int, splits: int) -> bool:
-        """Whether the validation of the epoch that has just been trained should be waited for.
+        """Whether to wait for the validation of the epoch that has just been trained.
 
-        So it should once to be compared with, and as long as the training leaves hardly any core idle. This
-        is known before the first validation begins, and may change: a first epoch often fills a cache.
+        Once, to compare with; and as long as hardly any core is idle, as in an epoch that fills a cache.
         """
         if self._judge is None or not self._backlog.max_lag:
             return False
         left = None if self._idle is None else self._idle.left
-        parallel_parts = splits > 1 and not self._streamed
+        parallel_parts = splits > 1 and not self.streamed
         if left is None or left >= _LEAST_CORES or parallel_parts:
             return self._judge.wants_alone
         if not self._has_warned:
@@ -156,10 +147,7 @@ class LagControl:
         self._calls.append((span, steps))
 
     def validated(self, spans: Sequence[Span], *, alone: bool, cpu_s: float | None = None) -> None:
-        """Takes in the workers' spans of an epoch, and whether the training waited for them.
-
-        `cpu_s` is None if the processor seconds of the wait do not tell what a validation takes.
-        """
+        """Takes in the workers' spans of an epoch, and the processor's seconds if it was waited for."""
         if self._judge is None or not spans:
             return
         if alone:
@@ -189,17 +177,13 @@ class LagControl:
             self._backlog.max_lag = max_lag
 
     def waits_for(self, epoch: int) -> None:
-        """Takes in that an epoch will follow, and waits for the validation of this one; says why, once.
-
-        It says so no sooner, because the epoch that was to follow may not come: the last one has been
-        trained, or a callback stops the training.
-        """
+        """Says why, once it is known that another epoch follows, and waits for this one's validation."""
         reason, self._pending_reason = self._pending_reason, None
         if reason is not None:
             self._say(f"{_IN_STEP} from epoch {epoch + 1} on: {reason}")
 
     def _end(self, reason: Reason) -> None:
-        if self._required:
+        if self.required:
             raise OverlapError([reason])
         self._backlog.max_lag = 0
         self._pending_reason = reason
@@ -210,10 +194,9 @@ _RECENT = 5
 
 
 class IdleCores:
-    """Measures how many cores training calls leave idle while nothing else runs. On the training thread.
+    """Measures how many of `cores` training calls leave idle while nothing else runs.
 
-    More workers than that would take turns with the training, and with each other, on the other cores: the
-    training slows down and the validation is done no sooner. `cores` is how many this process may use.
+    More workers than that slow the training down, and the validation is done no sooner.
     """
 
     def __init__(self, cores: int) -> None:
@@ -244,17 +227,14 @@ class IdleCores:
 # Seconds by which a training is slower for each processor second taken from it: the threads of an operation
 # wait for the slowest of them, and share the caches.
 _MOST_SLOWER = 1.5
+_LEAST_SHARE = 0.03  # of a validation alone that has to be saved, as a lag has its price
 
 
 class OverlapJudge:
-    """Compares epochs validated during the training with epochs validated alone. On the training thread.
+    """Compares epochs validated during the training with epochs validated alone."""
 
-    `least_share` is the smallest part of a validation alone that has to be saved, as a lag has its price.
-    """
-
-    def __init__(self, *, epochs: int = 2, least_share: float = 0.03) -> None:
+    def __init__(self, *, epochs: int = 2) -> None:
         self._epochs = epochs
-        self._least_share = least_share
         self._disturbed: list[list[tuple[float, int]]] = []
         self._undisturbed: list[float] = []
         self._alone: list[float] = []
@@ -266,11 +246,7 @@ class OverlapJudge:
         return len(self._disturbed) >= self._epochs and not self._alone and len(self._undisturbed) > 1
 
     def observe_beside(self, calls: Sequence[tuple[Span, int]], validation: Sequence[Span]) -> None:
-        """Takes in an epoch that was validated while the next one trained.
-
-        `calls` are those from the beginning of that validation to the end of the next epoch, with their
-        numbers of steps, except calls that traced something.
-        """
+        """Takes in the calls, and their steps, from a validation's beginning to the end of the next epoch."""
         disturbed = []
         for span, steps in calls:
             if steps == 0 or span.duration_s <= 0:
@@ -283,10 +259,7 @@ class OverlapJudge:
             self._disturbed.append(disturbed)
 
     def observe_alone(self, seconds: float, cpu_s: float | None = None) -> None:
-        """Takes in how long a validation took while the training waited for it.
-
-        `cpu_s` is None if the validation computes elsewhere too.
-        """
+        """Takes in how long a validation took alone; `cpu_s` is None if it computes elsewhere too."""
         self._alone.append(seconds)
         if cpu_s is not None:
             self._cpu.append(cpu_s)
@@ -301,4 +274,4 @@ class OverlapJudge:
         if self._cpu:
             # A validation that hardly computes cannot slow the training: then something else did.
             cost_s = min(cost_s, _MOST_SLOWER * statistics.median(self._cpu))
-        return alone_s - cost_s >= self._least_share * alone_s
+        return alone_s - cost_s >= _LEAST_SHARE * alone_s

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
-from overlap_train._keras.optimizers import Updates
+from overlap_train._keras.optimizers import WeightListener, build_optimizer
 from overlap_train._snapshot import StateVariable, same_bits
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.validation_sources import is_set
@@ -36,8 +36,7 @@ def extras_of_fit(
 ) -> list[str]:
     """Returns what a call of `fit` asks for that Keras cannot do, in the words of the user's code.
 
-    `arguments` are those of the trainer besides the model and the policies. `args` and `kwargs` are of the
-    model's own `fit`, which may have other parameters than Keras's.
+    `arguments` are those of the trainer besides the model and the policies.
     """
     extras = [] if resume is None else ["resume"]
     if _has_sets(settings.model, args, kwargs):
@@ -82,10 +81,7 @@ def _is_ours(value: Any) -> bool:
 
 
 class OwnMethod:
-    """One call of a model's `fit` or `evaluate` that is not Keras's; `used` once it has come to Keras's.
-
-    `extras` is what the call asks for that Keras cannot do.
-    """
+    """One call of a model's `fit` or `evaluate` that is not Keras's; `used` once it has come to Keras's."""
 
     def __init__(self, model: keras.Model, method: str, extras: Sequence[str]) -> None:
         owner = keras_models.overriding_class(model, method)
@@ -97,7 +93,7 @@ class OwnMethod:
         self._method = method
         self._extras = extras
         self._refusal: ValueError | None = None
-        self._updates: Updates | None = None
+        self._listener: WeightListener | None = None
         self._before: dict[int, tuple[StateVariable, tf.Tensor]] = {}
         self._values: dict[int, tf.Tensor] = {}
 
@@ -130,19 +126,10 @@ class OwnMethod:
         finally:
             self._stop_listening()
 
-    def applies(self, optimizer: Any) -> None:
-        """See `updates.Listener`."""
-        if tf.executing_eagerly():
-            self._refuse_own_work()
-        with tf.init_scope():  # a trace is not broken off: what it changes is undone when it has run
-            self._remember(optimizer.variables)
-
-    def was_set(self, variables: Sequence[keras.Variable]) -> None:
-        """See `updates.Listener`."""
+    def _was_set(self, variables: Sequence[keras.Variable]) -> None:
         self._values |= {id(variable): StateVariable.of_keras(variable).read() for variable in variables}
 
-    def was_used(self, variables: Sequence[keras.Variable]) -> None:
-        """See `updates.Listener`."""
+    def _was_used(self, variables: Sequence[keras.Variable]) -> None:
         for variable in variables:
             value = self._values.get(id(variable))
             if value is not None and not same_bits(value, StateVariable.of_keras(variable).read()):
@@ -151,22 +138,18 @@ class OwnMethod:
     def _listen(self) -> None:
         if self._extras and self._method == "fit":
             model = self._model
+            build_optimizer(model)  # so that all is known that its updates change
             optimizer = getattr(model, "optimizer", None)
             momenta = () if optimizer is None else optimizer.variables
-            self._remember([*model.variables, *momenta, *model.metrics_variables])
-            self._updates = Updates(model, self)
-            self._updates.listen()
-
-    def _stop_listening(self) -> None:
-        if self._updates is not None:
-            self._updates.close()
-        self._updates, self._before, self._values = None, {}, {}
-
-    def _remember(self, variables: Iterable[keras.Variable]) -> None:
-        for variable in variables:
-            if id(variable) not in self._before:
+            for variable in (*model.variables, *momenta, *model.metrics_variables):
                 state = StateVariable.of_keras(variable)
                 self._before[id(variable)] = state, self._values.setdefault(id(variable), state.read())
+            self._listener = WeightListener(model, self._was_set, self._was_used)
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self._listener, self._before, self._values = None, {}, {}
 
     def _refuse_own_work(self) -> NoReturn:
         """Puts the model back to where it stood before the call, and raises."""

@@ -29,11 +29,7 @@ from overlap_train.options.validation import ValidationSet
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What one `fit` is to do.
-
-    `verbose` is 0 on hosts other than the chief; `routed` says that `keras.Model.fit` was called. `elsewhere`
-    is how often an evaluator validates instead, like `validation_freq`; empty if none does.
-    """
+    """What one `fit` is to do."""
 
     settings: TrainerSettings
     feed: Feed
@@ -44,10 +40,10 @@ class FitRequest:
     callbacks: Any
     initial_epoch: int
     epochs: int
-    verbose: fit_arguments.Verbosity
+    verbose: fit_arguments.Verbosity  # 0 on hosts other than the chief
     checkpoints: CheckpointPolicy | None
-    routed: bool = False
-    elsewhere: Sequence[int | Sequence[int]] = ()
+    routed: bool = False  # whether `keras.Model.fit` was called
+    elsewhere: Sequence[int | Sequence[int]] = ()  # like `validation_freq`, if an evaluator validates
 
     @property
     def model(self) -> keras.Model:
@@ -100,13 +96,7 @@ def make_request(
     validation_freq: int | list[int] = 1,
     resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
 ) -> FitRequest:
-    """Checks the arguments of a call of `Trainer.fit` and returns what it asks for. On the training thread.
-
-    Raises:
-        TypeError: for an argument of the wrong type.
-        ValueError: for an argument out of range, empty or mismatched data, or what these replicas cannot do.
-        RuntimeError: in a fork in which TensorFlow cannot run.
-    """
+    """Checks the arguments of a call of `Trainer.fit` and returns what it asks for."""
     threads.require_runtime()
     model = settings.model
     fit_arguments.check_class_weight(class_weight)
@@ -193,12 +183,7 @@ def _feed(
 def make_evaluation_set(
     settings: TrainerSettings, data: Any, *, batch_size: Any, steps: Any, verbose: Any, callbacks: Any
 ) -> ValidationSet:
-    """Checks the arguments of a call of `Trainer.evaluate` and returns its data. On the calling thread.
-
-    Raises:
-        TypeError: for an argument of the wrong type.
-        ValueError: for an argument out of range, or empty or mismatched data.
-    """
+    """Checks the arguments of a call of `Trainer.evaluate` and returns its data."""
     counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
     keras_models.require_compiled(settings.model)
     require_heeded(settings, within_evaluate=True)
@@ -223,10 +208,7 @@ def _require_possible(settings: TrainerSettings, sets: Mapping[str, ValidationSe
 
 
 def require_heeded(settings: TrainerSettings, *, within_evaluate: bool = False) -> None:
-    """Refuses options that are ignored by a validation that the model, or a library, makes by its own code.
-
-    `within_evaluate` says that an `evaluate` of the model's own has passed the call on.
-    """
+    """Refuses options that a validation by code of the model's own, or of a library, would ignore."""
     code = keras_training.validates_itself(settings.model)
     if within_evaluate and not keras_training.has_own_test_function(settings.model):
         code = None
@@ -241,11 +223,8 @@ def require_heeded(settings: TrainerSettings, *, within_evaluate: bool = False) 
 
 
 def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
-    """Refuses validation data that no validation can use, as far as that shows before anything begins.
-
-    A model that evaluates by code of its own takes any data.
-    """
-    if keras_training.validates_itself(model) is not None:
+    """Refuses validation data that no validation can use, as far as that shows before anything begins."""
+    if keras_training.validates_itself(model) is not None:  # by code that may take any data
         return
     for each in sets:
         keras_data.require_usable(*keras.utils.unpack_x_y_sample_weight(each.data), role="validation")

@@ -1,9 +1,12 @@
-"""Runs one `fit`, one `evaluate`, or the evaluator of a `fit` elsewhere."""
+"""Runs one `fit`, one `evaluate`, or the evaluator of a `fit` elsewhere; explains what a `fit` would do."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -11,31 +14,33 @@ import tensorflow as tf
 
 from overlap_train._callbacks.delivery import evaluate_now
 from overlap_train._checkpoint.attributes import beside
+from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.batches import size_bytes
 from overlap_train._data.cursor import Cursor
-from overlap_train._fit.build import FitBuilder
+from overlap_train._fit.build import FitBuilder, FitParts
 from overlap_train._fit.callback_list import ResultLine, make_callback_list
 from overlap_train._fit.course import FitOutcome
 from overlap_train._fit.evaluator import Follower
-from overlap_train._fit.first_hooks import open_fit
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.request import FitRequest
-from overlap_train._fit.session import FitSession
-from overlap_train._fit.validation_building import SuiteBuilder, TraceTiming, make_sources
+from overlap_train._fit.session import FitSession, open_fit
+from overlap_train._fit.step_building import look_only
+from overlap_train._fit.validation_building import TraceTiming, build_validation, make_sources
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras import data_mistakes, threads
 from overlap_train._keras import training as keras_training
+from overlap_train._support.reasons import Reason
 from overlap_train._training.settings import TrainerSettings
 from overlap_train.errors import HostLostError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter, TolerantStream
+from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.validation import ValidationSet
 from overlap_train.parallel.hosts import Hosts
+from overlap_train.records import Explanation
 
 
 def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
-    """Trains a model, or is the evaluator of those that do. On the thread that called `fit`.
-
-    The outcome is filled while the fit runs, and however it ends.
-    """
+    """Trains a model, or is the evaluator of those that do; fills the outcome, however it ends."""
     if request.settings.serves:
         outcome.ended = _serve(request)
         return
@@ -56,7 +61,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         inside, start_s = outcome.step_validations, outcome.start_s
         builder = FitBuilder(request, cursor, callbacks, progress, resources, inside, start_s=start_s)
         with data_mistakes.WithNote(model, lambda: request.feed.element_spec, "training"):
-            with _NamingLostHosts(request.settings.hosts):
+            with _naming_lost_hosts(request.settings.hosts):
                 session = _open(request, builder, callbacks)
             if session is not None:
                 _run(session, request, builder, outcome)
@@ -90,8 +95,9 @@ def run_evaluate(
         resources.callback(sources.close)
         is_traced = Traces.of(model).holds("test", keras_training.test_function(model))
         timing = TraceTiming(is_first=not is_traced)
-        builder = SuiteBuilder(settings, sets, callback_list, resources, sources, once=True, timing=timing)
-        state, suite = builder.build(within_evaluate=True)
+        state, suite, _ = build_validation(
+            settings, sets, callback_list, sources, resources, once=True, timing=timing, within_evaluate=True
+        )
         logs = evaluate_now(model, state, suite, callback_list)
         if not model.stop_evaluating:  # or batches were left out on purpose
             suite.warn()
@@ -134,23 +140,18 @@ def _open(
     return FitSession(request.settings, parts or builder.build(), opening, builder.build)
 
 
-class _NamingLostHosts:
+@contextlib.contextmanager
+def _naming_lost_hosts(hosts: Hosts) -> Iterator[None]:
     """Raises HostLostError in the place of what TensorFlow raises where another host does not answer."""
-
-    def __init__(self, hosts: Hosts) -> None:
-        self._hosts = hosts
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, tf.errors.OpError):
-            return
-        if isinstance(error, ValidationWorkerError) or self._hosts.count == 1 or not isinstance(error, _LOST):
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if isinstance(error, ValidationWorkerError) or hosts.count == 1 or not isinstance(error, _LOST):
             if "Collective ops is aborted" in error.message:
                 error.add_note(_ABORTED)
-            return
+            raise
         raise HostLostError(
-            f"host {self._hosts.index} cannot go on, because another host has gone or does not answer; "
+            f"host {hosts.index} cannot go on, because another host has gone or does not answer; "
             "start all of them again, with fit(resume=...) from the last checkpoint"
         ) from error
 
@@ -158,7 +159,7 @@ class _NamingLostHosts:
 def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome: FitOutcome) -> None:
     """Runs a session and keeps its accounts, however it ends."""
     try:
-        with _NamingLostHosts(request.settings.hosts):
+        with _naming_lost_hosts(request.settings.hosts):
             session.run()
         outcome.ended = session.ended
     finally:
@@ -168,18 +169,13 @@ def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome:
 
 
 def _serve(request: FitRequest) -> str:
-    """Is the evaluator of the hosts that train, until they end; returns how they did.
-
-    Raises:
-        HostLostError: they have not come, or are gone.
-    """
+    """Is the evaluator of the hosts that train, until they end; returns how they did."""
     settings, model, replicas = request.settings, request.model, request.settings.replicas
     policy = settings.evaluator
     assert replicas is not None
     assert policy is not None
     replicas.build(model, request.feed.element_spec)
-    # With a `History`, as on the hosts that train.
-    make_callback_list(model, request.callbacks, verbose=0, epochs=request.epochs, steps=None)
+    make_callback_list(model, request.callbacks, verbose=0, epochs=request.epochs, steps=None)  # a History
     # A first signal is for the training hosts, whose end ends this one.
     followed = (policy.directory, settings, request.sets, request.functions, request.validation_freq)
     with Interrupts(insists=False), Follower(*followed) as follower:
@@ -193,3 +189,47 @@ def _serve(request: FitRequest) -> str:
     model.history.epoch, model.history.history = list(run.epochs), dict(run.history)
     model.history.ended = run.ended
     return run.ended
+
+
+def explain_fit(request: FitRequest) -> Explanation:
+    """Builds a fit as it would be run, traces it, and takes it apart again. On the calling thread."""
+    settings = dataclasses.replace(request.settings, recorder=SpanRecorder(0))  # the timeline is of fits
+    request = dataclasses.replace(request, settings=settings, checkpoints=None, verbose=0)
+    start_s = time.monotonic()
+    with contextlib.ExitStack() as resources:
+        group = keras_training.steps_per_execution(request.model)
+        resources.callback(request.feed.close)
+        look_only(request, resources)
+        cursor = Cursor(request.feed, request.steps_per_epoch, group, tells=False)
+        steps = cursor.steps_per_epoch
+        progress = resources.enter_context(ProgressReporter(request.epochs, steps, verbose=0))
+        callbacks = _unheard(request.callbacks)
+        builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
+        parts = builder.build()
+        return _explanation(request, parts, steps, time.monotonic() - start_s)
+
+
+def _unheard(callbacks: Any) -> keras.callbacks.CallbackList:
+    """Returns callbacks for a look at what they listen to, without setting their model."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(callbacks, add_history=True, add_progbar=False)
+
+
+def _explanation(request: FitRequest, parts: FitParts, steps: int | None, seconds: float) -> Explanation:
+    messages, lag = parts.training.progress.messages, parts.deliveries.backlog.max_lag
+    validates = bool(parts.deliveries.suite)
+    arrays = keras.tree.flatten(request.feed.tensors) if isinstance(request.feed, ArrayFeed) else []
+    plan = next((text.removeprefix("plan: ") for text in messages if text.startswith("plan: ")), "")
+    return Explanation(
+        validates=validates,
+        max_lag=lag,
+        reasons=parts.reasons or (Reason.of("lag-zero"),) if validates and not lag else (),
+        plan=plan,
+        steps_per_epoch=steps,
+        workers=request.settings.validation.resolved_workers,
+        snapshot_bytes=sum(map(size_bytes, parts.state.read().flat())),
+        data_bytes=sum(map(size_bytes, arrays)),
+        tracing_s=seconds,
+        messages=tuple(messages),
+    )

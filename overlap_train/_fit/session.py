@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 
+from overlap_train._callbacks.hooks import wants_train_batches
 from overlap_train._callbacks.listeners import listeners, remembering
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.first_hooks import Opening
 from overlap_train._fit.followers import check_without_batches
 from overlap_train._fit.interrupts import Interrupted
+from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traces import Traces
+from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import StepsDone
@@ -32,12 +35,44 @@ from overlap_train._training.settings import TrainerSettings
 _GRACE_S = 5.0
 
 
+@dataclass(frozen=True)
+class Opening:
+    """Where a fit stands before its first step."""
+
+    epoch: int
+    begun: bool  # whether the first epoch's and batch's hooks have been called
+    train_function: Any  # which a callback that compiles the model takes away
+    cut: bool = False  # whether the batch's hook has said that there is no data
+
+
+def open_fit(request: FitRequest, callbacks: Any, *, traced: bool) -> Opening:
+    """Calls `on_train_begin`, and the hooks of the first epoch and batch unless the steps are `traced`.
+
+    So a trace sees what callbacks set there. A training that may be resumed has to be traced before.
+    """
+    model = request.model
+    model.stop_training = False
+    function = keras_training.begin_training(model)
+    keras_training.require_stock_function(model)
+    callbacks.on_train_begin()
+    epoch = keras_training.initial_epoch(model, request.initial_epoch)  # BackupAndRestore may have set it
+    if traced or epoch >= request.epochs:
+        return Opening(epoch, False, function)
+    model.reset_metrics()
+    callbacks.on_epoch_begin(epoch)
+    if any(map(wants_train_batches, listeners(callbacks))):
+        request.feed.prepare()  # Keras has made the iterator before the first batch's hook
+        try:
+            callbacks.on_train_batch_begin(0)
+        except keras_data.OUT_OF_DATA:
+            return Opening(epoch, True, function, cut=True)
+    return Opening(epoch, True, function)
+
+
 class FitSession:
     """Runs the epochs of one `fit` whose first hooks have been called.
 
-    `renew` builds the parts anew after a callback has compiled the model or its train function, or around
-    the training, which goes on, when the validation data has been read. `ended` is "completed", "stopped" by
-    a callback or "interrupted by" a signal.
+    `renew` builds the parts anew; given the training, which goes on, it builds the others around that.
     """
 
     def __init__(
@@ -177,8 +212,7 @@ class FitSession:
     def _ends_behind_all(self, epoch: int) -> bool:
         """Whether all earlier epochs are delivered before an epoch ends.
 
-        So they are before Python reads the metrics, before the validation is built anew, and before its
-        batches are drawn in Keras's order.
+        What comes then is building the validation, Python that reads metrics, or a draw in Keras's order.
         """
         suite = self._deliveries.suite
         first = suite.waits_for(epoch) or (self._parts.is_provisional and suite.due(epoch))
@@ -201,10 +235,7 @@ class FitSession:
         return done
 
     def _halt(self, done: StepsDone) -> bool:
-        """Shows TerminateOnNaN the step whose loss was not finite, once all earlier epochs are delivered.
-
-        Returns whether one of those deliveries rolled this epoch back.
-        """
+        """Delivers all, then shows TerminateOnNaN the last step; returns whether the epoch is undone."""
         if self._deliveries.deliver_all():
             return True
         if self._training.calls_batches:
@@ -250,10 +281,7 @@ class FitSession:
         self._build_anew("a callback rebuilt the train function; the step is traced again")
 
     def _renew_if_unsettled(self) -> bool:
-        """Has the parts built anew if callbacks are to be called otherwise than when that was decided.
-
-        Returns whether what had to be delivered first rolled this epoch back.
-        """
+        """Builds all anew if callbacks are called otherwise now; returns whether the epoch is undone."""
         hosts = self._settings.hosts
         if hosts.count > 1:
             hosts.chief_first(self._require_settled)
@@ -280,10 +308,7 @@ class FitSession:
             )
 
     def _renew_validation(self, epoch: int) -> None:
-        """Reads validation data that is due for the first time, and builds the validation anew if need be.
-
-        It is built anew if it waited for that, if Keras traces it now, or if a metric has been set.
-        """
+        """Reads validation data that is first due, and builds what waited or what Keras traces anew now."""
         suite, reason = self._deliveries.suite, None
         waited = suite.waits_for(epoch)
         is_as_expected = self._parts.sources.read(epoch, suite.waiting)

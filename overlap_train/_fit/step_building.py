@@ -32,16 +32,13 @@ _LONG_RUN = 100
 
 
 class StepBuilder:
-    """Builds the step and the loop of one `fit`. On the training thread.
-
-    `total_steps` are those of the whole run, or None if that ends with the data.
-    """
+    """Builds the step and the loop of one `fit`."""
 
     def __init__(
         self,
         request: FitRequest,
         callbacks: Sequence[keras.callbacks.Callback],
-        total_steps: int | None = None,
+        total_steps: int | None = None,  # of the whole run, if that does not end with the data
     ) -> None:
         settings = request.settings
         self._settings, self._model, self._feed = settings, request.model, request.feed
@@ -154,11 +151,7 @@ class StepBuilder:
         return Traces.of(model).get("train", keras_training.begin_training(model), key, find)
 
     def _find_kernels(self, *, long: bool, times: bool) -> FastKernels | None:
-        """Returns the faster operations with which the step is traced, or None.
-
-        Keras's own remain where the user's code makes the step, where XLA compiles it, and where runs must
-        repeat.
-        """
+        """Returns the faster operations with which the step is traced; None keeps Keras's own."""
         settings, model, plan = self._settings, self._model, self._settings.execution
         if plan.kernels == "keras" or settings.shared:
             return None
@@ -172,11 +165,7 @@ class StepBuilder:
 
 
 def _inspect(step: Step, model: keras.Model, feed: Feed) -> None:
-    """Has an eager step built what it uses, and tell it.
-
-    Before the first step, the momenta of an optimizer and the weights of a model without a shape are in no
-    list, and a checkpoint would be written and read without them.
-    """
+    """Has an eager step build what it uses: a checkpoint needs momenta and weights before the first step."""
     try:
         step.inspect(feed.element_spec)
     except Exception as error:

@@ -39,14 +39,12 @@ from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.options.validation import ValidationSet
 
 
-def make_sources(settings: TrainerSettings, sets: Mapping[str, ValidationSet]) -> ValidationSources:
-    """Returns the data of validation sets, all of which is read when it is first asked for."""
-    return ValidationSources(settings.model, sets, device=_device(settings))
-
-
-def _device(settings: TrainerSettings) -> str | None:
-    """Returns where prepared batches are held; each of the workers' devices gets its own copy."""
-    return "CPU:0" if settings.devices else None
+def make_sources(
+    settings: TrainerSettings, sets: Mapping[str, ValidationSet], **options: Any
+) -> ValidationSources:
+    """Returns the data of validation sets; each of the workers' devices gets its own copy of batches."""
+    device = "CPU:0" if settings.devices else None
+    return ValidationSources(settings.model, sets, device=device, **options)
 
 
 @dataclass(frozen=True)
@@ -90,12 +88,11 @@ class FitValidation:
         self._callbacks = callbacks
         self._say = say
         self._waits = request.reads_when_due and not looks_only
-        self.sources = ValidationSources(
-            request.model,
+        self.sources = make_sources(
+            settings,
             request.sets,
             now=False,
             python_now=not self._waits,
-            device=_device(settings),
             written=request.feed.files,
             timeout_s=settings.validation.timeout_s,
         )
@@ -163,14 +160,22 @@ class FitValidation:
             ahead = settings.validation.max_lag > 0 and not once and not validation_set.concurrent
             return ahead and is_drawn_in_order(feed, validation_set.data, settings.model, written)
 
-        builder = SuiteBuilder(
-            settings, request.sets, self._callbacks, resources, self.sources, once=once, timing=timing
-        )
         captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
         if (waits := settings.hosts.waits) is not None:
             clocks = set(map(id, waits.handles))
             captured = [variable for variable in captured if id(variable.handle) not in clocks]
-        state, suite = builder.build(captured, drawn=feed.written_variables, is_in_order=is_in_order)
+        state, suite, _ = build_validation(
+            settings,
+            request.sets,
+            self._callbacks,
+            self.sources,
+            resources,
+            once=once,
+            timing=timing,
+            captured=captured,
+            drawn=feed.written_variables,
+            is_in_order=is_in_order,
+        )
         if self.evaluator is not None:
             selectors = [epoch_selector(freq) for freq in request.elsewhere]
             return state, ElsewhereSuite(
@@ -202,95 +207,83 @@ class FitValidation:
         return state, suite
 
 
-class SuiteBuilder:
-    """Builds the validation of one `fit` or `evaluate`. On the training thread.
+def build_validation(
+    settings: TrainerSettings,
+    sets: Mapping[str, ValidationSet],
+    callbacks: keras.callbacks.CallbackList,
+    sources: ValidationSources,
+    resources: contextlib.ExitStack,
+    *,
+    captured: Iterable[CapturedVariable] = (),
+    drawn: Iterable[CapturedVariable] = (),
+    within_evaluate: bool = False,
+    is_in_order: Callable[[ValidationSet], bool] = lambda validation_set: False,
+    **circumstances: Any,
+) -> tuple[ModelState, ValidationSuite, Any]:
+    """Traces the validation of a `fit` or `evaluate`, lists all variables, and starts the workers.
 
-    Without `sources` the data is read now. With `once` there is one validation, and no training goes on
-    meanwhile. For a training elsewhere `apart` says whether its callbacks listen to the batches. `batch_spec`
-    is of a batch of the first set, once that has been traced; None if it is not looked at.
+    To `drawn` the pipeline of the training data writes; that of a validation set may do so as well, in step
+    with the training. The `circumstances` are those of `_set_request`. The third value is the spec of a batch
+    of the first set, or None if that is not looked at.
     """
+    request = _set_request(settings, sources, callbacks, within_evaluate=within_evaluate, **circumstances)
+    prepared = prepare_sets(request, sets)
+    for each in prepared:
+        if isinstance(each.batches, StreamedBatches):
+            each.batches.in_order = is_in_order(each.validation_set)
+    batch_spec = next((each.batches.element_spec for each in prepared if each.batches is not None), None)
+    of_steps = [variable for each in prepared if each.step is not None for variable in each.step.variables]
+    moving = [variable for each in prepared for variable in _written_variables(each)]
+    settable = [variable for each in prepared for variable in _captured(each)]  # by callbacks
+    state = ModelState(
+        settings.model,
+        [*captured, *of_steps, *moving, *settable],
+        drawn=[*drawn, *moving],
+        trains=not within_evaluate,
+    )
+    return state, build_suite(request, prepared, state, settings.recorder.add, resources), batch_spec
 
-    batch_spec: Any = None
 
-    def __init__(
-        self,
-        settings: TrainerSettings,
-        sets: Mapping[str, ValidationSet],
-        callbacks: keras.callbacks.CallbackList,
-        resources: contextlib.ExitStack,
-        sources: ValidationSources | None = None,
-        *,
-        once: bool = False,
-        apart: bool | None = None,
-        timing: TraceTiming = AT_ONCE,
-    ) -> None:
-        self._settings = settings
-        self._sources = sources if sources is not None else make_sources(settings, sets)
-        self._sets = sets
-        self._callbacks = callbacks
-        self._resources = resources
-        self._once = once
-        self._apart = apart
-        self._timing = timing
-        self._listened = listened_to(callbacks) if apart is None else apart
+def _set_request(
+    settings: TrainerSettings,
+    sources: ValidationSources,
+    callbacks: keras.callbacks.CallbackList,
+    *,
+    within_evaluate: bool,
+    once: bool = False,
+    apart: bool | None = None,
+    timing: TraceTiming = AT_ONCE,
+) -> SetRequest:
+    """Returns what the callbacks ask of a validation.
 
-    def build(
-        self,
-        captured: Iterable[CapturedVariable] = (),
-        *,
-        drawn: Iterable[CapturedVariable] = (),
-        within_evaluate: bool = False,
-        is_in_order: Callable[[ValidationSet], bool] = lambda validation_set: False,
-    ) -> tuple[ModelState, ValidationSuite]:
-        """Traces the validation, lists all variables, and starts the workers.
-
-        To `drawn` the pipeline of the training data writes; that of a validation set may do so as well, in
-        step with the training.
-        """
-        request = self._request(within_evaluate=within_evaluate)
-        prepared = prepare_sets(request, self._sets)
-        for each in prepared:
-            if isinstance(each.batches, StreamedBatches):
-                each.batches.in_order = is_in_order(each.validation_set)
-        self.batch_spec = next((p.batches.element_spec for p in prepared if p.batches is not None), None)
-        steps = [each.step for each in prepared if each.step is not None]
-        of_steps = [variable for step in steps for variable in step.variables]
-        moving = [variable for each in prepared for variable in _written_variables(each)]
-        settable = [variable for each in prepared for variable in _captured(each)]  # by callbacks
-        state = ModelState(
-            self._settings.model,
-            [*captured, *of_steps, *moving, *settable],
-            drawn=[*drawn, *moving],
-            trains=not within_evaluate,
-        )
-        suite = build_suite(request, prepared, state, self._settings.recorder.add, self._resources)
-        return state, suite
-
-    def _request(self, *, within_evaluate: bool) -> SetRequest:
-        settings, is_first = self._settings, self._timing.is_first
-        listening = [] if self._apart is not None else listeners(self._callbacks)
-        acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
-        may_set = functools.partial(runs_own_code, hooks=_BEFORE_TRACE) if is_first else may_set_before_tests
-        setting = next((type(c).__name__ for c in listening if may_set(c)), None)
-        looks = self._listened or any(
-            overrides(c, "on_test_begin") and not keras_models.is_stock_method(type(c)) for c in listening
-        )
-        # Whether this process alone validates, and only between two epochs.
-        alone = settings.replicas is None and self._apart is None and settings.validation.every_steps is None
-        alone = alone and acting is None and setting is None
-        return SetRequest(
-            settings,
-            self._sources,
-            listened=self._listened,
-            within_evaluate=within_evaluate,
-            once=self._once,
-            acts=acting,
-            sets_before=setting if is_first or not within_evaluate else None,
-            first=is_first,
-            waits=self._timing.waits,
-            counts_ahead=alone and not (within_evaluate or looks or settings.devices),
-            runs_metrics=alone or (self._apart is not None and settings.replicas is None),
-        )
+    With `once` there is one validation, and no training goes on meanwhile. For a training elsewhere `apart`
+    says whether its callbacks listen to the batches.
+    """
+    listening = [] if apart is not None else listeners(callbacks)
+    listened = listened_to(callbacks) if apart is None else apart
+    acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
+    own_code = functools.partial(runs_own_code, hooks=_BEFORE_TRACE)
+    may_set = own_code if timing.is_first else may_set_before_tests
+    setting = next((type(c).__name__ for c in listening if may_set(c)), None)
+    looks = listened or any(
+        overrides(c, "on_test_begin") and not keras_models.is_stock_method(type(c)) for c in listening
+    )
+    # Whether this process alone validates, and only between two epochs.
+    alone = settings.replicas is None and apart is None and settings.validation.every_steps is None
+    alone = alone and acting is None and setting is None
+    return SetRequest(
+        settings,
+        sources,
+        listened=listened,
+        within_evaluate=within_evaluate,
+        once=once,
+        acts=acting,
+        sets_before=setting if timing.is_first or not within_evaluate else None,
+        first=timing.is_first,
+        waits=timing.waits,
+        counts_ahead=alone and not (within_evaluate or looks or settings.devices),
+        runs_metrics=alone or (apart is not None and settings.replicas is None),
+    )
 
 
 def _written_variables(prepared: PreparedSet) -> Sequence[CapturedVariable]:

@@ -1,17 +1,15 @@
-"""The state of optimizers, and listeners that hear of changes of weights.
+"""The state of optimizers, and a listener that hears of changes of weights.
 
-Leans on `_all_reduce_sum_gradients`, `_get_variable_index`, `_momentums`, `_velocities`, `_variables`,
-`_trainable_variables`, the classes in which Keras's optimizers have `apply`, and TensorFlow's `op_callbacks`.
-On the training thread. A listener hears optimizers on all threads, and operations on its own thread.
+Leans on `_all_reduce_sum_gradients`, `_get_variable_index`, `_momentums`, `_velocities`, `_variables`, and
+TensorFlow's `op_callbacks`. On the training thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -105,60 +103,27 @@ def adam_moments(optimizer: keras.optimizers.Adam, variable: tf.Variable) -> tup
 
 _READS = frozenset({"ReadVariableOp", "VarIsInitializedOp", "VariableShape"})
 
-_lock = threading.Lock()
-_active: list[Updates] = []
-_originals: dict[Any, Callable[..., Any]] = {}
 
+class WeightListener:
+    """Tells what operations on the calling thread do to a model's trainable weights.
 
-class Listener(Protocol):
-    """Hears what happens to a model's trainable weights. What it raises reaches the code that did it."""
+    `was_set` is called for weights that were set to a value, as when layers are built or restored; `was_used`
+    for those that another operation or a compiled function has read or changed. What they raise reaches the
+    code that did it.
+    """
 
-    def applies(self, optimizer: Any) -> None:
-        """Hear that a built optimizer of Keras's is about to update weights, perhaps in a trace."""
-
-    def was_set(self, variables: Sequence[keras.Variable]) -> None:
-        """Hear that weights were set to a value, as when layers are built or restored."""
-
-    def was_used(self, variables: Sequence[keras.Variable]) -> None:
-        """Hear that an operation or a compiled function has read or changed weights."""
-
-
-class Updates:
-    """Tells a listener what happens to a model's trainable weights, from `listen` to `close`."""
-
-    def __init__(self, model: keras.Model, listener: Listener) -> None:
-        self._model, self._listener = model, listener
-
-    def listen(self) -> None:
-        """Begin, on the thread whose operations are to be heard."""
+    def __init__(
+        self,
+        model: keras.Model,
+        was_set: Callable[[Sequence[keras.Variable]], None],
+        was_used: Callable[[Sequence[keras.Variable]], None],
+    ) -> None:
+        self._model, self._was_set, self._was_used = model, was_set, was_used
         op_callbacks.add_op_callback(self._operation)
-        with _lock:
-            if not _active:
-                _patch_optimizers()
-            _active.append(self)
 
     def close(self) -> None:
-        """End, on the same thread. Idempotent."""
-        with _lock:
-            if self not in _active:
-                return
-            _active.remove(self)
-            while not _active and _originals:
-                owner, original = _originals.popitem()
-                owner.apply = original
+        """End, on the same thread."""
         op_callbacks.remove_op_callback(self._operation)
-
-    def applies(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """Hear that an optimizer is about to update variables."""
-        weights = {id(variable) for variable in self._model.trainable_variables}
-        is_ours = optimizer is getattr(self._model, "optimizer", None)
-        if not is_ours and weights.isdisjoint(map(id, variables)):
-            return
-        if not tf.executing_eagerly() and not optimizer.built and not tf.distribute.has_strategy():
-            # A variable made in a trace has no value until the trace runs, and none ever if the trace fails.
-            with tf.init_scope():
-                optimizer.build(list(variables))
-        self._listener.applies(optimizer)
 
     def _operation(
         self,
@@ -179,32 +144,5 @@ class Updates:
         weights = self._model.trainable_variables
         used = [v for v in weights if not resources.isdisjoint(map(id, variable_handles(v)))]
         if used:
-            notify = self._listener.was_set if kind == "AssignVariableOp" else self._listener.was_used
+            notify = self._was_set if kind == "AssignVariableOp" else self._was_used
             notify(used)
-
-
-def _patch_optimizers() -> None:
-    """Have the optimizers of Keras announce what they are about to update."""
-    for kind in _subclasses(keras.optimizers.Optimizer):
-        for owner in kind.__mro__:
-            if "apply" in vars(owner) and is_stock_method(vars(owner)["apply"]):
-                _originals.setdefault(owner, vars(owner)["apply"])
-    for owner, original in _originals.items():
-        owner.apply = _announcing(original)
-
-
-def _subclasses(kind: Any) -> Iterator[type]:
-    yield kind
-    for subclass in kind.__subclasses__():
-        yield from _subclasses(subclass)
-
-
-def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        for updates in list(_active):
-            updates.applies(self, trainable_variables or getattr(self, "_trainable_variables", ()))
-        return original(self, grads, trainable_variables)
-
-    announcing: Callable[..., Any] = tf.autograph.experimental.do_not_convert(apply)
-    return announcing

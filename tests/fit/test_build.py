@@ -12,6 +12,7 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._fit import build as module
 from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.interrupts import Interrupted
+from overlap_train._fit.validation_building import _set_request
 from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.progress import ProgressReporter
 from tests import networks, pools
@@ -56,14 +57,6 @@ def fit():
         yield lambda **options: Fit(resources, **options)
 
 
-@pytest.mark.nightly
-def test_without_checkpoints_there_is_nothing_to_resume(fit, tmp_path):
-    parts = fit().builder.build()
-    assert (parts.resumption, parts.deliveries.resumer) == (None, None)
-    parts = fit(resume=tmp_path).builder.build()
-    assert parts.resumption is parts.deliveries.resumer is not None
-
-
 def test_what_a_fit_keeps_all_along_is_not_built_again(fit, tmp_path):
     one = fit(resume=tmp_path)
     first, second = one.builder.build(), one.builder.build()
@@ -104,44 +97,6 @@ def test_epochs_that_are_left_out_are_not_planned_for(fit, monkeypatch):
     assert one.builder.ledger.course.next_epoch == 3
 
 
-class Unknown(keras.callbacks.Callback):
-    """May set anything."""
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.model.anything = batch
-
-
-def test_a_validation_is_built_at_once_if_nothing_can_be_set_before_it(fit):
-    parts = fit(model=networks.sequential()).builder.build()
-    assert parts.deliveries.suite.waiting == []
-    assert not parts.is_provisional
-
-
-def test_behind_hooks_of_the_user_it_is_built_when_it_is_due(fit):
-    one = fit(model=networks.sequential(), callbacks=[Unknown()])
-    parts = one.builder.build()
-    assert parts.deliveries.suite.waits_for(0)
-    parts.sources.read(0)
-    parts = one.builder.build(parts.training)
-    assert parts.deliveries.suite.waiting == []
-    one.trainer.model.make_test_function(force=True)  # after which Keras traces again
-    assert one.builder.build().deliveries.suite.waits_for(1)
-
-
-def test_what_checkpoints_hold_is_built_at_once_and_again(fit, tmp_path):
-    one = fit(model=networks.sequential(), callbacks=[Unknown()], resume=tmp_path)
-    parts = one.builder.build()
-    assert parts.is_provisional
-    parts.sources.read(0)
-    assert not one.builder.build(parts.training).is_provisional
-
-
-def test_without_validation_there_is_nothing_to_be_traced_again(fit):
-    parts = fit(model=networks.sequential(), validation_data=None).builder.build()
-    assert not parts.is_provisional
-    assert not parts.deliveries.suite
-
-
 @pytest.mark.parametrize(
     ("policy", "validation", "inside"),
     [
@@ -170,18 +125,29 @@ def test_a_signal_ends_the_waits_of_one_host_alone(fit, monkeypatch):
     parts.deliveries.check_interrupted()
 
 
-def test_snapshots_say_where_the_training_stands(fit):
-    one = fit()
-    parts = one.builder.build()
-    one.builder.ledger.course.step = 11
-    snapshot = parts.training.take_snapshot(2)
-    assert (snapshot.epoch, snapshot.step) == (2, 11)
-    assert snapshot.position == parts.training.cursor.state()
-    assert len(snapshot.values.flat()) == len(parts.state.variables)
+class PrintsTests(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        print(logs)
 
 
-def test_a_model_without_an_optimizer_is_not_built(fit):
-    model = networks.sequential()
-    model.compile(None, networks.crossentropy())
-    with pytest.raises(ValueError, match="optimizer"):
-        fit(model=model).builder.build()
+class OwnStep(Trainer):
+    def validation_step(self, batch):
+        return super().validation_step(batch)
+
+
+@pytest.mark.cpu_only("batches are joined where operations need not repeat")
+@pytest.mark.parametrize(
+    ("kind", "options", "callbacks", "rows"),
+    [
+        (Trainer, {}, [keras.callbacks.EarlyStopping()], 1024),
+        (Trainer, {}, [PrintsTests()], None),
+        (OwnStep, {}, [], None),
+        (Trainer, {"preprocess": lambda x, y: (x, y)}, [], None),
+    ],
+)
+def test_batches_of_arrays_are_joined_where_nobody_sees_them(kind, options, callbacks, rows):
+    trainer = kind(networks.sequential("sgd"), **options)
+    trainer.model.evaluate(*arrays(4), verbose=0)  # which builds the metrics
+    listed = keras.callbacks.CallbackList(callbacks, model=trainer.model)
+    most_rows = _set_request(trainer._settings(), None, listed, within_evaluate=False).most_rows
+    assert (None if most_rows is None else most_rows(arrays(8))) == rows

@@ -37,18 +37,6 @@ def test_a_history_is_added_and_a_bar_is_not(given):
     assert kinds.count(keras.callbacks.TerminateOnNaN) == (1 if given else 0)
 
 
-def test_an_evaluation_has_no_history():
-    assert make(None, history=False).callbacks == []
-
-
-def test_every_callback_learns_the_model_and_the_parameters():
-    callback = keras.callbacks.Callback()
-    made = make(callback, verbose=2)
-    assert callback.params == {"verbose": 2, "epochs": 3, "steps": 5}
-    assert callback.model is not None
-    assert made.callbacks[-1].model is callback.model or made.callbacks[0].model is callback.model
-
-
 class Listening(keras.callbacks.Callback):
     def on_test_batch_end(self, batch, logs=None):
         print(batch)

@@ -8,10 +8,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer
-from overlap_train.errors import (
-    CheckpointCorruptError,
-    CheckpointMismatchError,
-)
 from tests.networks import FEATURES, arrays, assert_same_history, drawn_in_python
 from tests.pools import sequential
 
@@ -46,30 +42,6 @@ def test_a_resumed_fit_has_the_result_of_the_unbroken_one_and_is_not_trained_aga
         for a, b in zip(resumed.get_weights(), unbroken.get_weights(), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6)
         assert int(resumed.optimizer.iterations) == 6 * 13
-
-
-def test_a_checkpoint_of_another_model_or_data_is_refused(tmp_path):
-    Trainer(sequential()).fit(*arrays(), epochs=1, resume=tmp_path, verbose=0)
-    with pytest.raises(CheckpointMismatchError, match="data"):
-        Trainer(sequential()).fit(*arrays(seed=5), epochs=2, resume=tmp_path, verbose=0)
-    with pytest.raises(CheckpointMismatchError, match="optimizer"):
-        Trainer(sequential("sgd")).fit(*arrays(), epochs=2, resume=tmp_path, verbose=0)
-
-
-def test_damaged_checkpoints_are_passed_over_and_all_damaged_is_an_error(tmp_path):
-    Trainer(sequential()).fit(*arrays(), epochs=3, resume=tmp_path, verbose=0)
-    *older, newest = sorted(tmp_path.glob("ckpt-*"))
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
-    with pytest.warns(RuntimeWarning, match=newest.name):
-        history = Trainer(sequential()).fit(*arrays(), epochs=4, resume=tmp_path, verbose=0)
-    assert history.epoch == [0, 1, 2, 3]
-    for path in tmp_path.glob("ckpt-*"):
-        path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(CheckpointCorruptError):
-        Trainer(sequential()).fit(*arrays(), epochs=5, resume=tmp_path, verbose=0)
-    assert older
 
 
 def test_resuming_works_beside_backup_and_restore(tmp_path):

@@ -58,23 +58,6 @@ class Slows(keras.callbacks.Callback):
             self.model.optimizer.learning_rate = self.model.optimizer.learning_rate * 0.9
 
 
-class Draws(keras.utils.PyDataset):
-    """Batches of chance, from a generator or from NumPy's own."""
-
-    def __init__(self, batches, generator=np.random):
-        super().__init__()
-        self._batches, self._generator = batches, generator
-
-    def __len__(self):
-        return self._batches
-
-    def __getitem__(self, index):
-        if self._generator is None:
-            return X[:16], Y[:16]
-        rows = [int(self._generator.random() * len(X)) for _ in range(16)]
-        return X[rows], Y[rows]
-
-
 def split(dataset):
     return dataset.take(64).batch(16), dataset.skip(64).batch(16)
 
@@ -91,6 +74,16 @@ def by_batches(_):
 def kept(dataset):
     base = dataset.cache()
     return base.take(64).batch(16), base.skip(64).batch(16)
+
+
+def through_a_function(base):
+    train = tf.data.Dataset.range(2).flat_map(lambda _: base.skip(64)).batch(16)
+    # Of data of unknown size Keras makes one step more (docs/semantics.md).
+    return train.apply(tf.data.experimental.assert_cardinality(4)), base.take(64).batch(16)
+
+
+def in_a_tuple(base):
+    return base.skip(64).batch(16), (base.take(64).batch(16),)
 
 
 def both(make, *, callbacks=lambda data: [], epochs=4, raises=None):
@@ -117,10 +110,8 @@ def both(make, *, callbacks=lambda data: [], epochs=4, raises=None):
     return trainer
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("make", [split, same, by_batches, kept])
-# `split` is run by the next test, on a shuffle that draws once.
-@pytest.mark.by_default("by_batches")
+@pytest.mark.parametrize("make", [split, same, by_batches, kept, through_a_function, in_a_tuple])
+@pytest.mark.by_default("in_a_tuple")
 def test_two_pipelines_of_one_shuffle(make):
     trainer = both(lambda: make(shuffled()))
     assert not any("in step" in message for message in trainer.messages)
@@ -173,16 +164,6 @@ def test_a_rollback_takes_no_pass_of_a_shuffled_validation():
 
     trainer = both(part, callbacks=lambda data: [Slows()], epochs=6)
     assert any(account.rolled_back_s > 0 for account in trainer.accounts)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.by_default("2")
-def test_a_validation_that_draws_from_the_generator_of_the_training(every):
-    trainer = fit_both(
-        lambda _: {"x": Draws(3), "epochs": 6, "validation_data": Draws(2), "validation_freq": every}
-    )
-    assert not any("in step" in message for message in trainer.messages)
 
 
 class FollowsLoss(keras.callbacks.Callback):
@@ -268,23 +249,6 @@ def test_python_that_asks_another_model_is_drawn_beside_the_training():
     assert is_drawn_in_order(feed, Batches(3, adversarial(model)), model)
     assert not is_drawn_in_order(feed, Batches(3, adversarial(teacher)), model)
     assert not is_drawn_in_order(feed, (X, Y), model)
-
-
-def through_a_function(base):
-    train = tf.data.Dataset.range(2).flat_map(lambda _: base.skip(64)).batch(16)
-    # Of data of unknown size Keras makes one step more (docs/semantics.md).
-    return train.apply(tf.data.experimental.assert_cardinality(4)), base.take(64).batch(16)
-
-
-def in_a_tuple(base):
-    return base.skip(64).batch(16), (base.take(64).batch(16),)
-
-
-@pytest.mark.parametrize("make", [through_a_function, in_a_tuple])
-@pytest.mark.by_default("in_a_tuple")
-def test_one_shuffle_behind_a_function_or_in_a_tuple(make):
-    trainer = both(lambda: make(shuffled()))
-    assert not any("in step" in message for message in trainer.messages)
 
 
 @pytest.mark.nightly

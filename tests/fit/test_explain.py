@@ -141,20 +141,6 @@ def test_it_tells_of_a_pipeline_what_the_fit_would_find_out_by_drawing(python, k
     assert any("validating in step" in message for message in trainer.messages) is in_step
 
 
-def test_it_says_what_the_fit_says():
-    class Acts(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            self.model.optimizer.iterations.assign_add(0)
-
-    given = {"x": X, "y": Y, "validation_data": VALIDATION, "callbacks": [Acts()]}
-    trainer = Trainer(plain_model())
-    explanation = trainer.explain(**given)
-    trainer.fit(**given, verbose=0)
-    assert not explanation.overlaps
-    assert any(explanation.in_step in message for message in trainer.messages)
-    assert explanation.in_step in str(explanation)
-
-
 @pytest.mark.parametrize(
     ("policy", "data", "told"),
     [

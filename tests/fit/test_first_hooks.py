@@ -99,14 +99,6 @@ def test_a_training_told_to_stop_before_a_step_makes_one_call(where, group):
     assert_same_history(model.history.history, expected.history.history)
 
 
-def test_no_epoch_at_all_trains_nothing_and_calls_the_hooks_of_the_training():
-    told = Told()
-    history = Trainer(plain()).fit(X, Y, epochs=2, initial_epoch=2, verbose=0, callbacks=[told])
-    assert history.history == {}
-    assert history.ended == "completed"
-    assert [hook for hook, *_ in told.hooks] == ["on_train_begin", "on_train_end"]
-
-
 def test_what_a_callback_sets_in_its_first_hooks_is_in_the_trace():
     class Staged(keras.Model):
         def __init__(self):

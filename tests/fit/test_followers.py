@@ -10,12 +10,13 @@ import pytest
 
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._data.array_feed import ArrayFeed
-from overlap_train._data.cursor import CursorState
+from overlap_train._data.cursor import Cursor, CursorState
+from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.followers import SharedStart, deliver_together
-from overlap_train._snapshot import ModelState
+from overlap_train._keras.data import recognize
+from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train.errors import HostMismatchError
 from overlap_train.records import Reason, ValidationResult
-from tests.fit import parts
 from tests.parallel.together import ThreadHost, on_hosts
 
 kc = keras.callbacks
@@ -52,12 +53,14 @@ class Place:
         settings = SimpleNamespace(hosts=host, validation=SimpleNamespace(on_change=on_change))
         found = kc.CallbackList([*callbacks, self.history], model=self.model)  # in Keras's order
         request = SimpleNamespace(model=self.model, settings=settings)
-        suite = SimpleNamespace(reasons=in_step or [], draws_anew=lambda name: False)
+        suite = SimpleNamespace(
+            reasons=in_step or [], draws_anew=lambda name: False, live_sets=lambda epoch: []
+        )
         suite.evaluate = lambda *asked, alone: ValidationResult({"loss": 0.25})
         return deliver_together(request, self.state, found, suite)
 
     def snapshot(self, epoch=0):
-        return parts.snapshot_at(epoch, None, self.state.read())
+        return Snapshot(epoch, 4 * epoch + 4, self.state.read(), None)
 
 
 class Sets(kc.Callback):
@@ -135,16 +138,13 @@ def test_what_a_hook_of_the_chief_raises_ends_all(places):
 def delivered(places, *, on_change="rollback", stop=False, trained_on=True, adds=False):
     """Delivers an epoch on two hosts, whose training has gone on to a kernel of 9; returns the outcomes."""
 
-    class Adds(kc.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            logs["extra"] = 4.0
+    def add(epoch, logs):
+        logs["extra"] = 4.0
 
     def work(host):
         place = places[host.index]
-        given = [Sets(stop), Adds()] if adds else [Sets(stop)]
-        if host.index:
-            given = []
-        _, delivery = place.together(host, *given, on_change=on_change)
+        listed = [Sets(stop), *([kc.LambdaCallback(on_epoch_end=add)] if adds else [])]
+        _, delivery = place.together(host, *([] if host.index else listed), on_change=on_change)
         snapshot = place.snapshot()
         if trained_on:
             place.set(9.0)
@@ -155,32 +155,22 @@ def delivered(places, *, on_change="rollback", stop=False, trained_on=True, adds
 
 @pytest.mark.parametrize("on_change", ["rollback", "continue"])
 def test_an_epochs_end_changes_the_same_everywhere(places, on_change):
-    own, other = delivered(places, on_change=on_change)
+    outcomes = own, other = delivered(places, on_change=on_change)
     rolled_back = on_change == "rollback"
     assert own.rolled_back is other.rolled_back is rolled_back
     assert (own.reason, own.stop, own.logs) == (other.reason, other.stop, other.logs)
-    for place in places:
+    for place, outcome in zip(places, outcomes, strict=True):
         assert (place.kernel, place.rate) == (1.0 if rolled_back else 9.0, 0.5)
         assert place.history.history == {"loss": [2.0], "val_loss": [0.5]}
+        assert float(outcome.values.trainable[0].numpy().item()) == 1.0, "as the chief's callbacks left it"
 
 
-def test_the_values_of_an_epochs_end_are_those_that_the_chiefs_callbacks_left(places):
-    for outcome in delivered(places, on_change="continue"):
-        kernel, _, *_ = outcome.values.trainable
-        assert np.asarray(kernel).item() == 1.0
-
-
-def test_a_stop_is_told_to_all(places):
-    own, other = delivered(places, stop=True, trained_on=False)
+def test_a_stop_and_what_callbacks_add_to_the_history_are_told_to_all(places):
+    own, other = delivered(places, stop=True, trained_on=False, adds=True)
     assert own.stop
     assert other.stop
-
-
-def test_what_callbacks_add_to_the_history_stands_in_that_of_all(places):
-    delivered(places, adds=True, trained_on=False)
     for place in places:
-        assert place.history.history == {"loss": [2.0], "val_loss": [0.5], "extra": [4.0]}
-        assert list(place.history.history) == list(places[0].history.history)
+        assert list(place.history.history.items()) == [("loss", [2.0]), ("val_loss", [0.5]), ("extra", [4.0])]
 
 
 def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief(places):
@@ -357,7 +347,8 @@ class Found:
 
 def started(places, callbacks=(), **options):
     found = Found(places[0], **options)
-    cursors = [parts.cursor(), parts.cursor()]
+    rows = recognize(np.zeros((8, 1), "float32"), np.zeros((8, 1), "float32"), batch_size=2)
+    cursors = [Cursor(make_feed(rows, hold_in_memory=lambda size: True), None) for _ in places]
     for place in places:
         place.history.epoch = []
 

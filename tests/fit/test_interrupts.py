@@ -55,6 +55,7 @@ def test_a_first_signal_returns_the_partial_history(number, handlers):
     assert trainer.ended == history.ended == f"interrupted by {number.name}"
     assert history.epoch[:2] == [0, 1]
     assert 2 <= len(history.epoch) < 50
+    assert any("delivering what is finished within 5 s; a second" in message for message in trainer.messages)
     assert len(history.history["val_loss"]) == len(history.epoch)
     assert signal.getsignal(number) is before
 

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from overlap_train import Trainer
 from overlap_train._fit import run as module
-from overlap_train._fit.course import FitOutcome
+from overlap_train._fit.course import Course, FitOutcome, Ledger
 from overlap_train._fit.run import run_fit
 from overlap_train.errors import HostLostError
+from overlap_train.monitoring.recorder import Accounts, SpanRecorder
 from tests import networks, pools
-from tests.fit import parts
 from tests.fit.requests import request_of
 from tests.parallel.together import ThreadHost
 
@@ -77,7 +77,11 @@ class Fails:
 @pytest.fixture
 def run_session():
     """Returns a function that runs a session on so many hosts, and what came of it."""
-    ledger, history, outcome = parts.ledger(), SimpleNamespace(), FitOutcome()
+    ledger, history, outcome = (
+        Ledger(SpanRecorder(), Accounts(), Course(9, 0)),
+        SimpleNamespace(),
+        FitOutcome(),
+    )
     ledger.accounts.begin(0)
     ledger.accounts.close(0)
     ledger.course.logs[0] = {"loss": 1.0}
@@ -113,7 +117,7 @@ def test_a_host_that_has_gone_is_told_from_other_failures(run_session, kind):
 @pytest.mark.parametrize("kind", LOST)
 def test_a_host_that_goes_before_the_first_step_is_told_too(kind):
     error = kind(None, None, "deadline exceeded")
-    with pytest.raises(HostLostError) as lost, module._NamingLostHosts(ThreadHost(0, [None, None], None)):
+    with pytest.raises(HostLostError) as lost, module._naming_lost_hosts(ThreadHost(0, [None, None], None)):
         raise error
     assert lost.value.__cause__ is error
 

@@ -1,318 +1,233 @@
-"""The epochs of a fit, from the first to the last: what ends them, what builds the parts anew."""
+"""A fit at its edges: what it says, what it learns from, what fails, and how several hosts stay alike."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 from types import SimpleNamespace
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from overlap_train._checkpoint.content import StartPoint, WaitingEpoch
-from overlap_train._data.cursor import CursorState
-from overlap_train._fit.build import FitParts
-from overlap_train._fit.first_hooks import Opening
+from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train._fit.deliveries import Deliveries
+from overlap_train._fit.epoch_training import EpochTraining
+from overlap_train._fit.interrupts import Interrupted
+from overlap_train._fit.lag import IdleCores, LagControl
 from overlap_train._fit.session import FitSession
-from overlap_train._snapshot import Snapshot
-from overlap_train._training.loops import StepsDone
-from overlap_train.errors import HostMismatchError
-from tests.fit import parts
+from overlap_train.errors import ValidationWorkerError
+from overlap_train.parallel.hosts import SlowHost
+from tests.networks import arrays, crossentropy
 from tests.parallel.together import on_hosts
-from tests.validation.runners import EndedByTest, suite_of
+from tests.pools import pooled, sequential
+from tests.seeds import set_random_seed
 
-kc = keras.callbacks
+X, Y = arrays(64)
+VALIDATION = arrays(40, 1)
 
 
-class Told(kc.Callback):
-    """Notes the hooks, and does once what a test wants at the beginning of an epoch."""
+class InEpoch(keras.callbacks.Callback):
+    """Does something at the beginning of the second epoch."""
 
-    def __init__(self, model):
+    def __init__(self, does):
         super().__init__()
-        self.set_model(model)
-        self.hooks, self.does = [], {}
+        self.does = does
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.hooks.append(("begin", epoch))
-        self.does.pop(epoch, lambda: None)()
-
-    def on_train_end(self, logs=None):
-        self.hooks.append(("end", logs))
-
-    @property
-    def begun(self):
-        return [epoch for hook, epoch in self.hooks if hook == "begin"]
+        if epoch == 1:
+            self.does(self)
 
 
-class Ended(EndedByTest):
-    """Validations that end at once."""
-
-    def start(self, snapshot):
-        (future,) = super().start(snapshot)
-        self.end(snapshot.epoch)
-        return [future]
+def listens(callback):
+    callback.on_train_batch_end = lambda batch, logs=None: print(batch)
 
 
-class Loop(parts.Counts):
-    """Makes calls of two steps; before one of them a test may do something."""
-
-    def __init__(self):
-        self.before, self.calls = {}, 0
-        self.halts_at = None
-
-    def run(self, cursor, max_steps):
-        self.calls += 1
-        self.before.get(self.calls, lambda: None)()
-        done = super().run(cursor, min(2, max_steps))
-        return StepsDone(done.steps, halted=self.calls == self.halts_at, logs={"loss": float("nan")})
+def stops(callback):
+    callback.model.stop_training = True
 
 
-class Fit:
-    """A session on real parts, whose loop makes no real steps."""
-
-    def __init__(self, *, epochs=3, max_lag=0, begun=False, runner=None, resumption=None, hosts=None):
-        self.model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-        self.model.compile("sgd", "mse")
-        self.model.stop_training = False
-        self.model.make_train_function()
-        self.told = Told(self.model)
-        self.scene = parts.Scene(epochs=epochs, max_lag=max_lag, hosts=hosts)
-        self.runner = self.scene.runner if runner is None else runner
-        self.scene.deliveries.suite._sets[""] = suite_of(self.runner)._sets[""]
-        self.loop, self.changed, self.renewed, self.interrupts = Loop(), None, 0, parts.asked()
-        callbacks = kc.CallbackList([self.told], model=self.model)
-        self.scene.deliveries.callbacks, self.scene.deliveries.hooks = callbacks, parts.hooks_of(callbacks)
-        self.resumption = resumption
-        settings = SimpleNamespace(
-            model=self.model, hosts=self.scene.deliveries.hosts, scope=contextlib.nullcontext
-        )
-        opening = Opening(0, begun, self.model.train_function)
-        self.session = FitSession(settings, self.parts(), opening, self.renew)
-        self.course, self.messages = self.scene.course, self.scene.progress.messages
-
-    def parts(self):
-        scene = self.scene
-        training = parts.training_of(self.model, scene.deliveries, loop=self.loop, interrupts=self.interrupts)
-        return FitParts(
-            state=None,
-            training=training,
-            deliveries=scene.deliveries,
-            grounds=SimpleNamespace(changed=lambda: self.changed),
-            sources=SimpleNamespace(read=lambda epoch, waiting: True),
-            resumption=self.resumption,
-        )
-
-    def renew(self, training=None):
-        self.renewed += 1
-        self.changed = None
-        return self.parts()
-
-    def end_what_is_waited_for(self):
-        """Has a validation end when the training waits for it, and not before."""
-        self.scene.deliveries.check_interrupted = lambda: [
-            self.runner.end(epoch) for epoch, future in self.runner.futures.items() if not future.done()
-        ]
-
-    def run(self):
-        self.scene.resumer.wait = lambda: None
-        self.scene.deliveries.callbacks.on_train_begin()
-        self.session.run()
-        return self.session.ended
-
-
-@pytest.fixture
-def fit():
-    return Fit(runner=Ended())
-
-
-def test_every_epoch_is_trained_validated_and_delivered(fit):
-    assert fit.run() == "completed"
-    last = {"loss": 1.0, "val_loss": 0.5}
-    assert fit.told.hooks == [("begin", 0), ("begin", 1), ("begin", 2), ("end", last)]
-    assert fit.course.logs == dict.fromkeys(range(3), last)
-    assert (fit.course.step, fit.loop.calls) == (12, 6)
-    assert fit.scene.delivery.epochs == [0, 1, 2]
-    assert [account.steps for account in fit.scene.ledger.accounts.closed()] == [4, 4, 4]
-
-
-def test_an_epoch_whose_hooks_have_been_called_is_not_begun_twice():
-    fit = Fit(runner=Ended(), begun=True, epochs=2)
-    fit.run()
-    assert fit.told.hooks[0] == ("begin", 1)
-
-
-def test_a_stop_inside_an_epoch_ends_it_and_the_training(fit):
-    fit.loop.before[3] = lambda: setattr(fit.model, "stop_training", True)
-    assert fit.run() == "stopped"
-    assert (fit.course.step, sorted(fit.course.logs)) == (6, [0, 1])
-
-
-def test_a_rollback_trains_the_epochs_after_it_again():
-    fit = Fit(max_lag=1)
-    fit.scene.delivery.outcomes[0] = {"rolled_back": True, "reason": "a callback set learning_rate"}
-    fit.end_what_is_waited_for()
-    fit.loop.before[3] = lambda: fit.runner.end(0)  # while epoch 1 is trained
-    assert fit.run() == "completed"
-    assert fit.told.begun == [0, 1, 1, 2]
-    assert fit.course.step == 12
-
-
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_loss_that_is_not_finite_is_shown_to_its_guard_alone(guarded):
-    fit = Fit(runner=Ended())
-    seen = []
-    guard = kc.TerminateOnNaN() if guarded else kc.LambdaCallback()
-    guard.on_train_batch_end = lambda batch, logs=None: seen.append((batch, logs))
-    fit.scene.deliveries.callbacks.callbacks.append(guard)
-    fit.loop.halts_at = 3
-    fit.session._parts.training.calls_batches = False
-    assert fit.run() == "completed"
-    assert [batch for batch, _ in seen] == [1] * guarded
-    assert guarded is bool(seen and seen[0][1].keys() == {"loss"})
-
-
-def test_a_first_signal_delivers_what_is_finished_and_gives_up_the_rest():
-    fit = Fit(max_lag=2)
-    fit.loop.before[5] = lambda: (fit.runner.end(0), setattr(fit.interrupts, "received", "SIGTERM"))
-    fit.scene.deliveries.deliver_until = lambda deadline_s: fit.scene.deliveries.deliver_ready()
-    assert fit.run() == "interrupted by SIGTERM"
-    said = "interrupted by SIGTERM: delivering what is finished within 5 s; a second signal ends it at once"
-    assert fit.messages == [said]
-    assert sorted(fit.course.logs) == [0]
-    assert fit.runner.futures[1].cancelled()
-    assert len(fit.scene.deliveries) == 0
-    *_, point = fit.scene.resumer.written
-    assert (point.epoch, point.position.within, point.position.steps) == (2, True, 2)
-    assert [waiting.snapshot.epoch for waiting in point.undelivered] == [1]
-    assert fit.told.hooks[-1] == ("end", {"loss": 1.0, "val_loss": 0.5})
+def fitted(does=lambda callback: None, **arguments):
+    trainer = Trainer(sequential(), validation=ValidationPolicy(overlap="always"))
+    data = {"validation_data": VALIDATION, "callbacks": [InEpoch(does)], "epochs": 3}
+    trainer.fit(X, Y, verbose=0, **data | arguments)
+    return trainer
 
 
 @pytest.mark.parametrize(
-    ("does", "message"),
+    ("does", "said"),
     [
-        (
-            lambda fit: fit.model.make_train_function(force=True),
-            "a callback rebuilt the train function; the step is traced again",
-        ),
-        (lambda fit: setattr(fit, "changed", "it listens now"), "built again, because it listens now"),
+        (lambda callback: callback.model.make_train_function(force=True), "the step is traced again"),
+        (listens, "built again, because "),
     ],
 )
-def test_what_a_callback_changes_has_all_built_anew_once(fit, does, message):
-    fit.told.does[1] = lambda: does(fit)
-    fit.run()
-    assert (fit.renewed, fit.messages) == (1, [message])
-    assert fit.scene.delivery.epochs == [0, 1, 2]
+def test_what_a_callback_changes_has_all_built_anew_once(does, said):
+    assert sum(said in message for message in fitted(does).messages) == 1
 
 
-def test_a_train_function_taken_away_is_the_error_of_keras(fit):
-    fit.told.does[1] = lambda: fit.model.compile("sgd", "mse")
-    with pytest.raises(TypeError, match="'NoneType' object is not callable: a callback has compiled"):
-        fit.run()
+@pytest.mark.parametrize(
+    ("does", "why"), [(stops, "a callback had stopped it"), (id, "all its epochs are done")]
+)
+def test_a_training_that_is_over_says_so(does, why, tmp_path):
+    epochs = fitted(does, resume=tmp_path).model.history.epoch
+    trainer = fitted(does, resume=tmp_path)
+    *_, resumed, nothing = trainer.messages
+    assert resumed == f"resumed after epoch {len(epochs)}"
+    assert nothing == f"nothing is left to train: {why}; another directory starts afresh"
+    assert trainer.model.history.epoch == epochs
+    assert trainer.model.stop_training is (does is stops)
 
 
-def test_before_that_the_epochs_that_wait_are_delivered_and_may_roll_back():
-    fit = Fit(max_lag=1)
-    fit.scene.delivery.outcomes[0] = {"rolled_back": True, "reason": "a callback set learning_rate"}
-
-    fit.end_what_is_waited_for()
-    fit.told.does[1] = lambda: setattr(fit, "changed", "it listens now")
-    fit.run()
-    assert fit.told.begun == [0, 1, 1, 2]
-    assert fit.messages[0].startswith("back to the end of epoch 1")
-    assert fit.messages[1:] == ["built again, because it listens now"]
+def test_the_first_call_which_traces_teaches_nothing_nor_does_the_first_epoch_of_the_lag(monkeypatch):
+    idle, lag = [], []
+    monkeypatch.setattr(IdleCores, "observe", lambda self, *seconds: idle.append(seconds))
+    monkeypatch.setattr(LagControl, "trained", lambda self, span, steps: lag.append((span.epoch, steps)))
+    trainer = Trainer(sequential(), execution=ExecutionPlan(steps_per_call=3))
+    trainer.fit(X, Y, batch_size=16, epochs=2, verbose=0)
+    assert (len(idle), lag) == (3, [(1, 3), (1, 1)])
 
 
-@pytest.mark.parametrize("provisional", [False, True])
-def test_a_provisional_validation_is_built_anew_when_it_is_due(provisional):
-    fit = Fit(runner=Ended())
-    fit.session._parts = dataclasses.replace(fit.session._parts, is_provisional=provisional)
-    fit.run()
-    assert fit.renewed == provisional
-    assert fit.messages == []
+class OwnLogs(keras.Sequential):
+    def train_step(self, data):
+        return super().train_step(data) | {"rows": tf.shape(data[0])[0]}
 
 
-class Resumes:
-    """Starts from a checkpoint of where a test says."""
-
-    def __init__(self, point):
-        self.point = point
-
-    def start(self, state, cursor, callbacks, begin_epoch):
-        if self.point is not None:
-            cursor.restore(self.point.position)
-        return self.point
-
-
-def point(epoch, *, within=False, stopped=False, undelivered=(), max_lag=1):
-    steps = 2 if within else 0
-    position = CursorState(epoch + within, steps, within, epoch, within, steps)
-    return StartPoint(epoch, 4 * epoch + steps, stopped, {"loss": 3.0}, max_lag, position, undelivered)
+def test_the_logs_of_an_epoch_whose_steps_make_logs_of_their_own_are_those_of_its_last_step():
+    histories = []
+    for ours in (False, True):
+        set_random_seed(4)
+        model = OwnLogs([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
+        model.compile("sgd", crossentropy())
+        fit = Trainer(model).fit if ours else model.fit
+        histories.append(fit(X[:40], Y[:40], batch_size=16, epochs=2, shuffle=False, verbose=0).history)
+    assert histories[1]["rows"] == histories[0]["rows"] == [8, 8]
+    np.testing.assert_allclose(histories[1]["loss"], histories[0]["loss"], rtol=1e-5)
 
 
-def test_without_a_checkpoint_it_begins_at_the_beginning():
-    fit = Fit(runner=Ended(), resumption=Resumes(None), epochs=1)
-    assert fit.run() == "completed"
-    assert fit.messages == []
+class Failing(keras.Sequential):
+    """Cannot be validated once it has been trained for so many steps."""
+
+    def test_step(self, data):
+        tf.debugging.assert_less(self.optimizer.iterations, tf.constant(8, tf.int64), "late")
+        return super().test_step(data)
 
 
-def test_from_a_checkpoint_it_goes_on_behind_its_epoch():
-    fit = Fit(runner=Ended(), max_lag=2, resumption=Resumes(point(2)))
-    fit.run()
-    assert fit.messages == ["resumed after epoch 2"]
-    assert fit.told.hooks[0] == ("begin", 2)
-    assert fit.course.logs[1] == {"loss": 3.0}
-    assert (fit.course.step, fit.course.first_epoch) == (12, 2)
-    assert fit.scene.deliveries.backlog.max_lag == 1
+@pooled
+def failing():
+    set_random_seed(4)
+    layers = [keras.layers.Dropout(0.3, seed=1), keras.layers.Dense(4)]
+    model = Failing([keras.Input((X.shape[1],)), *layers])
+    model.compile("adam", crossentropy())
+    return model
 
 
-@pytest.mark.parametrize("stopped", [False, True])
-def test_a_training_that_is_over_says_so(stopped):
-    fit = Fit(runner=Ended(), resumption=Resumes(point(2, stopped=stopped)), epochs=3 if stopped else 2)
-    fit.run()
-    why = "a callback had stopped it" if stopped else "all its epochs are done"
-    assert fit.messages == [
-        "resumed after epoch 2",
-        f"nothing is left to train: {why}; another directory starts afresh",
-    ]
+@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("kind", ["arrays", "tf.data"])
+@pytest.mark.by_default("arrays-3")
+def test_a_failed_validation_leaves_the_model_where_it_began(lag, kind):
+    left = []
+    for trained in (False, True):
+        model = failing()
+        policy = ValidationPolicy(max_lag=lag, overlap="always")
+        fit = Trainer(model, validation=policy).fit if trained else model.fit
+        x, y, size = X, Y, 16
+        if kind == "tf.data":
+            x, y, size = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None, None
+        with pytest.raises(tf.errors.InvalidArgumentError, match="late") as raised:
+            fit(x, y, batch_size=size, epochs=9, validation_data=(X, Y), shuffle=False, verbose=0)
+        assert isinstance(raised.value, ValidationWorkerError) == trained
+        variables = [*model.trainable_variables, *model.optimizer.variables, *model.non_trainable_variables]
+        left.append([np.asarray(variable) for variable in variables])
+        assert model.history.epoch == [0]
+    for actual, wanted in zip(left[1], left[0], strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_inside_an_epoch_it_goes_on_there_without_its_first_hook():
-    fit = Fit(runner=Ended(), resumption=Resumes(point(1, within=True)))
-    fit.run()
-    assert fit.messages[0] == "resumed inside epoch 2, after 2 of its steps"
-    assert fit.told.begun == [2]
-    assert fit.course.step == 12
+# What only several hosts meet, with as much of a fit as it takes.
 
 
-def test_epochs_that_waited_are_validated_again_and_come_first():
-    position = CursorState(1, 0, False, 1)
-    waiting = WaitingEpoch(Snapshot(0, 4, parts.VALUES, position), {"loss": 2.0})
-    fit = Fit(runner=Ended(), resumption=Resumes(point(1, undelivered=(waiting,))))
-    fit.run()
-    assert fit.scene.delivery.epochs == [0, 1, 2]
-    assert fit.course.logs[0] == {"loss": 2.0, "val_loss": 0.5}
-    assert -1 in fit.course.logs  # of the epoch before, which the checkpoint tells
+class Waiting(list):
+    """Epochs that wait: whether each is ready here."""
+
+    blocks = True
+
+    def ready(self):
+        return self[0]
 
 
-def test_a_training_that_had_been_stopped_trains_no_further():
-    fit = Fit(runner=Ended(), resumption=Resumes(point(1, stopped=True)))
-    assert fit.run() == "stopped"
-    assert (fit.loop.calls, fit.model.stop_training) == (0, True)
+def test_on_several_hosts_an_epoch_is_ready_when_it_is_so_on_all():
+    def ready(host, *on_hosts_too):
+        return Deliveries.ready(SimpleNamespace(hosts=host, backlog=Waiting([host.index in on_hosts_too])))
+
+    assert on_hosts(lambda host: ready(host, 0)) == [False, False]
+    assert on_hosts(lambda host: ready(host, 0, 1)) == [True, True]
 
 
-@pytest.mark.parametrize(("max_lag", "refused"), [(0, False), (1, True)])
-def test_several_hosts_build_nothing_anew_and_refuse_what_would_be_noticed(max_lag, refused):
-    def work(host):
-        fit = Fit(runner=Ended(), hosts=host, max_lag=max_lag, epochs=1)
-        fit.changed = "it listens now"
-        ended = fit.run()
-        assert fit.renewed == 0
-        return ended
+def test_several_hosts_make_as_many_steps_as_the_chief_wants_and_stop_together():
+    def agreed(host, *signals):
+        training = SimpleNamespace(
+            calls_batches=False,
+            model=SimpleNamespace(stop_training=False),
+            pace=SimpleNamespace(steps=lambda: 3 - host.index),
+            interrupts=SimpleNamespace(received=signals[host.index]),
+            _hosts=host,
+            _capped=lambda steps: steps,
+        )
+        return EpochTraining.agree_on_steps(training)
 
-    own, other = on_hosts(work)
-    if not refused:
-        assert (own, other) == ("completed", "completed")
+    assert on_hosts(lambda host: agreed(host, None, None)) == [3, 3]
+    errors = on_hosts(lambda host: agreed(host, None, "SIGINT"))
+    assert [type(error) for error in errors] == [Interrupted, Interrupted]
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_several_hosts_build_nothing_anew_and_refuse_what_would_be_noticed(max_lag):
+    session = SimpleNamespace(
+        _parts=SimpleNamespace(grounds=SimpleNamespace(changed=lambda: "it listens now")),
+        _training=SimpleNamespace(calls_batches=True),
+        _deliveries=SimpleNamespace(backlog=SimpleNamespace(max_lag=max_lag)),
+    )
+    if not max_lag:
+        FitSession._require_settled(session)
         return
-    assert isinstance(own, ValueError)
-    assert str(own).startswith("it listens now, while the training on several hosts runs ahead")
-    assert isinstance(other, HostMismatchError)
+    with pytest.raises(ValueError, match="it listens now, while the training on several hosts runs ahead"):
+        FitSession._require_settled(session)
+
+
+def test_the_host_that_the_others_waited_for_is_named():
+    said, noted = [], []
+    accounts = SimpleNamespace(trained_s=lambda epoch: 2.0, slow_host=lambda *slow: noted.append(slow))
+    training = SimpleNamespace(
+        ledger=SimpleNamespace(accounts=accounts),
+        _hosts=SimpleNamespace(slow_host=lambda trained_s: SlowHost(3, 1.25)),
+        progress=SimpleNamespace(message=said.append),
+    )
+    EpochTraining.name_slow_host(training, 0)
+    assert (said, noted) == (["epoch 1: the others waited 1.25 s for host 3"], [(0, 3, 1.25)])
+
+
+@pytest.mark.parametrize(
+    ("waits", "hosts", "feed", "blocks", "may"),
+    [
+        (True, 1, (True, ()), True, True),
+        (True, 1, (False, ()), True, False),
+        (True, 1, (True, ("a variable",)), True, False),
+        (True, 1, (True, ()), False, False),
+        (True, 2, (True, ()), True, False),
+        (False, 2, (False, ()), False, True),
+    ],
+)
+def test_a_checkpoint_between_steps_needs_data_that_goes_back_to_all_that_waits(
+    waits, hosts, feed, blocks, may
+):
+    backlog = Waiting([True] * waits)
+    backlog.blocks = blocks
+    feed = SimpleNamespace(rewindable=feed[0], written_variables=feed[1])
+    deliveries = SimpleNamespace(
+        resumer=object(),
+        stops=False,
+        hooks=SimpleNamespace(keep_batches=False),
+        cursor=SimpleNamespace(feed=feed),
+        hosts=SimpleNamespace(count=hosts),
+        backlog=backlog,
+    )
+    assert Deliveries.may_checkpoint(deliveries) is may

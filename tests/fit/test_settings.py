@@ -76,6 +76,16 @@ def test_who_validates_elsewhere_or_with_others_does_not_validate_alone(replicat
     assert not replicated.validates_alone
 
 
+def test_devices_of_the_policy_come_before_those_of_the_replicas(replicated):
+    assert replicated.devices == ()
+    replicated.replicas.__class__ = type(
+        "Spread", (type(replicated.replicas),), {"spread": ("CPU:0", "CPU:1")}
+    )
+    assert replicated.devices == ("CPU:0", "CPU:1")
+    named = dataclasses.replace(replicated, validation=ValidationPolicy(workers=["CPU:0"]))
+    assert named.devices == ("CPU:0",)
+
+
 def test_an_evaluator_serves():
     strategy = EvaluatorTask()
     with strategy.scope():

@@ -32,9 +32,8 @@ from overlap_train._fit.course import Course as FitCourse
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.first_hooks import Opening
 from overlap_train._fit.lag import IdleCores, LagControl
-from overlap_train._fit.session import FitSession
+from overlap_train._fit.session import FitSession, Opening
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support import signals
 from overlap_train._training.loops import Loop, Pace, StepsDone

@@ -9,7 +9,6 @@ from overlap_train import Trainer, ValidationPolicy
 from overlap_train._snapshot import Snapshot
 from overlap_train._validation.backlog import StepValidations
 from overlap_train.errors import ValidationTimeoutError
-from tests.fit.parts import VALUES
 from tests.networks import arrays
 from tests.pools import sequential
 from tests.validation.runners import EndedByTest, suite_of
@@ -68,7 +67,7 @@ X, Y = arrays(64)
 def test_a_validation_inside_an_epoch_has_the_same_time_limit():
     runner = EndedByTest()
     stepwise = StepValidations(suite_of(runner), 1, lambda result: None, timeout_s=0.0)
-    stepwise.after(0, 1, lambda: Snapshot(0, 1, VALUES))
+    stepwise.after(0, 1, lambda: Snapshot(0, 1, None))
     with pytest.raises(ValidationTimeoutError, match="timeout_s=0"):
         stepwise.wait()
 
