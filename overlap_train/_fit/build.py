@@ -15,7 +15,7 @@ import keras
 from overlap_train._callbacks.delivery import Checks, Delivery
 from overlap_train._callbacks.hooks import hook_that_waits
 from overlap_train._callbacks.late import EpochHooks
-from overlap_train._callbacks.listeners import Grounds, listeners, own_hooks, remembering
+from overlap_train._callbacks.listeners import Grounds, is_custom, listeners, remembering
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
@@ -301,7 +301,7 @@ class FitBuilder:
 
     def _can_be_late(self) -> bool:
         """Whether hooks inside epochs are this host's alone to call, and the list's to pass on only."""
-        return self._settings.hosts.count == 1 and not own_hooks(self._callbacks)
+        return self._settings.hosts.count == 1 and not is_custom(self._callbacks)
 
     def _take_snapshot(self, state: ModelState, epoch: int) -> Snapshot:
         attributes = Attributes.of(self._request.model) if self._request.functions else None

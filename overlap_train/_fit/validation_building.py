@@ -11,9 +11,9 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import (
+    TEST_BATCH_HOOKS,
     TRAIN_BATCH_HOOKS,
-    acts_in_test_batches,
-    may_set_before_tests,
+    acts_in,
     overrides,
     runs_own_code,
 )
@@ -260,9 +260,9 @@ class SuiteBuilder:
     def _request(self, *, within_evaluate: bool) -> SetRequest:
         settings, is_first = self._settings, self._timing.is_first
         listening = [] if self._apart is not None else listeners(self._callbacks)
-        acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
-        may_set = functools.partial(runs_own_code, hooks=_BEFORE_TRACE) if is_first else may_set_before_tests
-        setting = next((type(c).__name__ for c in listening if may_set(c)), None)
+        acting = next((type(c).__name__ for c in listening if acts_in(c, TEST_BATCH_HOOKS)), None)
+        may_set, hooks = (runs_own_code, _BEFORE_TRACE) if is_first else (acts_in, _BEFORE_TRACE[:1])
+        setting = next((type(c).__name__ for c in listening if may_set(c, hooks)), None)
         looks = self._listened or any(
             overrides(c, "on_test_begin") and not keras_models.is_stock_method(type(c)) for c in listening
         )
@@ -288,7 +288,7 @@ class SuiteBuilder:
         """Returns what says how many rows of arrays may be one batch; None leaves batches alone."""
         settings = self._settings
         as_they_are = self._listened or settings.preprocess or not settings.stock_validation
-        as_they_are = as_they_are or any(map(may_set_before_tests, listeners(self._callbacks)))
+        as_they_are = as_they_are or any(acts_in(c, ["on_test_begin"]) for c in listeners(self._callbacks))
         return None if as_they_are else functools.partial(rows_together, settings.model)
 
 

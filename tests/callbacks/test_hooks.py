@@ -14,13 +14,13 @@ from tqdm.keras import TqdmCallback
 from overlap_train import EpochOnly
 from overlap_train._callbacks.hooks import (
     LibraryHook,
+    acts_in,
     asks_schedule,
     hook_that_waits,
     knowledge_of,
     listens,
     looks_at_model,
     may_change_training,
-    may_set_before_tests,
     only_watches,
     overrides,
     wants_test_batches,
@@ -174,7 +174,7 @@ class OwnBoard(kc.TensorBoard):
     ],
 )
 def test_who_may_set_the_model_as_a_validation_begins(build, sets):
-    assert may_set_before_tests(build()) is sets
+    assert acts_in(build(), ["on_test_begin"]) is sets
 
 
 # Of libraries.

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.hooks import acts_in_test_batches, hook_that_waits
+from overlap_train._callbacks.hooks import TEST_BATCH_HOOKS, acts_in, hook_that_waits
 from overlap_train._callbacks.notes import only_computes, only_notes
 from tests.callbacks import people
 from tests.callbacks.hostile import HOSTILE, MODEL, Handler, Level, Made, Raw, Slotted, Thing, act
@@ -42,13 +42,13 @@ def test_a_way_to_the_training_is_seen(hook):
     callback.set_params({"epochs": 1, "act": act})
     assert not only_notes(callback, [HOOK])
     callback.on_test_batch_end = getattr(callback, HOOK)
-    assert acts_in_test_batches(callback)
+    assert acts_in(callback, TEST_BATCH_HOOKS)
 
 
 @pytest.mark.parametrize("name", {**people.AHEAD, **people.IN_STEP})
 def test_people_s_hooks_of_batches_wait_only_where_they_have_to(name, tmp_path):
     callback = {**people.AHEAD, **people.IN_STEP}[name](tmp_path)
-    waits = hook_that_waits(callback, watched=False, late=True) or acts_in_test_batches(callback)
+    waits = hook_that_waits(callback, watched=False, late=True) or acts_in(callback, TEST_BATCH_HOOKS)
     assert bool(waits) == (name in people.IN_STEP)
 
 
