@@ -192,13 +192,6 @@ def compute_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight:
     return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
 
 
-def compute_and_track_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Return a batch's loss and count it, as `train_step` does."""
-    loss = compute_loss(model, x, y, y_pred, sample_weight)
-    track_loss(model, (x, y_pred), loss)
-    return loss
-
-
 def track_loss(model: keras.Model, x: Any, loss: Any) -> None:
     """Count the loss of a batch, whose rows are those of the tensors in `x` (`_loss_tracker`)."""
     rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]

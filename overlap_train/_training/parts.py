@@ -47,6 +47,21 @@ def rows_between(structure: Any, begin: Any, end: Any) -> Any:
     return keras.tree.map_structure(rows, structure)
 
 
+def add_gradients(gradients: Sequence[Any]) -> Any:
+    """Add gradients of one variable, of which some may be None.
+
+    Sparse ones stay sparse and stand one behind the other, as the optimizer would get them for a whole batch.
+    """
+    addends = [gradient for gradient in gradients if gradient is not None]
+    if not addends:
+        return None
+    if not all(isinstance(gradient, tf.IndexedSlices) for gradient in addends):
+        return tf.add_n([tf.convert_to_tensor(gradient) for gradient in addends])
+    values = tf.concat([gradient.values for gradient in addends], axis=0)
+    indices = tf.concat([gradient.indices for gradient in addends], axis=0)
+    return tf.IndexedSlices(values, indices, addends[0].dense_shape)
+
+
 class Share:
     """A replica's rows of the inputs; at least one, because not every model takes none."""
 

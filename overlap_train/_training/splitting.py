@@ -39,6 +39,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._training.parts import (
     Masks,
     Outputs,
+    add_gradients,
     dropout_layers,
     leaves_of,
     row_count,
@@ -281,7 +282,7 @@ class SplitStep:
             loss, gradients = self._together(parts, outputs, x, y, sample_weight)
         keras_metrics.track_loss(model, x, loss)
         weights = model.trainable_weights
-        sums = [_add(addends) for addends in zip(*gradients, strict=True)]
+        sums = [add_gradients(addends) for addends in zip(*gradients, strict=True)]
         model.optimizer.apply_gradients(zip(sums, weights, strict=True))
         return dict(model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
@@ -356,15 +357,3 @@ def _concatenate(parts: Sequence[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
     whole = tf.concat(parts, axis=0)
     whole.set_shape([like.shape[0], *whole.shape[1:]])
     return whole
-
-
-def _add(gradients: Sequence[_Gradient]) -> _Gradient:
-    """Add gradients of one variable; sparse ones stay sparse, as the optimizer would get them."""
-    addends = [gradient for gradient in gradients if gradient is not None]
-    if not addends:
-        return None
-    if all(isinstance(gradient, tf.IndexedSlices) for gradient in addends):
-        values = tf.concat([gradient.values for gradient in addends], axis=0)
-        indices = tf.concat([gradient.indices for gradient in addends], axis=0)
-        return tf.IndexedSlices(values, indices, addends[0].dense_shape)
-    return tf.add_n([tf.convert_to_tensor(gradient) for gradient in addends])
