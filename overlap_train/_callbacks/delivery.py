@@ -50,26 +50,6 @@ Ended = Callable[[Outcome], None]
 BeginNext = Callable[[Values], EpochBeginning]
 
 
-@dataclass(frozen=True)
-class Checks:
-    """Functions that a delivery calls.
-
-    Attributes:
-        live_metrics: returns the names of metrics whose result is a variable itself.
-        changed_decision: returns why callbacks have to be called otherwise than has been decided, or None.
-        watch_attributes: called before the callbacks. It returns a function that is called after them and
-            returns the attribute of the model that they have set and an evaluation function may look at, or
-            None.
-    """
-
-    live_metrics: Callable[[], frozenset[str]] = frozenset
-    changed_decision: Callable[[], str | None] = lambda: None
-    watch_attributes: Callable[[], Callable[[], str | None]] = lambda: lambda: None
-
-
-_NONE = Checks()
-
-
 class Validations(Protocol):
     """The methods of a `ValidationSuite` that the delivery calls."""
 
@@ -95,7 +75,13 @@ class Validations(Protocol):
 
 
 class Delivery:
-    """Delivers epochs to callbacks, on the training thread."""
+    """Delivers epochs to callbacks, on the training thread.
+
+    `live_metrics` returns the names of metrics whose result is a variable itself, and `changed_decision` why
+    callbacks have to be called otherwise than has been decided, or None. `watch_attributes` is called before
+    the callbacks. What it returns is called after them, and returns the attribute of the model that they have
+    set and an evaluation function may look at, or None.
+    """
 
     def __init__(
         self,
@@ -105,14 +91,18 @@ class Delivery:
         *,
         on_change: str,
         suite: Validations,
-        checks: Checks = _NONE,
+        live_metrics: Callable[[], frozenset[str]] = frozenset,
+        changed_decision: Callable[[], str | None] = lambda: None,
+        watch_attributes: Callable[[], Callable[[], str | None]] = lambda: lambda: None,
     ) -> None:
         self._model = model
         self._state = state
         self._callbacks = callbacks
         self._on_change = on_change
         self._suite = suite
-        self._checks = checks
+        self._live_metrics = live_metrics
+        self._changed_decision = changed_decision
+        self._watch_attributes = watch_attributes
         self._wants_test = listens(listeners(callbacks), *TEST_HOOKS)
 
     def deliver(
@@ -145,7 +135,7 @@ class Delivery:
         if aside is not None:
             self._state.restore(snapshot.values)
         self._model.stop_training = stops
-        watch_attributes = self._checks.watch_attributes()
+        attribute_set = self._watch_attributes()
         tested, spans = self._tested(snapshot, results, live)
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
@@ -157,7 +147,7 @@ class Delivery:
             return outcome
         changed, values, reason = self._acted(snapshot, outcome, aside, None if stop else begin_next)
         stops_now = bool(self._model.stop_training)
-        reason = reason or self._checks.changed_decision() or watch_attributes()
+        reason = reason or self._changed_decision() or attribute_set()
         if reason is None and keras_training.train_function(self._model) is not function:
             reason = "a callback compiled the model anew"
         rolled_back = reason is not None and self._on_change == "rollback"
@@ -241,7 +231,7 @@ class Delivery:
 
     def _logs(self, train_logs: Mapping[str, Any], results: Mapping[str, ValidationResult]) -> dict[str, Any]:
         """Return an epoch's logs, those of the training as Keras sees them after the validation."""
-        logs, live = dict(train_logs), self._checks.live_metrics()
+        logs, live = dict(train_logs), self._live_metrics()
         for result in results.values():
             if not result.of_function:
                 logs |= {name: value for name, value in result.metrics.items() if name in live}

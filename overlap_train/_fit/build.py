@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.delivery import Checks, Delivery
+from overlap_train._callbacks.delivery import Delivery
 from overlap_train._callbacks.hooks import hook_that_waits
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._callbacks.listeners import Grounds, is_custom, listeners, remembering
@@ -235,10 +235,16 @@ class FitBuilder:
         request, callbacks = self._request, self._callbacks
         if self._settings.hosts.count > 1:
             return deliver_together(request, state, callbacks, suite)
-        watch_attributes = functools.partial(watched, request.model, looked_at=bool(request.functions))
-        checks = Checks(lambda: step.metrics.live, grounds.changed, watch_attributes)
-        on_change = self._settings.validation.on_change
-        delivery = Delivery(request.model, state, callbacks, on_change=on_change, suite=suite, checks=checks)
+        delivery = Delivery(
+            request.model,
+            state,
+            callbacks,
+            on_change=self._settings.validation.on_change,
+            suite=suite,
+            live_metrics=lambda: step.metrics.live,
+            changed_decision=grounds.changed,
+            watch_attributes=functools.partial(watched, request.model, looked_at=bool(request.functions)),
+        )
         return callbacks, delivery
 
     def _step_validations(self, suite: ValidationSuite, callbacks: Any) -> StepValidations | None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import Checks, Delivery, EpochBeginning
+from overlap_train._callbacks.delivery import Delivery, EpochBeginning
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.evaluation import Running
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -189,7 +189,7 @@ def test_a_live_validation_that_was_left_out_is_not_in_the_logs():
 
 def test_a_metric_that_is_a_variable_shows_the_validations_value_in_the_training_logs():
     """Keras turns an epoch's logs into numbers after its validation."""
-    scene = Scene(act := Act(), checks=Checks(live_metrics=lambda: frozenset(["loss"])), trained_on=False)
+    scene = Scene(act := Act(), live_metrics=lambda: frozenset(["loss"]), trained_on=False)
     scene.deliver(ValidationResult({"loss": 7.0}))
     assert act.seen[0][2] == {"loss": 7.0, "val_loss": 7.0}
 
