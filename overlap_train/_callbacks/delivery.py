@@ -119,9 +119,8 @@ class Delivery:
         """Call the hooks between an epoch's last batch and the next one's first, and validate live.
 
         `stops` says that the training was told to stop inside this epoch, `trained_on` that it has gone on
-        since. If it has not, what the data's pipelines write to stands as the validation and the callbacks
-        leave it. `ended` is called behind `on_epoch_end`; `begin_next` calls the `on_epoch_begin` of an epoch
-        that has begun meanwhile.
+        since. `ended` is called behind `on_epoch_end`; `begin_next` calls the `on_epoch_begin` of an epoch
+        that has begun.
         """
         live = self._suite.live_sets(snapshot.epoch)
         looked_at = any(map(looks_at_model, listeners(self._callbacks)))  # callbacks may have been added
@@ -163,8 +162,8 @@ class Delivery:
     ) -> tuple[list[int], Values, str | None]:
         """Begin the next epoch, if that is due, and find what callbacks have done since the snapshot.
 
-        Returns the places in `Values.flat` of what they set, the values of all variables, and in words what
-        they did, or None.
+        Returns the places in `Values.flat` that they set, the values of all variables, and what they did in
+        words.
         """
         expected, values, reason = snapshot.values, outcome.values, None
         if begin_next is not None:
@@ -301,9 +300,9 @@ def _replay_batches(
     result: ValidationResult,
     callbacks: keras.callbacks.CallbackList,
 ) -> ValidationResult:
-    """Call the hooks of the batches of a validation that is done.
+    """Call the hooks of the batches of a validation that is done, and return its result.
 
-    Returns its result; that of the batches so far where a hook says that the data has ended.
+    That is the one of the batches so far where a hook says that the data has ended.
     """
     logs: Mapping[str, Any] = {}
     group = keras_training.steps_per_execution(model)
@@ -337,10 +336,7 @@ def read_by_python(model: keras.Model, state: ModelState, result: ValidationResu
 def evaluate_now(
     model: keras.Model, state: ModelState, suite: Validations, callbacks: keras.callbacks.CallbackList
 ) -> dict[str, Any]:
-    """Evaluate the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
-
-    The metrics keep the state of this evaluation, and are returned by name.
-    """
+    """Evaluate the model as it is on the only set of a suite, as `keras.Model.evaluate` does."""
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)
     most = _begin_test(callbacks, model)

@@ -212,8 +212,8 @@ def hook_that_waits(
 ) -> str | None:
     """Return the hook that has to be called between steps, so that no epoch may begin ahead of it; or None.
 
-    `watched` says that the user's code makes data or validates: it may look at the state of the user's other
-    code. If hooks cannot be called `late`, those of Keras's own callbacks can still be called twice.
+    `watched` says that the user's code makes data or validates, and may look at the state of other code. If
+    hooks cannot be called `late`, those of Keras's own callbacks can still be called twice.
     """
     if is_declared_safe(callback):
         return None
@@ -229,10 +229,9 @@ def hook_that_waits(
 
 
 def may_change_training(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback may have the training go on from an epoch's end otherwise than it went on.
+    """Whether a callback may have the training go on from an epoch's end otherwise, other than by ending it.
 
-    Ending the training is no such change: nothing is trained after that. The user's code may also change
-    what a generator yields, so only callbacks of libraries are trusted.
+    The user's code may also change what a generator yields, so only callbacks of libraries are trusted.
     """
     if is_declared_safe(callback):
         return False
@@ -243,10 +242,7 @@ def may_change_training(callback: keras.callbacks.Callback) -> bool:
 
 
 def acts_on_model_only(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback is Keras's own and runs no function of the user that may do more than compute.
-
-    Any other callback may also change what Python makes the data from.
-    """
+    """Whether a callback is Keras's own and cannot change what Python makes the data from."""
     callback, hooks = _within(callback, EVERY_HOOK)
     if not keras_models.is_stock_method(type(callback)) or not _is_stock(callback, hooks):
         return False

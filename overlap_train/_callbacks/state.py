@@ -109,8 +109,8 @@ def is_keras(kind: type) -> bool:
 def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[ObjectValue, ...]:
     """Copy what each callback remembers, but for progress bars, whose memory ends with an epoch.
 
-    Shared are what is immutable, the buffers of variables, and the arrays of Keras's own callbacks, which
-    replace and never change them. A `get_state` that returned what is not plain is a TypeError.
+    Shared is what is immutable, and what Keras's own callbacks replace and never change. A `get_state` that
+    returned what is not plain is a TypeError.
     """
     callbacks = without_bars(callbacks)
     copier = Copier(_foreign(callbacks), parts=_parts, apart=callbacks)
@@ -133,10 +133,7 @@ def _foreign(callbacks: Iterable[keras.callbacks.Callback]) -> Foreign:
 
 
 def restore_all(pairs: Sequence[tuple[keras.callbacks.Callback, ObjectValue]]) -> tuple[str, ...]:
-    """Restore each callback from its state, which `check_all` has checked.
-
-    Returns the attributes that could not be put back, each with the reason; they stay as they are.
-    """
+    """Restore callbacks from checked states; return which attributes stay as they are, with the reason."""
     callbacks = [callback for callback, _ in pairs]
     restorer = Restorer(_foreign(callbacks), parts=_parts, apart=callbacks)
     for callback, state in pairs:
@@ -159,9 +156,8 @@ def check_all(pairs: Iterable[tuple[keras.callbacks.Callback, ObjectValue]]) -> 
 class Unstored:
     """Names what callbacks remember and no checkpoint holds, each attribute once.
 
-    That is what is not plain, variables and objects that were not there when the fit began, and functions
-    that have taken the place of others since. Functions, parts of the model and settings that are still the
-    same are not named: the resumed program has them too.
+    That is what is not plain, variables and objects that came since the fit began, and functions that have
+    taken the place of others since.
     """
 
     def __init__(self) -> None:
@@ -224,10 +220,9 @@ _PLACES = frozenset(
 
 
 class Settings:
-    """The settings of the callbacks of one `fit`, noted as it begins. Belongs to the training thread.
+    """The settings of the callbacks of one `fit`, noted as it begins; belongs to the training thread.
 
-    `numbers`, an argument of its methods, says for each callback which one in the checkpoint it is; None for
-    a new one.
+    `numbers` says for each callback which one in the checkpoint it is, None for a new one.
     """
 
     def __init__(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
@@ -242,10 +237,7 @@ class Settings:
         ]
 
     def match(self, kinds: Sequence[str], records: Records) -> list[int | None]:
-        """Return the number in a checkpoint of each callback, None for a new one.
-
-        That is the first one of its class that is left, and of several the one with its settings.
-        """
+        """Return the number in a checkpoint of each callback: of its class, and best with its settings."""
         matches: dict[int, int] = {}
         for with_settings in (True, False):
             for index, (callback, initial) in enumerate(zip(self.callbacks, self._initial, strict=True)):

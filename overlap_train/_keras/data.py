@@ -64,10 +64,7 @@ class Pipeline:
         return len(getattr(self.adapter, "_first_batches", ()))
 
     def own_batches(self) -> bool:
-        """Let new iterators share no memory with the user's arrays; return whether that is possible.
-
-        It is for dense batches of a generator or a `PyDataset`.
-        """
+        """Let new iterators share no memory with the user's arrays; return whether that is possible."""
         specs = tf.nest.flatten(self.dataset.element_spec)
         if self._maker is None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
             return False
@@ -114,10 +111,9 @@ class Arrays:
 
 
 def row_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data.Dataset:
-    """Return a dataset whose passes yield row numbers, int64[n], in the order of `keras.Model.fit`.
+    """Return a dataset whose passes yield row numbers, int64[n], as Keras's own adapter orders them.
 
-    They go through Keras's own adapter, so the same global seed gives the same order. A shuffle of all rows
-    does not depend on the batch size and is a single batch.
+    A shuffle of all rows does not depend on the batch size and is a single batch.
     """
     rows = tf.range(num_samples, dtype=tf.int64)
     size = batch_size if shuffle == "batch" else num_samples
@@ -128,8 +124,8 @@ def row_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data
 def row_shuffling() -> Literal["random", "fixed", "counted"]:
     """Return how Keras orders rows: at random in each pass, always the same way, or by the epoch's number.
 
-    At random up to Keras 3.15. Later adapters count epochs (`_epoch`) and shuffle by a number in the
-    pipeline; whether that number changes with the epoch is tried here.
+    At random up to Keras 3.15. Later adapters count epochs (`_epoch`); what they do with the number is tried
+    here.
     """
     adapter = ArrayDataAdapter(tf.range(64), batch_size=64, shuffle=True)
     if not hasattr(adapter, "_epoch"):
@@ -166,9 +162,8 @@ def recognize(
 ) -> Arrays | Pipeline:
     """Return the data of `keras.Model.fit` or `evaluate` as Keras reads it (`get_data_adapter`).
 
-    Keras warns that `shuffle`, True by default, does nothing for datasets and generators. `role` is for
-    messages; `looked_at` says that Keras draws a batch beforehand, see `looks_beforehand`. Data that Keras
-    does not know, mismatched lengths, and empty data other than a dataset to validate on raise ValueError.
+    `role` is for messages; `looked_at` says that Keras draws a batch beforehand, see `looks_beforehand`. Data
+    that Keras cannot read, and empty data other than a dataset to validate on, raise ValueError.
     """
     require_usable(x, y, sample_weight, role=role)
     grain = with_position(x)
@@ -191,10 +186,7 @@ def recognize(
 
 
 def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
-    """Raise ValueError for data that can be seen to be unusable without drawing from it.
-
-    That is no data, text, data without rows, data of Hugging Face's, and data divided among replicas.
-    """
+    """Raise ValueError for data that can be seen to be unusable without drawing from it."""
     for part in (x, y, sample_weight):
         kind = hugging_face_kind(part)
         if kind is not None:
@@ -252,10 +244,7 @@ def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
 
 
 def warn_out_of_data(*, asked: bool = True) -> None:
-    """Warn as Keras does that an epoch or a validation has run out of data.
-
-    Keras up to 3.15 does so even if no number of batches was asked for (keras#23084).
-    """
+    """Warn as Keras does that data has run out: up to 3.15 even if no number was `asked` for."""
     if asked or BEFORE_3_16:
         warn_user(_OUT_OF_DATA)
 

@@ -83,10 +83,7 @@ _METHODS = ("train_step", "test_step", "compute_loss")
 
 
 class WithNote:
-    """Adds a note to an error of its block if the data does not suit the model.
-
-    A model with a step or a loss of its own may take any data.
-    """
+    """Adds a note to an error of its block if the data does not suit a model with Keras's own steps."""
 
     def __init__(self, model: keras.Model, element_spec: Callable[[], Any], whose: str) -> None:
         self._model, self._element_spec, self._role = model, element_spec, whose

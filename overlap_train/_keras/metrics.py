@@ -25,10 +25,7 @@ def python_logs(logs: Any) -> dict[str, Any]:
 
 
 def metrics_or_logs(model: keras.Model, logs: Any) -> Any:
-    """Return the metrics' results if the logs have their names, else the logs.
-
-    This is how Keras makes the logs of an epoch and of a validation (`_get_metrics_result_or_logs`).
-    """
+    """Return the metrics if the logs have their names, else the logs (`_get_metrics_result_or_logs`)."""
     return model._get_metrics_result_or_logs(logs)
 
 
@@ -51,10 +48,7 @@ def _leaves(metrics: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.M
 
 
 def has_custom_metrics(model: keras.Model) -> bool:
-    """Whether the user's code resets the metrics of `model`, or computes their results.
-
-    Keras runs these methods as Python each time, so they may do anything.
-    """
+    """Whether the user's code resets the metrics of `model`, or computes their results."""
     methods = [model.reset_metrics, model.get_metrics_result]
     for metric in metric_leaves(model):
         methods += [metric.reset_state, metric.result]
@@ -117,9 +111,8 @@ def _handles(metric: keras.metrics.Metric) -> list[Any]:
 def averages_rows(model: keras.Model) -> bool:
     """Whether the loss and metrics of several batches are those of one batch of all their rows.
 
-    They are if the loss averages a stock loss over the rows, and each metric is a stock one whose state is a
-    sum over rows. Custom code may be anything; masks, an ignored class and losses of a whole batch such as
-    Dice divide by a number that differs from batch to batch.
+    Custom code may be anything; masks, an ignored class and losses of a whole batch such as Dice divide by a
+    number that differs from batch to batch.
     """
     compiled = model._compile_metrics
     if row_loss(model) is None or not (compiled is None or compiled.built):

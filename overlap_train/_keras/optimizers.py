@@ -39,10 +39,9 @@ def stock_optimizer_handles(model: keras.Model) -> list[Any]:
 
 
 def built_before_it_scales(model: keras.Model) -> contextlib.ExitStack:
-    """Have a LossScaleOptimizer built after the forward pass, when it scales the loss.
+    """Have a LossScaleOptimizer built between the forward pass, which may build layers, and its `scale_loss`.
 
-    Until it is built it scales by a constant (`LossScaleOptimizer.scale_loss`), so the trace would have to be
-    made again. Built any earlier it would miss what the forward pass builds.
+    Until it is built it scales by a constant, so the trace would have to be made again.
     """
     undo, optimizer = contextlib.ExitStack(), model.optimizer
     if type(optimizer) is not keras.optimizers.LossScaleOptimizer or optimizer.built:
@@ -76,10 +75,9 @@ class UnbuiltAgain:
 
 
 def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> contextlib.ExitStack:
-    """Omit the sum of gradients over a single replica (`_all_reduce_sum_gradients`).
+    """Omit the sum of gradients over a single replica (`_all_reduce_sum_gradients`), which changes nothing.
 
-    It changes nothing, but TensorFlow registers a gradient function for it, for ever, that keeps the graph of
-    the whole step alive: each trained model would leave its graphs behind.
+    TensorFlow registers a gradient function for it, for ever, that keeps the graph of the whole step alive.
     """
     name = "_all_reduce_sum_gradients"
     undo = contextlib.ExitStack()

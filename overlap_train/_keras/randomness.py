@@ -52,8 +52,7 @@ def _is_whole(value: Any, largest: int) -> bool:
 def require_numpy_state(state: Any, *, legacy: bool = False) -> str:
     """Return the name of the bit generator whose state it is, or raise TypeError or ValueError.
 
-    With `legacy` it is the state of a `RandomState`, also as the tuple of five that NumPy returns for
-    MT19937.
+    With `legacy` it is the state of a `RandomState`, also as the tuple that NumPy returns for MT19937.
     """
     if legacy and type(state) is tuple:
         if len(state) != 5:
@@ -125,10 +124,7 @@ _numpy_random: Any = np.random  # whose stubs lack `get_bit_generator` and `set_
 
 
 def random_states(handle_ids: Collection[int] = ()) -> dict[str, Any]:
-    """Return copies of the states, in plain values.
-
-    Variables with the `id` of a handle in `handle_ids` are left out: something else restores them.
-    """
+    """Return copies of the states, in plain values, without variables that are restored elsewhere."""
     eager = context.context()
     generator = getattr(eager, "_rng", None)
     states: dict[str, Any] = {
@@ -143,10 +139,7 @@ def random_states(handle_ids: Collection[int] = ()) -> dict[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any], handle_ids: Collection[int] = ()) -> None:
-    """Set states of `random_states`, except for the variables with these handles.
-
-    What is no state raises ValueError, TypeError, LookupError or OverflowError.
-    """
+    """Set states of `random_states`; what is none raises Value-, Type-, Lookup- or OverflowError."""
     if "keras" in states:
         global_seed_generator()  # its construction draws from Python's generator
     if "tensorflow" in states:
@@ -202,10 +195,7 @@ def numpy_state() -> Any:
 
 
 def set_numpy_state(state: Any) -> None:
-    """Set the state of NumPy's global generator, and its bit generator if that is another one.
-
-    It is one of `numpy_state`, or a tuple as NumPy returns it for MT19937.
-    """
+    """Set the state of NumPy's global generator, and its bit generator if that is another one."""
     bit_generator = getattr(np.random, require_numpy_state(state, legacy=True))
     if type(_numpy_random.get_bit_generator()) is not bit_generator:
         _numpy_random.set_bit_generator(bit_generator(0))

@@ -94,10 +94,9 @@ def entered(model: keras.Model, name: str, *, handled: bool = False) -> contextl
 
 
 def dispatches_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator for a method of the trainer that does the work of the model's method of a name.
+    """Return a decorator for the trainer's `fit` or `evaluate`, for models with one of their own.
 
-    If the model has a method of its own, which has not called us, `_{name}_by_model` is called instead, with
-    the arguments unchanged: the model's method may have others than Keras's.
+    If that has not called us, `_{name}_by_model` is called, with the arguments unchanged.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:

@@ -70,10 +70,7 @@ class SummaryDefaults:
 
 
 class SummaryFollower:
-    """Gives a thread the summary defaults of another one; belongs to the thread that follows.
-
-    What this thread sets itself stays until the other one sets something else.
-    """
+    """Gives a thread what has changed of the summary defaults of another one."""
 
     def __init__(self) -> None:
         self._last = SummaryDefaults()

@@ -104,9 +104,8 @@ def find_kernels(
 ) -> FastKernels | None:
     """Return the faster operations for a built model, or None if they would change nothing.
 
-    With `build` the convolution may be compiled if it is not yet. Without `times`, a convolution of a shape
-    that was never timed is left to TensorFlow. A run that is not `long` gains only where the graph of many
-    parts becomes half as large, and otherwise keeps Keras's last bit.
+    With `build` the convolution may be compiled; without `times`, only shapes that have been timed run on it.
+    A run that is not `long` keeps Keras's last bit, unless the graph of many parts becomes half as large.
     """
     swaps = _layers(model, build=build)
     weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
@@ -244,10 +243,7 @@ def _adam(optimizer: keras.optimizers.Adam) -> _Call:
 def fused_adam(
     optimizer: keras.optimizers.Adam, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any
 ) -> None:
-    """Update a variable and its two moments as `optimizer.update_step` does, going through them once.
-
-    The gradient is float32 and dense, and the optimizer has no `amsgrad`.
-    """
+    """Update a variable and its moments as `optimizer.update_step` does without `amsgrad`, in one pass."""
     m, v = keras_optimizers.adam_moments(optimizer, variable)
     step = tf.cast(optimizer.iterations + 1, tf.float32)
     beta_1, beta_2 = tf.constant(optimizer.beta_1), tf.constant(optimizer.beta_2)

@@ -106,10 +106,8 @@ BeginPart = Callable[[Any, Any, Any, Masks], None]
 def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> BeginPart:
     """Let the model's Dropout layers draw for the whole batch what they would draw without splitting.
 
-    The first part draws a layer's mask by the layer's own `call` on ones, with its own seed generator; each
-    part multiplies with its rows. Parts that are traced on different threads do not disturb each other.
+    The first part draws a layer's mask by the layer's own `call` on ones; each part multiplies with its rows.
     A tensor without a row for each of the batch, such as a table of positions, has one mask for all parts.
-
     Returns the function by which a thread says which part it traces next, until `patches` are undone.
     """
     local = threading.local()
@@ -167,10 +165,7 @@ class Outputs:
             self.tensors += [tensor for tensor in extras if tensor is not None]
 
     def of(self, tensors: Sequence[tf.Tensor]) -> Any:
-        """Return the outputs of other rows from `tensors` of those rows, nested as these.
-
-        For gradients by the tensors, call this under the tape that watches them.
-        """
+        """Return the outputs of other rows from `tensors` of those, under the tape that watches these."""
         rest = iter(tensors)
 
         def rebuild(leaf: Any) -> Any:

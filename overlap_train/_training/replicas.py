@@ -71,8 +71,8 @@ def make_step(
 ) -> StepFunction:
     """Return the step of a global batch on several replicas, to be traced outside any of them.
 
-    `stock` says that `function` is Keras's own `train_step`. On several hosts, calls of many steps need to
-    know the most rows of a batch. A custom step is a ValueError where a host may bring no rows.
+    `stock` says that `function` is Keras's own. On several hosts, calls of many steps need to know the most
+    rows of a batch. A custom step is a ValueError where a host may bring no rows.
     """
     if stock:
         return _stock_step(model, replicas, most_rows)
@@ -96,11 +96,7 @@ def on_single_replica(replicas: Replicas, function: StepFunction) -> StepFunctio
 
 
 def _custom_step(replicas: Replicas, function: StepFunction) -> StepFunction:
-    """Return a custom step on each replica with its rows; the logs are their means over the replicas.
-
-    Losses are divided by the number of replicas where Keras divides them, so gradients are those of Keras's
-    `fit`: shares count alike, however many rows they have.
-    """
+    """Return a custom step on each replica with its rows, as under Keras, with the means of the logs."""
 
     def step(batch: Batch) -> Logs:
         strategy = replicas.strategy
@@ -282,10 +278,7 @@ class _Replica:
         *,
         counts: bool,
     ) -> tuple[Any, Any, Any, Any]:
-        """Return the whole batch's outputs; the gradients of its loss by them, by added losses, by weights.
-
-        `outputs` are of this replica's rows, `whole` their tensors for all rows.
-        """
+        """Return the whole batch's outputs; the gradients of its loss by outputs, added losses, weights."""
         model = self.model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         terms = [term for _, term in added]

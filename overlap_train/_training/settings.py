@@ -31,11 +31,7 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """The arguments of a trainer.
-
-    `stock` and `stock_validation` say that the trainer's steps are the model's own. Arrays of more than
-    `in_memory_bytes` are not copied into tensors unless the plan asks for it.
-    """
+    """The arguments of a trainer; `stock` and `stock_validation` say that its steps are the model's own."""
 
     model: keras.Model
     train_step: StepFunction

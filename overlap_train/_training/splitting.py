@@ -80,8 +80,8 @@ _STATE_AND_LOSSES = ("stateful", "mask_zero", "activity_regularizer")
 def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = False) -> str | None:
     """Return why a step of a built and compiled model cannot be split, or None if it can.
 
-    The model is traced once, without being run or changed. With `trusted`, the user vouches for unknown
-    layers: each row of their outputs depends on its own row of the inputs only.
+    With `trusted`, the user vouches for unknown layers: each row of their outputs depends on its own row
+    only.
     """
     if not keras_models.is_stock_method(model.train_step):
         return f"{type(model).__name__}.train_step is not Keras's own"
@@ -98,11 +98,7 @@ def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = Fals
 
 
 def _is_plain(model: keras.Model, element_spec: Any) -> bool:
-    """Whether a model of known layers shows without a trace that there is no obstacle.
-
-    The symbolic tensors from which Keras has built it have the shapes of its outputs, and its layers keep
-    state, add losses or make masks only as their options say.
-    """
+    """Whether the options and symbolic tensors of a model of known layers show that there is no obstacle."""
     if not all(isinstance(spec, tf.TensorSpec) for spec in keras.tree.flatten(element_spec)):
         return False
     symbolic = [*(getattr(model, "inputs", None) or ()), *(getattr(model, "outputs", None) or ())]
@@ -204,10 +200,9 @@ def _with_any_batch(spec: Any) -> Any:
 def rows_correspond(
     labels: tf.TensorShape, outputs: tf.TensorShape, weights: tf.TensorShape | None, *, classes: bool
 ) -> bool:
-    """Whether Keras pairs each row of one output with its own label and weight.
+    """Whether Keras pairs each row of one output with its own label and weight, and does not broadcast.
 
-    Otherwise it broadcasts, maybe each row with all labels, or reduces the rows as an output's last axis. The
-    labels' rank is known. With `classes`, a label is the index of one of the outputs along the last axis.
+    The labels' rank is known. With `classes`, a label is the index of an output along the last axis.
     """
     rank = outputs.rank
     others = [labels] if weights is None else [labels, weights]
@@ -242,8 +237,7 @@ class _Part:
 class SplitStep:
     """`keras.Model.train_step` with the batch in parts, for a model without an obstacle (`find_obstacle`).
 
-    The parts differ by one row at most. Batches of fewer rows than there are parts go to `whole`. Called
-    while tracing, on the training thread.
+    The parts differ by one row at most. Batches of fewer rows than there are parts go to `whole`.
     """
 
     def __init__(

@@ -89,19 +89,12 @@ def test_what_is_held_may_lead_to_the_training(held, where):
 class Ways:
     """Others than those of `hostile`, as they do not act by themselves."""
 
-    def shadowed_by_a_comprehension(self, batch, logs=None):
-        self.kept = [MODEL + 1 for MODEL in (1, 2)]
-        MODEL.trainable = False
-
     def a_frame(self, batch, logs=None):
         numbers = (n for n in (1, 2))
         numbers.gi_frame.f_back.f_locals["self"].model.trainable = False
 
     def a_module_within_a_module(self, batch, logs=None):
         logging.sys.modules["keras"].backend.set_epsilon(1.0)
-
-    def a_variable_of_the_environment(self, batch, logs=None):
-        people.os.environ["SCALE"] = "2"
 
     def a_method_is_replaced(self, batch, logs=None):
         self.act = print
@@ -122,12 +115,6 @@ class Ways:
         def me(): ...
 
         me.root = 1
-
-    def a_function_inside(self, batch, logs=None):
-        def inner():
-            MODEL.trainable = False
-
-        inner()
 
 
 MORE = {name: hook for name, hook in vars(Ways).items() if not name.startswith("_")}
