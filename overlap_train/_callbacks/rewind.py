@@ -12,7 +12,6 @@ import csv
 import hashlib
 import io
 import os
-import reprlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,13 +19,11 @@ from typing import Any, BinaryIO
 
 import keras
 
-from overlap_train._support.arguments import is_count
 from overlap_train._support.files import open_regular
 from overlap_train.errors import CheckpointCorruptError
 
 # Bytes before the mark by which a log is recognised.
 _TAIL_BYTES = 1 << 16
-_LARGEST_INTEGER = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -70,18 +67,10 @@ def sync_files(marks: Iterable[FileMark]) -> None:
 
 def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
     """Return marks from the JSON of a checkpoint, each of them what `dataclasses.asdict` made of one."""
-    marks = []
-    for entry in described:
-        try:
-            mark = FileMark(**entry)
-        except TypeError as error:
-            raise CheckpointCorruptError(f"its mark of a log is invalid ({error!s:.160})") from error
-        numbers = (mark.number, mark.device, mark.inode, mark.size_bytes)
-        counts = all(is_count(number, _LARGEST_INTEGER) for number in numbers)
-        if not counts or not isinstance(mark.path, str) or not isinstance(mark.tail_sha256, str):
-            raise CheckpointCorruptError(f"its mark of a log is invalid ({reprlib.repr(entry)})")
-        marks.append(mark)
-    return tuple(marks)
+    try:
+        return tuple(FileMark(**entry) for entry in described)
+    except TypeError as error:
+        raise CheckpointCorruptError(f"its mark of a log is invalid ({error!s:.160})") from error
 
 
 def append_to_files(

@@ -131,18 +131,18 @@ class OwnMethod:
             self._stop_listening()
 
     def applies(self, optimizer: Any) -> None:
-        """See `updates.Listener`."""
+        """See `Updates`."""
         if tf.executing_eagerly():
             self._refuse_own_work()
         with tf.init_scope():  # a trace is not broken off: what it changes is undone when it has run
             self._remember(optimizer.variables)
 
     def was_set(self, variables: Sequence[keras.Variable]) -> None:
-        """See `updates.Listener`."""
+        """See `Updates`."""
         self._values |= {id(variable): StateVariable.of_keras(variable).read() for variable in variables}
 
     def was_used(self, variables: Sequence[keras.Variable]) -> None:
-        """See `updates.Listener`."""
+        """See `Updates`."""
         for variable in variables:
             value = self._values.get(id(variable))
             if value is not None and not same_bits(value, StateVariable.of_keras(variable).read()):

@@ -150,33 +150,14 @@ def _is_stock_function(function: Any, names: frozenset[str]) -> bool:
 # Functions of `keras.losses` and `keras.metrics` with one value for each row or element. Not `hinge`, which
 # looks at all labels of a batch to tell 0 and 1 from -1 and 1.
 _ROW_FUNCTIONS = frozenset(
-    (
-        "binary_crossentropy",
-        "categorical_crossentropy",
-        "sparse_categorical_crossentropy",
-        "mean_squared_error",
-        "mean_absolute_error",
-        "mean_absolute_percentage_error",
-        "mean_squared_logarithmic_error",
-        "huber",
-        "log_cosh",
-        "categorical_hinge",
-        "kl_divergence",
-        "poisson",
-        "cosine_similarity",
-    )
+    {"binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy", "kl_divergence"}
+    | {"mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error"}
+    | {"mean_squared_logarithmic_error", "huber", "log_cosh", "categorical_hinge", "poisson"}
+    | {"cosine_similarity"}
 )
-
-
 _ROW_METRICS = frozenset(
-    (
-        "accuracy",
-        "binary_accuracy",
-        "categorical_accuracy",
-        "sparse_categorical_accuracy",
-        "top_k_categorical_accuracy",
-        "sparse_top_k_categorical_accuracy",
-    )
+    {"accuracy", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy"}
+    | {"top_k_categorical_accuracy", "sparse_top_k_categorical_accuracy"}
 )
 
 

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -108,23 +108,15 @@ _active: list[Updates] = []
 _originals: dict[Any, Callable[..., Any]] = {}
 
 
-class Listener(Protocol):
-    """Hears what happens to a model's trainable weights. What it raises reaches the code that did it."""
-
-    def applies(self, optimizer: Any) -> None:
-        """Hear that a built optimizer of Keras's is about to update weights, perhaps in a trace."""
-
-    def was_set(self, variables: Sequence[keras.Variable]) -> None:
-        """Hear that weights were set to a value, as when layers are built or restored."""
-
-    def was_used(self, variables: Sequence[keras.Variable]) -> None:
-        """Hear that an operation or a compiled function has read or changed weights."""
-
-
 class Updates:
-    """Tells a listener what happens to a model's trainable weights, from `listen` to `close`."""
+    """Tells a listener what happens to a model's trainable weights, from `listen` to `close`.
 
-    def __init__(self, model: keras.Model, listener: Listener) -> None:
+    `applies(optimizer)` is called before a built optimizer of Keras's updates weights, perhaps in a trace,
+    `was_set(variables)` when weights were set, as when layers are built, and `was_used(variables)` when an
+    operation has read or changed them. What it raises reaches the code that did it.
+    """
+
+    def __init__(self, model: keras.Model, listener: Any) -> None:
         self._model, self._listener = model, listener
 
     def listen(self) -> None:
