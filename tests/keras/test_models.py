@@ -111,17 +111,6 @@ def test_the_cell_of_a_method_holds_what_it_runs(name):
     assert models.patched_by(sequential(), name) is None
 
 
-def test_steps_run_eagerly_for_the_model_or_for_the_whole_process():
-    """Model.run_eagerly, tf.config.functions_run_eagerly."""
-    assert not models.runs_eagerly(sequential())
-    assert models.runs_eagerly(sequential(run_eagerly=True))
-    tf.config.run_functions_eagerly(True)
-    try:
-        assert models.runs_eagerly(sequential())
-    finally:
-        tf.config.run_functions_eagerly(False)
-
-
 def test_a_variable_has_a_handle_for_each_replica():
     """Variable.value, which under a strategy is not one variable but several."""
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
@@ -132,29 +121,6 @@ def test_a_variable_has_a_handle_for_each_replica():
     assert handle is variable.value.handle
     variable.assign(5.0)
     assert float(tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)) == 5.0
-
-
-def test_what_can_be_trained_is_a_layer_and_a_trainer():
-    """backend.tensorflow.trainer.TensorFlowTrainer: a base class, which need not be keras.Model's."""
-
-    class Both(keras.Layer, models.KerasTrainer):
-        def __init__(self):
-            keras.Layer.__init__(self)
-            models.KerasTrainer.__init__(self)
-
-    assert models.is_trainer(sequential())
-    assert models.is_trainer(Both())
-    assert not models.is_trainer(keras.layers.Dense(1))
-    assert not models.is_trainer(object())
-
-
-def test_a_scope_tells_which_variables_have_a_value_in_it():
-    """StatelessScope.state_mapping."""
-    variable, other = keras.Variable(1.0), keras.Variable(2.0)
-    with keras.StatelessScope() as scope:
-        variable.assign(3.0)
-    assert models.scope_variable_ids(scope) == {id(variable)}
-    assert id(other) not in models.scope_variable_ids(scope)
 
 
 kl = keras.layers
@@ -207,11 +173,6 @@ def test_code_of_the_users_own_in_a_call_is_named_and_has_no_graph(make, own):
     assert (models.stock_graph(model) is None) is (own is not None)
     unbuilt = keras.Sequential([kl.Dense(2)])
     assert models.stock_graph(unbuilt) is models.input_structure(unbuilt) is None
-
-
-def test_nodes_come_in_the_order_of_the_calls():
-    model = functional(lambda x: kl.Dense(1, name="last")(kl.ReLU(name="first")(x)))
-    assert [node.operation.name for node in models.graph_nodes(model)] == ["first", "last"]
 
 
 def inner(training):
