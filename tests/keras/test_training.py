@@ -49,6 +49,20 @@ def test_the_caps_for_debugging_are_those_of_fit_with_its_warning(what):
         cap(None)
 
 
+@pytest.mark.nightly
+def test_where_a_backup_lets_the_training_go_on(tmp_path):
+    """Model._initial_epoch, which BackupAndRestore sets."""
+    model = sequential()
+    assert keras_training.initial_epoch(model, 2) == 2
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
+    model.fit(X, Y, epochs=3, verbose=0, callbacks=[backup])
+    again = sequential()
+    backup.set_model(again)
+    again(X)
+    backup.on_train_begin()
+    assert keras_training.initial_epoch(again, 0) == 3
+
+
 def test_functions_of_the_users_own_are_told_from_keras_s():
     """make_train_function, make_test_function: what they run need not be `test_step`."""
 
