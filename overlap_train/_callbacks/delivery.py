@@ -50,28 +50,17 @@ Ended = Callable[[Outcome], None]
 BeginNext = Callable[[Values], EpochBeginning]
 
 
-class Validations(Protocol):
-    """The methods of a `ValidationSuite` that the delivery calls."""
+class _Validations(Protocol):
+    """The methods of a suite that a delivery calls; see `ValidationSuite`."""
 
-    def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult:
-        """Evaluate values on one set now, on all its batches or the first ones."""
-
-    def draws_anew(self, name: str) -> bool:
-        """Whether the batches of a set are drawn anew for each validation."""
-
-    def reads_by_python(self) -> bool:
-        """Whether Python sets the metrics back and reads them."""
-
-    def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
-        """Validate the model as it is on one set, outside a fit."""
-
-    def live_sets(self, epoch: int) -> list[str]:
-        """Return the sets that are validated live after an epoch."""
-
+    def evaluate(self, name: str, values: Values, most: int | None = None) -> ValidationResult: ...
+    def draws_anew(self, name: str) -> bool: ...
+    def reads_by_python(self) -> bool: ...
+    def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult: ...
+    def live_sets(self, epoch: int) -> list[str]: ...
     def validate_live(
         self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
-    ) -> ShardOutcome | None:
-        """Validate the model as it is on one set."""
+    ) -> ShardOutcome | None: ...
 
 
 class Delivery:
@@ -90,7 +79,7 @@ class Delivery:
         callbacks: keras.callbacks.CallbackList,
         *,
         on_change: str,
-        suite: Validations,
+        suite: _Validations,
         live_metrics: Callable[[], frozenset[str]] = frozenset,
         changed_decision: Callable[[], str | None] = lambda: None,
         watch_attributes: Callable[[], Callable[[], str | None]] = lambda: lambda: None,
@@ -334,7 +323,7 @@ def read_by_python(model: keras.Model, state: ModelState, result: ValidationResu
 
 
 def evaluate_now(
-    model: keras.Model, state: ModelState, suite: Validations, callbacks: keras.callbacks.CallbackList
+    model: keras.Model, state: ModelState, suite: _Validations, callbacks: keras.callbacks.CallbackList
 ) -> dict[str, Any]:
     """Evaluate the model as it is on the only set of a suite, as `keras.Model.evaluate` does."""
     for name in suite.live_sets(0):

@@ -51,24 +51,13 @@ def symbolic_build(model: keras.Model, element_spec: Any) -> None:
     model._symbolic_build(data_batch=batch)
 
 
-def mask_of(tensor: Any) -> Any:
-    """Return the mask that a layer's output carries, or None (`_keras_mask`)."""
-    return getattr(tensor, "_keras_mask", None)
+LOGITS, MASK = "_keras_logits", "_keras_mask"
 
 
-def set_mask(tensor: Any, mask: Any) -> None:
-    """Make a tensor carry a mask (`_keras_mask`)."""
-    tensor._keras_mask = mask
-
-
-def logits_of(tensor: Any) -> Any:
-    """Return the logits from which crossentropies compute instead of a layer's output (`_keras_logits`)."""
-    return getattr(tensor, "_keras_logits", None)
-
-
-def set_logits(tensor: Any, logits: Any) -> None:
-    """Set the logits from which crossentropies compute instead of a tensor (`_keras_logits`)."""
-    tensor._keras_logits = logits
+def carried_by(tensor: Any) -> dict[str, Any]:
+    """Return what an output carries: the `LOGITS` from which crossentropies compute, and its `MASK`."""
+    found = {name: getattr(tensor, name, None) for name in (LOGITS, MASK)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 _unscaled = threading.local()

@@ -160,9 +160,8 @@ class Outputs:
         # All that a loss may look at: outputs, logits, masks.
         self.tensors: list[tf.Tensor] = []
         for leaf in leaves_of(structure):
-            extras = (keras_replicas.logits_of(leaf), keras_replicas.mask_of(leaf))
             self.tensors.append(leaf if _activation(leaf) is None else leaf.op.inputs[0])
-            self.tensors += [tensor for tensor in extras if tensor is not None]
+            self.tensors += keras_replicas.carried_by(leaf).values()
 
     def of(self, tensors: Sequence[tf.Tensor]) -> Any:
         """Return the outputs of other rows from `tensors` of those, under the tape that watches these."""
@@ -174,10 +173,8 @@ class Outputs:
             activation = _activation(leaf)
             # A new tensor, since others must not see what is set on it.
             whole = tf.identity(next(rest)) if activation is None else activation(next(rest))
-            if keras_replicas.logits_of(leaf) is not None:
-                keras_replicas.set_logits(whole, next(rest))
-            if keras_replicas.mask_of(leaf) is not None:
-                keras_replicas.set_mask(whole, next(rest))
+            for name in keras_replicas.carried_by(leaf):
+                setattr(whole, name, next(rest))
             return whole
 
         return keras.tree.map_structure(rebuild, self.structure)
@@ -186,6 +183,6 @@ class Outputs:
 def _activation(leaf: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor] | None:
     """Return the activation of an output under whose operation Keras looks for logits, or None."""
     operation = getattr(leaf, "op", None)
-    if operation is None or keras_replicas.logits_of(leaf) is not None:
+    if operation is None or keras_replicas.LOGITS in keras_replicas.carried_by(leaf):
         return None
     return _ACTIVATIONS.get(operation.type)

@@ -186,7 +186,7 @@ def _forward_obstacle(model: keras.Model, x: Any) -> str | None:
         return "add_loss or an activity regulariser adds a loss that depends on the batch"
     if any(leaf.shape.rank in (None, 0) or leaf.shape[0] is not None for leaf in outputs):
         return "an output has no row for each row of the inputs"
-    if any(keras_replicas.mask_of(leaf) is not None for leaf in outputs):
+    if any(keras_replicas.MASK in keras_replicas.carried_by(leaf) for leaf in outputs):
         return "an output carries a mask, whose weights are those of the whole batch"
     return None
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras import replicas as keras_replicas
 from overlap_train._training.parts import Outputs, dropout_layers, whole_batch_dropout
 
 ROWS, WIDTH = 6, 5
@@ -111,14 +110,13 @@ LOGITS = np.array([[0.5, -1.0, 2.0], [90.0, 0.0, -90.0]], "float32")
 def test_nested_outputs_logits_and_masks_that_layers_have_set_are_put_together():
     def make(logits):
         output = tf.identity(logits)
-        keras_replicas.set_logits(output, logits * 2.0)
-        keras_replicas.set_mask(output, logits[:, 0] > 1.0)
+        output._keras_logits, output._keras_mask = logits * 2.0, logits[:, 0] > 1.0
         outputs = Outputs({"a": output, "b": [logits, None]})
         halves = ([tensor[rows] for tensor in outputs.tensors] for rows in (slice(1), slice(1, None)))
         made = outputs.of([tf.concat(pair, 0) for pair in zip(*halves, strict=True)])
         assert made["b"][1] is None
         assert made["b"][0] is not logits
-        return made["b"][0], keras_replicas.logits_of(made["a"]), keras_replicas.mask_of(made["a"])
+        return made["b"][0], made["a"]._keras_logits, made["a"]._keras_mask
 
     plain, logits, mask = tf.function(make, autograph=False)(tf.constant(LOGITS))
     np.testing.assert_array_equal(plain, LOGITS)
