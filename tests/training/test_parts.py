@@ -43,14 +43,6 @@ def test_parts_get_the_random_numbers_of_the_whole_batch(bounds, twice):
     np.testing.assert_array_equal(parted(X, training=True), whole(X, training=True))
 
 
-def test_each_call_of_a_shared_layer_has_a_mask_of_its_own():
-    masks = {}
-    in_parts(dropping(twice=True), 0, 2, 6, masks=masks)
-    assert sorted(call for _, call in masks) == [0, 1]
-    first, second = (tf.cast(mask > 0, tf.int32) for mask in masks.values())
-    assert (first.numpy() != second.numpy()).any()
-
-
 def test_what_has_no_row_for_each_of_the_batch_has_one_mask_for_all_parts():
     layer = keras.layers.Dropout(0.5, seed=3)
     model = keras.Sequential([keras.Input((WIDTH,)), layer])
@@ -65,31 +57,6 @@ def test_what_has_no_row_for_each_of_the_batch_has_one_mask_for_all_parts():
     np.testing.assert_array_equal(*results)
     (mask,) = masks.values()
     assert mask.shape == (3, WIDTH)
-
-
-def test_nothing_is_dropped_and_drawn_where_nothing_is_trained():
-    model = dropping()
-    with contextlib.ExitStack() as patches:
-        begin_part = whole_batch_dropout(model, patches)
-        masks = {}
-        begin_part(ROWS, 0, ROWS, masks)
-        np.testing.assert_array_equal(model(X, training=False), X)
-    assert masks == {}
-
-
-def test_layers_are_as_before_afterwards_however_it_ends():
-    model = dropping()
-    (layer,) = dropout_layers(model)
-
-    def fail():
-        with contextlib.ExitStack() as patches:
-            whole_batch_dropout(model, patches)
-            assert "call" in vars(layer)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert "call" not in vars(layer)
 
 
 class OwnDropout(keras.layers.Dropout):
