@@ -101,14 +101,6 @@ class BeginsOnly(CALLBACK):
         raise AssertionError("no epoch begins here")
 
 
-class OwnHistory(HISTORY):
-    """Looks at the model, which Keras's own does not."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        super().on_epoch_end(epoch, logs)
-        self.weight = float(self.model.layers[0].kernel[0, 0])
-
-
 def test_a_callback_that_only_reads_sees_the_snapshot_and_changes_nothing():
     scene = Scene(act := Act())
     outcome = scene.deliver()
@@ -129,12 +121,6 @@ def test_values_stay_where_they_are_if_nobody_looks(callback, monkeypatch):
     assert float(outcome.values.trainable[0][0, 0]) == 1.0
     if isinstance(callback, HISTORY):
         assert callback.history == {"loss": [0.5], "val_loss": [0.25]}
-
-
-def test_a_history_of_ones_own_sees_the_snapshot():
-    scene = Scene(history := OwnHistory())
-    scene.deliver()
-    assert history.weight == 1.0
 
 
 def test_a_callback_that_comes_later_sees_the_snapshot():
@@ -269,26 +255,10 @@ def test_no_epoch_begins_behind_one_that_stops_the_training():
     assert (told, scene.weight) == ([("ended", 1.0)], 1.0)
 
 
-def test_a_change_that_the_beginning_takes_back_is_none():
-    """As SwapEMAWeights does with swap_on_epoch=True."""
-    outcome, told, scene = begin(lambda model: model.set_weights([np.float32([[1.0]])]), change_weights)
-    assert told[0] == ("ended", 7.0)
-    assert (outcome.rolled_back, scene.weight) == (False, 2.0)
-
-
-def test_nothing_is_rolled_back_where_nothing_was_trained_since():
-    scene = Scene(Act(change_weights), trained_on=False)
-    assert (scene.deliver().rolled_back, scene.weight) == (False, 7.0)
-
-
 def test_a_stop_inside_the_epoch_is_seen_and_kept():
     scene = Scene(Act(), trained_on=False)
     assert scene.deliver(stops=True).stop
     assert scene.model.stop_training
-
-
-def test_setting_the_same_weights_is_no_change():
-    assert not Scene(Act(lambda model: model.set_weights(model.get_weights()))).deliver().rolled_back
 
 
 def test_a_callback_that_raises_leaves_the_weights_of_its_epoch():

@@ -18,7 +18,6 @@ from overlap_train._callbacks.hooks import (
     asks_schedule,
     hook_that_waits,
     knowledge_of,
-    listens,
     looks_at_model,
     may_change_training,
     only_watches,
@@ -127,16 +126,6 @@ def test_who_declares_that_it_only_watches_never_waits():
 
     assert wants_train_batches(Rates())
     assert waits(Rates(), watched=True, late=False) is None
-
-
-def test_listening_is_by_any_of_the_hooks():
-    class Test(kc.Callback):
-        def on_test_end(self, logs=None):
-            pass
-
-    assert listens([kc.Callback(), Test()], "on_test_begin", "on_test_end")
-    assert not listens([kc.Callback()], "on_test_begin", "on_test_end")
-    assert waits(Test(), late=False) is None
 
 
 def test_only_who_is_called_at_an_epochs_end_looks_at_the_model(tmp_path):

@@ -53,15 +53,6 @@ class Scene:
         return float(self.model.optimizer.learning_rate)
 
 
-def test_an_epoch_begins_in_time_where_none_waits():
-    scene = Scene()
-    scene.waits = False
-    scene.hooks.epoch_begin(0)
-    scene.hooks.batch_begin(0, 0)
-    assert scene.keeps.calls == scene.watches.calls == [("begin", 0, {}), ("batch", 0, {})]
-    assert not scene.hooks.begins(0)
-
-
 def test_an_epoch_that_runs_ahead_begins_when_it_is_told_to():
     scene = Scene()
     scene.hooks.epoch_begin(1)
