@@ -12,9 +12,10 @@ import csv
 import hashlib
 import io
 import os
+import reprlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 import keras
@@ -36,6 +37,9 @@ class FileMark:
     inode: int
     size_bytes: int  # up to the mark
     tail_sha256: str  # of the last bytes before the mark
+
+
+_KINDS = [int, str, int, int, int, str]
 
 
 def files_of(callbacks: Iterable[keras.callbacks.Callback]) -> dict[int, str]:
@@ -68,9 +72,13 @@ def sync_files(marks: Iterable[FileMark]) -> None:
 def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
     """Return marks from the JSON of a checkpoint, each of them what `dataclasses.asdict` made of one."""
     try:
-        return tuple(FileMark(**entry) for entry in described)
+        marks = tuple(FileMark(**entry) for entry in described)
     except TypeError as error:
         raise CheckpointCorruptError(f"its mark of a log is invalid ({error!s:.160})") from error
+    for mark in marks:
+        if [type(value) for value in asdict(mark).values()] != _KINDS or mark.size_bytes < 0:
+            raise CheckpointCorruptError(f"its mark of a log is invalid ({reprlib.repr(mark)})")
+    return marks
 
 
 def append_to_files(

@@ -270,7 +270,8 @@ class Settings:
         for callback, initial, number in zip(self.callbacks, self._initial, numbers, strict=True):
             for name, pair in records[number].items() if number is not None else ():
                 is_plain = name in initial and type(variables_of(callback).get(name)) in _PLAIN
-                if is_plain and isinstance(pair, list) and _same(initial[name], pair[0]):
+                is_change = isinstance(pair, list) and len(pair) == 2
+                if is_plain and is_change and _same(initial[name], pair[0]):
                     setattr(callback, name, pair[1])
 
 
@@ -291,7 +292,7 @@ def _plain(callback: keras.callbacks.Callback) -> dict[str, Any]:
 
 
 def _before(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value[0] if isinstance(value, list) else value for name, value in record.items()}
+    return {n: v[0] if isinstance(v, list) and v else v for n, v in record.items()}
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, str]:
