@@ -42,7 +42,7 @@ from overlap_train._copies.values import (
     parts_of,
     places,
 )
-from overlap_train._inspection.code import variables_of
+from overlap_train._inspection.code import function_of, stored_in, variables_of
 from overlap_train.errors import CheckpointCorruptError
 
 # For each class of Keras: the attributes that are state.
@@ -62,35 +62,19 @@ _STATE: Mapping[str, tuple[str, ...]] = {
     "TensorBoard": ("_global_train_batch", "_global_test_batch", "_should_write_train_graph"),
 }
 
-# Attributes that are neither state nor an argument of the constructor: derived settings, clocks, resources.
-_MACHINERY: Mapping[str, tuple[str, ...]] = {
-    "BackupAndRestore": (
-        *("_weights_path", "_training_metadata_path", "_prev_weights_path", "_prev_training_metadata_path"),
-    ),
-    "CSVLogger": ("sep", "writer", "append_header", "csv_file"),
-    "Callback": ("params", "_model"),
-    "CallbackList": (
-        *("_in_begin_end_block_count", "_executor", "_async_train", "_async_test", "_async_predict"),
-        *("_futures", "_progbar", "_history"),
-    ),
-    "MonitorCallback": ("monitor_op",),
-    "OrbaxCheckpoint": ("_async_futures", "_multihost_initialized", "checkpointer"),
-    "TensorBoard": (
-        *("_log_write_dir", "_train_dir", "_val_dir", "_writers", "_summary_module", "_prev_summary_state"),
-        *("_start_batch", "_stop_batch", "_profiler_started", "_batch_trace_context", "_is_tracing"),
-        *("_should_trace", "_previous_epoch_iterations", "_train_accumulated_time", "_batch_start_time"),
-        "_epoch_start_time",
-    ),
-}
+# What Keras's callbacks set on the model and its optimizer.
+_OF_THE_MODEL = frozenset({"_initial_epoch", "history", "learning_rate", "stop_training"})
 
 
 @cache
 def of_keras(kind: type) -> tuple[frozenset[str], frozenset[str]]:
     """Return the attributes that Keras's classes among the bases of `kind` add: state, and all others."""
-    names = [base.__name__ for base in filter(is_keras, kind.__mro__)]
-    state = frozenset(attribute for name in names for attribute in _STATE.get(name, ()))
-    machinery = frozenset(attribute for name in names for attribute in _MACHINERY.get(name, ()))
-    return state, (machinery | settings_of(kind)) - state
+    bases = list(filter(is_keras, kind.__mro__))
+    state = frozenset(attribute for base in bases for attribute in _STATE.get(base.__name__, ()))
+    members = (function_of(member) for base in bases for member in vars(base).values())
+    codes = [member.__code__ for member in members if isinstance(member, types.FunctionType)]
+    stored = frozenset[str]().union(*(stored_in(code, "STORE_ATTR") for code in codes))
+    return state, (stored - _OF_THE_MODEL | settings_of(kind)) - state
 
 
 @cache
