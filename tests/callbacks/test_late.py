@@ -112,12 +112,6 @@ def test_only_batches_that_somebody_notes_keep_a_checkpoint_from_being_written()
     assert not hooks.keep_batches
 
 
-def test_all_are_called_at_once_where_none_may_be_late():
-    scene = Scene(late=False)
-    scene.hooks.epoch_begin(3)
-    assert scene.keeps.calls == scene.watches.calls == [("begin", 3, {})]
-
-
 def test_a_schedule_sets_its_rate_in_time_and_prints_it_in_its_turn(capsys):
     seen = []
 
