@@ -98,6 +98,16 @@ def _is_keras_module(name: str) -> bool:
     return name.split(".")[0] == "keras" and not name.endswith("_test")
 
 
+def set_until(undo: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Set an attribute of an object past Keras's tracking, until `undo` is closed."""
+    attributes = vars(owner)
+    if name in attributes:
+        undo.callback(attributes.__setitem__, name, attributes[name])
+    else:
+        undo.callback(attributes.pop, name, None)
+    attributes[name] = value
+
+
 def variable_handles(variable: keras.Variable) -> list[Any]:
     """Return the resource handle of a variable, or of each of its copies on replicas (`value`)."""
     value = variable.value

@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
-from overlap_train._keras.models import is_stock_method, variable_handles
+from overlap_train._keras.models import is_stock_method, set_until, variable_handles
 
 
 def build_optimizer(model: keras.Model) -> None:
@@ -52,8 +52,7 @@ def built_before_it_scales(model: keras.Model) -> contextlib.ExitStack:
         build_optimizer(model)
         return stock(loss)
 
-    vars(optimizer)["scale_loss"] = scale_loss
-    undo.callback(vars(optimizer).pop, "scale_loss")
+    set_until(undo, optimizer, "scale_loss", scale_loss)
     return undo
 
 
@@ -84,8 +83,7 @@ def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> contextl
     while optimizer is not None:
         stock = optimizer._all_reduce_sum_gradients
         if is_stock_method(stock):
-            vars(optimizer)[name] = functools.partial(_sum_over_replicas, stock)
-            undo.callback(vars(optimizer).pop, name)
+            set_until(undo, optimizer, name, functools.partial(_sum_over_replicas, stock))
         optimizer = getattr(optimizer, "inner_optimizer", None)
     return undo
 

@@ -22,6 +22,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
+from overlap_train._keras.models import set_until
 from overlap_train._keras.names import global_seed_generator, global_state
 
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -142,10 +143,8 @@ def set_random_states(states: Mapping[str, Any], handle_ids: Collection[int] = (
 
 def global_seed(seed: int | None) -> contextlib.ExitStack:
     """Set TensorFlow's global seed for traces in the block; eager operations go on drawing as before."""
-    eager = context.context()
-    before, eager._seed = eager._seed, seed
     undo = contextlib.ExitStack()
-    undo.callback(setattr, eager, "_seed", before)
+    set_until(undo, context.context(), "_seed", seed)
     return undo
 
 

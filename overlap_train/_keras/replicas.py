@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._keras.models import set_until
 from overlap_train._keras.names import get_stateless_scope, in_stateless_scope, loss_module
 
 AddedLoss = tuple[keras.Layer, tf.Tensor]
@@ -61,7 +62,6 @@ def carried_by(tensor: Any) -> dict[str, Any]:
 
 
 _unscaled = threading.local()
-_SCALINGS = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
 
 
 def unscaled_losses() -> contextlib.ExitStack:
@@ -69,22 +69,14 @@ def unscaled_losses() -> contextlib.ExitStack:
 
     Keras divides a loss by the number of replicas. Nothing in the block may wait for another replica.
     """
-    stock = {name: getattr(loss_module, name) for name in _SCALINGS}
+    undo = contextlib.ExitStack()
 
     def unless_here(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return lambda value: value if getattr(_unscaled, "on", False) else scale(value)
 
-    for name, scale in stock.items():
-        setattr(loss_module, name, unless_here(scale))
-    _unscaled.on = True
-    undo = contextlib.ExitStack()
-
-    @undo.callback
-    def put_back() -> None:
-        _unscaled.on = False
-        for name, scale in stock.items():
-            setattr(loss_module, name, scale)
-
+    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        set_until(undo, loss_module, name, unless_here(getattr(loss_module, name)))
+    set_until(undo, _unscaled, "on", True)
     return undo
 
 
@@ -93,13 +85,8 @@ def gradients_already_reduced(optimizer: Any) -> contextlib.ExitStack:
 
     Keras clips those of each replica; here the gradient of the whole batch is clipped, as on one device.
     """
-    attributes, name = vars(inner_optimizer(optimizer)), "_all_reduce_sum_gradients"
     undo = contextlib.ExitStack()
-    if name in attributes:  # `without_all_reduce` has set it
-        undo.callback(attributes.__setitem__, name, attributes[name])
-    else:
-        undo.callback(attributes.pop, name)
-    attributes[name] = list
+    set_until(undo, inner_optimizer(optimizer), "_all_reduce_sum_gradients", list)
     return undo
 
 
@@ -118,8 +105,7 @@ def keep_added_losses_apart(
 
     unique = {id(layer): layer for layer in layers}
     for layer in unique.values():
-        vars(layer)["add_loss"] = collecting(layer)
-        patches.callback(vars(layer).pop, "add_loss")
+        set_until(patches, layer, "add_loss", collecting(layer))
     return begin
 
 

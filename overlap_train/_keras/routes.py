@@ -120,10 +120,8 @@ def is_routed(model: keras.Model, name: str) -> bool:
 
 def suspended() -> contextlib.ExitStack:
     """Send this thread's calls to Keras, whatever is routed."""
-    before = getattr(_local, "suspended", False)
-    _local.suspended = True
     undo = contextlib.ExitStack()
-    undo.callback(setattr, _local, "suspended", before)
+    keras_models.set_until(undo, _local, "suspended", True)
     return undo
 
 

@@ -154,12 +154,7 @@ def _swap(patches: contextlib.ExitStack, owner: Any, method: str, fast: _Call) -
         function = fast if threading.get_ident() == thread else stock
         return function(*arguments, **options)
 
-    # Past Keras's attribute tracking, which has nothing to track here.
-    if method in vars(owner):
-        patches.callback(object.__setattr__, owner, method, vars(owner)[method])
-    else:
-        patches.callback(vars(owner).pop, method, None)
-    object.__setattr__(owner, method, call)
+    keras_models.set_until(patches, owner, method, call)
 
 
 def _float32_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:

@@ -137,8 +137,7 @@ def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> Be
         return call
 
     for layer in dropout_layers(model):
-        vars(layer)["call"] = shared(layer)
-        patches.callback(vars(layer).pop, "call")
+        keras_models.set_until(patches, layer, "call", shared(layer))
     return begin_part
 
 
