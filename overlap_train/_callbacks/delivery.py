@@ -50,57 +50,29 @@ Ended = Callable[[Outcome], None]
 BeginNext = Callable[[Values], EpochBeginning]
 
 
-@dataclass(frozen=True)
-class Checks:
-    """Functions that a delivery calls.
-
-    Attributes:
-        live_metrics: returns the names of metrics whose result is a variable itself.
-        changed_decision: returns why callbacks have to be called otherwise than has been decided, or None.
-        watch_attributes: called before the callbacks. It returns a function that is called after them and
-            returns the attribute of the model that they have set and an evaluation function may look at, or
-            None.
-    """
-
-    live_metrics: Callable[[], frozenset[str]] = frozenset
-    changed_decision: Callable[[], str | None] = lambda: None
-    watch_attributes: Callable[[], Callable[[], str | None]] = lambda: lambda: None
-
-
-_NONE = Checks()
-
-
-class Validations(Protocol):
-    """The methods of a `ValidationSuite` that the delivery calls."""
+class _Validations(Protocol):
+    """The methods of a suite that a delivery calls; see `ValidationSuite`."""
 
     def evaluate(
         self, name: str, values: Values, most: int | None = None, *, alone: bool = False
-    ) -> ValidationResult:
-        """Evaluate values on one set now, on all its batches or the first ones.
-
-        `alone` is for the chief of several hosts, while the others wait for it.
-        """
-
-    def draws_anew(self, name: str) -> bool:
-        """Whether the batches of a set are drawn anew for each validation."""
-
-    def reads_by_python(self) -> bool:
-        """Whether Python sets the metrics back and reads them."""
-
-    def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
-        """Validate the model as it is on one set, outside a fit."""
-
-    def live_sets(self, epoch: int) -> list[str]:
-        """Return the sets that are validated live after an epoch."""
-
+    ) -> ValidationResult: ...
+    def draws_anew(self, name: str) -> bool: ...
+    def reads_by_python(self) -> bool: ...
+    def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult: ...
+    def live_sets(self, epoch: int) -> list[str]: ...
     def validate_live(
         self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
-    ) -> ShardOutcome | None:
-        """Validate the model as it is on one set."""
+    ) -> ShardOutcome | None: ...
 
 
 class Delivery:
-    """Delivers epochs to callbacks, on the training thread."""
+    """Delivers epochs to callbacks, on the training thread.
+
+    `live_metrics` returns the names of metrics whose result is a variable itself, and `changed_decision` why
+    callbacks have to be called otherwise than has been decided, or None. `watch_attributes` is called before
+    the callbacks. What it returns is called after them, and returns the attribute of the model that they have
+    set and an evaluation function may look at, or None.
+    """
 
     def __init__(
         self,
@@ -109,15 +81,19 @@ class Delivery:
         callbacks: keras.callbacks.CallbackList,
         *,
         on_change: str,
-        suite: Validations,
-        checks: Checks = _NONE,
+        suite: _Validations,
+        live_metrics: Callable[[], frozenset[str]] = frozenset,
+        changed_decision: Callable[[], str | None] = lambda: None,
+        watch_attributes: Callable[[], Callable[[], str | None]] = lambda: lambda: None,
     ) -> None:
         self._model = model
         self._state = state
         self._callbacks = callbacks
         self._on_change = on_change
         self._suite = suite
-        self._checks = checks
+        self._live_metrics = live_metrics
+        self._changed_decision = changed_decision
+        self._watch_attributes = watch_attributes
         self._wants_test = listens(listeners(callbacks), *TEST_HOOKS)
 
     def deliver(
@@ -134,9 +110,8 @@ class Delivery:
         """Call the hooks between an epoch's last batch and the next one's first, and validate live.
 
         `stops` says that the training was told to stop inside this epoch, `trained_on` that it has gone on
-        since. If it has not, what the data's pipelines write to stands as the validation and the callbacks
-        leave it. `ended` is called behind `on_epoch_end`; `begin_next` calls the `on_epoch_begin` of an epoch
-        that has begun meanwhile.
+        since. `ended` is called behind `on_epoch_end`; `begin_next` calls the `on_epoch_begin` of an epoch
+        that has begun.
         """
         live = self._suite.live_sets(snapshot.epoch)
         looked_at = any(map(looks_at_model, listeners(self._callbacks)))  # callbacks may have been added
@@ -150,7 +125,7 @@ class Delivery:
         if aside is not None:
             self._state.restore(snapshot.values)
         self._model.stop_training = stops
-        watch_attributes = self._checks.watch_attributes()
+        attribute_set = self._watch_attributes()
         tested, spans = self._tested(snapshot, results, live)
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
@@ -162,7 +137,7 @@ class Delivery:
             return outcome
         changed, values, reason = self._acted(snapshot, outcome, aside, None if stop else begin_next)
         stops_now = bool(self._model.stop_training)
-        reason = reason or self._checks.changed_decision() or watch_attributes()
+        reason = reason or self._changed_decision() or attribute_set()
         if reason is None and keras_training.train_function(self._model) is not function:
             reason = "a callback compiled the model anew"
         rolled_back = reason is not None and self._on_change == "rollback"
@@ -178,8 +153,8 @@ class Delivery:
     ) -> tuple[list[int], Values, str | None]:
         """Begin the next epoch, if that is due, and find what callbacks have done since the snapshot.
 
-        Returns the places in `Values.flat` of what they set, the values of all variables, and in words what
-        they did, or None.
+        Returns the places in `Values.flat` that they set, the values of all variables, and what they did in
+        words.
         """
         expected, values, reason = snapshot.values, outcome.values, None
         if begin_next is not None:
@@ -246,7 +221,7 @@ class Delivery:
 
     def _logs(self, train_logs: Mapping[str, Any], results: Mapping[str, ValidationResult]) -> dict[str, Any]:
         """Return an epoch's logs, those of the training as Keras sees them after the validation."""
-        logs, live = dict(train_logs), self._checks.live_metrics()
+        logs, live = dict(train_logs), self._live_metrics()
         for result in results.values():
             if not result.of_function:
                 logs |= {name: value for name, value in result.metrics.items() if name in live}
@@ -319,9 +294,9 @@ def _replay_batches(
     result: ValidationResult,
     callbacks: keras.callbacks.CallbackList,
 ) -> ValidationResult:
-    """Call the hooks of the batches of a validation that is done.
+    """Call the hooks of the batches of a validation that is done, and return its result.
 
-    Returns its result; that of the batches so far where a hook says that the data has ended.
+    That is the one of the batches so far where a hook says that the data has ended.
     """
     logs: Mapping[str, Any] = {}
     group = keras_training.steps_per_execution(model)
@@ -353,12 +328,9 @@ def read_by_python(model: keras.Model, state: ModelState, result: ValidationResu
 
 
 def evaluate_now(
-    model: keras.Model, state: ModelState, suite: Validations, callbacks: keras.callbacks.CallbackList
+    model: keras.Model, state: ModelState, suite: _Validations, callbacks: keras.callbacks.CallbackList
 ) -> dict[str, Any]:
-    """Evaluate the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
-
-    The metrics keep the state of this evaluation, and are returned by name.
-    """
+    """Evaluate the model as it is on the only set of a suite, as `keras.Model.evaluate` does."""
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)
     most = _begin_test(callbacks, model)

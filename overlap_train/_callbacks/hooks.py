@@ -140,12 +140,11 @@ def _is_as_written(callback: Any, owner: type, member: Any) -> bool:
     )
 
 
-_TRAIN_BATCH = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-_TEST_BATCH = ("on_test_batch_begin", "on_test_batch_end")
-TRAIN_BATCH_HOOKS = _TRAIN_BATCH
-TEST_HOOKS = ("on_test_begin", *_TEST_BATCH, "on_test_end")
-_EVERY_HOOK = (
-    *("on_train_begin", "on_epoch_begin", *_TRAIN_BATCH, "on_epoch_end", *TEST_HOOKS, "on_train_end"),
+TRAIN_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
+TEST_HOOKS = ("on_test_begin", *TEST_BATCH_HOOKS, "on_test_end")
+EVERY_HOOK = (
+    *("on_train_begin", "on_epoch_begin", *TRAIN_BATCH_HOOKS, "on_epoch_end", *TEST_HOOKS, "on_train_end"),
 )
 # Operations of code that returns and does nothing else.
 _IDLE = frozenset({"NOP", "RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"})
@@ -189,22 +188,17 @@ def looks_at_model(callback: keras.callbacks.Callback) -> bool:
 
 def wants_train_batches(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback has to be called around each training step."""
-    return bool(_acting(callback, _TRAIN_BATCH))
+    return bool(_acting(callback, TRAIN_BATCH_HOOKS))
 
 
 def wants_test_batches(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback has to be called around each validation step."""
-    return bool(_acting(callback, _TEST_BATCH))
+    return bool(_acting(callback, TEST_BATCH_HOOKS))
 
 
-def acts_in_test_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback may do something around a validation step that has to take effect in time."""
-    return not is_declared_safe(callback) and not _only_notes(callback, _acting(callback, _TEST_BATCH))
-
-
-def may_set_before_tests(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback may set the model as a validation begins, or end the validation."""
-    return not is_declared_safe(callback) and not _only_notes(callback, _acting(callback, ["on_test_begin"]))
+def acts_in(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
+    """Whether a callback may do something in some hooks that has to take effect in time."""
+    return not is_declared_safe(callback) and not _only_notes(callback, _acting(callback, hooks))
 
 
 def runs_own_code(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
@@ -218,12 +212,12 @@ def hook_that_waits(
 ) -> str | None:
     """Return the hook that has to be called between steps, so that no epoch may begin ahead of it; or None.
 
-    `watched` says that the user's code makes data or validates: it may look at the state of the user's other
-    code. If hooks cannot be called `late`, those of Keras's own callbacks can still be called twice.
+    `watched` says that the user's code makes data or validates, and may look at the state of other code. If
+    hooks cannot be called `late`, those of Keras's own callbacks can still be called twice.
     """
     if is_declared_safe(callback):
         return None
-    callback, hooks = _within(callback, [*_TRAIN_BATCH, "on_epoch_begin"])
+    callback, hooks = _within(callback, [*TRAIN_BATCH_HOOKS, "on_epoch_begin"])
     inside = _acting(callback, hooks)
     if not late:
         inside = [h for h in inside if h != "on_epoch_begin" or not _may_begin_again(callback)]
@@ -235,25 +229,21 @@ def hook_that_waits(
 
 
 def may_change_training(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback may have the training go on from an epoch's end otherwise than it went on.
+    """Whether a callback may have the training go on from an epoch's end otherwise, other than by ending it.
 
-    Ending the training is no such change: nothing is trained after that. The user's code may also change
-    what a generator yields, so only callbacks of libraries are trusted.
+    The user's code may also change what a generator yields, so only callbacks of libraries are trusted.
     """
     if is_declared_safe(callback):
         return False
-    callback, hooks = _within(callback, _EVERY_HOOK)
+    callback, hooks = _within(callback, EVERY_HOOK)
     if not only_watches(callback) or _calls_own_methods(callback) or _has_own_functions(callback):
         return True
     return not _is_a_library_s(callback, [hook for hook in hooks if overrides(callback, hook)])
 
 
 def acts_on_model_only(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback is Keras's own and runs no function of the user that may do more than compute.
-
-    Any other callback may also change what Python makes the data from.
-    """
-    callback, hooks = _within(callback, _EVERY_HOOK)
+    """Whether a callback is Keras's own and cannot change what Python makes the data from."""
+    callback, hooks = _within(callback, EVERY_HOOK)
     if not keras_models.is_stock_method(type(callback)) or not _is_stock(callback, hooks):
         return False
     if _calls_own_methods(callback):

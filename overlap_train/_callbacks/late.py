@@ -83,10 +83,7 @@ class EpochHooks:
             self._ask_schedules(epoch)
 
     def begin_late(self, trained: Values) -> EpochBeginning:
-        """Call the first `on_epoch_begin` that waits; the model is as the `on_epoch_end` before has left it.
-
-        `trained` are the variables in that epoch, or at its end.
-        """
+        """Call the first `on_epoch_begin` that waits; `trained` are the variables of its epoch."""
         self._begun_epoch = self._begins.popleft()
         expected, reason = self._reset_metrics, None
         if expected is None or self._resets_late:
@@ -129,20 +126,14 @@ class EpochHooks:
         self._batches.clear()
 
     def begin_again(self, epoch: int, *, ahead: bool) -> None:
-        """Call `on_epoch_begin` for an epoch within which a checkpoint was written.
-
-        `ahead` says that an earlier one is still to be delivered.
-        """
+        """Call `on_epoch_begin` for an epoch with a checkpoint in it, perhaps `ahead` of a delivery."""
         if self._late and ahead:
             self._call_each(self._at_once, "on_epoch_begin", epoch, {})
         else:
             self._callbacks.on_epoch_begin(epoch)
 
     def resumed(self, begun: Sequence[int], metrics: Sequence[tf.Tensor]) -> None:
-        """Take in which epochs had begun ahead of a delivery when a checkpoint was written.
-
-        `metrics` is the state with which the validation before them began.
-        """
+        """Take in which epochs had begun ahead of a delivery, and the metrics as of the validation before."""
         if self._any_begins or self._resets_late:
             self._begins.extend(begun)
         if self._resets_late:

@@ -1,8 +1,8 @@
 """Who listens to a fit, and whether the same would be decided about them again.
 
 Keras calls the hooks of a `CallbackList`, which pass their arguments on to its callbacks. A list of a custom
-class, one with a hook set on itself, and a hook that has been replaced in Keras's class may do anything else
-as well. Such hooks count as those of one more callback, whose code cannot be read.
+class, one with a method set on itself, and a method that has been replaced in Keras's class may do anything
+else as well. So such a list counts as one more callback, which acts in every hook.
 
 The methods, functions and settings of a callback may be changed while a training runs, by itself or by other
 code. So the decisions about it are checked after each hook that may do so.
@@ -17,77 +17,53 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import (
-    acts_in_test_batches,
+    EVERY_HOOK,
+    TEST_BATCH_HOOKS,
+    acts_in,
     asks_schedule,
     hook_that_waits,
-    may_set_before_tests,
     wants_test_batches,
     wants_train_batches,
 )
-from overlap_train._callbacks.state import is_keras
 from overlap_train._inspection.code import variables_of
 from overlap_train._keras import models as keras_models
 
-_HOOKS = (
-    *("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"),
-    *("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end", "on_train_end"),
-)
-# What all hooks of Keras's list call and read; who replaces one of these may act in each hook.
-_WITHIN = ("callbacks", "_async_dispatch", "_flush_futures", "_on_begin", "_on_end", "__getattribute__")
 _UNREADABLE = object()
 
 
 def listeners(callbacks: Any) -> list[Any]:
-    """Return the callbacks of a list, behind a stand-in for the list if that has hooks of its own."""
-    members, hooks = list(callbacks.callbacks), own_hooks(callbacks)
-    return [_stand_in(type(callbacks).__name__)(callbacks, hooks), *members] if hooks else members
+    """Return the callbacks of a list, behind a stand-in for the list if that may act itself."""
+    members = list(callbacks.callbacks)
+    if not is_custom(callbacks):
+        return members
+    stand_in: Any = _stand_in(type(callbacks).__name__)()
+    stand_in.overlap_safe = getattr(callbacks, "overlap_safe", False)
+    return [stand_in, *members]
 
 
-def own_hooks(callbacks: Any) -> tuple[str, ...]:
-    """Return the hooks of a list that run other code than Keras's; one that several hosts share has none."""
+def is_custom(callbacks: Any) -> bool:
+    """Whether a list may run other code than Keras's, found without running any; that of hosts never does."""
     if not isinstance(callbacks, keras.callbacks.CallbackList):
-        return ()
-    if any(_is_replaced(callbacks, name) for name in _WITHIN):
-        return _HOOKS
-    hooks = {hook for hook in _HOOKS if any(_is_replaced(callbacks, name) for name in (hook, f"_{hook}"))}
-    if "on_test_begin" in hooks:
-        hooks.add("on_test_batch_begin")  # it may end the validation, which is obeyed between batches
-    return tuple(hook for hook in _HOOKS if hook in hooks)
+        return False
+    methods = {name: m for name, m in vars(keras.callbacks.CallbackList).items() if callable(m)}
+    return (
+        type(callbacks) is not keras.callbacks.CallbackList
+        or not all(map(keras_models.is_stock_method, methods.values()))
+        or not methods.keys().isdisjoint(variables_of(callbacks))
+    )
 
 
 def remembering(callbacks: Any) -> list[keras.callbacks.Callback]:
     """Return what may remember something: the callbacks of a list, and the list if its class is custom."""
-    is_custom = isinstance(callbacks, keras.callbacks.CallbackList) and not is_keras(type(callbacks))
-    return [*callbacks.callbacks, callbacks] if is_custom else list(callbacks.callbacks)
-
-
-class _OwnHooks(keras.callbacks.Callback):  # type: ignore[misc]
-    """Stands for a list with hooks of its own among the listeners; its hooks are not called."""
-
-    def __init__(self, listed: keras.callbacks.CallbackList, hooks: tuple[str, ...]) -> None:
-        super().__init__()
-        self.listed = listed
-        self.overlap_safe = getattr(listed, "overlap_safe", False)
-        for hook in hooks:
-            setattr(self, hook, _UNREADABLE)
+    is_of_class = isinstance(callbacks, keras.callbacks.CallbackList)
+    has_own_class = is_of_class and not keras_models.is_stock_method(type(callbacks))
+    return [*callbacks.callbacks, callbacks] if has_own_class else list(callbacks.callbacks)
 
 
 @functools.lru_cache(maxsize=64)
-def _stand_in(name: str) -> type[_OwnHooks]:
-    """Return the class of the stand-in for a list; messages show its name, which is that of the list's."""
-    return type(name, (_OwnHooks,), {})
-
-
-def _is_replaced(listed: keras.callbacks.CallbackList, name: str) -> bool:
-    """Whether a list has anything but Keras's own under a name, found without running any code."""
-    if name == "callbacks":  # which Keras sets on the list itself
-        return hasattr(type(listed), name)
-    if name == "__getattribute__":
-        return getattr(type(listed), name) is not object.__getattribute__
-    if name in variables_of(listed):
-        return True
-    member = getattr(type(listed), name, None)
-    return member is not None and not keras_models.is_stock_method(member)
+def _stand_in(name: str) -> type[keras.callbacks.Callback]:
+    """Return the class of the stand-in for a list, named as that of the list; nothing calls its hooks."""
+    return type(name, (keras.callbacks.Callback,), dict.fromkeys(EVERY_HOOK, _UNREADABLE))
 
 
 class Grounds:
@@ -103,7 +79,11 @@ class Grounds:
         changed_metric: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._callbacks = callbacks
-        self._waiting_hook = waiting_hook
+        self._decisions_on = (
+            *(id, asks_schedule, wants_train_batches, wants_test_batches, waiting_hook),
+            functools.partial(acts_in, hooks=TEST_BATCH_HOOKS),
+            functools.partial(acts_in, hooks=["on_test_begin"]),
+        )
         self._changed_metric = changed_metric
         self._decisions = self._decide()
 
@@ -117,15 +97,5 @@ class Grounds:
         return None
 
     def _decide(self) -> list[Any]:
-        return [own_hooks(self._callbacks), *map(self._decide_on, self._callbacks.callbacks)]
-
-    def _decide_on(self, callback: keras.callbacks.Callback) -> tuple[Any, ...]:
-        return (
-            id(callback),
-            asks_schedule(callback),
-            wants_train_batches(callback),
-            wants_test_batches(callback),
-            acts_in_test_batches(callback),
-            may_set_before_tests(callback),
-            self._waiting_hook(callback),
-        )
+        decisions = [decide(each) for each in self._callbacks.callbacks for decide in self._decisions_on]
+        return [is_custom(self._callbacks), *decisions]

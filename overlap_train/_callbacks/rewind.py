@@ -15,18 +15,16 @@ import os
 import reprlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 import keras
 
-from overlap_train._support.arguments import is_count
 from overlap_train._support.files import open_regular
 from overlap_train.errors import CheckpointCorruptError
 
 # Bytes before the mark by which a log is recognised.
 _TAIL_BYTES = 1 << 16
-_LARGEST_INTEGER = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -41,11 +39,13 @@ class FileMark:
     tail_sha256: str  # of the last bytes before the mark
 
 
+_KINDS = [int, str, int, int, int, str]
+
+
 def files_of(callbacks: Iterable[keras.callbacks.Callback]) -> dict[int, str]:
     """Return the absolute paths of the files that callbacks append to, by the number of the callback.
 
-    Of Keras's callbacks only CSVLogger appends to a file that can be cut. TensorBoard's event files stay: the
-    resumed run begins another, and epochs that ran twice are in both.
+    TensorBoard's event files stay: the resumed run begins another, and epochs that ran twice are in both.
     """
     names = [callback.filename for callback in _loggers(callbacks)]
     return {n: os.path.abspath(name) for n, name in enumerate(names) if "://" not in name}
@@ -71,28 +71,20 @@ def sync_files(marks: Iterable[FileMark]) -> None:
 
 def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
     """Return marks from the JSON of a checkpoint, each of them what `dataclasses.asdict` made of one."""
-    marks = []
-    for entry in described:
-        try:
-            mark = FileMark(**entry)
-        except TypeError as error:
-            raise CheckpointCorruptError(f"its mark of a log is invalid ({error!s:.160})") from error
-        numbers = (mark.number, mark.device, mark.inode, mark.size_bytes)
-        counts = all(is_count(number, _LARGEST_INTEGER) for number in numbers)
-        if not counts or not isinstance(mark.path, str) or not isinstance(mark.tail_sha256, str):
-            raise CheckpointCorruptError(f"its mark of a log is invalid ({reprlib.repr(entry)})")
-        marks.append(mark)
-    return tuple(marks)
+    try:
+        marks = tuple(FileMark(**entry) for entry in described)
+    except TypeError as error:
+        raise CheckpointCorruptError(f"its mark of a log is invalid ({error!s:.160})") from error
+    for mark in marks:
+        if [type(value) for value in asdict(mark).values()] != _KINDS or mark.size_bytes < 0:
+            raise CheckpointCorruptError(f"its mark of a log is invalid ({reprlib.repr(mark)})")
+    return marks
 
 
 def append_to_files(
     callbacks: Iterable[keras.callbacks.Callback],
 ) -> list[keras.callbacks.CSVLogger]:
-    """Have callbacks go on with their files; call it before `on_train_begin`.
-
-    A CSVLogger would otherwise empty its file there. Returns the loggers whose `append` was False; the state
-    that is restored later has the user's choice.
-    """
+    """Have CSVLoggers go on with files that `on_train_begin` would empty; return those that are changed."""
     changed = [logger for logger in _loggers(callbacks) if not logger.append]
     for logger in changed:
         logger.append = True
@@ -104,8 +96,8 @@ def rewind_files(
 ) -> None:
     """Take the files of callbacks back to before the epochs from `epoch` on, which run again.
 
-    Call it when nothing can be refused any more. That is behind `on_train_begin`: what a CSVLogger has opened
-    to append to may be cut. An OSError says that a file of this training cannot be.
+    Call it behind `on_train_begin`, when nothing can be refused any more. A file that cannot be cut is an
+    OSError.
     """
     loggers, marks = _loggers(callbacks), list(marks)
     by_path, by_number = {mark.path: mark for mark in marks}, {mark.number: mark for mark in marks}
@@ -132,10 +124,7 @@ def _tail_sha256(file: BinaryIO, size_bytes: int) -> str:
 
 
 def _cut(path: str, mark: FileMark, epoch: int, separator: str) -> None:
-    """Cut out the rows after a mark that are of the training that set it; what follows them moves up.
-
-    The names of the columns, which come with the first row, stay: the CSVLogger has seen them.
-    """
+    """Cut out the rows after a mark that are of the training that set it, but not the columns' names."""
     try:
         file = _open(path, write=True)
     except OSError:  # the callback opens it too, and says what is wrong with it

@@ -9,6 +9,10 @@ A user's callback may define what it remembers: `get_state()` returns it and `se
 in place of all attributes that Keras's classes did not add. The names follow Keras's `get_weights` and
 `set_weights`, Keras Tuner, and the iterators of Grain.
 
+Settings of Keras's callbacks belong to the user, who may resume with others, with other callbacks, or without
+some. A setting that the training itself has changed, such as the patience that a subclass raises, is part of
+where it stands. It is put back unless the user has changed it, too.
+
 Use all of it on the training thread, and restore after `on_train_begin`, which resets much.
 """
 
@@ -16,13 +20,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import types
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from overlap_train._copies.restoring import Restorer
 from overlap_train._copies.values import (
@@ -38,7 +42,7 @@ from overlap_train._copies.values import (
     parts_of,
     places,
 )
-from overlap_train._inspection.code import variables_of
+from overlap_train._inspection.code import function_of, stored_in, variables_of
 from overlap_train.errors import CheckpointCorruptError
 
 # For each class of Keras: the attributes that are state.
@@ -58,35 +62,19 @@ _STATE: Mapping[str, tuple[str, ...]] = {
     "TensorBoard": ("_global_train_batch", "_global_test_batch", "_should_write_train_graph"),
 }
 
-# Attributes that are neither state nor an argument of the constructor: derived settings, clocks, resources.
-_MACHINERY: Mapping[str, tuple[str, ...]] = {
-    "BackupAndRestore": (
-        *("_weights_path", "_training_metadata_path", "_prev_weights_path", "_prev_training_metadata_path"),
-    ),
-    "CSVLogger": ("sep", "writer", "append_header", "csv_file"),
-    "Callback": ("params", "_model"),
-    "CallbackList": (
-        *("_in_begin_end_block_count", "_executor", "_async_train", "_async_test", "_async_predict"),
-        *("_futures", "_progbar", "_history"),
-    ),
-    "MonitorCallback": ("monitor_op",),
-    "OrbaxCheckpoint": ("_async_futures", "_multihost_initialized", "checkpointer"),
-    "TensorBoard": (
-        *("_log_write_dir", "_train_dir", "_val_dir", "_writers", "_summary_module", "_prev_summary_state"),
-        *("_start_batch", "_stop_batch", "_profiler_started", "_batch_trace_context", "_is_tracing"),
-        *("_should_trace", "_previous_epoch_iterations", "_train_accumulated_time", "_batch_start_time"),
-        "_epoch_start_time",
-    ),
-}
+# What Keras's callbacks set on the model and its optimizer.
+_OF_THE_MODEL = frozenset({"_initial_epoch", "history", "learning_rate", "stop_training"})
 
 
 @cache
 def of_keras(kind: type) -> tuple[frozenset[str], frozenset[str]]:
     """Return the attributes that Keras's classes among the bases of `kind` add: state, and all others."""
-    names = [base.__name__ for base in filter(is_keras, kind.__mro__)]
-    state = frozenset(attribute for name in names for attribute in _STATE.get(name, ()))
-    machinery = frozenset(attribute for name in names for attribute in _MACHINERY.get(name, ()))
-    return state, (machinery | settings_of(kind)) - state
+    bases = list(filter(is_keras, kind.__mro__))
+    state = frozenset(attribute for base in bases for attribute in _STATE.get(base.__name__, ()))
+    members = (function_of(member) for base in bases for member in vars(base).values())
+    codes = [member.__code__ for member in members if isinstance(member, types.FunctionType)]
+    stored = frozenset[str]().union(*(stored_in(code, "STORE_ATTR") for code in codes))
+    return state, (stored - _OF_THE_MODEL | settings_of(kind)) - state
 
 
 @cache
@@ -102,76 +90,11 @@ def is_keras(kind: type) -> bool:
     return kind.__module__.split(".")[0] == "keras"
 
 
-def unfit(name: str, value: Any, model: keras.Model | None) -> str | None:
-    """Return in words why a value of a checkpoint cannot be that of an attribute of Keras's, or None.
-
-    The weights of the callback's model have the shapes of those that are remembered.
-    """
-    if name == "best_weights":
-        return None if value is None or _are_weights(value, model) else "does not hold the model's weights"
-    expected, fits = _EXPECTED.get(name, ("a whole number", _is_count))
-    return None if fits(value) else f"is of type {type(value).__name__}, where {expected} belongs"
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, (bool, np.bool_))
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is None or a number that Keras can compare with a metric.
-
-    An array of one element is one, too: whatever a callback has put into the logs.
-    """
-    if value is None:
-        return True
-    if not isinstance(value, (int, float, np.generic, np.ndarray, tf.Tensor)):
-        return False
-    try:
-        bool(keras.ops.less(0.5, value))
-    except Exception:  # Keras and TensorFlow raise many types for what they cannot compare
-        return False
-    return True
-
-
-def _are_weights(value: Any, model: keras.Model | None) -> bool:
-    # TensorFlow returns a weight without axes, as a Normalization has one, as a scalar of NumPy's.
-    if not isinstance(value, list) or not all(isinstance(each, (np.ndarray, np.generic)) for each in value):
-        return False
-    if model is None:
-        return True
-    return [(a.shape, a.dtype.name) for a in value] == [(tuple(w.shape), w.dtype) for w in model.weights]
-
-
-# The attributes that are not listed are counters.
-_EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "_ema_weights_in_model": ("True or False", _is_flag),
-    "_last_batch_seen": ("a whole number or None", lambda value: value is None or _is_count(value)),
-    "_should_write_train_graph": ("True or False", _is_flag),
-    "append": ("True or False", _is_flag),
-    "best": ("a number", is_number),
-    # It begins as the user's `cooldown`, which may be any number.
-    "cooldown_counter": ("a number", lambda value: value is not None and is_number(value)),
-    "epoch": ("a list of epochs", lambda value: isinstance(value, list) and all(map(_is_count, value))),
-    "history": (
-        "a dict of lists",
-        lambda value: isinstance(value, dict) and all(isinstance(each, list) for each in value.values()),
-    ),
-    "keys": (
-        "a list of names",
-        lambda value: value is None or (isinstance(value, list) and all(isinstance(n, str) for n in value)),
-    ),
-}
-
-
 def capture_all(callbacks: Iterable[keras.callbacks.Callback]) -> tuple[ObjectValue, ...]:
     """Copy what each callback remembers, but for progress bars, whose memory ends with an epoch.
 
-    Shared are what is immutable, the buffers of variables, and the arrays of Keras's own callbacks, which
-    replace and never change them. A `get_state` that returned what is not plain is a TypeError.
+    Shared is what is immutable, and what Keras's own callbacks replace and never change. A `get_state` that
+    returned what is not plain is a TypeError.
     """
     callbacks = without_bars(callbacks)
     copier = Copier(_foreign(callbacks), parts=_parts, apart=callbacks)
@@ -194,10 +117,7 @@ def _foreign(callbacks: Iterable[keras.callbacks.Callback]) -> Foreign:
 
 
 def restore_all(pairs: Sequence[tuple[keras.callbacks.Callback, ObjectValue]]) -> tuple[str, ...]:
-    """Restore each callback from its state, which `check_all` has checked.
-
-    Returns the attributes that could not be put back, each with the reason; they stay as they are.
-    """
+    """Restore callbacks from checked states; return which attributes stay as they are, with the reason."""
     callbacks = [callback for callback, _ in pairs]
     restorer = Restorer(_foreign(callbacks), parts=_parts, apart=callbacks)
     for callback, state in pairs:
@@ -206,31 +126,22 @@ def restore_all(pairs: Sequence[tuple[keras.callbacks.Callback, ObjectValue]]) -
 
 
 def check_all(pairs: Iterable[tuple[keras.callbacks.Callback, ObjectValue]]) -> None:
-    """Raise CheckpointCorruptError unless each callback can be restored from its state.
-
-    Refuses attributes that no callback of the class has, and values of another type.
-    """
+    """Raise CheckpointCorruptError for a state with an attribute that no callback of the class has."""
     for callback, state in pairs:
         kind = type(callback)
         names, others = of_keras(kind)  # type: ignore[arg-type]
-        for name, value in state.attributes.items():
-            reason = None
-            if name in names and is_keras(kind):  # a custom class may keep something else there
-                reason = unfit(name, value, callback.model)
+        for name in state.attributes:
             if name not in {*names, GET_STATE} and (name in others or not keeps(kind, name)):
-                reason = "is no state of it"
-            if reason is not None:
                 raise CheckpointCorruptError(
-                    f"its {state.kind}.{name} {reason}. Take an older checkpoint or start afresh."
+                    f"its {state.kind}.{name} is no state of it. Take an older checkpoint or start afresh."
                 )
 
 
 class Unstored:
     """Names what callbacks remember and no checkpoint holds, each attribute once.
 
-    That is what is not plain, variables and objects that were not there when the fit began, and functions
-    that have taken the place of others since. Functions, parts of the model and settings that are still the
-    same are not named: the resumed program has them too.
+    That is what is not plain, variables and objects that came since the fit began, and functions that have
+    taken the place of others since.
     """
 
     def __init__(self) -> None:
@@ -280,3 +191,99 @@ def _remembered(callback: keras.callbacks.Callback) -> dict[str, Any]:
         if name in state or not (is_custom or name in settings)
     }
     return parts | {GET_STATE: None} if is_custom else parts
+
+
+Records = Sequence[Mapping[str, Any]]
+"""Of each callback: its settings by name, those that the training has changed as [before, after]."""
+
+_PLAIN = (bool, int, float, str, type(None))
+# Where callbacks write, which may differ between two runs of one training.
+_PLACES = frozenset(
+    ("backup_dir", "directory", "embeddings_metadata", "filename", "filepath", "log_dir", "path", "root")
+)
+
+
+class Settings:
+    """The settings of the callbacks of one `fit`, noted as it begins; belongs to the training thread.
+
+    `numbers` says for each callback which one in the checkpoint it is, None for a new one.
+    """
+
+    def __init__(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
+        self.callbacks = without_bars(callbacks)
+        self._initial = list(map(_plain, self.callbacks))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the settings of each callback, for a checkpoint."""
+        return [
+            {n: v if _same(v, now.get(n, v)) else [v, now[n]] for n, v in initial.items()}
+            for initial, now in zip(self._initial, map(_plain, self.callbacks), strict=True)
+        ]
+
+    def match(self, kinds: Sequence[str], records: Records) -> list[int | None]:
+        """Return the number in a checkpoint of each callback: of its class, and best with its settings."""
+        matches: dict[int, int] = {}
+        for with_settings in (True, False):
+            for index, (callback, initial) in enumerate(zip(self.callbacks, self._initial, strict=True)):
+                for number, kind in enumerate(kinds):
+                    if index in matches or number in matches.values() or kind != type(callback).__name__:
+                        continue
+                    if not with_settings or _comparable(initial) == _comparable(_before(records[number])):
+                        matches[index] = number
+        return [matches.get(index) for index in range(len(self.callbacks))]
+
+    def compared(
+        self, records: Records, numbers: Sequence[int | None]
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the settings that callbacks were given in the other training, and now: texts by name."""
+        before: dict[str, str] = {}
+        now: dict[str, str] = {}
+        count: Counter[str] = Counter()
+        for callback, initial, number in zip(self.callbacks, self._initial, numbers, strict=True):
+            kind = type(callback).__name__
+            count[kind] += 1
+            label = kind if count[kind] == 1 else f"{kind} ({count[kind]})"
+            if number is not None:
+                texts = _comparable(_before(records[number]))
+                before |= {f"{label}.{name}": text for name, text in texts.items()}
+                now |= {f"{label}.{name}": text for name, text in _comparable(initial).items()}
+        return before, now
+
+    def put_back(self, records: Records, numbers: Sequence[int | None]) -> None:
+        """Put settings back that the training had changed, where the user has left them as they were."""
+        for callback, initial, number in zip(self.callbacks, self._initial, numbers, strict=True):
+            for name, pair in records[number].items() if number is not None else ():
+                is_plain = name in initial and type(variables_of(callback).get(name)) in _PLAIN
+                is_change = isinstance(pair, list) and len(pair) == 2
+                if is_plain and is_change and _same(initial[name], pair[0]):
+                    setattr(callback, name, pair[1])
+
+
+def _plain(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """Return the settings that are plain values, and the names of those that are functions."""
+    names, attributes = settings_of(type(callback)), variables_of(callback)  # type: ignore[arg-type]
+    if isinstance(callback, keras.callbacks.CSVLogger):
+        names |= {"sep"}  # as it calls its `separator`
+    settings: dict[str, Any] = {}
+    for name in sorted(names & attributes.keys()):
+        value = attributes[name]
+        if isinstance(value, types.FunctionType):
+            settings[name] = f"function {value.__name__}"
+        elif type(value) in _PLAIN:
+            # Keras changes the sign of this one on first use.
+            settings[name] = abs(value) if name == "min_delta" and isinstance(value, (int, float)) else value
+    return settings
+
+
+def _before(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v[0] if isinstance(v, list) and v else v for n, v in record.items()}
+
+
+def _comparable(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that tell one callback from another, as messages show them."""
+    items = [(name, value) for name, value in settings.items() if name not in _PLACES]
+    return {n: f"{v:.7g}" if isinstance(v, float) else f"{v!s:.100}" for n, v in items}
+
+
+def _same(first: Any, second: Any) -> bool:
+    return type(first) is type(second) and (first == second or first != first)

@@ -14,8 +14,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.rewind import append_to_files, files_of, rewind_files
-from overlap_train._callbacks.settings import Settings
-from overlap_train._callbacks.state import capture_all, check_all, restore_all
+from overlap_train._callbacks.state import Settings, capture_all, check_all, restore_all
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
     LoadedCheckpoint,
@@ -239,7 +238,6 @@ class Resumer(CheckpointWriter):
 
     def _check_callbacks(self, checkpoint: LoadedCheckpoint) -> None:
         check_all(self._matches(checkpoint))
-        self._settings.check(checkpoint.meta.callback_settings, self._numbers(checkpoint))
 
 
 def _does_not_fit(error: ValueError) -> CheckpointMismatchError:

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overlap_train._callbacks.rewind import mark_files, sync_files
-from overlap_train._callbacks.settings import Settings
-from overlap_train._callbacks.state import Unstored, capture_all
+from overlap_train._callbacks.state import Settings, Unstored, capture_all
 from overlap_train._checkpoint.attributes import ModelAttributes
 from overlap_train._checkpoint.content import (
     PythonState,

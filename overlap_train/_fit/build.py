@@ -12,10 +12,10 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.delivery import Checks, Delivery
+from overlap_train._callbacks.delivery import Delivery
 from overlap_train._callbacks.hooks import hook_that_waits
 from overlap_train._callbacks.late import EpochHooks
-from overlap_train._callbacks.listeners import Grounds, listeners, own_hooks, remembering
+from overlap_train._callbacks.listeners import Grounds, is_custom, listeners, remembering
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
@@ -220,10 +220,16 @@ class FitBuilder:
         request, callbacks = self._request, self._callbacks
         if self._settings.hosts.count > 1:
             return deliver_together(request, state, callbacks, suite)
-        watch_attributes = functools.partial(watched, request.model, looked_at=bool(request.functions))
-        checks = Checks(lambda: step.metrics.live, grounds.changed, watch_attributes)
-        on_change = self._settings.validation.on_change
-        delivery = Delivery(request.model, state, callbacks, on_change=on_change, suite=suite, checks=checks)
+        delivery = Delivery(
+            request.model,
+            state,
+            callbacks,
+            on_change=self._settings.validation.on_change,
+            suite=suite,
+            live_metrics=lambda: step.metrics.live,
+            changed_decision=grounds.changed,
+            watch_attributes=functools.partial(watched, request.model, looked_at=bool(request.functions)),
+        )
         return callbacks, delivery
 
     def _step_validations(self, suite: ValidationSuite, callbacks: Any) -> StepValidations | None:
@@ -284,7 +290,7 @@ class FitBuilder:
 
     def _can_be_late(self) -> bool:
         """Whether hooks inside epochs are this host's alone to call, and the list's to pass on only."""
-        return self._settings.hosts.count == 1 and not own_hooks(self._callbacks)
+        return self._settings.hosts.count == 1 and not is_custom(self._callbacks)
 
     def _take_snapshot(self, state: ModelState, epoch: int) -> Snapshot:
         attributes = Attributes.of(self._request.model) if self._request.functions else None

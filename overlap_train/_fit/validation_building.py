@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,9 +10,9 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import (
+    TEST_BATCH_HOOKS,
     TRAIN_BATCH_HOOKS,
-    acts_in_test_batches,
-    may_set_before_tests,
+    acts_in,
     overrides,
     runs_own_code,
 )
@@ -261,10 +260,9 @@ def _set_request(
     """
     listening = [] if apart is not None else listeners(callbacks)
     listened = listened_to(callbacks) if apart is None else apart
-    acting = next((type(c).__name__ for c in listening if acts_in_test_batches(c)), None)
-    own_code = functools.partial(runs_own_code, hooks=_BEFORE_TRACE)
-    may_set = own_code if timing.is_first else may_set_before_tests
-    setting = next((type(c).__name__ for c in listening if may_set(c)), None)
+    acting = next((type(c).__name__ for c in listening if acts_in(c, TEST_BATCH_HOOKS)), None)
+    may_set, hooks = (runs_own_code, _BEFORE_TRACE) if timing.is_first else (acts_in, _BEFORE_TRACE[:1])
+    setting = next((type(c).__name__ for c in listening if may_set(c, hooks)), None)
     looks = listened or any(
         overrides(c, "on_test_begin") and not keras_models.is_stock_method(type(c)) for c in listening
     )

@@ -23,9 +23,7 @@ from overlap_train._keras.names import SafeModeScope, global_state
 def preserved_state() -> contextlib.ExitStack:
     """Return a context that leaves random states and running names as they were.
 
-    These are the random states of Python, NumPy and TensorFlow (`context()._seed`, `_rng`), and Keras's
-    global seed generator and the numbers that make names unique (`global_seed_generator`,
-    `object_name_uids`).
+    Leans on `context()._seed` and `_rng`, `global_seed_generator` and `object_name_uids`.
     """
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     eager = context.context()
@@ -59,10 +57,7 @@ def trusted() -> contextlib.AbstractContextManager[None]:
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any] | None:
-    """Return the objects with which a model was compiled (`_compile_config`).
-
-    None if it is not compiled, or has a `compile` of its own.
-    """
+    """Return what a model was compiled with (`_compile_config`); None if it has its own `compile`."""
     config = getattr(model, "_compile_config", None)
     if config is None or type(model).compile is not keras.Model.compile:
         return None
@@ -88,10 +83,7 @@ def set_trainable(copy: keras.Model, flags: tuple[tuple[bool, ...], tuple[bool, 
 
 
 def name_alike(copies: Iterable[keras.Variable], variables: Iterable[keras.Variable]) -> None:
-    """Give the variables of a copy the names and paths of the model's (`_name`, `_path`).
-
-    They depend on when and within what a layer was built, and a function may look a variable up by its path.
-    """
+    """Give the variables of a copy the names and paths of the model's, by which code may find them."""
     for copy, variable in zip(copies, variables, strict=True):
         copy._name, copy._path = variable.name, variable.path
 

@@ -1,21 +1,27 @@
 """The data of `fit` and `evaluate`: which kind it is and how it can be read, decided once, as Keras would.
 
+Mistakes that Keras's own messages do not explain are refused, or noted on Keras's errors: those keep their
+message and get a note in the traceback (PEP 678, from Python 3.11 on).
+
 Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
-of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, and `array_slicing`. On the
-training thread, except for `Pipeline.begin_epoch` and `end_epoch`.
+of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, `array_slicing` and
+`standardize_dtype`. On the training thread, except for `Pipeline.begin_epoch` and `end_epoch`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from overlap_train._keras.data_mistakes import refuse_plain_values
 from overlap_train._keras.data_sources import BatchMaker, DataWorkers, with_position
+from overlap_train._keras.models import compiled_parts, overriding_class
 from overlap_train._keras.names import (
     BEFORE_3_16,
     ArrayDataAdapter,
@@ -64,10 +70,7 @@ class Pipeline:
         return len(getattr(self.adapter, "_first_batches", ()))
 
     def own_batches(self) -> bool:
-        """Let new iterators share no memory with the user's arrays; return whether that is possible.
-
-        It is for dense batches of a generator or a `PyDataset`.
-        """
+        """Let new iterators share no memory with the user's arrays; return whether that is possible."""
         specs = tf.nest.flatten(self.dataset.element_spec)
         if self._maker is None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
             return False
@@ -114,10 +117,9 @@ class Arrays:
 
 
 def row_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data.Dataset:
-    """Return a dataset whose passes yield row numbers, int64[n], in the order of `keras.Model.fit`.
+    """Return a dataset whose passes yield row numbers, int64[n], as Keras's own adapter orders them.
 
-    They go through Keras's own adapter, so the same global seed gives the same order. A shuffle of all rows
-    does not depend on the batch size and is a single batch.
+    A shuffle of all rows does not depend on the batch size and is a single batch.
     """
     rows = tf.range(num_samples, dtype=tf.int64)
     size = batch_size if shuffle == "batch" else num_samples
@@ -128,8 +130,8 @@ def row_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.data
 def row_shuffling() -> Literal["random", "fixed", "counted"]:
     """Return how Keras orders rows: at random in each pass, always the same way, or by the epoch's number.
 
-    At random up to Keras 3.15. Later adapters count epochs (`_epoch`) and shuffle by a number in the
-    pipeline; whether that number changes with the epoch is tried here.
+    At random up to Keras 3.15. Later adapters count epochs (`_epoch`); what they do with the number is tried
+    here.
     """
     adapter = ArrayDataAdapter(tf.range(64), batch_size=64, shuffle=True)
     if not hasattr(adapter, "_epoch"):
@@ -166,9 +168,8 @@ def recognize(
 ) -> Arrays | Pipeline:
     """Return the data of `keras.Model.fit` or `evaluate` as Keras reads it (`get_data_adapter`).
 
-    Keras warns that `shuffle`, True by default, does nothing for datasets and generators. `role` is for
-    messages; `looked_at` says that Keras draws a batch beforehand, see `looks_beforehand`. Data that Keras
-    does not know, mismatched lengths, and empty data other than a dataset to validate on raise ValueError.
+    `role` is for messages; `looked_at` says that Keras draws a batch beforehand, see `looks_beforehand`. Data
+    that Keras cannot read, and empty data other than a dataset to validate on, raise ValueError.
     """
     require_usable(x, y, sample_weight, role=role)
     grain = with_position(x)
@@ -191,10 +192,7 @@ def recognize(
 
 
 def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
-    """Raise ValueError for data that can be seen to be unusable without drawing from it.
-
-    That is no data, text, data without rows, data of Hugging Face's, and data divided among replicas.
-    """
+    """Raise ValueError for data that can be seen to be unusable without drawing from it."""
     for part in (x, y, sample_weight):
         kind = hugging_face_kind(part)
         if kind is not None:
@@ -252,10 +250,7 @@ def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
 
 
 def warn_out_of_data(*, asked: bool = True) -> None:
-    """Warn as Keras does that an epoch or a validation has run out of data.
-
-    Keras up to 3.15 does so even if no number of batches was asked for (keras#23084).
-    """
+    """Warn as Keras does that data has run out: up to 3.15 even if no number was `asked` for."""
     if asked or BEFORE_3_16:
         warn_user(_OUT_OF_DATA)
 
@@ -303,3 +298,114 @@ def _arrays(adapter: Any, shuffle: bool | str, pipeline: Pipeline) -> Arrays:
     leaves = keras.tree.flatten(inputs)
     dense = not any(leaf is None or isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) for leaf in leaves)
     return Arrays(inputs, int(adapter._num_samples), adapter.batch_size, shuffle, dense, pipeline)
+
+
+_SCALARS = (str, bytes, bool, int, float, complex)
+_REMEDIES = {
+    "x": "turn it into numbers (keras.layers.StringLookup, TextVectorization), or pass tf.constant(x) to a "
+    "model that takes text",
+    "y": "turn labels into numbers, as by numpy.unique(y, return_inverse=True)[1]",
+    "sample_weight": "pass numbers",
+}
+
+
+def refuse_plain_values(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
+    """Raise ValueError for text, numbers and lists of numbers among the arrays, and if there is no array."""
+    parts = {"x": x, "y": y, "sample_weight": sample_weight}
+    if isinstance(x, (list, tuple, dict)) and all(leaf is None for leaf in keras.tree.flatten(parts)):
+        raise ValueError(f"there is no {role} data: x holds no array; pass at least one")
+    for name, part in parts.items():
+        for leaf in _leaves(part):
+            kind = _mistaken_kind(leaf)
+            if kind == "numbers":
+                raise ValueError(
+                    f"{name} of the {role} data is a list of numbers, and Keras takes arrays; pass "
+                    f"numpy.asarray({name})"
+                )
+            if kind == "a number":
+                raise ValueError(
+                    f"{name} of the {role} data is a single number, without rows; pass an array with one for "
+                    "each sample"
+                )
+            if kind is not None:
+                raise ValueError(f"{name} of the {role} data holds text; {_REMEDIES[name]}")
+
+
+def _leaves(part: Any) -> Iterator[Any]:
+    """Yield the NumPy arrays in a part of the data, other arrays without rows, and the values in lists."""
+    is_nested = isinstance(part, (list, tuple, dict))
+    for leaf in keras.tree.flatten(part):
+        is_scalar = is_nested and isinstance(leaf, _SCALARS) and not hasattr(leaf, "__array__")
+        if is_scalar or isinstance(leaf, np.ndarray) or _is_number(leaf):
+            yield leaf
+
+
+def _is_number(part: Any) -> bool:
+    """Whether a part of the data is an array or a tensor without dimensions."""
+    try:
+        return tuple(part.shape) == ()
+    except Exception:  # it has no shape, or an unknown one
+        return False
+
+
+def _mistaken_kind(leaf: Any) -> str | None:
+    """Return what a leaf that Keras does not take is: "text", "a number" or one of "numbers"; else None."""
+    if _is_number(leaf):
+        return "a number"
+    if not isinstance(leaf, np.ndarray):
+        return "text" if isinstance(leaf, (str, bytes)) else "numbers"
+    try:
+        keras.backend.standardize_dtype(leaf.dtype)
+    except ValueError:
+        return "text" if leaf.dtype.kind in "US" else None  # Keras takes objects that are all text
+    return None
+
+
+_METHODS = ("train_step", "test_step", "compute_loss")
+
+
+class WithNote:
+    """Adds a note to an error of its block if the data does not suit a model with Keras's own steps."""
+
+    def __init__(self, model: keras.Model, element_spec: Callable[[], Any], whose: str) -> None:
+        self._model, self._element_spec, self._role = model, element_spec, whose
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, (AttributeError, TypeError, ValueError)) or not hasattr(error, "add_note"):
+            return
+        note = _mistake(self._model, self._element_spec(), self._role)
+        if note is not None and note not in getattr(error, "__notes__", ()):
+            with contextlib.suppress(Exception):  # the error's class allows no notes
+                error.add_note(note)
+
+
+def _mistake(model: keras.Model, element_spec: Any, role: str) -> str | None:
+    if any(overriding_class(model, name) is not None for name in _METHODS):
+        return None
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(element_spec)
+    rows = _shapes_of_rows(model, x)
+    if rows:
+        shapes = " and ".join(map(str, rows))
+        return (
+            f"The {role} data gives single rows, of shape {shapes}, where a batch of rows belongs: "
+            "pass dataset.batch(32)."
+        )
+    if y is None and compiled_parts(model)[0] is not None:
+        return (
+            f"The {role} data has no targets, and the model is compiled with a loss: "
+            "pass y, or a dataset of (x, y)."
+        )
+    return None
+
+
+def _shapes_of_rows(model: keras.Model, x: Any) -> list[tuple[int | None, ...]]:
+    """Return the shapes of the data for a model's inputs, if each lacks the dimension of the batch."""
+    expected = [len(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
+    shapes = [leaf.shape for leaf in tf.nest.flatten(x) if isinstance(leaf, tf.TensorSpec)]
+    if not shapes or any(shape.rank is None for shape in shapes):
+        return []
+    are_rows = [shape.rank + 1 for shape in shapes] == expected
+    return [tuple(shape.as_list()) for shape in shapes] if are_rows else []

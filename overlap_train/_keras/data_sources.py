@@ -78,8 +78,8 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 def with_position(data: Any) -> Any:
     """Return a dataset of the same elements whose position can be read and set; None if data is not Grain's.
 
-    It has `newest`, its newest iterator, with `count`, the number of elements drawn, and `get_state`; and
-    `begin_at(count, state)`, which sets where the next iterator begins.
+    Its `newest` is its newest iterator, with the `count` of elements drawn and `get_state`; `begin_at(count,
+    state)` sets where the next iterator begins.
     """
     if "grain" not in sys.modules or not is_grain_dataset(data):
         return None

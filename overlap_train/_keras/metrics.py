@@ -25,10 +25,7 @@ def python_logs(logs: Any) -> dict[str, Any]:
 
 
 def metrics_or_logs(model: keras.Model, logs: Any) -> Any:
-    """Return the metrics' results if the logs have their names, else the logs.
-
-    This is how Keras makes the logs of an epoch and of a validation (`_get_metrics_result_or_logs`).
-    """
+    """Return the metrics if the logs have their names, else the logs (`_get_metrics_result_or_logs`)."""
     return model._get_metrics_result_or_logs(logs)
 
 
@@ -51,10 +48,7 @@ def _leaves(metrics: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.M
 
 
 def has_custom_metrics(model: keras.Model) -> bool:
-    """Whether the user's code resets the metrics of `model`, or computes their results.
-
-    Keras runs these methods as Python each time, so they may do anything.
-    """
+    """Whether the user's code resets the metrics of `model`, or computes their results."""
     methods = [model.reset_metrics, model.get_metrics_result]
     for metric in metric_leaves(model):
         methods += [metric.reset_state, metric.result]
@@ -135,34 +129,16 @@ def _is_stock_function(function: Any, names: frozenset[str]) -> bool:
 # Functions of `keras.losses` and `keras.metrics` with one value for each row or element. Not `hinge`, which
 # looks at all labels of a batch to tell 0 and 1 from -1 and 1.
 _ROW_FUNCTIONS = frozenset(
-    (
-        "binary_crossentropy",
-        "categorical_crossentropy",
-        "sparse_categorical_crossentropy",
-        "mean_squared_error",
-        "mean_absolute_error",
-        "mean_absolute_percentage_error",
-        "mean_squared_logarithmic_error",
-        "huber",
-        "log_cosh",
-        "categorical_hinge",
-        "kl_divergence",
-        "poisson",
-        "cosine_similarity",
-    )
+    {"binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy", "kl_divergence"}
+    | {"mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error"}
+    | {"mean_squared_logarithmic_error", "huber", "log_cosh", "categorical_hinge", "poisson"}
+    | {"cosine_similarity"}
 )
 
 
 def compute_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
     """Return a batch's loss as `train_step` computes it (`_compute_loss`)."""
     return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-
-
-def compute_and_track_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Return a batch's loss and count it, as `train_step` does."""
-    loss = compute_loss(model, x, y, y_pred, sample_weight)
-    track_loss(model, (x, y_pred), loss)
-    return loss
 
 
 def track_loss(model: keras.Model, x: Any, loss: Any) -> None:

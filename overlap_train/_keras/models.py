@@ -25,10 +25,7 @@ _STOCK: dict[str, Any] = {"fit": KerasTrainer.fit, "evaluate": KerasTrainer.eval
 
 
 def overriding_class(model: keras.Model, name: str) -> type | None:
-    """Return the user's class that overrides a method of Keras's, or None.
-
-    A function that a library puts into Keras's own class, as loggers do, is no override.
-    """
+    """Return the user's class that overrides a method of Keras's, or None; a patch is no override."""
     if name in vars(model):
         return type(model)  # set on the model itself
     owner = next((kind for kind in type(model).__mro__ if name in vars(kind)), object)
@@ -99,6 +96,16 @@ def is_stock_method(method: Any) -> bool:
 def _is_keras_module(name: str) -> bool:
     """Whether a module is Keras's own, and not one of its tests, which are written as users write."""
     return name.split(".")[0] == "keras" and not name.endswith("_test")
+
+
+def set_until(undo: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Set an attribute of an object past Keras's tracking, until `undo` is closed."""
+    attributes = vars(owner)
+    if name in attributes:
+        undo.callback(attributes.__setitem__, name, attributes[name])
+    else:
+        undo.callback(attributes.pop, name, None)
+    attributes[name] = value
 
 
 def variable_handles(variable: keras.Variable) -> list[Any]:
@@ -195,10 +202,7 @@ def graph_nodes(functional: Any) -> list[Any]:
 
 
 def trains_by_itself(model: keras.Model) -> bool:
-    """Whether the graph of a model, or of one inside it, calls a layer with `training=True`.
-
-    A layer whose own default that is, as of one that augments images, does not count.
-    """
+    """Whether a graph within a model calls a layer with `training=True` that is not its own default."""
     graphs = [layer for layer in flat_layers(model) if hasattr(layer, "_nodes_by_depth")]
     return any(_is_for_training(node) for graph in graphs for node in graph_nodes(graph))
 

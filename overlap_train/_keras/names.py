@@ -14,30 +14,6 @@ from typing import Any
 
 import keras
 
-__all__ = [
-    "BEFORE_3_16",
-    "ArrayDataAdapter",
-    "CompileMetrics",
-    "GeneratorDataAdapter",
-    "GrainDatasetAdapter",
-    "KerasTrainer",
-    "MetricsList",
-    "PyDatasetAdapter",
-    "SafeModeScope",
-    "TFDatasetAdapter",
-    "TFEpochIterator",
-    "array_slicing",
-    "can_convert_arrays",
-    "get_data_adapter",
-    "get_stateless_scope",
-    "global_seed_generator",
-    "global_state",
-    "in_stateless_scope",
-    "is_grain_dataset",
-    "loss_module",
-    "pythonify_logs",
-]
-
 BEFORE_3_16 = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 16)
 
 _missing: list[str] = []

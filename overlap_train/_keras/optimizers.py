@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
-from overlap_train._keras.models import is_stock_method, variable_handles
+from overlap_train._keras.models import is_stock_method, set_until, variable_handles
 
 
 def build_optimizer(model: keras.Model) -> None:
@@ -37,10 +37,9 @@ def stock_optimizer_handles(model: keras.Model) -> list[Any]:
 
 
 def built_before_it_scales(model: keras.Model) -> contextlib.ExitStack:
-    """Have a LossScaleOptimizer built after the forward pass, when it scales the loss.
+    """Have a LossScaleOptimizer built between the forward pass, which may build layers, and its `scale_loss`.
 
-    Until it is built it scales by a constant (`LossScaleOptimizer.scale_loss`), so the trace would have to be
-    made again. Built any earlier it would miss what the forward pass builds.
+    Until it is built it scales by a constant, so the trace would have to be made again.
     """
     undo, optimizer = contextlib.ExitStack(), model.optimizer
     if type(optimizer) is not keras.optimizers.LossScaleOptimizer or optimizer.built:
@@ -51,8 +50,7 @@ def built_before_it_scales(model: keras.Model) -> contextlib.ExitStack:
         build_optimizer(model)
         return stock(loss)
 
-    vars(optimizer)["scale_loss"] = scale_loss
-    undo.callback(vars(optimizer).pop, "scale_loss")
+    set_until(undo, optimizer, "scale_loss", scale_loss)
     return undo
 
 
@@ -74,18 +72,16 @@ class UnbuiltAgain:
 
 
 def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> contextlib.ExitStack:
-    """Omit the sum of gradients over a single replica (`_all_reduce_sum_gradients`).
+    """Omit the sum of gradients over a single replica (`_all_reduce_sum_gradients`), which changes nothing.
 
-    It changes nothing, but TensorFlow registers a gradient function for it, for ever, that keeps the graph of
-    the whole step alive: each trained model would leave its graphs behind.
+    TensorFlow registers a gradient function for it, for ever, that keeps the graph of the whole step alive.
     """
     name = "_all_reduce_sum_gradients"
     undo = contextlib.ExitStack()
     while optimizer is not None:
         stock = optimizer._all_reduce_sum_gradients
         if is_stock_method(stock):
-            vars(optimizer)[name] = functools.partial(_sum_over_replicas, stock)
-            undo.callback(vars(optimizer).pop, name)
+            set_until(undo, optimizer, name, functools.partial(_sum_over_replicas, stock))
         optimizer = getattr(optimizer, "inner_optimizer", None)
     return undo
 

@@ -4,8 +4,8 @@ These are the generators of `random`, NumPy, TensorFlow's eager operations (`con
 (`global_seed_generator`) and `tf.random.get_global_generator` (`global_generator`), from which whatever has
 no generator of its own draws, such as a callback. On the training thread.
 
-Python and NumPy hardly check a state, and NumPy indexes memory by it: a position that is out of range reads
-other memory, or ends the process. So a state that comes from a file is checked here first.
+NumPy indexes memory by a state: a position that is out of range reads other memory, or ends the process. So a
+state that comes from a file is checked here first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
+from overlap_train._keras.models import set_until
 from overlap_train._keras.names import global_seed_generator, global_state
 
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -32,16 +33,8 @@ _SEED_PARTS = frozenset(("entropy", "spawn_key", "pool_size", "n_children_spawne
 _LARGEST_POOL = 64
 _MOST_SEED_BITS = 1 << 14  # NumPy takes a time that grows with the square of an integer's length
 _MOST_GLOBAL_SEED_BITS = 1 << 12
-# The largest value of each integer in a state of NumPy's.
-_LARGEST = {
-    "pos": 624,
-    "buffer_pos": 4,
-    "has_uint32": 1,
-    "uinteger": 2**32 - 1,
-    "has_gauss": 1,
-    "state": 2**128 - 1,
-    "inc": 2**128 - 1,
-}
+# Numbers by which NumPy indexes memory without looking at them, and the largest that they may be.
+_POSITIONS = {"pos": 624, "buffer_pos": 4, "has_uint32": 1, "has_gauss": 1}
 
 
 def _is_whole(value: Any, largest: int) -> bool:
@@ -52,43 +45,30 @@ def _is_whole(value: Any, largest: int) -> bool:
 def require_numpy_state(state: Any, *, legacy: bool = False) -> str:
     """Return the name of the bit generator whose state it is, or raise TypeError or ValueError.
 
-    With `legacy` it is the state of a `RandomState`, also as the tuple of five that NumPy returns for
-    MT19937.
+    With `legacy` it is the state of a `RandomState`, also as the tuple that NumPy returns for MT19937.
     """
     if legacy and type(state) is tuple:
-        if len(state) != 5:
-            raise ValueError(f"a state of {len(state)} parts")
         name, key, pos, has_gauss, gauss = state
         state = {"bit_generator": name, "state": {"key": key, "pos": pos}}
         state |= {"has_gauss": has_gauss, "gauss": gauss}
-    if type(state) is not dict or type(state.get("bit_generator")) is not str:
-        raise TypeError("a state that names no generator of bits")
-    name = state["bit_generator"]
+    if type(state) is not dict or type(state.get("state")) is not dict:
+        raise TypeError(f"a state of type {type(state).__name__}")
+    name = state.get("bit_generator")
     if name not in BIT_GENERATORS:
-        raise ValueError(f"a state of {name:.80}")
+        raise ValueError("a state that names no generator of bits")
+    for part, largest in _POSITIONS.items():
+        for parts in (state, state["state"]):
+            if part in parts and not _is_whole(parts[part], largest):
+                raise ValueError(f"a state of {name} whose {part} is out of range")
     bits = getattr(np.random, name)(0)
-    example = np.random.RandomState(bits).get_state(legacy=False) if legacy else bits.state
-    inner = state.get("state")
-    if type(inner) is not dict or inner.keys() != example["state"].keys():
-        raise TypeError(f"a state of {name} without all of its parts")
-    if state.keys() != example.keys():
-        raise TypeError(f"a state of {name} with other parts than its own")
-    examples = {**example, **example["state"]}
-    outer = {part: value for part, value in state.items() if part not in ("bit_generator", "state")}
-    for part, value in {**inner, **outer}.items():
-        if not _fits(part, value, examples[part]):
-            raise ValueError(f"a state of {name} whose {part} is out of range")
-    return name
-
-
-def _fits(part: str, value: Any, example: Any) -> bool:
-    """Whether a value has the type of another one, and its shape or range."""
-    if isinstance(example, np.ndarray):
-        is_alike = type(value) is np.ndarray and value.dtype.newbyteorder("=") == example.dtype
-        return is_alike and value.shape == example.shape
-    if isinstance(example, float):
-        return isinstance(value, (float, np.floating))
-    return _is_whole(value, _LARGEST.get(part, -1))
+    try:  # NumPy looks at the rest
+        if legacy:
+            np.random.RandomState(bits).set_state(state)
+        else:
+            bits.state = state
+    except (LookupError, OverflowError) as error:
+        raise ValueError(f"a state of {name} that it does not take") from error
+    return str(name)
 
 
 def require_python_state(state: Any) -> None:
@@ -125,10 +105,7 @@ _numpy_random: Any = np.random  # whose stubs lack `get_bit_generator` and `set_
 
 
 def random_states(handle_ids: Collection[int] = ()) -> dict[str, Any]:
-    """Return copies of the states, in plain values.
-
-    Variables with the `id` of a handle in `handle_ids` are left out: something else restores them.
-    """
+    """Return copies of the states, in plain values, without variables that are restored elsewhere."""
     eager = context.context()
     generator = getattr(eager, "_rng", None)
     states: dict[str, Any] = {
@@ -143,10 +120,7 @@ def random_states(handle_ids: Collection[int] = ()) -> dict[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any], handle_ids: Collection[int] = ()) -> None:
-    """Set states of `random_states`, except for the variables with these handles.
-
-    What is no state raises ValueError, TypeError, LookupError or OverflowError.
-    """
+    """Set states of `random_states`; what is none raises Value-, Type-, Lookup- or OverflowError."""
     if "keras" in states:
         global_seed_generator()  # its construction draws from Python's generator
     if "tensorflow" in states:
@@ -169,10 +143,8 @@ def set_random_states(states: Mapping[str, Any], handle_ids: Collection[int] = (
 
 def global_seed(seed: int | None) -> contextlib.ExitStack:
     """Set TensorFlow's global seed for traces in the block; eager operations go on drawing as before."""
-    eager = context.context()
-    before, eager._seed = eager._seed, seed
     undo = contextlib.ExitStack()
-    undo.callback(setattr, eager, "_seed", before)
+    set_until(undo, context.context(), "_seed", seed)
     return undo
 
 
@@ -202,10 +174,7 @@ def numpy_state() -> Any:
 
 
 def set_numpy_state(state: Any) -> None:
-    """Set the state of NumPy's global generator, and its bit generator if that is another one.
-
-    It is one of `numpy_state`, or a tuple as NumPy returns it for MT19937.
-    """
+    """Set the state of NumPy's global generator, and its bit generator if that is another one."""
     bit_generator = getattr(np.random, require_numpy_state(state, legacy=True))
     if type(_numpy_random.get_bit_generator()) is not bit_generator:
         _numpy_random.set_bit_generator(bit_generator(0))

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._keras.models import set_until
 from overlap_train._keras.names import get_stateless_scope, in_stateless_scope, loss_module
 
 AddedLoss = tuple[keras.Layer, tf.Tensor]
@@ -28,8 +29,8 @@ def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
 def looks_beforehand(model: keras.Model) -> bool:
     """Whether Keras draws a batch before each training and validation of a model (`_maybe_symbolic_build`).
 
-    It does so under any strategy. But several replicas are to give the numbers of one device without a
-    strategy, its orders included (docs/how_to/several_gpus.md), and not those of Keras on as many replicas.
+    It does so under any strategy. But several replicas give the numbers, and so the orders, of one device
+    without.
     """
     strategy = strategy_of(model)
     return strategy is not None and strategy.num_replicas_in_sync == 1
@@ -46,86 +47,53 @@ def inner_optimizer(optimizer: Any) -> Any:
 
 
 def symbolic_build(model: keras.Model, element_spec: Any) -> None:
-    """Make the variables of a model, its metrics, loss and optimizer as Keras does (`_symbolic_build`).
-
-    Call it in the scope of the strategy and outside its replicas, as Keras does.
-    """
+    """Make all variables of a compiled model as Keras does, in the strategy's scope (`_symbolic_build`)."""
     batch = keras.tree.map_structure(lambda s: s if isinstance(s, tf.TensorSpec) else None, element_spec)
     model._symbolic_build(data_batch=batch)
 
 
-def mask_of(tensor: Any) -> Any:
-    """Return the mask that a layer's output carries, or None (`_keras_mask`)."""
-    return getattr(tensor, "_keras_mask", None)
+LOGITS, MASK = "_keras_logits", "_keras_mask"
 
 
-def set_mask(tensor: Any, mask: Any) -> None:
-    """Make a tensor carry a mask (`_keras_mask`)."""
-    tensor._keras_mask = mask
-
-
-def logits_of(tensor: Any) -> Any:
-    """Return the logits from which crossentropies compute instead of a layer's output (`_keras_logits`)."""
-    return getattr(tensor, "_keras_logits", None)
-
-
-def set_logits(tensor: Any, logits: Any) -> None:
-    """Set the logits from which crossentropies compute instead of a tensor (`_keras_logits`)."""
-    tensor._keras_logits = logits
+def carried_by(tensor: Any) -> dict[str, Any]:
+    """Return what an output carries: the `LOGITS` from which crossentropies compute, and its `MASK`."""
+    found = {name: getattr(tensor, name, None) for name in (LOGITS, MASK)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 _unscaled = threading.local()
-_SCALINGS = ("scale_loss_for_distribution", "unscale_loss_for_distribution")
 
 
 def unscaled_losses() -> contextlib.ExitStack:
     """Compute losses on this thread as if there were one replica (`scale_loss_for_distribution`).
 
-    Keras divides a loss by the number of replicas, as it averages the rows of one of them. Other threads go
-    on as before. Nothing in the block may wait for another replica.
+    Keras divides a loss by the number of replicas. Nothing in the block may wait for another replica.
     """
-    stock = {name: getattr(loss_module, name) for name in _SCALINGS}
+    undo = contextlib.ExitStack()
 
     def unless_here(scale: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return lambda value: value if getattr(_unscaled, "on", False) else scale(value)
 
-    for name, scale in stock.items():
-        setattr(loss_module, name, unless_here(scale))
-    _unscaled.on = True
-    undo = contextlib.ExitStack()
-
-    @undo.callback
-    def put_back() -> None:
-        _unscaled.on = False
-        for name, scale in stock.items():
-            setattr(loss_module, name, scale)
-
+    for name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        set_until(undo, loss_module, name, unless_here(getattr(loss_module, name)))
+    set_until(undo, _unscaled, "on", True)
     return undo
 
 
 def gradients_already_reduced(optimizer: Any) -> contextlib.ExitStack:
     """Let `apply_gradients` take gradients already summed over the replicas (`_all_reduce_sum_gradients`).
 
-    Keras sums them after clipping, so each replica clips its own. Summed before, the gradient of the whole
-    batch is clipped, as on one device.
+    Keras clips those of each replica; here the gradient of the whole batch is clipped, as on one device.
     """
-    attributes, name = vars(inner_optimizer(optimizer)), "_all_reduce_sum_gradients"
     undo = contextlib.ExitStack()
-    if name in attributes:  # `without_all_reduce` has set it
-        undo.callback(attributes.__setitem__, name, attributes[name])
-    else:
-        undo.callback(attributes.pop, name)
-    attributes[name] = list
+    set_until(undo, inner_optimizer(optimizer), "_all_reduce_sum_gradients", list)
     return undo
 
 
 def keep_added_losses_apart(
     layers: Sequence[keras.Layer], patches: contextlib.ExitStack
 ) -> Callable[[], list[AddedLoss]]:
-    """Collect what each replica adds with `add_loss` in a list of its own: layers have only one for all.
-
-    Returns a function to call at the start of a replica's forward pass, which returns its list.
-    """
+    """Collect what each replica adds with `add_loss`, in a list that the returned function begins."""
     local = threading.local()
 
     def begin() -> list[AddedLoss]:
@@ -137,8 +105,7 @@ def keep_added_losses_apart(
 
     unique = {id(layer): layer for layer in layers}
     for layer in unique.values():
-        vars(layer)["add_loss"] = collecting(layer)
-        patches.callback(vars(layer).pop, "add_loss")
+        set_until(patches, layer, "add_loss", collecting(layer))
     return begin
 
 
@@ -157,8 +124,7 @@ def place_added_losses(model: keras.Model, added: Sequence[AddedLoss]) -> None:
 def without_updates(model: keras.Model) -> keras.StatelessScope:
     """Return a scope that discards assignments to variables, and in which `add_loss` still counts.
 
-    The weights are read here, so that a gradient tape that is recording sees it: regularisers get the scope's
-    values (`_get_regularization_losses`).
+    The weights are read here, where a gradient tape sees it: regularisers get the scope's values.
     """
     weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
     return keras.StatelessScope(weights, collect_losses=True)

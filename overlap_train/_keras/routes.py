@@ -50,9 +50,8 @@ _local = threading.local()
 _lock = threading.Lock()
 _users: dict[str, int] = {}
 _originals: dict[str, Callable[..., Any]] = {}
-_everywhere: list[Handler] = []
-# Each handler and the list that holds it: a block may be left on another thread than it was entered on.
-_places: list[tuple[Handler, list[Handler]]] = []
+# Each with the thread whose calls it takes, or None for all; the innermost are the last.
+_handlers: list[tuple[Handler, threading.Thread | None]] = []
 _NAMES = ("fit", "evaluate")
 
 
@@ -95,10 +94,9 @@ def entered(model: keras.Model, name: str, *, handled: bool = False) -> contextl
 
 
 def dispatches_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator for a method of the trainer that does the work of the model's method of a name.
+    """Return a decorator for the trainer's `fit` or `evaluate`, for models with one of their own.
 
-    If the model has a method of its own, which has not called us, `_{name}_by_model` is called instead, with
-    the arguments unchanged: the model's method may have others than Keras's.
+    If that has not called us, `_{name}_by_model` is called, with the arguments unchanged.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:
@@ -122,10 +120,8 @@ def is_routed(model: keras.Model, name: str) -> bool:
 
 def suspended() -> contextlib.ExitStack:
     """Send this thread's calls to Keras, whatever is routed."""
-    before = getattr(_local, "suspended", False)
-    _local.suspended = True
     undo = contextlib.ExitStack()
-    undo.callback(setattr, _local, "suspended", before)
+    keras_models.set_until(undo, _local, "suspended", True)
     return undo
 
 
@@ -133,28 +129,19 @@ def add_handler(handler: Handler, *, everywhere: bool) -> None:
     """Route the methods of all models: on this thread, or on all."""
     for name in _NAMES:
         _begin_routing(name)
-    place = _everywhere if everywhere else _handlers()
     with _lock:
-        place.append(handler)
-        _places.append((handler, place))
+        _handlers.append((handler, None if everywhere else threading.current_thread()))
 
 
 def remove_handler(handler: Handler, *, everywhere: bool) -> None:
     """End what `add_handler` began; any thread may do so, as where a generator is closed by another."""
-    place = _everywhere if everywhere else _handlers()
     with _lock:
-        if handler not in place:
-            place = next(place for other, place in reversed(_places) if other is handler)
-        place.remove(handler)
-        _places.remove((handler, place))
+        pairs = [(other, thread) for other, thread in _handlers if other is handler]
+        thread = threading.current_thread()
+        mine = [pair for pair in pairs if pair[1] is (None if everywhere else thread)]
+        _handlers.remove((mine or pairs)[-1])
     for name in _NAMES:
         _end_routing(name)
-
-
-def _handlers() -> list[Handler]:
-    """Return the handlers of this thread, the innermost last."""
-    handlers: list[Handler] = _local.__dict__.setdefault("handlers", [])
-    return handlers
 
 
 def _marked(route: Route) -> contextlib.ExitStack:
@@ -220,7 +207,9 @@ def _handler() -> Handler | None:
     """Return the innermost handler of this thread, or else of all threads, or None."""
     if getattr(_local, "suspended", False):
         return None
-    for handlers in (_handlers(), _everywhere):
-        with contextlib.suppress(IndexError):  # another thread may have removed the last one
-            return handlers[-1]
+    handlers = _handlers[::-1]  # which another thread may change
+    for thread in (threading.current_thread(), None):
+        for handler, of_thread in handlers:
+            if of_thread is thread:
+                return handler
     return None

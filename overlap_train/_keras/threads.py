@@ -30,63 +30,40 @@ _NAMES = (
 )
 
 
-@dataclass(frozen=True)
-class KerasSettings:
-    """Keras's settings of one thread at one time, by Keras's names; None for those that have not been set."""
-
-    values: Mapping[str, Any]
-
-    @classmethod
-    def of_this_thread(cls) -> KerasSettings:
-        """Return those of the calling thread."""
-        return cls({name: _copy(global_state.get_global_attribute(name)) for name in _NAMES})
-
-    def apply(self) -> None:
-        """Set them on the calling thread."""
-        for name, value in self.values.items():
-            global_state.set_global_attribute(name, _copy(value))
-
-
-def _copy(value: Any) -> Any:
-    return dict(value) if isinstance(value, dict) else value
-
-
 @dataclass(frozen=True, eq=False)
-class SummaryDefaults:
-    """TensorFlow's defaults for `tf.summary` of one thread at one time."""
+class ThreadSettings:
+    """The settings of one thread at one time: Keras's, and TensorFlow's defaults for `tf.summary`."""
 
+    keras: Mapping[str, Any]  # by Keras's names; None for those that have not been set
     writer: Any = None  # of `writer.as_default()`
     step: Any = None  # as a number, even if it was set as a variable
     records: Any = None  # of `tf.summary.record_if`, or the result if that is a function
 
     @classmethod
-    def of_this_thread(cls) -> SummaryDefaults:
+    def of_this_thread(cls) -> ThreadSettings:
         """Return those of the calling thread, read now: the training may go on to the next step."""
+        settings = {name: _copy(global_state.get_global_attribute(name)) for name in _NAMES}
         writer = summary_ops_v2._summary_state.writer
         records = summary_ops_v2._summary_state.is_recording if writer is not None else None
         if callable(records):
             records = records()
-        return cls(writer, _number(tf.summary.experimental.get_step()), _number(records))
+        return cls(settings, writer, _number(tf.summary.experimental.get_step()), _number(records))
+
+    def apply(self, last: ThreadSettings | None = None) -> None:
+        """Set them on the calling thread; of `tf.summary`, only what differs from the `last` ones."""
+        for name, value in self.keras.items():
+            global_state.set_global_attribute(name, _copy(value))
+        last = last or ThreadSettings({})
+        if self.writer is not last.writer:
+            summary_ops_v2._summary_state.writer = self.writer
+        if self.step != last.step:
+            tf.summary.experimental.set_step(self.step)
+        if self.records != last.records:
+            summary_ops_v2._summary_state.is_recording = self.records
 
 
-class SummaryFollower:
-    """Gives a thread the summary defaults of another one; belongs to the thread that follows.
-
-    What this thread sets itself stays until the other one sets something else.
-    """
-
-    def __init__(self) -> None:
-        self._last = SummaryDefaults()
-
-    def follow(self, defaults: SummaryDefaults) -> None:
-        """Take over what has changed since the last call."""
-        last, self._last = self._last, defaults
-        if defaults.writer is not last.writer:
-            summary_ops_v2._summary_state.writer = defaults.writer
-        if defaults.step != last.step:
-            tf.summary.experimental.set_step(defaults.step)
-        if defaults.records != last.records:
-            summary_ops_v2._summary_state.is_recording = defaults.records
+def _copy(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else value
 
 
 def _number(value: Any) -> Any:

@@ -30,8 +30,7 @@ _HIDDEN = tuple(
 def filtered(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function so that its exceptions, and their causes, come without the frames of libraries.
 
-    It does for `Trainer` what `filter_traceback` does for Keras's methods, but does not drop the causes: that
-    of a `ValidationWorkerError` is what failed.
+    Unlike Keras's `filter_traceback` it keeps the causes: that of a `ValidationWorkerError` is what failed.
     """
 
     @functools.wraps(function)
@@ -73,10 +72,9 @@ def _is_hidden(frame: types.FrameType) -> bool:
 
 
 def _shorten(error: BaseException) -> None:
-    """Shorten the tracebacks of an exception and its causes, each once.
+    """Shorten the tracebacks of an exception and its causes, but not of what the user was handling before.
 
-    Not those in `__context__`: the user may have been handling that exception before the call. A separate
-    function, so that no frame of the traceback holds the exception.
+    A separate function, so that no frame of the traceback holds the exception.
     """
     cause: BaseException | None = error
     shortened = set[int]()

@@ -27,18 +27,14 @@ def steps_per_execution(model: keras.Model) -> int:
 
 
 def traces_first_batch(model: keras.Model) -> bool:
-    """Whether Keras traces a step for the size of the first batch, and again for batches of another size.
-
-    It does so from 3.16 on; before, a step was traced once, for batches of any size.
-    """
+    """Whether Keras traces a step for the size of the first batch, as from 3.16 on, and not for any size."""
     return not BEFORE_3_16 and steps_per_execution(model) == 1
 
 
 def counts_without_batch(model: keras.Model) -> bool:
     """Whether what a step does without its batch is done once more where the data ends and says so only then.
 
-    Before 3.16 the batch is drawn in the same compiled call as the step: optimizers have counted a step, and
-    layers have drawn a seed, when the call finds that there is no batch.
+    Before 3.16 the compiled call that finds no batch has counted a step of the optimizer and drawn seeds.
     """
     compiled = not (model.run_eagerly or getattr(model, "jit_compile", False))
     return BEFORE_3_16 and compiled and steps_per_execution(model) == 1
@@ -63,11 +59,7 @@ def capped_epochs(epochs: int) -> int:
 
 
 def begin_training(model: keras.Model) -> Any:
-    """Make and return the model's train function as `fit` does, without tracing it (`train_function`).
-
-    `compile` removes it and `make_train_function(force=True)` makes another one, so that comparing it shows
-    whether a callback did either.
-    """
+    """Make and return the train function without tracing it; by another one a callback shows itself."""
     model.make_train_function()
     return model.train_function
 
@@ -163,10 +155,7 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
 
 
 class FitEvaluation:
-    """Calls `model.evaluate` on one set as `fit` does for its validations, with one iterator for all of them.
-
-    `data` returns `(x, y, sample_weight)`.
-    """
+    """Calls `model.evaluate` on `data()`, `(x, y, sample_weight)`, with one iterator, as `fit` does."""
 
     def __init__(
         self,

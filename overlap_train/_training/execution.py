@@ -64,8 +64,7 @@ class _Way:
 def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], None]) -> tuple[Loop, Pace]:
     """Return the loop that makes the steps, and the pace that sizes its calls.
 
-    The loop's `description` is the plan in one line; `message` gets what a user has to know. A plan that asks
-    for what this model or data cannot do is a ValueError that says why.
+    `message` gets what a user has to know. A plan that this model or data cannot follow is a ValueError.
     """
     if plan.loop == "in_memory" and not isinstance(task.feed, ArrayFeed):
         raise ValueError(
@@ -104,10 +103,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
 
 
 def _choose(task: Task, plan: ExecutionPlan, *, has_compiled: bool) -> tuple[_Way, bool]:
-    """Return the way to execute the steps, and whether the plan or the model asks for it.
-
-    `has_compiled` says that XLA has compiled them in an earlier fit.
-    """
+    """Return the way to execute the steps, and whether the plan or the model asks for it."""
     if task.settings.shared:
         _refuse_for_replicas(task, plan)
         return _Way(), True
@@ -129,10 +125,7 @@ def _choose(task: Task, plan: ExecutionPlan, *, has_compiled: bool) -> tuple[_Wa
 
 
 def _gains_from_splits(task: Task) -> bool:
-    """Whether parts of a batch surely gain from cores of their own.
-
-    A recurrent layer gains nothing: its operations, each of one time step, are too small as it is.
-    """
+    """Whether parts of a batch surely gain from cores of their own; a recurrent layer's are too small."""
     layers = keras_models.flat_layers(task.model)
     heavy = _arithmetic(task) > _HEAVY_FLOP or any("Conv" in type(layer).__name__ for layer in layers)
     return heavy and not _is_recurrent(task.model) and not find_obstacle(task.model, task.feed.element_spec)
@@ -246,10 +239,7 @@ def _checked_splits(task: Task, splits: int) -> int:
 
 
 def _may_choose(task: Task) -> bool:
-    """Whether we may choose another way than Keras's: for Keras's own step, on a CPU.
-
-    Not where results must repeat bit by bit.
-    """
+    """Whether we may choose another way than Keras's: for its own step, unless results must repeat."""
     if not task.settings.stock or not keras_models.is_stock_method(task.model.train_step):
         return False
     if task.step.traced is not None and task.step.traced.effects:

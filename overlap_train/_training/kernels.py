@@ -15,7 +15,7 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
+from overlap_train._keras import replicas as keras_replicas
 from overlap_train._training.recurrent import is_stock_recurrence, recur
 from overlap_train.conv import library, operation, selection
 from overlap_train.conv.acceleration import stock_convolutions
@@ -32,6 +33,15 @@ from overlap_train.conv.convolution import DepthwiseConvolution, may_run_nativel
 # Fewer channels do not fill a vector; TensorFlow's special kernel for 3x3 filters keeps up with ours as long
 # as there are few.
 _FEWEST, _FEWEST_3X3 = 16, 64
+# With fewer weights, updating them is a small part of any step.
+_MANY_WEIGHTS = 1 << 17
+# With fewer parts, Keras's graph of a model is traced and prepared in a moment.
+_MANY_PARTS = 40
+# Timing a convolution in its three directions takes 0.3 s, and saves some milliseconds of a step.
+_STEPS_FOR_A_CONVOLUTION = 50
+
+_Call = Callable[..., Any]
+_Swap = tuple[Any, str, Callable[[int | None], _Call]]
 
 
 def has_slow_gradient(layer: keras.Layer) -> bool:
@@ -67,16 +77,6 @@ def convolve_depthwise(layer: keras.layers.DepthwiseConv2D) -> Callable[[tf.Tens
     return call
 
 
-_Call = Callable[..., Any]
-_Swap = tuple[Any, str, Callable[[int | None], _Call]]
-# With fewer weights, updating them is a small part of any step.
-_MANY_WEIGHTS = 1 << 17
-# With fewer parts, Keras's graph of a model is traced and prepared in a moment.
-_MANY_PARTS = 40
-# Timing a convolution in its three directions takes 0.3 s, and saves some milliseconds of a step.
-_STEPS_FOR_A_CONVOLUTION = 50
-
-
 @dataclass(frozen=True)
 class FastKernels:
     """The faster operations for one model."""
@@ -104,13 +104,12 @@ def find_kernels(
 ) -> FastKernels | None:
     """Return the faster operations for a built model, or None if they would change nothing.
 
-    With `build` the convolution may be compiled if it is not yet. Without `times`, a convolution of a shape
-    that was never timed is left to TensorFlow. A run that is not `long` gains only where the graph of many
-    parts becomes half as large, and otherwise keeps Keras's last bit.
+    With `build` the convolution may be compiled; without `times`, only shapes that have been timed run on it.
+    A run that is not `long` keeps Keras's last bit, unless the graph of many parts becomes half as large.
     """
     swaps = _layers(model, build=build)
     weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)  # of a LossScaleOptimizer
+    optimizer = keras_replicas.inner_optimizer(model.optimizer)
     if (swaps or not long or weights >= _MANY_WEIGHTS) and _is_stock_adam(optimizer):
         swaps["Adam"] = [(optimizer, "update_step", lambda _: _adam(optimizer))]
     if not long:
@@ -128,21 +127,22 @@ def steps_that_pay_timing(model: keras.Model) -> int:
 
 def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
     layers = keras_models.flat_layers(model)
-    methods = {
-        "convolution": (_float32_convolutions(model), "call", _convolution),
-        "depthwise convolution": (filter(has_slow_gradient, layers), "call", _depthwise),
-        "normalization": (filter(_is_stock_normalization, layers), "call", _normalization),
-        "recurrence": (filter(is_stock_recurrence, layers), "inner_loop", _recurrence),
+    methods: dict[str, tuple[Iterable[keras.Layer], str, Callable[[Any, int | None], _Call]]] = {
+        "normalization": (filter(_is_stock_normalization, layers), "call", lambda it, _: _normalization(it)),
+        "recurrence": (filter(is_stock_recurrence, layers), "inner_loop", lambda it, _: recur(it)),
     }
+    if build or library.is_built():
+        slow = filter(has_slow_gradient, layers)
+        methods = {
+            "convolution": (_float32_convolutions(model), "call", _convolution),
+            "depthwise convolution": (slow, "call", lambda it, _: convolve_depthwise(it)),
+            **methods,
+        }
     swaps: dict[str, list[_Swap]] = {
         name: [(layer, method, functools.partial(make, layer)) for layer in kind]
         for name, (kind, method, make) in methods.items()
     }
-    return {
-        name: of_layers
-        for name, of_layers in swaps.items()
-        if of_layers and ("convolution" not in name or build or library.is_built())
-    }
+    return {name: of_layers for name, of_layers in swaps.items() if of_layers}
 
 
 def _swap(patches: contextlib.ExitStack, owner: Any, method: str, fast: _Call) -> None:
@@ -154,12 +154,7 @@ def _swap(patches: contextlib.ExitStack, owner: Any, method: str, fast: _Call) -
         function = fast if threading.get_ident() == thread else stock
         return function(*arguments, **options)
 
-    # Past Keras's attribute tracking, which has nothing to track here.
-    if method in vars(owner):
-        patches.callback(object.__setattr__, owner, method, vars(owner)[method])
-    else:
-        patches.callback(vars(owner).pop, method, None)
-    object.__setattr__(owner, method, call)
+    keras_models.set_until(patches, owner, method, call)
 
 
 def _float32_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
@@ -168,14 +163,6 @@ def _float32_convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
 
 def _convolution(layer: keras.layers.Conv2D, rows: int | None) -> _Call:
     return functools.partial(operation.convolve, layer, batch_hint=rows)
-
-
-def _depthwise(layer: keras.layers.DepthwiseConv2D, _: int | None) -> _Call:
-    return convolve_depthwise(layer)
-
-
-def _recurrence(layer: keras.layers.RNN, _: int | None) -> _Call:
-    return recur(layer)
 
 
 def _is_stock_normalization(layer: keras.Layer) -> bool:
@@ -188,7 +175,7 @@ def _is_stock_normalization(layer: keras.Layer) -> bool:
     )
 
 
-def _normalization(layer: keras.layers.BatchNormalization, _: int | None) -> _Call:
+def _normalization(layer: keras.layers.BatchNormalization) -> _Call:
     stock = layer.call
 
     def call(inputs: tf.Tensor, training: Any = None, mask: Any = None) -> tf.Tensor:
@@ -251,10 +238,7 @@ def _adam(optimizer: keras.optimizers.Adam) -> _Call:
 def fused_adam(
     optimizer: keras.optimizers.Adam, gradient: tf.Tensor, variable: tf.Variable, learning_rate: Any
 ) -> None:
-    """Update a variable and its two moments as `optimizer.update_step` does, going through them once.
-
-    The gradient is float32 and dense, and the optimizer has no `amsgrad`.
-    """
+    """Update a variable and its moments as `optimizer.update_step` does without `amsgrad`, in one pass."""
     m, v = keras_optimizers.adam_moments(optimizer, variable)
     step = tf.cast(optimizer.iterations + 1, tf.float32)
     beta_1, beta_2 = tf.constant(optimizer.beta_1), tf.constant(optimizer.beta_2)

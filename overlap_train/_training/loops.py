@@ -31,11 +31,10 @@ _CALL_S = 0.25
 
 
 class Pace:
-    """Measures the time of a step and sizes calls by it, or gives them a fixed number of steps.
+    """Sizes calls by the time of a step: a quarter of a second each, or a fixed number of steps.
 
-    At a quarter of a second for a call, Python's share is negligible, and progress bars, interrupts and
-    deliveries still come in time. The first two calls are short: there is no measurement yet, and the first
-    one includes tracing.
+    Then Python's share is negligible, and interrupts and deliveries still come in time. The first two calls
+    are short: there is no measurement yet, and the first one includes tracing.
     """
 
     def __init__(self, steps_per_call: int | None = None) -> None:
@@ -74,10 +73,7 @@ class StepsDone:
 
 
 class Loop(Closing):
-    """Makes training steps from the batches at a cursor.
-
-    A compiled loop holds no data: it serves every feed of the same kind and specs.
-    """
+    """Makes training steps from the batches at a cursor; compiled, it holds no data."""
 
     name: str
     splits: int = 1  # parts of a batch that run at the same time
@@ -91,17 +87,13 @@ class Loop(Closing):
         """Make up to `max_steps` steps, all from the current pass, and advance the cursor."""
 
     def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
-        """Return a call of the compiled loop that makes no step, for any thread; None if there is none.
-
-        Belongs to the training thread, since it may trace.
-        """
+        """Return a call of the compiled loop that makes no step, for any thread, or None. May trace."""
         return None
 
     def begin_warm_up(self, feed: Feed) -> None:
-        """Make that call on another thread, once; `close` waits for it, and belongs before the first `run`.
+        """Make that call on another thread, once, and before the first `run`; `close` waits for it.
 
-        With the first call TensorFlow optimises a graph and makes its kernels. That takes as long as hundreds
-        of steps, needs one core and leaves Python alone.
+        In it TensorFlow optimises the graph and makes its kernels, which takes as long as hundreds of steps.
         """
         work = None if self._is_warm else self.on_nothing(feed)
         self._is_warm = True
@@ -121,8 +113,7 @@ class Loop(Closing):
 class ArrayLoop(Loop):
     """Rows of in-memory tensors, gathered by the pass's order inside the loop.
 
-    A batch has a static shape where Keras's would have one, which is if all batches are full: the losses
-    of several outputs are averaged differently where the shape is known.
+    A batch has a static shape only if all are full, as under Keras, which averages several losses by it.
     """
 
     name = "in_memory"
@@ -144,11 +135,7 @@ class ArrayLoop(Loop):
         return functools.partial(self._many, feed.tensors, order, zero, zero)
 
     def _trace(self, feed: ArrayFeed, *, compiled: bool) -> Callable[..., Any]:
-        """Trace the loop; if XLA compiles it, for full batches only.
-
-        The tensors are arguments, so that the same function serves other arrays of such rows, however many;
-        XLA wants to know how many.
-        """
+        """Trace the loop for any arrays of such rows; for XLA, for as many of them and full batches only."""
         step = self._step
 
         def many(tensors: Any, order: tf.Tensor, first: tf.Tensor, last: tf.Tensor) -> tuple[Any, ...]:
@@ -174,13 +161,10 @@ class ArrayLoop(Loop):
 
 
 class CompiledArrayLoop(ArrayLoop):
-    """The same with the loop itself compiled by XLA, which needs to know the size of a batch.
+    """The same with the loop over the full batches compiled by XLA, which needs to know their size.
 
-    All full batches of a pass go through the compiled loop, a smaller last one through an ordinary one with
-    `last_step`, traced when it is first needed. Batches then have a static shape, so this loop is not for
-    models whose losses Keras averages otherwise where it is unknown; see `ArrayLoop`.
-
-    With `may_refuse`, all batches go through the ordinary loop where XLA cannot compile the step.
+    A smaller last one goes through an ordinary loop with `last_step`. With `may_refuse` all do, where XLA
+    cannot compile the step.
     """
 
     def __init__(self, feed: ArrayFeed, step: Step, last_step: Step, *, may_refuse: bool) -> None:

@@ -47,6 +47,21 @@ def rows_between(structure: Any, begin: Any, end: Any) -> Any:
     return keras.tree.map_structure(rows, structure)
 
 
+def add_gradients(gradients: Sequence[Any]) -> Any:
+    """Add gradients of one variable, of which some may be None.
+
+    Sparse ones stay sparse and stand one behind the other, as the optimizer would get them for a whole batch.
+    """
+    addends = [gradient for gradient in gradients if gradient is not None]
+    if not addends:
+        return None
+    if not all(isinstance(gradient, tf.IndexedSlices) for gradient in addends):
+        return tf.add_n([tf.convert_to_tensor(gradient) for gradient in addends])
+    values = tf.concat([gradient.values for gradient in addends], axis=0)
+    indices = tf.concat([gradient.indices for gradient in addends], axis=0)
+    return tf.IndexedSlices(values, indices, addends[0].dense_shape)
+
+
 class Share:
     """A replica's rows of the inputs; at least one, because not every model takes none."""
 
@@ -91,10 +106,8 @@ BeginPart = Callable[[Any, Any, Any, Masks], None]
 def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> BeginPart:
     """Let the model's Dropout layers draw for the whole batch what they would draw without splitting.
 
-    The first part draws a layer's mask by the layer's own `call` on ones, with its own seed generator; each
-    part multiplies with its rows. Parts that are traced on different threads do not disturb each other.
+    The first part draws a layer's mask by the layer's own `call` on ones; each part multiplies with its rows.
     A tensor without a row for each of the batch, such as a table of positions, has one mask for all parts.
-
     Returns the function by which a thread says which part it traces next, until `patches` are undone.
     """
     local = threading.local()
@@ -124,8 +137,7 @@ def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> Be
         return call
 
     for layer in dropout_layers(model):
-        vars(layer)["call"] = shared(layer)
-        patches.callback(vars(layer).pop, "call")
+        keras_models.set_until(patches, layer, "call", shared(layer))
     return begin_part
 
 
@@ -147,15 +159,11 @@ class Outputs:
         # All that a loss may look at: outputs, logits, masks.
         self.tensors: list[tf.Tensor] = []
         for leaf in leaves_of(structure):
-            extras = (keras_replicas.logits_of(leaf), keras_replicas.mask_of(leaf))
             self.tensors.append(leaf if _activation(leaf) is None else leaf.op.inputs[0])
-            self.tensors += [tensor for tensor in extras if tensor is not None]
+            self.tensors += keras_replicas.carried_by(leaf).values()
 
     def of(self, tensors: Sequence[tf.Tensor]) -> Any:
-        """Return the outputs of other rows from `tensors` of those rows, nested as these.
-
-        For gradients by the tensors, call this under the tape that watches them.
-        """
+        """Return the outputs of other rows from `tensors` of those, under the tape that watches these."""
         rest = iter(tensors)
 
         def rebuild(leaf: Any) -> Any:
@@ -164,10 +172,8 @@ class Outputs:
             activation = _activation(leaf)
             # A new tensor, since others must not see what is set on it.
             whole = tf.identity(next(rest)) if activation is None else activation(next(rest))
-            if keras_replicas.logits_of(leaf) is not None:
-                keras_replicas.set_logits(whole, next(rest))
-            if keras_replicas.mask_of(leaf) is not None:
-                keras_replicas.set_mask(whole, next(rest))
+            for name in keras_replicas.carried_by(leaf):
+                setattr(whole, name, next(rest))
             return whole
 
         return keras.tree.map_structure(rebuild, self.structure)
@@ -176,6 +182,6 @@ class Outputs:
 def _activation(leaf: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor] | None:
     """Return the activation of an output under whose operation Keras looks for logits, or None."""
     operation = getattr(leaf, "op", None)
-    if operation is None or keras_replicas.logits_of(leaf) is not None:
+    if operation is None or keras_replicas.LOGITS in keras_replicas.carried_by(leaf):
         return None
     return _ACTIVATIONS.get(operation.type)

@@ -13,7 +13,7 @@ import keras
 from overlap_train._inspection.traces import Same, function_key
 from overlap_train._keras import models as keras_models
 from overlap_train._support.fit_arguments import Preprocess
-from overlap_train._training.replicas import SingleReplicaStep
+from overlap_train._training.replicas import on_single_replica
 from overlap_train._training.step import StepFunction
 from overlap_train._training.strategy import Replicas
 from overlap_train.options.execution import ExecutionPlan
@@ -31,11 +31,7 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """The arguments of a trainer.
-
-    `stock` and `stock_validation` say that the trainer's steps are the model's own. Arrays of more than
-    `in_memory_bytes` are not copied into tensors unless the plan asks for it.
-    """
+    """The arguments of a trainer; `stock` and `stock_validation` say that its steps are the model's own."""
 
     model: keras.Model
     train_step: StepFunction
@@ -114,7 +110,7 @@ class TrainerSettings:
         """Return the wrapper that runs a step under a strategy of one replica, if any. Holds no trainer."""
         if self.replicas is None or self.shared:
             return lambda function: function
-        return functools.partial(SingleReplicaStep, self.replicas)
+        return functools.partial(on_single_replica, self.replicas)
 
     def scope(self) -> AbstractContextManager[Any]:
         """Return the scope in which variables of the optimizer may be set."""

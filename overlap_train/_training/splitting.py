@@ -39,6 +39,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._training.parts import (
     Masks,
     Outputs,
+    add_gradients,
     dropout_layers,
     leaves_of,
     row_count,
@@ -79,8 +80,8 @@ _STATE_AND_LOSSES = ("stateful", "mask_zero", "activity_regularizer")
 def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = False) -> str | None:
     """Return why a step of a built and compiled model cannot be split, or None if it can.
 
-    The model is traced once, without being run or changed. With `trusted`, the user vouches for unknown
-    layers: each row of their outputs depends on its own row of the inputs only.
+    With `trusted`, the user vouches for unknown layers: each row of their outputs depends on its own row
+    only.
     """
     if not keras_models.is_stock_method(model.train_step):
         return f"{type(model).__name__}.train_step is not Keras's own"
@@ -97,11 +98,7 @@ def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = Fals
 
 
 def _is_plain(model: keras.Model, element_spec: Any) -> bool:
-    """Whether a model of known layers shows without a trace that there is no obstacle.
-
-    The symbolic tensors from which Keras has built it have the shapes of its outputs, and its layers keep
-    state, add losses or make masks only as their options say.
-    """
+    """Whether the options and symbolic tensors of a model of known layers show that there is no obstacle."""
     if not all(isinstance(spec, tf.TensorSpec) for spec in keras.tree.flatten(element_spec)):
         return False
     symbolic = [*(getattr(model, "inputs", None) or ()), *(getattr(model, "outputs", None) or ())]
@@ -189,7 +186,7 @@ def _forward_obstacle(model: keras.Model, x: Any) -> str | None:
         return "add_loss or an activity regulariser adds a loss that depends on the batch"
     if any(leaf.shape.rank in (None, 0) or leaf.shape[0] is not None for leaf in outputs):
         return "an output has no row for each row of the inputs"
-    if any(keras_replicas.mask_of(leaf) is not None for leaf in outputs):
+    if any(keras_replicas.MASK in keras_replicas.carried_by(leaf) for leaf in outputs):
         return "an output carries a mask, whose weights are those of the whole batch"
     return None
 
@@ -203,10 +200,9 @@ def _with_any_batch(spec: Any) -> Any:
 def rows_correspond(
     labels: tf.TensorShape, outputs: tf.TensorShape, weights: tf.TensorShape | None, *, classes: bool
 ) -> bool:
-    """Whether Keras pairs each row of one output with its own label and weight.
+    """Whether Keras pairs each row of one output with its own label and weight, and does not broadcast.
 
-    Otherwise it broadcasts, maybe each row with all labels, or reduces the rows as an output's last axis. The
-    labels' rank is known. With `classes`, a label is the index of one of the outputs along the last axis.
+    The labels' rank is known. With `classes`, a label is the index of an output along the last axis.
     """
     rank = outputs.rank
     others = [labels] if weights is None else [labels, weights]
@@ -241,8 +237,7 @@ class _Part:
 class SplitStep:
     """`keras.Model.train_step` with the batch in parts, for a model without an obstacle (`find_obstacle`).
 
-    The parts differ by one row at most. Batches of fewer rows than there are parts go to `whole`. Called
-    while tracing, on the training thread.
+    The parts differ by one row at most. Batches of fewer rows than there are parts go to `whole`.
     """
 
     def __init__(
@@ -281,7 +276,7 @@ class SplitStep:
             loss, gradients = self._together(parts, outputs, x, y, sample_weight)
         keras_metrics.track_loss(model, x, loss)
         weights = model.trainable_weights
-        sums = [_add(addends) for addends in zip(*gradients, strict=True)]
+        sums = [add_gradients(addends) for addends in zip(*gradients, strict=True)]
         model.optimizer.apply_gradients(zip(sums, weights, strict=True))
         return dict(model.compute_metrics(x, y, y_pred, sample_weight=sample_weight))
 
@@ -356,15 +351,3 @@ def _concatenate(parts: Sequence[tf.Tensor], like: tf.Tensor) -> tf.Tensor:
     whole = tf.concat(parts, axis=0)
     whole.set_shape([like.shape[0], *whole.shape[1:]])
     return whole
-
-
-def _add(gradients: Sequence[_Gradient]) -> _Gradient:
-    """Add gradients of one variable; sparse ones stay sparse, as the optimizer would get them."""
-    addends = [gradient for gradient in gradients if gradient is not None]
-    if not addends:
-        return None
-    if all(isinstance(gradient, tf.IndexedSlices) for gradient in addends):
-        values = tf.concat([gradient.values for gradient in addends], axis=0)
-        indices = tf.concat([gradient.indices for gradient in addends], axis=0)
-        return tf.IndexedSlices(values, indices, addends[0].dense_shape)
-    return tf.add_n([tf.convert_to_tensor(gradient) for gradient in addends])

@@ -26,8 +26,7 @@ StepFunction = Callable[[Batch], Logs]
 class Step:
     """A training step as the loops use it, after `adopt` or, for an eager model, as it is.
 
-    `stock` says that it is Keras's own `train_step`, which computes the same whether or not the variables of
-    Keras's own optimizers exist. `listened_to` says that a callback reads the logs of each step.
+    `stock` says that it is Keras's own; `listened_to` that a callback reads the logs of each step.
     """
 
     def __init__(
@@ -59,11 +58,7 @@ class Step:
         self._adopted: TracedFunction | None = None  # also where this step is traced in parts
 
     def trace(self, element_spec: Any, rows: int | None = None) -> TracedFunction:
-        """Trace the step without running it, which also builds the layers and the optimizers that it uses.
-
-        An optimizer that no step uses stays unbuilt, as under Keras. For a batch on which the model cannot be
-        called this raises the same error as Keras.
-        """
+        """Trace the step without running it, which builds the layers and the optimizers that it uses."""
         scales = keras_optimizers.built_before_it_scales(self._model) if self._stock else nullcontext()
         with scales:
             return traced_step(self._function, element_spec, rows, harmless=self._harmless)
@@ -74,10 +69,7 @@ class Step:
         return metrics + keras_optimizers.stock_optimizer_handles(self._model) if self._stock else metrics
 
     def inspect(self, element_spec: Any) -> None:
-        """Trace an eager step to find its variables.
-
-        The random numbers that the step's Python draws meanwhile are drawn again when it runs.
-        """
+        """Trace an eager step to find its variables, and draw again what its Python has drawn meanwhile."""
         states = random_states()
         try:
             self.inspected = self.trace(element_spec)
@@ -117,10 +109,7 @@ class Step:
                 change()
 
     def run_and_check(self, batch: Batch) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
-        """Make one step; return whether training may go on, and the logs that a loop has to carry.
-
-        Others are left out, so that a compiled loop does not compute them each time.
-        """
+        """Make one step; return whether training may go on, and the logs that a loop has to carry."""
         logs = self.run(batch)
         finite = tf.constant(True)
         if self.halts and "loss" in logs:
@@ -129,10 +118,7 @@ class Step:
 
 
 class CarriedLogs:
-    """Logs of any structure and shape, as flat tensors that a compiled loop carries from step to step.
-
-    A length that differs between batches is None in the shape of the traced step's output.
-    """
+    """Logs of any structure and shape, as flat tensors that a compiled loop carries from step to step."""
 
     def __init__(self, structure: Any) -> None:
         self._structure = tf.nest.map_structure(
@@ -167,10 +153,7 @@ class CarriedLogs:
 
 
 class MetricsReader:
-    """Reads a model's metrics, in one compiled call where they can be compiled.
-
-    `by_python` says that a user's code computes them, which must run when Keras runs it and at no other time.
-    """
+    """Reads a model's metrics, in one compiled call unless a user's code computes them (`by_python`)."""
 
     def __init__(self, read: Callable[[], Logs], *, eager: bool = False, by_python: bool = False) -> None:
         self._read = read

@@ -117,11 +117,7 @@ class Replicas:
 
 
 def shares_of(rows: Any, count: int) -> list[tuple[Any, Any]]:
-    """Return the first row and the number of rows of each of `count` replicas.
-
-    The shares differ by one row at most; the first replicas have the larger ones. `rows` is an int, or
-    int32[] where it is not known while tracing.
-    """
+    """Return the first row and the number of rows, an int or int32[], of each of `count` replicas."""
     small, larger = rows // count, rows % count
     if isinstance(rows, int):
         return [(r * small + min(r, larger), small + int(r < larger)) for r in range(count)]
@@ -129,10 +125,7 @@ def shares_of(rows: Any, count: int) -> list[tuple[Any, Any]]:
 
 
 def find_strategy(model: keras.Model, strategy: Any) -> Replicas | None:
-    """Return the replicas that train a model: those of `strategy`, or of the scope that made the model.
-
-    A strategy that cannot train here, or whose scope did not make the model, is a ValueError.
-    """
+    """Return the replicas of `strategy`, or of the scope that made a model, or None; refuse others."""
     if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
         raise TypeError(f"strategy must be a tf.distribute.Strategy or None; got {type(strategy).__name__}")
     present = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None

@@ -22,7 +22,7 @@ import keras
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
-from overlap_train._keras.threads import KerasSettings, SummaryDefaults, SummaryFollower
+from overlap_train._keras.threads import ThreadSettings
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
@@ -114,7 +114,7 @@ class FunctionRunner(Runner):
         self._on_span = on_span
         self._say = say
         self._hosts = hosts if hosts is not None else SingleHost()
-        self._summaries = SummaryFollower()
+        self._settings: ThreadSettings | None = None  # that the worker has taken over
         self._changes: Sequence[str] = ()  # what the function has last changed in its model
         self._has_warned = False
 
@@ -125,8 +125,7 @@ class FunctionRunner(Runner):
         if snapshot.attributes is None:  # of weights of the moment, or of another process
             snapshot = replace(snapshot, attributes=Attributes.of(self._model))
         run = contextvars.copy_context().run
-        here = SummaryDefaults.of_this_thread(), KerasSettings.of_this_thread()
-        return [self._pool.submit(run, self._work, snapshot, *here)]
+        return [self._pool.submit(run, self._work, snapshot, ThreadSettings.of_this_thread())]
 
     def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> ValidationResult:
         """Evaluates values now, and waits for the result; a function has no batches."""
@@ -150,10 +149,10 @@ class FunctionRunner(Runner):
                 "see that; what is to change the training belongs into a callback"
             )
 
-    def _work(self, snapshot: Snapshot, summaries: SummaryDefaults, settings: KerasSettings) -> ShardOutcome:
+    def _work(self, snapshot: Snapshot, settings: ThreadSettings) -> ShardOutcome:
         start_s = time.monotonic()
-        self._summaries.follow(summaries)
-        settings.apply()
+        settings.apply(self._settings)
+        self._settings = settings
         private = self._private
         private.adopt(snapshot.values, snapshot.attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own

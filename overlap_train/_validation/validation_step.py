@@ -19,7 +19,6 @@ from overlap_train._inspection.traced import (
 )
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
-from overlap_train._keras import data_mistakes
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
@@ -99,7 +98,7 @@ def trace_validation(
     around: Surroundings = Surroundings(),
 ) -> ValidationStep:
     """Traces the validation step of a compiled model, which builds what is not built yet."""
-    with data_mistakes.WithNote(model, lambda: element_spec, "validation"):
+    with keras_data.WithNote(model, lambda: element_spec, "validation"):
         step = traced_step(
             around.within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
             element_spec,

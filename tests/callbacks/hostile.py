@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 import io
@@ -100,59 +99,12 @@ LOGGER.propagate = False
 class Ways:
     """Hooks of batches, by the way on which they reach the training."""
 
-    # At a definition.
-
     def a_decorator_is_called(self, batch, logs=None):
         @applied
         def inner(): ...
 
-    def a_keyword_s_default_is_computed(self, batch, logs=None):
-        def inner(*, x=act()): ...  # noqa: B008
-
-    # Along an exception.
-
-    def a_missing_key_is_handled(self, batch, logs=None):
-        try:
-            logs["missing"]
-        except KeyError:
-            act()
-
-    def a_handler_sees_what_was_set_before_the_error(self, batch, logs=None):
-        held = logs
-        try:
-            held = self.model
-            print(batch)
-            held = None
-        except ValueError:
-            held.trainable = False
-
-    def the_kind_of_error_is_computed(self, batch, logs=None):
-        try:
-            print(batch)
-        except self.act():
-            pass
-
     def an_error_s_class_acts(self, batch, logs=None):
         self.error = ActsWhenMade("x")
-
-    def a_context_hides_the_error(self, batch, logs=None):
-        with contextlib.suppress(KeyError):
-            self.kept.append(logs["missing"])
-            return
-        act()
-
-    # In an expression.
-
-    def a_condition_may_set_a_variable(self, batch, logs=None):
-        held = self.act
-        batch and (held := None)
-        if held is not None:
-            held()
-
-    def a_comprehension_sets_a_variable(self, batch, logs=None):
-        held = logs
-        self.kept += [0 for _ in (1,) if (held := self.model)]
-        held.trainable = False
 
     def a_place_is_computed(self, batch, logs=None):
         self.kept[act()] = 1
@@ -167,16 +119,6 @@ class Ways:
         if self.slotted.every is not None:
             return
         act()
-
-    def a_loop_carries_the_model_turn_by_turn(self, batch, logs=None):
-        a = b = c = d = logs
-        while batch < 9:
-            if a is not logs:
-                a.trainable = False
-            a, b, c, d = b, c, d, self.model
-            batch += 1
-
-    # Handed on to others.
 
     def a_class_is_a_key(self, batch, logs=None):
         self.kept.append(sorted([2, 1], key=Made))
@@ -198,8 +140,6 @@ class Ways:
 
     def the_class_of_the_model_is_changed(self, batch, logs=None):
         self.model.__class__.train_step = batch
-
-    # By what looks like a number, or like data.
 
     def a_number_is_compared(self, batch, logs=None):
         self.kept.append(batch < LEVEL)

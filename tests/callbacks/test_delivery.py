@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import Checks, Delivery, EpochBeginning
+from overlap_train._callbacks.delivery import Delivery, EpochBeginning
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.evaluation import Running
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -101,14 +101,6 @@ class BeginsOnly(CALLBACK):
         raise AssertionError("no epoch begins here")
 
 
-class OwnHistory(HISTORY):
-    """Looks at the model, which Keras's own does not."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        super().on_epoch_end(epoch, logs)
-        self.weight = float(self.model.layers[0].kernel[0, 0])
-
-
 def test_a_callback_that_only_reads_sees_the_snapshot_and_changes_nothing():
     scene = Scene(act := Act())
     outcome = scene.deliver()
@@ -129,12 +121,6 @@ def test_values_stay_where_they_are_if_nobody_looks(callback, monkeypatch):
     assert float(outcome.values.trainable[0][0, 0]) == 1.0
     if isinstance(callback, HISTORY):
         assert callback.history == {"loss": [0.5], "val_loss": [0.25]}
-
-
-def test_a_history_of_ones_own_sees_the_snapshot():
-    scene = Scene(history := OwnHistory())
-    scene.deliver()
-    assert history.weight == 1.0
 
 
 def test_a_callback_that_comes_later_sees_the_snapshot():
@@ -189,7 +175,7 @@ def test_a_live_validation_that_was_left_out_is_not_in_the_logs():
 
 def test_a_metric_that_is_a_variable_shows_the_validations_value_in_the_training_logs():
     """Keras turns an epoch's logs into numbers after its validation."""
-    scene = Scene(act := Act(), checks=Checks(live_metrics=lambda: frozenset(["loss"])), trained_on=False)
+    scene = Scene(act := Act(), live_metrics=lambda: frozenset(["loss"]), trained_on=False)
     scene.deliver(ValidationResult({"loss": 7.0}))
     assert act.seen[0][2] == {"loss": 7.0, "val_loss": 7.0}
 
@@ -269,26 +255,10 @@ def test_no_epoch_begins_behind_one_that_stops_the_training():
     assert (told, scene.weight) == ([("ended", 1.0)], 1.0)
 
 
-def test_a_change_that_the_beginning_takes_back_is_none():
-    """As SwapEMAWeights does with swap_on_epoch=True."""
-    outcome, told, scene = begin(lambda model: model.set_weights([np.float32([[1.0]])]), change_weights)
-    assert told[0] == ("ended", 7.0)
-    assert (outcome.rolled_back, scene.weight) == (False, 2.0)
-
-
-def test_nothing_is_rolled_back_where_nothing_was_trained_since():
-    scene = Scene(Act(change_weights), trained_on=False)
-    assert (scene.deliver().rolled_back, scene.weight) == (False, 7.0)
-
-
 def test_a_stop_inside_the_epoch_is_seen_and_kept():
     scene = Scene(Act(), trained_on=False)
     assert scene.deliver(stops=True).stop
     assert scene.model.stop_training
-
-
-def test_setting_the_same_weights_is_no_change():
-    assert not Scene(Act(lambda model: model.set_weights(model.get_weights()))).deliver().rolled_back
 
 
 def test_a_callback_that_raises_leaves_the_weights_of_its_epoch():

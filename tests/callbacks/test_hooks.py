@@ -14,13 +14,12 @@ from tqdm.keras import TqdmCallback
 from overlap_train import EpochOnly
 from overlap_train._callbacks.hooks import (
     LibraryHook,
+    acts_in,
     asks_schedule,
     hook_that_waits,
     knowledge_of,
-    listens,
     looks_at_model,
     may_change_training,
-    may_set_before_tests,
     only_watches,
     overrides,
     wants_test_batches,
@@ -129,16 +128,6 @@ def test_who_declares_that_it_only_watches_never_waits():
     assert waits(Rates(), watched=True, late=False) is None
 
 
-def test_listening_is_by_any_of_the_hooks():
-    class Test(kc.Callback):
-        def on_test_end(self, logs=None):
-            pass
-
-    assert listens([kc.Callback(), Test()], "on_test_begin", "on_test_end")
-    assert not listens([kc.Callback()], "on_test_begin", "on_test_end")
-    assert waits(Test(), late=False) is None
-
-
 def test_only_who_is_called_at_an_epochs_end_looks_at_the_model(tmp_path):
     looking = {name for name, build in QUIET.items() if looks_at_model(build(tmp_path))}
     assert looking == set(QUIET) - {"History", "TerminateOnNaN"}
@@ -174,7 +163,7 @@ class OwnBoard(kc.TensorBoard):
     ],
 )
 def test_who_may_set_the_model_as_a_validation_begins(build, sets):
-    assert may_set_before_tests(build()) is sets
+    assert acts_in(build(), ["on_test_begin"]) is sets
 
 
 # Of libraries.

@@ -53,15 +53,6 @@ class Scene:
         return float(self.model.optimizer.learning_rate)
 
 
-def test_an_epoch_begins_in_time_where_none_waits():
-    scene = Scene()
-    scene.waits = False
-    scene.hooks.epoch_begin(0)
-    scene.hooks.batch_begin(0, 0)
-    assert scene.keeps.calls == scene.watches.calls == [("begin", 0, {}), ("batch", 0, {})]
-    assert not scene.hooks.begins(0)
-
-
 def test_an_epoch_that_runs_ahead_begins_when_it_is_told_to():
     scene = Scene()
     scene.hooks.epoch_begin(1)
@@ -119,12 +110,6 @@ def test_only_batches_that_somebody_notes_keep_a_checkpoint_from_being_written()
     hooks.epoch_begin(1)
     hooks.batch_begin(1, 0)
     assert not hooks.keep_batches
-
-
-def test_all_are_called_at_once_where_none_may_be_late():
-    scene = Scene(late=False)
-    scene.hooks.epoch_begin(3)
-    assert scene.keeps.calls == scene.watches.calls == [("begin", 3, {})]
 
 
 def test_a_schedule_sets_its_rate_in_time_and_prints_it_in_its_turn(capsys):

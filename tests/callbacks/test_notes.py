@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.hooks import acts_in_test_batches, hook_that_waits
+from overlap_train._callbacks.hooks import TEST_BATCH_HOOKS, acts_in, hook_that_waits
 from overlap_train._callbacks.notes import only_computes, only_notes
 from tests.callbacks import people
 from tests.callbacks.hostile import HOSTILE, MODEL, Handler, Level, Made, Raw, Slotted, Thing, act
@@ -42,13 +42,13 @@ def test_a_way_to_the_training_is_seen(hook):
     callback.set_params({"epochs": 1, "act": act})
     assert not only_notes(callback, [HOOK])
     callback.on_test_batch_end = getattr(callback, HOOK)
-    assert acts_in_test_batches(callback)
+    assert acts_in(callback, TEST_BATCH_HOOKS)
 
 
 @pytest.mark.parametrize("name", {**people.AHEAD, **people.IN_STEP})
 def test_people_s_hooks_of_batches_wait_only_where_they_have_to(name, tmp_path):
     callback = {**people.AHEAD, **people.IN_STEP}[name](tmp_path)
-    waits = hook_that_waits(callback, watched=False, late=True) or acts_in_test_batches(callback)
+    waits = hook_that_waits(callback, watched=False, late=True) or acts_in(callback, TEST_BATCH_HOOKS)
     assert bool(waits) == (name in people.IN_STEP)
 
 
@@ -89,19 +89,12 @@ def test_what_is_held_may_lead_to_the_training(held, where):
 class Ways:
     """Others than those of `hostile`, as they do not act by themselves."""
 
-    def shadowed_by_a_comprehension(self, batch, logs=None):
-        self.kept = [MODEL + 1 for MODEL in (1, 2)]
-        MODEL.trainable = False
-
     def a_frame(self, batch, logs=None):
         numbers = (n for n in (1, 2))
         numbers.gi_frame.f_back.f_locals["self"].model.trainable = False
 
     def a_module_within_a_module(self, batch, logs=None):
         logging.sys.modules["keras"].backend.set_epsilon(1.0)
-
-    def a_variable_of_the_environment(self, batch, logs=None):
-        people.os.environ["SCALE"] = "2"
 
     def a_method_is_replaced(self, batch, logs=None):
         self.act = print
@@ -122,12 +115,6 @@ class Ways:
         def me(): ...
 
         me.root = 1
-
-    def a_function_inside(self, batch, logs=None):
-        def inner():
-            MODEL.trainable = False
-
-        inner()
 
 
 MORE = {name: hook for name, hook in vars(Ways).items() if not name.startswith("_")}

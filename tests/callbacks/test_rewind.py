@@ -176,8 +176,8 @@ def test_marks_survive_json_and_others_are_corrupt(tmp_path):
     marks = marked(tmp_path / "log.csv", HEADER + rows(0))
     entry = asdict(marks[0])
     assert read_marks([entry]) == marks
-    changes = [{"size_bytes": -1}, {"size_bytes": 1.5}, {"path": 3}, {"number": True}, {"inode": 2**64}]
-    for other in (None, 3, [], {}, *({**entry, **change} for change in [*changes, {"more": 1}])):
+    changes = [{"size_bytes": -1}, {"path": 3}, {"more": 1}]
+    for other in (None, 3, [], {}, *({**entry, **change} for change in changes)):
         with pytest.raises(CheckpointCorruptError, match="mark of a log"):
             read_marks([other])
 

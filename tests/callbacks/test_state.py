@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import threading
 import weakref
@@ -13,12 +14,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import EpochOnly
+from overlap_train import EpochOnly, Trainer
 from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files
-from overlap_train._callbacks.state import Unstored, capture_all, check_all, restore_all, unfit
+from overlap_train._callbacks.state import Settings, Unstored, capture_all, check_all, restore_all
+from overlap_train._checkpoint.fingerprints import differences
 from overlap_train._copies.values import ObjectValue
 from overlap_train.errors import CheckpointCorruptError
 from tests.callbacks.hooks import LOSSES, begin, capture, remembered, restore, run, through_disk
+from tests.networks import Outcome, arrays, assert_same_history, sequential
 
 # A user's callbacks.
 
@@ -295,86 +298,12 @@ def test_what_no_checkpoint_holds_is_named_once_if_it_may_have_changed(part, cha
     assert unstored.names(states, [callback]) == []
 
 
-# States made by hand.
-
-
-@pytest.mark.parametrize(
-    ("make", "values"),
-    [
-        (keras.callbacks.EarlyStopping, {"wait": "three"}),
-        (keras.callbacks.EarlyStopping, {"best_weights": [np.zeros(3)]}),
-        (keras.callbacks.EarlyStopping, {"monitor": "loss"}),
-        (keras.callbacks.EarlyStopping, {"_model": None}),
-        (keras.callbacks.EarlyStopping, {"on_epoch_end": 5}),
-        (keras.callbacks.EarlyStopping, {"__class__": 5}),
-        (keras.callbacks.EarlyStopping, {"model": 5}),
-        (keras.callbacks.History, {"history": 5}),
-        (lambda: keras.callbacks.CSVLogger("log"), {"append": 1}),
-    ],
-)
-def test_a_value_that_no_callback_of_the_class_remembers_is_refused(model, make, values):
-    early, callback = keras.callbacks.EarlyStopping(), make()
-    early.wait = 1
-    callback.set_model(model)
-    good = ObjectValue("EarlyStopping", {"wait": 2})
-    bad = ObjectValue(type(callback).__name__, values)
-    before = dict(vars(callback))
-    with pytest.raises(CheckpointCorruptError, match=next(iter(values))):
-        check_all([(early, good), (callback, bad)])
-    assert early.wait == 1
-    assert vars(callback) == before
-
-
-MODEL = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="d")])
-WEIGHTS = MODEL.get_weights()
-
-
-FITTING = [
-    *(("wait", 3), ("wait", np.int64(3)), ("_last_batch_seen", None), ("_last_batch_seen", 7)),
-    *(("append", False), ("append", np.bool_(True)), ("cooldown_counter", 2.5)),
-    *(("best", value) for value in (0.5, None, math.inf, math.nan, np.float64(0.5), 2**40, True)),
-    *(("best", value) for value in (np.array([[0.5]]), tf.constant([0.5]))),
-    *(("epoch", []), ("epoch", [0, 1, np.int32(2)]), ("keys", None), ("keys", ["loss", "accuracy"])),
-    ("history", {}),
-    ("history", {"loss": [1.0], 1: [0.5], None: []}),  # names that a callback has put into the logs
-    *(("best_weights", value) for value in (None, WEIGHTS, [w + 1 for w in WEIGHTS])),
-]
-UNFIT = [
-    *(("wait", value, "a whole number") for value in (True, 1.0)),
-    *(("_last_batch_seen", "3", "a whole number or None"), ("_ema_weights_in_model", 1, "True or False")),
-    *(("best", value, "a number") for value in (2**63, [0.5], 1e39, np.zeros(2), np.array("a"))),
-    *(("cooldown_counter", value, "a number") for value in ("2", None)),
-    *(("epoch", value, "a list of epochs") for value in ((0, 1), [True])),
-    *(("history", value, "a dict of lists") for value in ({"loss": 1.0}, [("loss", [])])),
-    ("keys", "loss", "a list of names"),
-    *(("best_weights", value, None) for value in (WEIGHTS[:1], WEIGHTS[::-1], tuple(WEIGHTS))),
-    ("best_weights", [w.astype("float64") for w in WEIGHTS], None),
-    ("best_weights", [w.tolist() for w in WEIGHTS], None),
-]
-
-
-@pytest.mark.parametrize(("name", "value"), FITTING)
-def test_values_of_keras_fit(name, value):
-    assert unfit(name, value, MODEL) is None
-
-
-@pytest.mark.parametrize(("name", "value", "expected"), UNFIT)
-def test_others_do_not_and_are_named_by_type(name, value, expected):
-    reason = f"is of type {type(value).__name__}, where {expected} belongs"
-    assert unfit(name, value, MODEL) == (reason if expected else "does not hold the model's weights")
-
-
-def test_a_weight_without_axes_is_a_scalar():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Normalization(), keras.layers.Dense(1)])
-    weights = model.get_weights()
-    assert any(isinstance(weight, np.generic) for weight in weights)
-    assert unfit("best_weights", weights, model) is None
-    assert unfit("best_weights", [np.float64(weight.flat[0]) for weight in weights], model) is not None
-
-
-def test_without_a_model_any_arrays_may_be_its_weights():
-    assert unfit("best_weights", [np.zeros(9)], None) is None
-    assert unfit("best_weights", [[0.0]], None) == "does not hold the model's weights"
+@pytest.mark.parametrize("name", ["monitor", "_model", "on_epoch_end", "__class__", "model"])
+def test_an_attribute_that_no_callback_of_the_class_has_is_refused(model, name):
+    early, other = keras.callbacks.EarlyStopping(), keras.callbacks.EarlyStopping()
+    good, bad = ObjectValue("EarlyStopping", {"wait": 2}), ObjectValue("EarlyStopping", {name: None})
+    with pytest.raises(CheckpointCorruptError, match=name):
+        check_all([(early, good), (other, bad)])
 
 
 # Keras's own callbacks, killed after some epochs and resumed in a new object.
@@ -484,3 +413,160 @@ def test_best_weights_are_shared_and_not_copied(model):
     begin(callback, model)
     run(callback, model, 0, 1)
     assert capture(callback).attributes["best_weights"][0] is callback.best_weights[0]
+
+
+# Settings.
+
+
+class Patient(keras.callbacks.EarlyStopping):
+    """Waits longer after each epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        self.patience += 1
+
+
+def noted(*callbacks):
+    return Settings(callbacks).records()
+
+
+def changed(settings):
+    return [{name: v for name, v in each.items() if isinstance(v, list)} for each in settings.records()]
+
+
+def told(before, now):
+    """Returns the settings that differ between two callbacks, or two lists of them."""
+    now = Settings([now] if isinstance(now, keras.callbacks.Callback) else now)
+    before = [before] if isinstance(before, keras.callbacks.Callback) else before
+    kinds = [type(callback).__name__ for callback in before]
+    return differences(*now.compared(noted(*before), now.match(kinds, noted(*before))))
+
+
+def test_what_the_training_changes_is_found_and_what_keras_turns_round_is_not(model):
+    early = Patient(patience=9, min_delta=0.5)
+    settings = Settings([keras.callbacks.ProgbarLogger(), keras.callbacks.History(), early])
+    assert changed(settings) == [{}, {}]
+    begin(early, model)
+    run(early, model, 0, 3)
+    assert early.min_delta == -0.5
+    assert changed(settings) == [{}, {"patience": [9, 12]}]
+    early.min_delta, early.baseline = -0.25, 2.5
+    assert changed(settings)[1] == {"patience": [9, 12], "min_delta": [0.5, 0.25], "baseline": [None, 2.5]}
+
+
+def test_it_is_put_back_unless_it_was_given_otherwise():
+    pairs = [{"patience": [9, 12], "baseline": [None, 2.5], "monitor": "val_loss"}]
+    for given, patience in ((9, 12), (5, 5)):
+        early = Patient(patience=given)
+        settings = Settings([keras.callbacks.History(), early])
+        settings.put_back(pairs, [None, 0])
+        assert (early.patience, early.baseline) == (patience, 2.5)
+
+
+def falling(epoch):
+    return 0.1 / (1 + epoch)
+
+
+def level(epoch):
+    return 0.1
+
+
+class OwnStopping(keras.callbacks.EarlyStopping):
+    """Takes a setting of Keras's from its user, and adds one."""
+
+    def __init__(self, monitor, colour="red"):
+        super().__init__(monitor=monitor)
+        self.colour = colour
+
+
+def saving(**settings):
+    return keras.callbacks.ModelCheckpoint(**{"filepath": "best.keras", **settings})
+
+
+def logger(place, separator=","):
+    return keras.callbacks.CSVLogger(f"{place}.csv", separator=separator)
+
+
+schedule = keras.callbacks.LearningRateScheduler
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (saving(), saving(monitor="loss"), ["ModelCheckpoint.monitor is loss (was val_loss)"]),
+        (saving(), saving(save_freq=3), ["ModelCheckpoint.save_freq is 3 (was epoch)"]),
+        (saving(), saving(filepath="other.keras"), []),
+        (OwnStopping("loss"), OwnStopping("mae", "blue"), ["OwnStopping.monitor is mae (was loss)"]),
+        (
+            schedule(falling),
+            schedule(level),
+            ["LearningRateScheduler.schedule is function level (was function falling)"],
+        ),
+        (schedule(level), schedule(level), []),
+        (logger("a"), logger("b"), []),
+        (logger("a"), logger("a", ";"), ["CSVLogger.sep is ; (was ,)"]),
+        (
+            [saving(), saving()],
+            [saving(), saving(mode="max")],
+            ["ModelCheckpoint (2).mode is max (was auto)"],
+        ),
+        ([saving()], [OwnStopping("loss")], []),
+    ],
+)
+def test_what_a_callback_is_given_otherwise_is_told_but_for_where_it_writes(before, now, expected):
+    assert told(before, now) == expected
+
+
+def test_a_threshold_that_keras_has_turned_round_is_the_same(model):
+    first, second = (keras.callbacks.EarlyStopping("loss", patience=3, min_delta=0.1) for _ in range(2))
+    begin(first, model)
+    run(first, model, 0, 1)
+    assert told(first, second) == []
+
+
+def test_callbacks_are_known_by_their_class_in_their_order():
+    early, plateau = keras.callbacks.EarlyStopping(), keras.callbacks.ReduceLROnPlateau()
+    history = keras.callbacks.History()
+    for now, then, expected in [
+        ([early, plateau], [early, plateau], [0, 1]),
+        ([plateau, early], [early, plateau], [1, 0]),
+        ([early, plateau, history], [plateau], [None, 0, None]),
+        ([early, early], [early], [0, None]),
+        ([], [early], []),
+    ]:
+        kinds = [type(callback).__name__ for callback in then]
+        assert Settings(now).match(kinds, noted(*then)) == expected
+
+
+def test_of_two_callbacks_of_a_class_the_one_that_stays_is_known_by_its_settings():
+    loss, accuracy, other = (keras.callbacks.EarlyStopping(name) for name in ("loss", "accuracy", "mae"))
+    for now, expected in [
+        *(([accuracy], [1]), ([accuracy, loss], [1, 0])),
+        *(([other, loss], [1, 0]), ([other], [0])),
+    ]:
+        assert Settings(now).match(["EarlyStopping"] * 2, noted(loss, accuracy)) == expected
+
+
+@pytest.mark.nightly
+def test_a_resumed_fit_stops_where_keras_stops(tmp_path):
+    class Halves(Patient):
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, logs)
+            self.patience -= 1 if epoch > 2 else 0
+
+    def stopped(train, epochs):
+        stops = Halves("loss", patience=2, min_delta=10.0)
+        train(*arrays(48), epochs=epochs, batch_size=16, verbose=0, callbacks=[stops])
+        return stops.patience
+
+    model = sequential()
+    patience = stopped(model.fit, 12)
+    expected = Outcome.of(model)
+    assert len(expected.epochs) < 12
+    for epochs in (2, 4, 12):
+        model = sequential()
+        trainer = Trainer(model)
+        found = stopped(functools.partial(trainer.fit, resume=tmp_path), epochs)
+    assert found == patience
+    assert Outcome.of(model).epochs == expected.epochs
+    assert_same_history(Outcome.of(model).history, expected.history)

@@ -100,13 +100,13 @@ def test_variables_that_are_not_those_of_the_model_are_passed_over(training, new
     assert_passed_over(training, why)
 
 
-def test_values_of_callbacks_that_are_not_theirs_are_passed_over(training, newest):
+def test_attributes_of_callbacks_that_are_not_theirs_are_passed_over(training, newest):
     meta = dict(container.read(newest).meta)
     for callback in meta["callbacks"]:
         if callback["object"][0] == "EarlyStopping":
-            callback["object"][1]["wait"] = "three"
+            callback["object"][1]["monitor"] = "three"
     rewritten(newest, meta=meta)
-    assert_passed_over(training, r"000002.*EarlyStopping.wait is of type str")
+    assert_passed_over(training, r"000002.*EarlyStopping.monitor is no state of it")
 
 
 @pytest.mark.parametrize(

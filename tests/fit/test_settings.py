@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from overlap_train._training.replicas import SingleReplicaStep
 from overlap_train.parallel.hosts import EvaluatorTask, SingleHost
 from tests.networks import sequential
 from tests.parallel.together import ThreadHost
@@ -54,7 +53,8 @@ def test_alone_it_shares_nothing_and_serves_nobody(model):
 
 def test_under_a_strategy_of_one_replica_its_step_runs_in_its_scope(replicated):
     assert not replicated.shared
-    assert type(replicated.around()(replicated.train_step)) is SingleReplicaStep
+    replica = replicated.around()(lambda batch: tf.distribute.get_replica_context())(None)
+    assert replica.strategy is STRATEGY
     with replicated.scope():
         assert tf.distribute.get_strategy() is STRATEGY
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._keras.data_mistakes import refuse_plain_values
+from overlap_train._keras.data import refuse_plain_values
 from tests.networks import arrays, sequential
 from tests.pools import sequential as pooled_sequential
 

@@ -111,17 +111,6 @@ def test_the_cell_of_a_method_holds_what_it_runs(name):
     assert models.patched_by(sequential(), name) is None
 
 
-def test_steps_run_eagerly_for_the_model_or_for_the_whole_process():
-    """Model.run_eagerly, tf.config.functions_run_eagerly."""
-    assert not models.runs_eagerly(sequential())
-    assert models.runs_eagerly(sequential(run_eagerly=True))
-    tf.config.run_functions_eagerly(True)
-    try:
-        assert models.runs_eagerly(sequential())
-    finally:
-        tf.config.run_functions_eagerly(False)
-
-
 def test_a_variable_has_a_handle_for_each_replica():
     """Variable.value, which under a strategy is not one variable but several."""
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
@@ -132,29 +121,6 @@ def test_a_variable_has_a_handle_for_each_replica():
     assert handle is variable.value.handle
     variable.assign(5.0)
     assert float(tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)) == 5.0
-
-
-def test_what_can_be_trained_is_a_layer_and_a_trainer():
-    """backend.tensorflow.trainer.TensorFlowTrainer: a base class, which need not be keras.Model's."""
-
-    class Both(keras.Layer, models.KerasTrainer):
-        def __init__(self):
-            keras.Layer.__init__(self)
-            models.KerasTrainer.__init__(self)
-
-    assert models.is_trainer(sequential())
-    assert models.is_trainer(Both())
-    assert not models.is_trainer(keras.layers.Dense(1))
-    assert not models.is_trainer(object())
-
-
-def test_a_scope_tells_which_variables_have_a_value_in_it():
-    """StatelessScope.state_mapping."""
-    variable, other = keras.Variable(1.0), keras.Variable(2.0)
-    with keras.StatelessScope() as scope:
-        variable.assign(3.0)
-    assert models.scope_variable_ids(scope) == {id(variable)}
-    assert id(other) not in models.scope_variable_ids(scope)
 
 
 kl = keras.layers
@@ -207,69 +173,3 @@ def test_code_of_the_users_own_in_a_call_is_named_and_has_no_graph(make, own):
     assert (models.stock_graph(model) is None) is (own is not None)
     unbuilt = keras.Sequential([kl.Dense(2)])
     assert models.stock_graph(unbuilt) is models.input_structure(unbuilt) is None
-
-
-def test_nodes_come_in_the_order_of_the_calls():
-    model = functional(lambda x: kl.Dense(1, name="last")(kl.ReLU(name="first")(x)))
-    assert [node.operation.name for node in models.graph_nodes(model)] == ["first", "last"]
-
-
-def inner(training):
-    inside = functional(lambda x: kl.Dropout(0.5)(x, training=training))
-    return functional(lambda x: kl.Dense(2)(inside(x)))
-
-
-@pytest.mark.parametrize(
-    ("make", "trains"),
-    [
-        (lambda: functional(kl.Dropout(0.5)), False),
-        (lambda: functional(lambda x: kl.Dropout(0.5)(x, training=False)), False),
-        (lambda: functional(lambda x: kl.Dropout(0.5)(x, training=True)), True),
-        (lambda: inner(None), False),
-        (lambda: inner(True), True),
-        (lambda: keras.Sequential([keras.Input((4,)), inner(True)]), True),
-    ],
-    ids=["unsaid", "false", "true", "inner-unsaid", "inner-true", "in-sequence"],
-)
-def test_a_layer_that_is_called_for_training_is_found(make, trains):
-    assert models.trains_by_itself(make()) is trains
-
-
-class Masks(kl.Layer):
-    """Gives a mask to what it returns, as `Masking` does."""
-
-    def __init__(self):
-        super().__init__()
-        self.supports_masking = True
-
-    def call(self, x):
-        return x * 1.0
-
-    def compute_mask(self, x, previous=None):
-        return keras.ops.not_equal(x[..., 0], 0.0)
-
-
-@pytest.mark.parametrize(
-    ("model", "more"),
-    [
-        (lambda: functional(kl.Dense(2)), False),
-        (lambda: functional(lambda x: kl.Dense(2)(Masks()(x))), True),
-        (lambda: functional(kl.CategoryEncoding(4, sparse=True)), True),
-        (lambda: functional(kl.Dense(2), sparse=True), True),
-    ],
-    ids=["arrays", "mask", "sparse-within", "sparse-input"],
-)
-def test_what_is_more_than_an_array_between_two_layers_is_found(model, more):
-    assert models.carries_more_than_arrays(model()) is more
-
-
-@pytest.mark.parametrize("nest", [lambda a: [a], lambda a: (a,), lambda a: {"a": a}, lambda a: [[a]]])
-def test_outputs_are_nested_as_a_call_nests_them(nest):
-    model = functional(lambda x: nest(kl.Dense(2)(x)))
-    keras.tree.assert_same_structure(models.output_structure(model), model(tf.ones((1, 4))))
-
-
-def test_an_optional_input_is_known():
-    left, right = keras.Input((4,)), keras.Input((4,), optional=True)
-    assert [models.is_optional(x) for x in (left, right)] == [False, True]
-    assert not models.is_optional(keras.KerasTensor((None, 4)))

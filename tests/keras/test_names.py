@@ -59,11 +59,7 @@ def without(kind, *names):
 
 
 def test_what_this_keras_has_is_found():
-    again = load_again()
-    assert {name: getattr(again, name) for name in names.__all__} == {
-        name: getattr(names, name) for name in names.__all__
-    }
-    assert None not in [getattr(names, name) for name in names.__all__]
+    assert load_again().KerasTrainer is names.KerasTrainer is not None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import tensorflow as tf
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import replicas as keras_replicas
-from tests.networks import FEATURES, arrays, sequential, subclassed
+from tests.networks import arrays, sequential, subclassed
 
 X, _ = arrays(20)
 
@@ -31,32 +31,6 @@ def test_a_model_knows_the_scope_that_made_it_and_so_does_its_optimizer():
     wrapped = keras.optimizers.LossScaleOptimizer(outside.optimizer)
     assert keras_replicas.inner_optimizer(wrapped) is outside.optimizer
     assert keras_replicas.inner_optimizer(outside.optimizer) is outside.optimizer
-
-
-def test_symbolic_build_makes_all_variables():
-    """Model._symbolic_build, _flatten_layers, _compile_loss, _compile_metrics."""
-    model = subclassed()
-    spec = (tf.TensorSpec([None, FEATURES], tf.float32), tf.TensorSpec([None], tf.int64))
-    keras_replicas.symbolic_build(model, spec)
-    assert {model, *model.layers} <= set(keras_models.flat_layers(model))
-    assert all(layer.built for layer in keras_models.flat_layers(model))
-    assert all(part.built for part in keras_models.compiled_parts(model))
-    assert model.optimizer.built
-
-
-def test_losses_take_the_masks_and_the_logits_that_are_set():
-    probabilities, logits = tf.constant([[1.0, 0.0]]), tf.constant([[300.0, 100.0]])
-    masked = keras.layers.Masking()(tf.constant([[[0.0], [1.0]]]))
-    np.testing.assert_array_equal(keras_replicas.mask_of(masked), [[False, True]])
-    assert keras_replicas.mask_of(probabilities) is None
-    keras_replicas.set_mask(probabilities, tf.zeros([1], tf.bool))
-    assert float(keras.losses.MeanSquaredError()(logits, probabilities)) == 0.0
-    assert keras_replicas.logits_of(probabilities) is None
-    keras_replicas.set_logits(probabilities, logits)
-    loss = keras.losses.sparse_categorical_crossentropy(tf.constant([1]), probabilities)
-    np.testing.assert_allclose(loss, [200.0])
-    assert keras_replicas.logits_of(keras.ops.softmax(logits)) is logits
-    assert keras_replicas.logits_of(keras.ops.sigmoid(logits)) is logits
 
 
 def test_losses_are_not_scaled_in_the_block_and_only_on_this_thread():
@@ -125,15 +99,6 @@ def test_building_leaves_random_states_and_names_as_they_were():
     inside = draws()
     keras.utils.set_random_seed(3)
     assert inside == draws()
-
-
-def test_what_a_model_was_compiled_with():
-    model = sequential("sgd")
-    arguments = keras_copies.compile_arguments(model)
-    assert arguments["loss"] is model.loss
-    assert {"optimizer", "metrics", "weighted_metrics", "jit_compile", "run_eagerly"} <= set(arguments)
-    assert keras_copies.compile_arguments(keras.Sequential()) is None
-    assert {"name", "built", "compiled"} <= keras_copies.base_attributes()
 
 
 def test_functions_in_a_configuration_are_made_again_where_they_are_trusted():

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._keras import threads
-from overlap_train._keras.threads import KerasSettings, SummaryDefaults, SummaryFollower
+from overlap_train._keras.threads import ThreadSettings
 
 
 class Mine(keras.layers.Layer):
@@ -46,22 +46,22 @@ def set_here():
     keras.config.set_dtype_policy("float32")
     keras.config.enable_interactive_logging()
     keras.config.enable_traceback_filtering()
-    KerasSettings({"flash_attention": flash}).apply()
+    ThreadSettings({"flash_attention": flash}).apply()
 
 
 @pytest.mark.usefixtures("set_here")
 def test_another_thread_has_those_of_keras_s_start_until_it_is_given_ours():
     """custom_objects_scope_dict, dtype_policy, flash_attention, interactive_logging, traceback_filtering."""
-    before, after = on_a_thread(KerasSettings.of_this_thread())
+    before, after = on_a_thread(ThreadSettings.of_this_thread())
     assert after == settings_here()
     assert all(before[name] != after[name] for name in after)
 
 
 def test_a_scope_that_is_left_later_was_open_when_it_was_taken():
-    before, after = on_a_thread(KerasSettings.of_this_thread())
+    before, after = on_a_thread(ThreadSettings.of_this_thread())
     assert after == before, "what has not been set is Keras's default"
     with keras.saving.custom_object_scope({"Mine": Mine}):
-        settings = KerasSettings.of_this_thread()
+        settings = ThreadSettings.of_this_thread()
     assert on_a_thread(settings)[1]["mine"] is Mine
     assert settings_here()["mine"] is None
 
@@ -69,12 +69,13 @@ def test_a_scope_that_is_left_later_was_open_when_it_was_taken():
 @pytest.fixture
 def elsewhere():
     """Returns what calls a function on another thread, which has followed this one."""
-    follower = SummaryFollower()
+    last = [None]
     with ThreadPoolExecutor(1) as pool:
 
         def call(function):
-            defaults = SummaryDefaults.of_this_thread()
-            return pool.submit(lambda: (follower.follow(defaults), function())[1]).result()
+            settings = ThreadSettings.of_this_thread()
+            last.append(settings)
+            return pool.submit(lambda: (settings.apply(last[-2]), function())[1]).result()
 
         yield call
 
@@ -99,7 +100,7 @@ def test_a_step_is_the_number_that_it_was(elsewhere, make):
     step = make(7)
     tf.summary.experimental.set_step(step)
     try:
-        defaults = SummaryDefaults.of_this_thread()
+        defaults = ThreadSettings.of_this_thread()
         if hasattr(step, "assign"):
             step.assign(9)
         assert defaults.step == 7

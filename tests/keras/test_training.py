@@ -50,36 +50,6 @@ def test_the_caps_for_debugging_are_those_of_fit_with_its_warning(what):
 
 
 @pytest.mark.nightly
-def test_the_train_function_is_keras_s_and_compile_takes_it_away():
-    """make_train_function, train_function: they say how long a trace is good for."""
-    model = sequential()
-    assert keras_training.train_function(model) is None
-    function = keras_training.begin_training(model)
-    assert function is not None
-    assert keras_training.begin_training(model) is function is keras_training.train_function(model)
-    assert keras_models.is_stock_method(function)
-    model.fit(X, Y, verbose=0)
-    assert keras_training.train_function(model) is function
-    model.make_train_function(force=True)
-    assert keras_training.train_function(model) is not function
-    model.compile("sgd", "mse")
-    assert keras_training.train_function(model) is None
-
-
-def test_a_model_is_called_for_training_where_its_call_knows_that():
-    """Model._call_has_training_arg."""
-    dropout = keras.layers.Dropout(0.5)
-    model = keras.Sequential([keras.Input((FEATURES,)), dropout])
-    assert (keras_training.forward(model, X) != X).numpy().any()
-
-    class Plain(keras.Model):
-        def call(self, x):
-            return x
-
-    assert (keras_training.forward(Plain(), X) == X).numpy().all()
-
-
-@pytest.mark.nightly
 def test_where_a_backup_lets_the_training_go_on(tmp_path):
     """Model._initial_epoch, which BackupAndRestore sets."""
     model = sequential()
@@ -91,23 +61,6 @@ def test_where_a_backup_lets_the_training_go_on(tmp_path):
     again(X)
     backup.on_train_begin()
     assert keras_training.initial_epoch(again, 0) == 3
-
-
-@pytest.mark.parametrize(("profile_batch", "expected"), [(0, False), ((2, 3), True)])
-def test_whether_tensorboard_profiles_batches(tmp_path, profile_batch, expected):
-    """TensorBoard._should_trace."""
-    callback = keras.callbacks.TensorBoard(tmp_path, profile_batch=profile_batch)
-    assert keras_training.profiles(callback) is expected
-
-
-def test_the_test_function_is_keras_s_and_compile_makes_another():
-    """make_test_function, test_function."""
-    model = sequential()
-    function = keras_training.test_function(model)
-    model.evaluate(X, Y, verbose=0)
-    assert keras_training.test_function(model) is function is model.test_function
-    model.compile("sgd", "mse")
-    assert keras_training.test_function(model) is not function
 
 
 def test_functions_of_the_users_own_are_told_from_keras_s():

@@ -252,22 +252,6 @@ def test_training_with_fused_adam_is_that_of_keras(name, scaled):
         assert np.linalg.norm(ours - theirs) <= 1e-4 * np.linalg.norm(theirs) + 1e-7
 
 
-def test_fused_adam_is_that_of_keras():
-    results = []
-    for fused in (False, True):
-        optimizer = keras.optimizers.Adam(beta_1=0.8, beta_2=0.99, epsilon=1e-3)
-        variable = keras.Variable(np.linspace(-1, 1, 50, dtype="float32"))
-        optimizer.build([variable])
-        rng = np.random.default_rng(1)
-        for rate in (0.1, 0.1, 0.02):
-            gradient = tf.constant(rng.normal(size=50), tf.float32)
-            step = functools.partial(fused_adam, optimizer) if fused else optimizer.update_step
-            step(gradient, variable.value, tf.constant(rate))
-            optimizer.iterations.assign_add(1)
-        results.append([variable.numpy(), *(v.numpy() for v in optimizer.variables)])
-    assert_close(results, rtol=2e-6, atol=1e-7)
-
-
 def test_fused_adam_goes_through_the_weights_once():
     model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(12000)])
     model.compile("adam", "mse")

@@ -60,39 +60,6 @@ def test_a_trace_makes_the_steps_that_keras_makes():
     assert set(got) == set(wanted)
 
 
-def test_a_step_is_traced_once_whoever_runs_it():
-    model, traced = unbuilt(), []
-
-    def function(batch):
-        traced.append(1)
-        return model.train_step(batch)
-
-    step = ready(model, function)
-    assert traced
-    traced.clear()  # the variables that it makes are a reason for TensorFlow to trace twice
-    step.run_and_check(batch())
-    tf.function(lambda: step.run_and_check(batch()), autograph=False)()
-    other = Step(model, function)
-    other.adopt(step.traced)
-    other.run(batch())
-    assert traced == []
-    assert int(model.optimizer.iterations) == 3
-
-
-def test_a_step_that_executes_the_same_in_another_way_leaves_this_one_alone():
-    model = unbuilt()
-    step = ready(model, halt_on_nonfinite=True)
-    traced, ran = step.traced, []
-    other = step.using(lambda batch: ran.append(1) or {"loss": tf.constant(1.0)})
-    other.run(batch())
-    assert ran == [1]
-    assert other.traced is None
-    assert other.halts
-    assert step.traced is traced
-    step.run(batch())
-    assert ran == [1]
-
-
 def test_the_logs_are_carried_only_where_the_metrics_do_not_tell_them():
     model = unbuilt()
     step = ready(model)
@@ -130,14 +97,6 @@ def test_logs_of_any_structure_come_back_as_they_were():
         assert first.dtype == last.dtype
         assert shape.is_compatible_with(first.shape)
         assert shape.is_compatible_with(last.shape)
-
-
-def test_only_a_guarded_step_stops_at_a_loss_that_is_not_finite():
-    cases = [({"loss": np.inf}, True, False), ({"loss": np.nan}, False, True), ({"loss": 1.0}, True, True)]
-    for logs, halts, goes_on in [*cases, ({"loss": np.nan}, True, False), ({}, True, True)]:
-        tensors = {name: tf.constant(value) for name, value in logs.items()}
-        step = ready(built("sgd"), lambda batch, logs=tensors: logs, halt_on_nonfinite=halts)
-        assert bool(step.run_and_check(batch())[0]) is goes_on
 
 
 def test_a_step_that_returns_no_logs_is_refused():

@@ -43,32 +43,6 @@ def test_sample_weights_regulariser_add_loss_and_an_unbuilt_model():
     )
 
 
-class Probabilities(keras.layers.Layer):
-    """A softmax that leaves no logits at its output, only under it."""
-
-    def call(self, inputs):
-        return tf.nn.softmax(inputs)
-
-
-# The loss of a replica is Keras's own; what splits rewrite of it is in test_splitting.py.
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "head", [keras.layers.Softmax, pytest.param(Probabilities, marks=pytest.mark.nightly)]
-)
-def test_a_saturated_softmax(head):
-    """Keras takes the logits from under the activation: from probabilities there would be no gradient."""
-
-    def build():
-        keras.utils.set_random_seed(7)
-        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES), head()])
-        metrics = [keras.metrics.SparseCategoricalCrossentropy()]
-        model.compile(keras.optimizers.SGD(1e-3), "sparse_categorical_crossentropy", metrics=metrics)
-        return model
-
-    x, y = arrays()
-    fit_both(build, 30 * x, y)
-
-
 def test_auc_and_a_metric_whose_state_is_no_sum():
     class Largest(keras.metrics.Metric):
         """The largest output seen."""
@@ -177,7 +151,7 @@ def test_a_train_step_of_the_users_own_with_sparse_gradients_and_an_uneven_last_
                 loss = self.compute_loss(y=y, y_pred=self(x, training=True))
             gradients = tape.gradient(loss, self.trainable_variables)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"train_loss": loss}
+            return {"train_loss": loss, "batch_mean": tf.reduce_mean(x)}
 
     def build():
         model = Own()
@@ -189,6 +163,7 @@ def test_a_train_step_of_the_users_own_with_sparse_gradients_and_an_uneven_last_
     x, y = arrays(192 + 12)
     expected.fit(x, y, **arguments)
     Trainer(actual).fit(x, y, **arguments)
+    assert_same_history(actual.history.history, expected.history.history)
     assert_same_weights(actual, expected)
 
 
@@ -229,24 +204,3 @@ def test_mixed_precision_with_loss_scaling():
     for a, b in zip(actual.weights, expected.weights, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), atol=2e-3)
     assert_same_on_both(actual)
-
-
-def test_a_train_step_of_the_users_own_gives_what_keras_gives_under_the_strategy():
-    class Custom(keras.Sequential):
-        def train_step(self, data):
-            logs = super().train_step(data)
-            return {"train_loss": logs["loss"], "batch_mean": tf.reduce_mean(data[0])}
-
-    def build():
-        keras.utils.set_random_seed(1)
-        model = Custom([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-        model.compile("sgd", crossentropy())
-        return model
-
-    expected, actual = on_two(build)(), on_two(build)()
-    arguments = dict(batch_size=32, epochs=2, shuffle=False, verbose=0)
-    x, y = arrays(192)
-    expected.fit(x, y, **arguments)
-    Trainer(actual).fit(x, y, **arguments)
-    assert_same_history(actual.history.history, expected.history.history)
-    assert_same_weights(actual, expected)

@@ -103,12 +103,6 @@ def test_tf_data_with_batches_of_an_unknown_size_and_a_single_last_row():
     assert_same_weights(actual, expected)
 
 
-# They are weights of rows, as in the next test.
-@pytest.mark.nightly
-def test_class_weights():
-    fit_both(sequential, *arrays(), class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})
-
-
 @pytest.mark.parametrize(
     "reduction", [pytest.param("sum", marks=pytest.mark.nightly), "mean_with_sample_weight"]
 )

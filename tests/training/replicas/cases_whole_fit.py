@@ -56,26 +56,6 @@ def test_a_rollback_puts_both_replicas_back():
         np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=variable.path)
 
 
-# One replica is also tried by test_single_replica.py.
-@pytest.mark.nightly
-@pytest.mark.parametrize("explicit", [True, False])
-@pytest.mark.parametrize("kind", ["one device", "one mirrored replica"])
-def test_a_strategy_with_one_replica(kind, explicit):
-    strategy = (
-        tf.distribute.OneDeviceStrategy("CPU:1")
-        if kind == "one device"
-        else tf.distribute.MirroredStrategy(["CPU:1"])
-    )
-    expected = plateaued_with_keras()
-    with strategy.scope():
-        actual = momentum()
-    trainer = Trainer(actual, strategy=strategy if explicit else None, validation=ALWAYS)
-    fit(actual, trainer, callbacks=[slower()])
-    assert trainer.replicas.count == 1
-    assert_same_history(actual.history.history, expected.history.history)
-    assert_same_weights(actual, expected)
-
-
 class Killed(Exception):
     pass
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._training.replicas import SingleReplicaStep
+from overlap_train._training.replicas import on_single_replica
 from overlap_train._training.step import Step
 from overlap_train._training.strategy import Replicas
 from tests.networks import arrays, crossentropy
@@ -182,7 +182,7 @@ def operations(strategy):
     function = model.train_step
     scope = contextlib.nullcontext()
     if strategy is not None:
-        function, scope = SingleReplicaStep(Replicas(strategy), function), strategy.scope()
+        function, scope = on_single_replica(Replicas(strategy), function), strategy.scope()
     spec = (tf.TensorSpec((16, 12)), tf.TensorSpec((16,), tf.int64))
     with scope:
         step = Step(model, function)

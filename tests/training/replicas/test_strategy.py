@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._training.strategy import Replicas, find_strategy, shares_of
-from overlap_train.parallel.hosts import EvaluatorTask
 from tests.networks import arrays, sequential
 from tests.parallel.together import ThreadHost
 
@@ -55,23 +54,12 @@ def test_without_a_strategy_there_are_no_replicas():
     assert find_strategy(sequential(), None) is None
 
 
-def test_one_replica_has_its_device_and_spreads_nothing():
-    replicas = Replicas(STRATEGY)
-    assert (replicas.count, replicas.first, len(replicas.devices)) == (1, 0, 1)
-    assert replicas.devices[0].endswith("CPU:0")
-    assert (replicas.spread, replicas.serves) == ((), False)
-
-
 def test_replicas_are_numbered_over_the_hosts_and_validations_spread_over_those_of_one(monkeypatch):
     replicas = Replicas(STRATEGY)
     monkeypatch.setattr(Replicas, "devices", property(lambda _: ("GPU:0", "GPU:1")))
     replicas.hosts = ThreadHost(2, [None] * 3, None)
     assert replicas.first == 4
     assert replicas.spread == ("GPU:0", "GPU:1")
-
-
-def test_an_evaluator_trains_nothing():
-    assert Replicas(EvaluatorTask()).serves
 
 
 @pytest.mark.parametrize(("batch_size", "fits"), [(3, True), (None, True), (2, False)])
