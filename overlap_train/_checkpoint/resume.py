@@ -17,14 +17,8 @@ from overlap_train._callbacks.rewind import append_to_files, files_of, rewind_fi
 from overlap_train._callbacks.settings import Settings
 from overlap_train._callbacks.state import capture_all, check_all, restore_all
 from overlap_train._checkpoint.container import CheckpointState
-from overlap_train._checkpoint.content import (
-    LoadedCheckpoint,
-    StartPoint,
-    stored_values,
-    take_apart,
-)
+from overlap_train._checkpoint.content import LoadedCheckpoint, StartPoint, take_apart
 from overlap_train._checkpoint.fingerprints import differences, listed_differences
-from overlap_train._checkpoint.meta import Extent, TrainingMeta
 from overlap_train._checkpoint.writing import ALL_VARIABLES, VALIDATION_PASSES, CheckpointWriter
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import Cursor, CursorState, check_position
@@ -50,12 +44,11 @@ class Resumer(CheckpointWriter):
         belongs_to: Mapping[str, str],
         variables: ModelState,
         *,
-        extent: Extent | None = None,
         check_data: Callable[[CursorState], None] = check_position,
         **options: Any,
     ) -> None:
         super().__init__(policy, belongs_to, variables, **options)
-        self._extent, self._check_data = extent or Extent(), check_data
+        self._check_data = check_data
         self._appending: list[keras.callbacks.CSVLogger] = []
         try:
             self._newest = self._load()
@@ -94,24 +87,31 @@ class Resumer(CheckpointWriter):
             return None
         meta, epoch, step = checkpoint.meta, checkpoint.state.epoch, checkpoint.state.step
         self._redraw_validation_data(checkpoint)  # which writes to variables that are put back below
-        values = stored_values(state, checkpoint.state.arrays)
-        if meta.cursor["within"]:
+        values, position = checkpoint.values, checkpoint.position
+        if position.within:
             begin_epoch(epoch, ahead=bool(checkpoint.undelivered))
         self._put_callbacks_back(checkpoint)
         state.restore(values)
         state.restore_pipeline(values)
         self._put_attributes_back(meta)
-        position = CursorState(**meta.cursor, data=checkpoint.data)
         self._put_random_back(checkpoint)
         self._go_to(position, cursor)
-        if meta.in_turn and not checkpoint.data.get("begun"):
+        if meta["in_turn"] and not position.data.get("begun"):
             self._put_random_back(checkpoint)  # the data has just put back the states that it had drawn from
         self._report_changes(checkpoint)
         rewind_files(callbacks, checkpoint.files, checkpoint.first_undelivered)
         self._appending = []
         self._written_step = step
-        where = (epoch, step, meta.stopped, meta.logs, meta.max_lag, position, checkpoint.undelivered)
-        return StartPoint(*where, checkpoint.inside or None, meta.plan)
+        where = (
+            epoch,
+            step,
+            meta["stopped"],
+            meta["logs"],
+            meta["max_lag"],
+            position,
+            checkpoint.undelivered,
+        )
+        return StartPoint(*where, checkpoint.inside or None, meta["plan"])
 
     def close(self) -> None:
         """Let the writer finish and unlock the directory; loggers of a refused fit get their setting back."""
@@ -122,7 +122,7 @@ class Resumer(CheckpointWriter):
     def _numbers(self, checkpoint: LoadedCheckpoint) -> list[int | None]:
         """Return the number of each callback in a checkpoint, None for a new one."""
         kinds = [state.kind for state in checkpoint.callbacks]
-        return self._settings.match(kinds, checkpoint.meta.callback_settings)
+        return self._settings.match(kinds, checkpoint.meta["callback_settings"])
 
     def _matches(self, checkpoint: LoadedCheckpoint) -> list[tuple[keras.callbacks.Callback, ObjectValue]]:
         """Return the callbacks that a checkpoint has a state of, with that state."""
@@ -135,17 +135,17 @@ class Resumer(CheckpointWriter):
         if stay:
             names = ", ".join(stay)
             self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
-        self._settings.put_back(checkpoint.meta.callback_settings, self._numbers(checkpoint))
+        self._settings.put_back(checkpoint.meta["callback_settings"], self._numbers(checkpoint))
 
-    def _put_attributes_back(self, meta: TrainingMeta) -> None:
-        stay = self._attributes.put_back(meta.attributes) if self._attributes is not None else ()
+    def _put_attributes_back(self, meta: Mapping[str, Any]) -> None:
+        stay = self._attributes.put_back(meta["attributes"]) if self._attributes is not None else ()
         if stay:
             names = ", ".join(stay)
             self._say(f"these attributes of the model are not put back, because its code reads them: {names}")
 
     def _redraw_validation_data(self, checkpoint: LoadedCheckpoint) -> None:
         """Draw the validation data as far as it had been drawn."""
-        standing = checkpoint.data.pop(VALIDATION_PASSES, {})
+        standing = checkpoint.position.data.pop(VALIDATION_PASSES, {})
         if self._passes is None:
             return
         try:
@@ -175,7 +175,7 @@ class Resumer(CheckpointWriter):
     def _report_changes(self, checkpoint: LoadedCheckpoint) -> None:
         meta, numbers = checkpoint.meta, self._numbers(checkpoint)
         for name, value in self._reported.settings.items():
-            before = meta.settings.get(name, value)
+            before = meta["settings"].get(name, value)
             if before != value:
                 self._say(f"{name} is {value}; until the checkpoint it was {before}")
         new = [type(c).__name__ for c, n in zip(self._settings.callbacks, numbers, strict=True) if n is None]
@@ -187,8 +187,8 @@ class Resumer(CheckpointWriter):
                 "these callbacks of the checkpoint are missing now, and what they remembered is left out: "
                 f"{', '.join(missing)}"
             )
-        settings, present = self._settings.compared(meta.callback_settings, numbers)
-        configurations = {**meta.configuration, **settings}, {**self._reported.configuration, **present}
+        settings, present = self._settings.compared(meta["callback_settings"], numbers)
+        configurations = {**meta["configuration"], **settings}, {**self._reported.configuration, **present}
         changes = differences(*configurations, self._reported.rate())
         if changes:
             self._say(
@@ -201,9 +201,7 @@ class Resumer(CheckpointWriter):
 
         def check(state: CheckpointState) -> LoadedCheckpoint:
             self._require_same(state)
-            checkpoint = take_apart(state, self._variables, self._extent, self._check_data)
-            if self._attributes is not None:
-                self._attributes.check(checkpoint.meta.attributes)
+            checkpoint = take_apart(state, self._variables, self._check_data)
             if of_callbacks:
                 self._check_callbacks(checkpoint)
             return checkpoint
@@ -216,7 +214,7 @@ class Resumer(CheckpointWriter):
         if before == now:
             return
         settings = state.meta.get("configuration")
-        if isinstance(settings, dict) and all(isinstance(text, str) for text in settings.values()):
+        if isinstance(settings, dict):
             before = {**before, **settings, **before}
             now = {**now, **self._reported.configuration, **now}
         changes = differences(before, now)
@@ -239,7 +237,7 @@ class Resumer(CheckpointWriter):
 
     def _check_callbacks(self, checkpoint: LoadedCheckpoint) -> None:
         check_all(self._matches(checkpoint))
-        self._settings.check(checkpoint.meta.callback_settings, self._numbers(checkpoint))
+        self._settings.check(checkpoint.meta["callback_settings"], self._numbers(checkpoint))
 
 
 def _does_not_fit(error: ValueError) -> CheckpointMismatchError:

@@ -80,7 +80,7 @@ def test_what_the_training_has_set_on_the_model_goes_on(writer, model, tmp_path)
     policy, attributes = CheckpointPolicy(directory=tmp_path), ModelAttributes(model)
     resumer = Resumer(policy, {}, ModelState(model), attributes=attributes)
     try:
-        assert resumer._newest.meta.attributes == {"best_epoch": 2}
+        assert resumer._newest.meta["attributes"] == {"best_epoch": 2}
     finally:
         resumer.close()
 
