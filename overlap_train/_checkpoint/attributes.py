@@ -151,10 +151,7 @@ def beside(model: keras.Model, *, of_all: bool = True) -> Callable[[Any], DataSt
 
 
 def sampled_rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the rows of an array that its digest is made of: all, or of a large array 64 MiB of them.
-
-    These lie evenly over the whole, the first and the last among them.
-    """
+    """Return the rows that an array is told by: all, or of a large one 64 MiB from all over it."""
     if not array.ndim or array.nbytes <= _DIGEST_BYTES:
         return array
     count = max(2, _DIGEST_BYTES // max(1, array.nbytes // len(array)))
@@ -186,10 +183,7 @@ def keras_attributes() -> frozenset[str]:
 
 
 class ModelAttributes:
-    """The plain attributes of a model that a training has changed. Belongs to the training thread.
-
-    They are noted as `fit` begins. `code` is the user's functions that compute a step besides the model.
-    """
+    """The plain attributes of a model that change from now on; `code` computes steps besides the model."""
 
     def __init__(self, model: keras.Model, code: Iterable[Any] = ()) -> None:
         self._model = model

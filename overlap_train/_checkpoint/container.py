@@ -107,10 +107,7 @@ _ADVICE: Mapping[int | None, str] = {
 
 
 def explain(error: OSError, path: str | os.PathLike[str], *, directory: bool = False) -> str:
-    """Return what is wrong with a path and what to do about it, after using it raised `error`.
-
-    `directory` says that a directory belongs there.
-    """
+    """Return what is wrong with the path of a file, or of a directory, and what to do about it."""
     reason = error.strerror or str(error)
     advice = _obstacle(error, path, directory) or _ADVICE.get(error.errno)
     if advice is None and error.errno in (errno.EACCES, errno.EPERM):

@@ -79,10 +79,7 @@ def without_arguments(concrete: Any) -> Callable[[], Any] | None:
 def _parts_without_arguments(
     graph: Any, captured: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Sequence[str], Mapping[str, Any]]]:
-    """Yield the nodes that change something whatever the arguments are, which of them do, and their captures.
-
-    First those of a graph, then those of each function that it calls with arguments.
-    """
+    """Yield the nodes that change what no argument decides, which of them do so, and their captures."""
     arguments = {tensor.op.name for tensor in graph.inputs if tensor.name not in captured}
     dependent, changes, calls = set(arguments), [], []
     for operation in graph.get_operations():  # in the order in which they were made

@@ -14,7 +14,6 @@ from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
     WaitingEpoch,
-    pack_inside_epochs,
     pack_undelivered,
     pack_values,
     plain_logs,
@@ -22,7 +21,6 @@ from overlap_train._checkpoint.content import (
     specs_of,
     stored_values,
     undelivered,
-    unpack_inside_epochs,
 )
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import TracedFunction
@@ -31,7 +29,7 @@ from overlap_train.errors import CheckpointCorruptError
 from overlap_train.records import StepValidation
 from tests.killing import Killed, Kills
 from tests.networks import CLASSES, arrays, assert_same_history
-from tests.pools import pooled, sequential
+from tests.pools import pooled
 from tests.seeds import set_random_seed
 
 
@@ -46,15 +44,6 @@ def state():
 def waiting(state, epoch, **logs):
     position = CursorState(epoch + 1, 2, True, epoch, True, 2, {"marked": epoch, "seeds": [1, 2]})
     return WaitingEpoch(Snapshot(epoch, 10 * epoch, state.read(), position), logs)
-
-
-def test_values_come_back_as_they_were(state):
-    arrays = pack_values(state.read())
-    back = stored_values(state, arrays)
-    for one, other in zip(back.flat(), state.read().flat(), strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other)
-    assert len(back.trainable) == len(state.read().trainable)
 
 
 def captured(value, dtype, **options):
@@ -123,17 +112,6 @@ def test_logs_are_what_json_has():
 
 
 RESULTS = tuple(StepValidation(step // 4, step, {"val_loss": 1.0 / (step + 1)}) for step in (2, 5, 8))
-
-
-def test_results_and_what_is_under_way_come_back():
-    state = ModelState(sequential())
-    stood = InsideEpochs(RESULTS[:1], RESULTS[1:], Snapshot(2, 9, state.read()), {"val_x_loss": 2.0})
-    arrays, described = pack_inside_epochs(stood)
-    found = unpack_inside_epochs(arrays, described, state)
-    assert (found.delivered, found.finished, found.live) == (RESULTS[:1], RESULTS[1:], {"val_x_loss": 2.0})
-    assert (found.pending.epoch, found.pending.step) == (2, 9)
-    for ours, theirs in zip(found.pending.values.flat(), stood.pending.values.flat(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_what_a_training_will_do_again_is_not_kept():
