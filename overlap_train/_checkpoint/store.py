@@ -136,7 +136,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 # With more digits the next name would be too long for a file system sooner than the numbers were used up.
 _NAME = re.compile(r"ckpt-([0-9]{6,18})\.otck")
-_LEFTOVER = re.compile(r"\.ckpt-[0-9]{6,18}(-[0-9a-f]{16}\.otck|\.otck\.tmp)")  # the second until 0.2
+_LEFTOVER = re.compile(r"\.ckpt-[0-9]{6,18}(-[0-9a-f]{16}\.otck|\.otck\.tmp)")  # the second of older versions
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._copies.generators import GeneratorValue, make_generator
+from overlap_train._copies.generators import GeneratorValue, require_state
 from overlap_train._copies.values import ObjectValue, VariableValue
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
@@ -169,7 +169,7 @@ class _Unpacker:
         if kind == "generator":
             name, state = content
             generator = GeneratorValue(name, self.unpack(state))
-            make_generator(generator)  # raises for an invalid state
+            require_state(generator)
             return generator
         if kind != "object":
             raise KeyError(kind)
