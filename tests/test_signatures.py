@@ -27,8 +27,7 @@ import pytest
 import tensorflow as tf
 
 import overlap_train
-from overlap_train._checkpoint.container import CheckpointState, shortened
-from overlap_train._checkpoint.meta import Extent, TrainingMeta, is_log
+from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._support import fit_arguments
 from overlap_train.conv import library
@@ -218,8 +217,7 @@ def public():
         module = importlib.import_module(f"overlap_train.models.{path.stem}")
         found |= {name: getattr(module, name) for name in getattr(module, "__all__", ())}
     # The same checks as `Trainer.fit` and `evaluate` make, without a training for each value that is taken.
-    found |= {"CheckpointState": CheckpointState, "shortened": shortened, "CheckpointStore": CheckpointStore}
-    found |= {"Extent": Extent, "TrainingMeta": TrainingMeta, "is_log": is_log}
+    found |= {"CheckpointState": CheckpointState, "CheckpointStore": CheckpointStore}
     return found | {"fit": fit_arguments.check_fit, "evaluate": fit_arguments.check_evaluate}
 
 

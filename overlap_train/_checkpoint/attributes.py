@@ -19,7 +19,6 @@ import json
 import random
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
-from types import NoneType
 from typing import Any
 
 import keras
@@ -48,7 +47,6 @@ from overlap_train._keras.randomness import (
     require_python_state,
     set_numpy_state,
 )
-from overlap_train.errors import CheckpointCorruptError
 
 _DIGEST_BYTES = 1 << 26
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
@@ -59,10 +57,8 @@ class DataState:
 
     The source is the user's object, or None for data that has no state but that of global generators; its
     state as the training begins is noted. `foreign` returns the `id` of each variable that is restored
-    elsewhere, `of_all` says whether the global generators belong to the state.
-
-    Attributes:
-        left_out: the names of attributes that cannot be taken and may change.
+    elsewhere, `of_all` says whether the global generators belong to the state. `left_out` has the names of
+    attributes that cannot be taken and may change.
     """
 
     def __init__(self, source: Any, foreign: Foreign = frozenset, *, of_all: bool = True) -> None:
@@ -83,7 +79,13 @@ class DataState:
         if self._of_all:
             state.update(python=random.getstate(), numpy=numpy_state())
         if self._methods:
-            state["spoken"] = self._reported_state(self._methods[0])
+            try:
+                state["spoken"] = reported_state(self._source, self._methods[0])
+            except NotPlainError as error:
+                raise TypeError(
+                    f"{type(self._source).__name__}.{self._methods[0]} must return numbers, text, arrays and "
+                    f"lists, tuples and dicts of these; it returned a {error}"
+                ) from error
         elif self._source is not None:
             values, _ = self._attributes()
             digests = _digests(values)
@@ -98,11 +100,15 @@ class DataState:
         return state
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raise ValueError unless a state of a file is valid, whether or not this source takes it."""
-        for part in (state, state.get("position")):
-            if not isinstance(part, (dict, NoneType)):
-                raise ValueError(f"a position of type {type(part).__name__}")
-            _require_states(part or {})
+        """Raise ValueError unless the global generators can take what a state of a file has for them."""
+        try:
+            for part in (state, state.get("position") or {}):
+                if "python" in part:
+                    require_python_state(part["python"])
+                if "numpy" in part:
+                    require_numpy_state(part["numpy"], legacy=True)
+        except (AttributeError, TypeError) as error:
+            raise ValueError(str(error)) from error
 
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
         """Put a state of another process back, or raise ValueError if it is invalid.
@@ -110,9 +116,10 @@ class DataState:
         Returns the names of attributes that had not changed there and differ here, or could not be put back;
         they stay as they are.
         """
-        _require_states(state)
-        if self._of_all:
+        self.check(state)
+        if self._of_all and "python" in state:
             random.setstate(state["python"])
+        if self._of_all and "numpy" in state:
             set_numpy_state(state["numpy"])
         restorer = Restorer(self._foreign, parts=self._parts)
         restorer.attributes(self._source, state.get("attributes", {}), "")
@@ -137,16 +144,6 @@ class DataState:
         copy = Copier(self._foreign, copy_arrays=copy_arrays).object(self._source, parts)
         return dict(copy.attributes), list(copy.lost)
 
-    def _reported_state(self, method: str) -> Any:
-        """Return a copy of what the source's own method returns."""
-        try:
-            return reported_state(self._source, method)
-        except NotPlainError as error:
-            raise TypeError(
-                f"{type(self._source).__name__}.{method} must return numbers, text, arrays and "
-                f"lists, tuples and dicts of these; it returned a {error}"
-            ) from error
-
 
 def beside(model: keras.Model, *, of_all: bool = True) -> Callable[[Any], DataState]:
     """Return `DataState` for sources that may hold the model, whose variables are restored elsewhere."""
@@ -154,31 +151,11 @@ def beside(model: keras.Model, *, of_all: bool = True) -> Callable[[Any], DataSt
 
 
 def sampled_rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the rows of an array that its digest is made of: all, or of a large array 64 MiB of them.
-
-    These lie evenly over the whole, the first and the last among them.
-    """
+    """Return the rows that an array is told by: all, or of a large one 64 MiB from all over it."""
     if not array.ndim or array.nbytes <= _DIGEST_BYTES:
         return array
     count = max(2, _DIGEST_BYTES // max(1, array.nbytes // len(array)))
     return array[np.unique(np.linspace(0, len(array) - 1, count).astype(np.int64))]
-
-
-def _require_states(state: Mapping[str, Any]) -> None:
-    """Raise ValueError unless the parts of a state have their types."""
-    try:
-        if "python" in state:
-            require_python_state(state["python"])
-        if "numpy" in state:
-            require_numpy_state(state["numpy"], legacy=True)
-    except TypeError as error:
-        raise ValueError(str(error)) from error
-    for name, kind in (("begun", bool), ("attributes", dict), ("unchanged", dict)):
-        if name in state and type(state[name]) is not kind:
-            raise ValueError(f"{name!r} is of type {type(state[name]).__name__}")
-    names = [*state.get("attributes", {}), *state.get("unchanged", {})]
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError("an attribute without a name")
 
 
 def _digests(values: Mapping[str, Any]) -> dict[str, bytes]:
@@ -206,10 +183,7 @@ def keras_attributes() -> frozenset[str]:
 
 
 class ModelAttributes:
-    """The plain attributes of a model that a training has changed. Belongs to the training thread.
-
-    They are noted as `fit` begins. `code` is the user's functions that compute a step besides the model.
-    """
+    """The plain attributes of a model that change from now on; `code` computes steps besides the model."""
 
     def __init__(self, model: keras.Model, code: Iterable[Any] = ()) -> None:
         self._model = model
@@ -221,22 +195,17 @@ class ModelAttributes:
         initial = {(name, type(value), value) for name, value in self._initial.items()}
         return {n: value for n, value in self._plain().items() if (n, type(value), value) not in initial}
 
-    def check(self, values: Mapping[str, Any]) -> None:
-        """Raise CheckpointCorruptError unless values can be those of the model's attributes."""
-        attributes = variables_of(self._model)
-        for name, value in values.items():
-            is_plain = type(value) in _PLAIN and type(attributes.get(name)) in _PLAIN  # and no layer, say
-            if not is_plain or not self._is_own(name):
-                raise CheckpointCorruptError(f"its attribute {name!r:.80} of the model is invalid")
-
     def put_back(self, values: Mapping[str, Any]) -> list[str]:
-        """Put attributes back, but for those that compiled code reads, whose names are returned."""
-        present = self._plain()
+        """Put attributes back; return the names of those that have to stay as they are."""
+        attributes, present = variables_of(self._model), self._plain()
         names = [name for name, value in values.items() if name not in present or present[name] != value]
         in_code = self._names_in_code() if names and not self._model.run_eagerly else frozenset()
-        stay = [name for name in names if in_code is None or name in in_code]
+        stay = []
         for name in names:
-            if name not in stay:
+            is_other = not self._is_own(name) or type(attributes.get(name)) not in _PLAIN  # a layer, say
+            if is_other or in_code is None or name in in_code:
+                stay.append(name)
+            else:
                 setattr(self._model, name, values[name])
         return stay
 

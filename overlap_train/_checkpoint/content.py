@@ -1,7 +1,7 @@
 """What a checkpoint of a training holds, put together for the file and taken apart again.
 
 That is the values of its variables where it stands, the epochs that wait for their delivery, the validations
-inside epochs with the snapshot of the one under way, and what `meta` describes.
+inside epochs with the snapshot of the one under way, and Python's state, in the fields that `_FIELDS` names.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ import tensorflow as tf
 
 from overlap_train._callbacks.rewind import FileMark, read_marks
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.container import CheckpointState, shortened
-from overlap_train._checkpoint.meta import Extent, TrainingMeta, is_log
+from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._copies.packing import pack, unpack
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import CursorState, check_position
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._keras.randomness import check_random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot, StateVariable, Values
-from overlap_train._support.arguments import array_of, is_count
+from overlap_train._support.arguments import array_of, short_repr
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
 from overlap_train.records import StepValidation
@@ -34,8 +33,19 @@ Arrays = dict[str, npt.NDArray[Any]]
 Specs = Sequence[tuple[tf.TensorShape, np.dtype[Any]]]
 
 _VARIABLES = "variables"
-_DEEPEST_LOG = 8
+_INSIDE = "inside_epochs"
 _JSON_SCALARS = (type(None), bool, int, float, str)
+
+
+# The fields of the `meta` of a checkpoint.
+_FIELDS: Mapping[str, type] = {
+    **dict.fromkeys(("callbacks", "undelivered", "files", "callback_settings"), list),
+    **dict.fromkeys(("cursor", "data", "logs", "settings", "configuration"), dict),
+    **dict.fromkeys(("inside", "random", "attributes"), dict),
+    **dict.fromkeys(("stopped", "in_turn"), bool),
+    "max_lag": int,
+    "plan": str,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,19 +80,15 @@ def pack_values(values: Values, prefix: str = _VARIABLES) -> Arrays:
     return {f"{prefix}/{i}": array_of(value) for i, value in enumerate(values.flat())}
 
 
-def check_values(arrays: Mapping[str, Any], specs: Specs, prefix: str = _VARIABLES) -> None:
-    """Raise CheckpointCorruptError unless a checkpoint holds values of the right shapes."""
-    for index, (shape, dtype) in enumerate(specs):
+def stored_values(state: ModelState, arrays: Mapping[str, Any], prefix: str = _VARIABLES) -> Values:
+    """Return the values of a checkpoint, or raise CheckpointCorruptError for one of another shape or type."""
+    for index, (shape, dtype) in enumerate(specs_of(state)):
         array = arrays.get(f"{prefix}/{index}")
         if array is None or array.dtype != dtype or not shape.is_compatible_with(array.shape):
             actual = "missing" if array is None else f"of shape {array.shape} and type {array.dtype}"
             raise CheckpointCorruptError(
                 f"its variable {index} is {actual}, where one of shape {shape} and type {dtype} belongs"
             )
-
-
-def stored_values(state: ModelState, arrays: Mapping[str, Any], prefix: str = _VARIABLES) -> Values:
-    """Return the values of a checkpoint, which `check_values` has checked."""
     pairs = enumerate(state.variables)
     return state.pack([tf.convert_to_tensor(arrays[f"{prefix}/{i}"], v.dtype) for i, v in pairs])
 
@@ -104,55 +110,21 @@ def pack_undelivered(epochs: Iterable[WaitingEpoch]) -> tuple[Arrays, list[Any]]
 def undelivered(
     arrays: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], state: ModelState
 ) -> tuple[WaitingEpoch, ...]:
-    """Put epochs that wait together again; `TrainingMeta` has checked all of their entries but the parts."""
-    specs, epochs = specs_of(state), []
+    """Put epochs that wait together again."""
+    epochs = []
     for number, entry in enumerate(entries):
-        prefix = f"undelivered/{number}"
-        check_values(arrays, specs, prefix)
-        parts = _unpack_dict(arrays, entry["parts"], sharing=False)
-        logs, data = parts.get("logs", {}), parts.get("data")
-        if not are_logs(logs) or not isinstance(data, dict):
-            raise CheckpointCorruptError(f"its epoch {entry['epoch']} that waits has no logs")
-        position = CursorState(**entry["cursor"], data=data)
-        values = stored_values(state, arrays, prefix)
-        epochs.append(WaitingEpoch(Snapshot(entry["epoch"], entry["step"], values, position), logs))
+        parts = unpack(arrays, entry["parts"])
+        position = CursorState(**entry["cursor"], data=parts["data"])
+        values = stored_values(state, arrays, f"undelivered/{number}")
+        snapshot = Snapshot(entry["epoch"], entry["step"], values, position)
+        epochs.append(WaitingEpoch(snapshot, parts["logs"]))
     return tuple(epochs)
-
-
-def _unpack_dict(arrays: Mapping[str, Any], packed: Any, *, sharing: bool = True) -> dict[str, Any]:
-    """Return a dict by names that `pack` was given; see `unpack`."""
-    parts = unpack(arrays, packed, sharing=sharing)
-    if type(parts) is not dict or not all(isinstance(name, str) for name in parts):
-        raise CheckpointCorruptError("one of its states is no dict by name")
-    return parts
-
-
-def are_logs(logs: Any, depth: int = 0) -> bool:
-    """Whether a value of a file is what a training shows and hands to callbacks: numbers, by name."""
-    return type(logs) is dict and all(
-        isinstance(name, str) and _is_log(value, depth) for name, value in logs.items()
-    )
-
-
-def _is_log(value: Any, depth: int) -> bool:
-    if isinstance(value, tf.Tensor):
-        return bool(value.dtype.is_numeric)
-    if isinstance(value, (np.ndarray, np.generic)):  # the dtypes of ml_dtypes call themselves void
-        return value.dtype.kind in "biufc" or (value.dtype.kind == "V" and value.dtype.isbuiltin == 2)
-    if depth >= _DEEPEST_LOG:
-        return False
-    if isinstance(value, (list, tuple)):
-        return all(_is_log(item, depth + 1) for item in value)
-    return are_logs(value, depth + 1) if isinstance(value, dict) else is_log(value)
 
 
 def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the logs as JSON has them; callbacks may have added anything to them."""
     plain = {name: array_of(v).tolist() if hasattr(v, "__array__") else v for name, v in logs.items()}
     return {name: value for name, value in plain.items() if type(value) in _JSON_SCALARS}
-
-
-_INSIDE = "inside_epochs"
 
 
 def pack_inside_epochs(inside: InsideEpochs) -> tuple[Arrays, Any]:
@@ -169,33 +141,17 @@ def pack_inside_epochs(inside: InsideEpochs) -> tuple[Arrays, Any]:
     return arrays | part_arrays, packed
 
 
-def unpack_inside_epochs(state: CheckpointState, packed: Any, variables: ModelState) -> InsideEpochs:
-    """Put the validations inside epochs together again, or raise CheckpointCorruptError."""
-    values = _unpack_dict(state.arrays, packed, sharing=False)
-    delivered, finished = (_step_validations(values, name, state) for name in ("delivered", "finished"))
+def unpack_inside_epochs(arrays: Mapping[str, Any], packed: Any, state: ModelState) -> InsideEpochs:
+    """Put the validations inside epochs together again."""
+    values = unpack(arrays, packed)
+    names = ("delivered", "finished")
+    delivered, finished = (tuple(StepValidation(*each) for each in values[name]) for name in names)
     if "pending" not in values:
         return InsideEpochs(delivered, finished)
-    epoch, step, live = _checked(values["pending"], state)
-    check_values(state.arrays, specs_of(variables), _INSIDE)
-    snapshot = Snapshot(epoch, step, stored_values(variables, state.arrays, _INSIDE))
-    return InsideEpochs(delivered, finished, snapshot, live)
-
-
-def _step_validations(
-    values: Mapping[str, Any], name: str, state: CheckpointState
-) -> tuple[StepValidation, ...]:
-    entries = values.get(name)
-    if not isinstance(entries, list):
-        raise CheckpointCorruptError(f"its list of {name} validations inside epochs is missing")
-    return tuple(StepValidation(*_checked(entry, state)) for entry in entries)
-
-
-def _checked(entry: Any, state: CheckpointState) -> tuple[int, int, dict[str, Any]]:
-    if isinstance(entry, list) and len(entry) == 3:
-        epoch, step, metrics = entry
-        if are_logs(metrics) and is_count(step, state.step) and is_count(epoch, state.epoch):
-            return epoch, step, metrics
-    raise CheckpointCorruptError(f"one of its validations inside epochs is invalid ({shortened(entry)})")
+    epoch, step, live = values["pending"]
+    return InsideEpochs(
+        delivered, finished, Snapshot(epoch, step, stored_values(state, arrays, _INSIDE)), live
+    )
 
 
 def as_text(parts: Mapping[str, Any]) -> str:
@@ -208,7 +164,8 @@ def as_text(parts: Mapping[str, Any]) -> str:
 def of_text(text: str) -> dict[str, Any]:
     """Return what `as_text` was given."""
     state = container.decode(base64.b64decode(text))
-    return _unpack_dict(state.arrays, state.meta["parts"])
+    parts: dict[str, Any] = unpack(state.arrays, state.meta["parts"])
+    return parts
 
 
 @dataclass(frozen=True)
@@ -231,13 +188,18 @@ class LoadedCheckpoint:
     """A checkpoint that makes sense to this training, in parts."""
 
     state: CheckpointState
-    meta: TrainingMeta
+    values: Values
+    position: CursorState
     files: tuple[FileMark, ...]
     callbacks: tuple[ObjectValue, ...]
-    data: dict[str, Any]
     undelivered: tuple[WaitingEpoch, ...]
     inside: InsideEpochs
     random: Mapping[str, Any]
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The fields of `_FIELDS`."""
+        return self.state.meta
 
     @property
     def first_undelivered(self) -> int:
@@ -287,54 +249,50 @@ def as_checkpoint(
     undelivered_arrays, undelivered_entries = pack_undelivered(point.undelivered)
     inside_arrays, inside = pack_inside_epochs(python.inside.until(point.step))
     arrays |= undelivered_arrays | inside_arrays
-    meta = TrainingMeta(
-        callbacks=packed(list(python.callbacks), "callbacks"),
-        cursor=point.position.place(),
-        data=packed(dict(point.position.data), "data"),
-        undelivered=undelivered_entries,
-        stopped=point.stopped,
-        logs=plain_logs(point.logs),
-        max_lag=point.max_lag,
-        files=[asdict(mark) for mark in python.files],
-        settings=reported.settings,
-        configuration=reported.configuration,
-        inside=inside,
-        random=packed(dict(python.random), "random"),
-        in_turn=python.in_turn,
-        attributes=python.attributes,
-        plan=python.plan,
-        callback_settings=python.callback_settings,
-    )
-    return CheckpointState(point.epoch, point.step, arrays, meta.as_json(), fingerprint)
+    meta = {
+        "callbacks": packed(list(python.callbacks), "callbacks"),
+        "cursor": point.position.place(),
+        "data": packed(dict(point.position.data), "data"),
+        "undelivered": undelivered_entries,
+        "stopped": point.stopped,
+        "logs": plain_logs(point.logs),
+        "max_lag": point.max_lag,
+        "files": [asdict(mark) for mark in python.files],
+        "settings": reported.settings,
+        "configuration": reported.configuration,
+        "inside": inside,
+        "random": packed(dict(python.random), "random"),
+        "in_turn": python.in_turn,
+        "attributes": python.attributes,
+        "plan": python.plan,
+        "callback_settings": python.callback_settings,
+    }
+    return CheckpointState(point.epoch, point.step, arrays, meta, fingerprint)
 
 
 def take_apart(
     state: CheckpointState,
     variables: ModelState,
-    extent: Extent,
     check_data: Callable[[CursorState], None] = check_position,
 ) -> LoadedCheckpoint:
     """Take a checkpoint apart, or raise CheckpointCorruptError for a part that is invalid.
 
     `check_data` raises ValueError for an invalid position in the data.
     """
-    meta = TrainingMeta.of(state, extent)
-    check_values(state.arrays, specs_of(variables))
-    epochs = undelivered(state.arrays, meta.undelivered, variables)
-    data = _unpack_dict(state.arrays, meta.data)
+    meta, arrays = state.meta, state.arrays
+    for name, kind in _FIELDS.items():
+        if not isinstance(meta.get(name), kind):
+            found = short_repr(meta.get(name))
+            raise CheckpointCorruptError(f"its meta[{name!r}] is {found}, where a {kind.__name__} belongs")
     try:
-        check_data(CursorState(**meta.cursor, data=data))
-        for epoch in epochs:
-            check_position(epoch.snapshot.position)
-    except ValueError as error:
-        raise CheckpointCorruptError(f"its position in the data is invalid: {error}") from error
-    files, callbacks = read_marks(meta.files), tuple(unpack(state.arrays, meta.callbacks))
-    if not all(isinstance(each, ObjectValue) for each in callbacks):
-        raise CheckpointCorruptError("a state of a callback in it is none")
-    inside = unpack_inside_epochs(state, meta.inside, variables)
-    random = _unpack_dict(state.arrays, meta.random, sharing=False)
-    try:
-        check_random_states(random)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointCorruptError(f"its random states are invalid ({error_text(error):.160})") from error
-    return LoadedCheckpoint(state, meta, files, callbacks, data, epochs, inside, random)
+        values = stored_values(variables, arrays)
+        epochs = undelivered(arrays, meta["undelivered"], variables)
+        position = CursorState(**meta["cursor"], data=unpack(arrays, meta["data"]))
+        for place in (position, *(each.snapshot.position for each in epochs)):
+            (check_data if place is position else check_position)(place)
+        files, callbacks = read_marks(meta["files"]), tuple(unpack(arrays, meta["callbacks"]))
+        inside = unpack_inside_epochs(arrays, meta["inside"], variables)
+        check_random_states(random := unpack(arrays, meta["random"]))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointCorruptError(f"a part of it is invalid ({error_text(error):.160})") from error
+    return LoadedCheckpoint(state, values, position, files, callbacks, epochs, inside, random)

@@ -3,44 +3,72 @@
 A checkpoint is the state right after the callbacks of an epoch's end, with the weights that they saw or
 set: what ran ahead of it, training and pending validations alike, is done again by the resumed run, from the
 same weights, random state and position in the data. Or it is the state between two steps, with the snapshots
-of the epochs that wait for their callbacks. `writing` says when one is written.
+of the epochs that wait for their callbacks.
+
+The training thread hands each state to a writer thread; the next one waits until it is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+import hashlib
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
+import numpy.typing as npt
 
-from overlap_train._callbacks.rewind import append_to_files, files_of, rewind_files
-from overlap_train._callbacks.state import Settings, capture_all, check_all, restore_all
+from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files, sync_files
+from overlap_train._callbacks.state import Settings, Unstored, capture_all, check_all, restore_all
+from overlap_train._checkpoint.attributes import ModelAttributes
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
     LoadedCheckpoint,
+    PythonState,
+    ReportedSettings,
     StartPoint,
-    stored_values,
+    as_checkpoint,
+    specs_of,
     take_apart,
 )
 from overlap_train._checkpoint.fingerprints import differences, listed_differences
-from overlap_train._checkpoint.meta import Extent, TrainingMeta
-from overlap_train._checkpoint.writing import ALL_VARIABLES, VALIDATION_PASSES, CheckpointWriter
+from overlap_train._checkpoint.run_directory import RunWriter, arrays_of
+from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import Cursor, CursorState, check_position
-from overlap_train._keras.randomness import set_random_states
-from overlap_train._snapshot import ModelState
+from overlap_train._keras.randomness import random_states, set_random_states
+from overlap_train._snapshot import InsideEpochs, ModelState, Values
+from overlap_train._support.closing import Closing
 from overlap_train._support.printing import error_text
+from overlap_train._support.threads import in_background
 from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
 from overlap_train.options.checkpoint import CheckpointPolicy
+from overlap_train.records import Span
+
+# The part of the fingerprint that says which variables there are, in their order.
+_ALL_VARIABLES = "the order and number of all variables"
+# The name, in the position in the training data, of the passes over the validation data.
+_VALIDATION_PASSES = "validated"
+_WIDE = (np.float32, np.float64)
 
 
-class Resumer(CheckpointWriter):
+class Resumer(Closing):
     """Writes the checkpoints of one `fit` and starts it from the newest. Belongs to the training thread.
 
     Making it locks the directory and reads the newest sound checkpoint in it. CheckpointCorruptError means
     that all are damaged, CheckpointMismatchError that the newest sound one belongs to another model, data or
-    history. `check_data` raises ValueError for an invalid position in the data; `options` are those of
-    `CheckpointWriter`.
+    history. `check_data` raises ValueError for an invalid position in the data.
+
+    `weights` keeps the weights of all epochs. `trained_by` returns the function that trains; once it is
+    another than at the start, nothing more is written. `say` gets messages about what no checkpoint will
+    hold. `record` gets the span of each write, on the thread that writes. `under_way` returns how the
+    validations inside epochs stand, and `plan` how the steps are computed.
     """
 
     def __init__(
@@ -49,18 +77,52 @@ class Resumer(CheckpointWriter):
         belongs_to: Mapping[str, str],
         variables: ModelState,
         *,
-        extent: Extent | None = None,
         check_data: Callable[[CursorState], None] = check_position,
-        **options: Any,
+        attributes: ModelAttributes | None = None,
+        reported: ReportedSettings | None = None,
+        weights: RunWriter | None = None,
+        trained_by: Callable[[], Any] = lambda: None,
+        say: Callable[[str], None] = lambda message: None,
+        record: Callable[[Span], None] = lambda span: None,
     ) -> None:
-        super().__init__(policy, belongs_to, variables, **options)
-        self._extent, self._check_data = extent or Extent(), check_data
+        self._policy = policy
+        self._variables = variables
+        self._handles = {id(handle) for variable in variables.variables for handle in variable.handles}
+        specs = [f"{shape} {dtype}" for shape, dtype in specs_of(variables)]
+        digest = hashlib.sha256(repr([*belongs_to, *specs]).encode()).hexdigest()
+        self._fingerprint = {**belongs_to, _ALL_VARIABLES: f" digest {digest[:16]}"}
+        self._reported = reported or ReportedSettings()
+        self._trained_by, self._function = trained_by, trained_by()
+        self._say = say
+        self._record = record
+        self._attributes = attributes
+        self._weights = weights
+        self.under_way: Callable[[], InsideEpochs] = InsideEpochs
+        self.plan: Callable[[], str] = str
+        self._passes: Any = None
+        self._standing: dict[str, Any] = {}  # of the passes
+        self._lags: tuple[int, ...] = ()
+        self._files: dict[int, str] = {}
+        self._settings = Settings(())
+        self._unstored = Unstored()
+        self._deliveries = 0
+        self._written_s, self._written_step = time.monotonic(), 0
+        self._ceased = False
+        self._writing: Future[None] | None = None
+        self._store = CheckpointStore(policy.directory, policy.keep)
+        self._check_data = check_data
         self._appending: list[keras.callbacks.CSVLogger] = []
+        self._store.acquire()
         try:
             self._newest = self._load()
         except BaseException:
             self.close()
             raise
+
+    def watch_passes(self, passes: Any) -> None:
+        """Take the `ValidationPasses`, from which nothing has been drawn yet."""
+        self._passes = passes
+        self._note_passes()
 
     def accept(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         """Match the callbacks with those of the checkpoint; call it before `on_train_begin`."""
@@ -93,35 +155,36 @@ class Resumer(CheckpointWriter):
             return None
         meta, epoch, step = checkpoint.meta, checkpoint.state.epoch, checkpoint.state.step
         self._redraw_validation_data(checkpoint)  # which writes to variables that are put back below
-        values = stored_values(state, checkpoint.state.arrays)
-        if meta.cursor["within"]:
+        values, position = checkpoint.values, checkpoint.position
+        if position.within:
             begin_epoch(epoch, ahead=bool(checkpoint.undelivered))
         self._put_callbacks_back(checkpoint)
         state.restore(values)
         state.restore_pipeline(values)
         self._put_attributes_back(meta)
-        position = CursorState(**meta.cursor, data=checkpoint.data)
         self._put_random_back(checkpoint)
         self._go_to(position, cursor)
-        if meta.in_turn and not checkpoint.data.get("begun"):
+        if meta["in_turn"] and not position.data.get("begun"):
             self._put_random_back(checkpoint)  # the data has just put back the states that it had drawn from
         self._report_changes(checkpoint)
         rewind_files(callbacks, checkpoint.files, checkpoint.first_undelivered)
         self._appending = []
         self._written_step = step
-        where = (epoch, step, meta.stopped, meta.logs, meta.max_lag, position, checkpoint.undelivered)
-        return StartPoint(*where, checkpoint.inside or None, meta.plan)
-
-    def close(self) -> None:
-        """Let the writer finish and unlock the directory; loggers of a refused fit get their setting back."""
-        super().close()
-        for logger in self._appending:
-            logger.append = False
+        where = (
+            epoch,
+            step,
+            meta["stopped"],
+            meta["logs"],
+            meta["max_lag"],
+            position,
+            checkpoint.undelivered,
+        )
+        return StartPoint(*where, checkpoint.inside or None, meta["plan"])
 
     def _numbers(self, checkpoint: LoadedCheckpoint) -> list[int | None]:
         """Return the number of each callback in a checkpoint, None for a new one."""
         kinds = [state.kind for state in checkpoint.callbacks]
-        return self._settings.match(kinds, checkpoint.meta.callback_settings)
+        return self._settings.match(kinds, checkpoint.meta["callback_settings"])
 
     def _matches(self, checkpoint: LoadedCheckpoint) -> list[tuple[keras.callbacks.Callback, ObjectValue]]:
         """Return the callbacks that a checkpoint has a state of, with that state."""
@@ -134,17 +197,17 @@ class Resumer(CheckpointWriter):
         if stay:
             names = ", ".join(stay)
             self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
-        self._settings.put_back(checkpoint.meta.callback_settings, self._numbers(checkpoint))
+        self._settings.put_back(checkpoint.meta["callback_settings"], self._numbers(checkpoint))
 
-    def _put_attributes_back(self, meta: TrainingMeta) -> None:
-        stay = self._attributes.put_back(meta.attributes) if self._attributes is not None else ()
+    def _put_attributes_back(self, meta: Mapping[str, Any]) -> None:
+        stay = self._attributes.put_back(meta["attributes"]) if self._attributes is not None else ()
         if stay:
             names = ", ".join(stay)
             self._say(f"these attributes of the model are not put back, because its code reads them: {names}")
 
     def _redraw_validation_data(self, checkpoint: LoadedCheckpoint) -> None:
         """Draw the validation data as far as it had been drawn."""
-        standing = checkpoint.data.pop(VALIDATION_PASSES, {})
+        standing = checkpoint.position.data.pop(_VALIDATION_PASSES, {})
         if self._passes is None:
             return
         try:
@@ -174,7 +237,7 @@ class Resumer(CheckpointWriter):
     def _report_changes(self, checkpoint: LoadedCheckpoint) -> None:
         meta, numbers = checkpoint.meta, self._numbers(checkpoint)
         for name, value in self._reported.settings.items():
-            before = meta.settings.get(name, value)
+            before = meta["settings"].get(name, value)
             if before != value:
                 self._say(f"{name} is {value}; until the checkpoint it was {before}")
         new = [type(c).__name__ for c, n in zip(self._settings.callbacks, numbers, strict=True) if n is None]
@@ -186,8 +249,8 @@ class Resumer(CheckpointWriter):
                 "these callbacks of the checkpoint are missing now, and what they remembered is left out: "
                 f"{', '.join(missing)}"
             )
-        settings, present = self._settings.compared(meta.callback_settings, numbers)
-        configurations = {**meta.configuration, **settings}, {**self._reported.configuration, **present}
+        settings, present = self._settings.compared(meta["callback_settings"], numbers)
+        configurations = {**meta["configuration"], **settings}, {**self._reported.configuration, **present}
         changes = differences(*configurations, self._reported.rate())
         if changes:
             self._say(
@@ -200,9 +263,7 @@ class Resumer(CheckpointWriter):
 
         def check(state: CheckpointState) -> LoadedCheckpoint:
             self._require_same(state)
-            checkpoint = take_apart(state, self._variables, self._extent, self._check_data)
-            if self._attributes is not None:
-                self._attributes.check(checkpoint.meta.attributes)
+            checkpoint = take_apart(state, self._variables, self._check_data)
             if of_callbacks:
                 self._check_callbacks(checkpoint)
             return checkpoint
@@ -215,12 +276,12 @@ class Resumer(CheckpointWriter):
         if before == now:
             return
         settings = state.meta.get("configuration")
-        if isinstance(settings, dict) and all(isinstance(text, str) for text in settings.values()):
+        if isinstance(settings, dict):
             before = {**before, **settings, **before}
             now = {**now, **self._reported.configuration, **now}
         changes = differences(before, now)
         # The order of the variables follows from what else differs.
-        causes = [change for change in changes if not change.startswith(ALL_VARIABLES)]
+        causes = [change for change in changes if not change.startswith(_ALL_VARIABLES)]
         raise CheckpointMismatchError(
             f"The checkpoints in {self._policy.directory} are of another training. What differs: "
             f"{listed_differences(causes or changes)}. Build the same training, or give another directory to "
@@ -238,6 +299,173 @@ class Resumer(CheckpointWriter):
 
     def _check_callbacks(self, checkpoint: LoadedCheckpoint) -> None:
         check_all(self._matches(checkpoint))
+
+    def steps_left(self, step: int) -> int | None:
+        """Return how many steps may follow `step` before a checkpoint is due; None if any."""
+        every = self._policy.every_steps
+        return None if every is None else every - step % every
+
+    def due_inside(self, step: int) -> bool:
+        """Whether a checkpoint inside an epoch is due after `step` steps."""
+        every = self._policy.every_steps
+        return every is not None and step // every > self._written_step // every and self._is_interval_over()
+
+    def inside(
+        self,
+        point: StartPoint,
+        values: Values,
+        callbacks: Iterable[keras.callbacks.Callback],
+    ) -> None:
+        """Write a checkpoint of where the training stands, unless one of this step has been written.
+
+        A CheckpointError says that an earlier one could not be.
+        """
+        if not point.undelivered:  # the oldest, which will be validated again, may have drawn already
+            self._note_passes()
+        if point.step != self._written_step:
+            self._write_behind(self._checkpoint(point, values, callbacks))
+
+    def delivered(
+        self,
+        point: StartPoint,
+        values: Values,
+        callbacks: Iterable[keras.callbacks.Callback],
+        *,
+        last: bool,
+        trained: Values | None = None,
+    ) -> None:
+        """Write a checkpoint if one is due, or if this delivery is the last.
+
+        The weights of the epoch, `trained`, come first if they are kept: where a kill leaves them without the
+        checkpoint, the epoch is trained again and they are written again. A CheckpointError says that an
+        earlier file could not be written.
+        """
+        self._deliveries += 1
+        self._note_passes()
+        self._lags = (*self._lags[-1:], point.max_lag)
+        # A checkpoint inside a later epoch holds the snapshot of this one.
+        newer = point.step > self._written_step
+        due = newer and self._deliveries % self._policy.every_epochs == 0 and self._is_interval_over()
+        writes: list[Callable[[], Any]] = []
+        if self._weights is not None and trained is not None:
+            entry = self._weights.next("weights", point.epoch - 1)
+            arrays = self._kept(arrays_of(trained))
+            writes.append(functools.partial(self._weights.write, entry, point.step, arrays))
+        if due or last:
+            writes += self._checkpoint(point, values, callbacks)
+        self._write_behind(writes)
+
+    def _kept(self, weights: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        if self._policy.keep_weights == "all":
+            return weights
+        return {n: w.astype(np.float16) if w.dtype in _WIDE else w for n, w in weights.items()}
+
+    def _note_passes(self) -> None:
+        if self._passes is not None:
+            self._standing = self._passes.standing()
+
+    def _is_interval_over(self) -> bool:
+        """Whether the last checkpoint was long enough ago."""
+        every_s = self._policy.every_s
+        return every_s is None or time.monotonic() - self._written_s >= every_s
+
+    def _checkpoint(
+        self,
+        point: StartPoint,
+        values: Values,
+        callbacks: Iterable[keras.callbacks.Callback],
+    ) -> list[Callable[[], Any]]:
+        """Take what belongs into a checkpoint; return what writes it, if it may be written."""
+        self._written_s, self._written_step = time.monotonic(), point.step
+        self.wait()
+        if self._is_recompiled():
+            return []
+        if self._standing:
+            data = {**point.position.data, _VALIDATION_PASSES: self._standing}
+            point = replace(point, position=replace(point.position, data=data))
+        python = PythonState(
+            callbacks=self._captured(callbacks),
+            files=mark_files(self._files),
+            random=random_states(self._handles),
+            in_turn=not any(self._lags),
+            inside=self.under_way(),
+            attributes=self._attributes.changed() if self._attributes is not None else {},
+            callback_settings=self._settings.records(),
+            plan=self.plan(),
+        )
+        return [functools.partial(self._write, point, values, python)]
+
+    def _write_behind(self, writes: Sequence[Callable[[], Any]]) -> None:
+        """Have a thread write one after another, once it has written what it was given before."""
+
+        def work() -> None:
+            for write in writes:
+                write()
+
+        if writes:
+            self.wait()
+            self._writing = Future()
+            in_background(work, "overlap-checkpoint", daemon=True, future=self._writing)
+
+    def _is_recompiled(self) -> bool:
+        """Whether a callback has compiled the model since the training began.
+
+        No file holds what is compiled, and a resumed fit calls that hook again only if it begins before it.
+        """
+        if not self._ceased and self._trained_by() is not self._function:
+            self._ceased = True
+            self._say(
+                "no further checkpoints are written: a callback has compiled the model or made its train "
+                "function anew, and a resumed fit has to begin before that"
+            )
+        return self._ceased
+
+    def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[ObjectValue, ...]:
+        """Return what callbacks remember; name each attribute that no checkpoint holds, once."""
+        callbacks = list(callbacks)
+        states = capture_all(callbacks)
+        self._say_unstored(states, callbacks)
+        return states
+
+    def _say_unstored(
+        self, states: Sequence[ObjectValue], callbacks: Iterable[keras.callbacks.Callback] = ()
+    ) -> None:
+        names = self._unstored.names(states, callbacks)
+        if names:
+            self._say(
+                "a resumed fit takes these attributes of its callbacks as they then are: "
+                f"{', '.join(names)}; what they hold cannot be stored (get_state and set_state would say "
+                "what can)"
+            )
+
+    def wait(self) -> None:
+        """Wait for the writer, and raise what it raised."""
+        if self._writing is not None:
+            wait([self._writing])  # after a KeyboardInterrupt here it is still being written
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def close(self) -> None:
+        """Let the writer finish and unlock the directory; loggers of a refused fit get their setting back."""
+        if self._writing is not None and self._writing.exception() is not None:
+            warnings.warn(str(self._writing.exception()), RuntimeWarning, stacklevel=2)
+        self._writing = None
+        self._store.close()
+        for logger in self._appending:
+            logger.append = False
+
+    def close_now(self) -> None:
+        """Return at once; the directory is unlocked when the writer has finished."""
+        if self._writing is None:
+            self._store.close()
+        else:
+            self._writing.add_done_callback(lambda _: self._store.close())
+
+    def _write(self, point: StartPoint, values: Values, python: PythonState) -> None:
+        start_s, thread = time.monotonic(), threading.current_thread().name
+        sync_files(python.files)
+        self._store.save(as_checkpoint(point, values, python, self._reported, self._fingerprint))
+        self._record(Span("checkpoint", thread, start_s, time.monotonic(), step=point.step))
 
 
 def _does_not_fit(error: ValueError) -> CheckpointMismatchError:

@@ -33,13 +33,13 @@ import keras
 import numpy.typing as npt
 
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.container import CheckpointState, explain, sync, sync_directory
+from overlap_train._checkpoint.container import CheckpointState, explain
 from overlap_train._checkpoint.store import DirectoryLock
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Values, weights_of
 from overlap_train._support.arguments import array_of, encoded
 from overlap_train._support.closing import Closing
-from overlap_train._support.files import read_regular, replace_content, replacing
+from overlap_train._support.files import read_regular, replace_content
 from overlap_train._support.threads import start
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
@@ -102,7 +102,8 @@ class RunDirectory:
 
     def write(self, entry: Entry, state: CheckpointState) -> None:
         """Write a file atomically, or raise OSError."""
-        self._write(entry.name, replace(state, meta={**state.meta, "file": entry.name}))
+        state = replace(state, meta={**state.meta, "file": entry.name})
+        container.write(self.path / entry.name, container.encode(state))
 
     def answer(self, entry: Entry, results: Mapping[str, Any], error: str | None) -> None:
         """Write the results for weights, atomically, or raise OSError."""
@@ -132,7 +133,7 @@ class RunDirectory:
         """Write which run writes here, or raise OSError."""
         arrays = {f"weights/{i}": array for i, array in enumerate(run.weights)}
         meta = {**run._asdict(), "epochs": list(run.epochs), "weights": len(arrays)}
-        self._write("run.otck", CheckpointState(0, 0, arrays, meta))
+        container.write(self.path / "run.otck", container.encode(CheckpointState(0, 0, arrays, meta)))
 
     def read_run(self) -> Run | None:
         """Return the run that writes or wrote here, or None; raise CheckpointError if that is damaged."""
@@ -141,14 +142,6 @@ class RunDirectory:
             return None
         state = container.read(path)
         return Run(**{**state.meta, "weights": list(state.arrays.values())})
-
-    def _write(self, name: str, state: CheckpointState) -> None:
-        with replacing(self.path / name) as unfinished, open(unfinished, "wb") as file:
-            for piece in container.encode(state):
-                file.write(piece)
-            file.flush()
-            sync(file.fileno())
-        sync_directory(self.path)
 
 
 def arrays_of(values: Values) -> dict[str, npt.NDArray[Any]]:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.container import CheckpointState, explain, sync, sync_directory
+from overlap_train._checkpoint.container import CheckpointState, explain, sync_directory
 from overlap_train._support.closing import Closing
-from overlap_train._support.files import IrregularFileError, Replacement, open_lock, open_regular, try_lock
+from overlap_train._support.files import IrregularFileError, open_lock, try_lock
 from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -136,9 +136,8 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 # With more digits the next name would be too long for a file system sooner than the numbers were used up.
 _NAME = re.compile(r"ckpt-([0-9]{6,18})\.otck")
-_LEFTOVER = re.compile(r"\.ckpt-[0-9]{6,18}\.otck\.tmp")
+_LEFTOVER = re.compile(r"\.ckpt-[0-9]{6,18}(-[0-9a-f]{16}\.otck|\.otck\.tmp)")  # the second of older versions
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_LARGEST_WRITE_BYTES = 1 << 26
 
 
 class CheckpointStore(Closing):
@@ -201,7 +200,7 @@ class CheckpointStore(Closing):
             for leftover in self._directory.iterdir():  # of a crash; with the lock, nobody else is writing
                 if _LEFTOVER.fullmatch(leftover.name):
                     os.unlink(leftover)
-            self._write(path, pieces)
+            container.write(path, pieces)
         except OSError as error:
             raise CheckpointError(self._cannot_write(path, pieces, error)) from error
         self._damaged.discard(path)
@@ -267,18 +266,6 @@ class CheckpointStore(Closing):
             )
         return path
 
-    def _write(self, path: Path, pieces: Sequence[container.Bytes]) -> None:
-        temporary = path.with_name(f".{path.name}.tmp")
-        with Replacement(path, temporary):
-            descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            try:
-                for piece in pieces:
-                    _write_all(descriptor, piece)
-                sync(descriptor)
-            finally:
-                os.close(descriptor)
-        sync_directory(self._directory)
-
     def _prune(self) -> None:
         """Delete all that are older than the oldest to be kept; damaged ones do not count as kept."""
         paths = self.paths
@@ -292,10 +279,7 @@ class CheckpointStore(Closing):
                 warnings.warn(f"The old checkpoint {path} stays: {error}.", RuntimeWarning, stacklevel=3)
 
     def _cannot_write(self, path: Path, pieces: Sequence[container.Bytes], error: OSError) -> str:
-        if isinstance(error, IrregularFileError):
-            reason = f"in the place of {path.name}.tmp lies something else: {error}. Move it away"
-        else:
-            reason = explain(error, path)
+        reason = explain(error, path)
         if error.errno in _FULL:
             reason += ". Delete what is not needed there, or give a directory on another disk"
         needed = sum(memoryview(piece).nbytes for piece in pieces)
@@ -314,9 +298,3 @@ def _in_words(reasons: Mapping[Path, str]) -> str:
     for path, reason in reasons.items():
         files.setdefault(reason, []).append(path.name)
     return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in files.items())
-
-
-def _write_all(descriptor: int, piece: container.Bytes) -> None:
-    rest = memoryview(piece)
-    while rest:
-        rest = rest[os.write(descriptor, rest[:_LARGEST_WRITE_BYTES]) :]

@@ -48,23 +48,6 @@ def copy_generator(value: Any) -> GeneratorValue:
     return GeneratorValue(kind.__name__, {"bits": _copy_state(bits.state), "seeds": _seeds_of(bits)})
 
 
-def make_generator(value: GeneratorValue) -> Any:
-    """Return a generator with a state; raise what `require_state` raises."""
-    kind, state = value.kind, value.state
-    require_state(value)
-    if kind == "Random":
-        generator: Any = random.Random()
-    elif kind == "RandomState":
-        generator = np.random.RandomState(_BITS[state["bit_generator"]]())
-    else:
-        seeds = None if state["seeds"] is None else np.random.SeedSequence(**state["seeds"])
-        generator = _BITS[state["bits"]["bit_generator"]](seeds)
-        if kind == "Generator":
-            generator = np.random.Generator(generator)
-    set_generator(generator, value)
-    return generator
-
-
 def require_state(value: GeneratorValue) -> None:
     """Raise TypeError, ValueError or KeyError unless a state can be handed to a generator of its kind."""
     kind, state = value.kind, value.state
@@ -82,31 +65,40 @@ def require_state(value: GeneratorValue) -> None:
             require_seeds(state["seeds"])
 
 
-def takes_state(live: Any, value: GeneratorValue) -> bool:
-    """Whether a generator can be given a state: it is of the same kind, and would spawn the same children."""
-    if not is_generator(live):
-        return False
-    present, state = copy_generator(live), value.state
-    if present.kind != value.kind or value.kind == "Random":
-        return present.kind == value.kind
-    if value.kind == "RandomState":
-        return bool(present.state["bit_generator"] == state["bit_generator"])
-    if present.state["bits"]["bit_generator"] != state["bits"]["bit_generator"]:
-        return False
-    seeds = state["seeds"]
-    return seeds is None or not seeds["n_children_spawned"] or bool(present.state["seeds"] == seeds)
-
-
-def set_generator(live: Any, value: GeneratorValue) -> None:
-    """Give a generator a state that it takes; raise what `require_state` raises."""
+def put_generator(live: Any, value: GeneratorValue) -> Any:
+    """Return a generator with a state, the live one if it takes that; raise what `require_state` raises."""
     require_state(value)
-    if value.kind == "Random":
-        live.setstate(value.state)
-    elif value.kind == "RandomState":
-        live.set_state(_copy_state(value.state))
+    kind, state = value.kind, value.state
+    generator = live if _takes(live, value) else _made(kind, state)
+    if kind == "Random":
+        generator.setstate(state)
+    elif kind == "RandomState":
+        generator.set_state(_copy_state(state))
     else:
-        bits = live.bit_generator if value.kind == "Generator" else live
-        bits.state = _copy_state(value.state["bits"])
+        bits = generator.bit_generator if kind == "Generator" else generator
+        bits.state = _copy_state(state["bits"])
+    return generator
+
+
+def _takes(live: Any, value: GeneratorValue) -> bool:
+    """Whether a generator is of the kind of a state, and would spawn the same children."""
+    present = copy_generator(live) if is_generator(live) else None
+    if present is None or present.kind != value.kind or value.kind == "Random":
+        return present is not None and present.kind == value.kind
+    before, now = (state.get("bits", state)["bit_generator"] for state in (value.state, present.state))
+    seeds = value.state.get("seeds")
+    spawns_alike = not seeds or not seeds["n_children_spawned"] or bool(present.state["seeds"] == seeds)
+    return before == now and spawns_alike
+
+
+def _made(kind: str, state: Any) -> Any:
+    if kind == "Random":
+        return random.Random()
+    if kind == "RandomState":
+        return np.random.RandomState(_BITS[state["bit_generator"]]())
+    seeds = None if state["seeds"] is None else np.random.SeedSequence(**state["seeds"])
+    bits = _BITS[state["bits"]["bit_generator"]](seeds)
+    return np.random.Generator(bits) if kind == "Generator" else bits
 
 
 def _seeds_of(bits: Any) -> dict[str, Any] | None:

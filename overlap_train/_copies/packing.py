@@ -3,7 +3,8 @@
 In the JSON, None, bool, int, float, str and lists stand for themselves. Any other value is a dict of one
 entry that names its kind: `{"tuple": […]}`, `{"dict": [[key, value], …]}`, or `{"array": name}`. Integers of
 more digits than JSON takes are written in base 16, and long lists of numbers as arrays. Mutable values have
-numbers, in the order of writing; a second place of one is `{"again": number}`.
+numbers, in the order of writing; a second place of one is `{"again": number}`. Tuples and frozensets have
+numbers of their own, and `{"same": number}`.
 """
 
 from __future__ import annotations
@@ -11,30 +12,25 @@ from __future__ import annotations
 import collections
 import contextlib
 import datetime
-import functools
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._copies.generators import GeneratorValue, make_generator
-from overlap_train._copies.values import DEEPEST, ObjectValue, VariableValue
+from overlap_train._copies.generators import GeneratorValue, require_state
+from overlap_train._copies.values import ObjectValue, VariableValue
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-# What a copy stands in adds a few: the list of all callbacks, the parts of a state.
-_DEEPEST = DEEPEST + 8
 # Python's text of longer integers may be limited to 640 digits, and is by default to 4300.
 _LONGEST_INT_BITS = 2000
 # A list of more numbers is an array: the losses of a million batches would be most of the JSON.
 _SHORT_LIST = 256
-# Python gives -1 and -2 the same hash, so that points of a grid share theirs, by 64 in six dimensions.
-_MOST_OF_ONE_HASH = 64
 # What Python, NumPy and TensorFlow raise for values of the wrong type, range, size or depth.
 _UNFIT = (
     *(LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError),
@@ -49,14 +45,10 @@ def pack(value: Any, prefix: str) -> tuple[Arrays, Any]:
     return packer.arrays, packed
 
 
-def unpack(arrays: Mapping[str, npt.NDArray[Any]], packed: Any, *, sharing: bool = True) -> Any:
-    """Put a copy together again from what `pack` made, or raise CheckpointCorruptError.
-
-    `sharing` says whether two names may hold the same value. A reader of such a copy must look at no value
-    twice, or a small file would keep it busy for ever.
-    """
+def unpack(arrays: Mapping[str, npt.NDArray[Any]], packed: Any) -> Any:
+    """Put a copy together again from what `pack` made, or raise CheckpointCorruptError."""
     try:
-        return _Unpacker(arrays, sharing).unpack(packed)
+        return _Unpacker(arrays).unpack(packed)
     except _UNFIT as error:
         raise CheckpointCorruptError(
             f"A state in it is invalid ({error_text(error):.160}). Take an older checkpoint or start afresh."
@@ -69,7 +61,8 @@ class _Packer:
     def __init__(self, prefix: str) -> None:
         self.arrays: Arrays = {}
         self._prefix = prefix
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[int, int] = {}  # of mutable values, by `id`
+        self._fixed: dict[int, int] = {}  # of tuples and frozensets
 
     def pack(self, value: Any) -> Any:
         """Return the JSON of a value."""
@@ -83,10 +76,12 @@ class _Packer:
         for name, (kind, write, _) in _TEXTS.items():
             if isinstance(value, kind):
                 return {name: write(value)}
-        if isinstance(value, tuple):
-            return {"tuple": [*map(self.pack, value)]}
-        if isinstance(value, frozenset):
-            return {"frozenset": self._members(value)}
+        if isinstance(value, (tuple, frozenset)):
+            if id(value) in self._fixed:
+                return {"same": self._fixed[id(value)]}
+            self._fixed[id(value)] = len(self._fixed)
+            is_tuple = isinstance(value, tuple)
+            return {"tuple": [*map(self.pack, value)]} if is_tuple else {"frozenset": self._members(value)}
         if tf.is_tensor(value):
             return {"tensor": self._store(value.numpy())}
         if id(value) in self._numbers:
@@ -136,125 +131,66 @@ class _Packer:
 class _Unpacker:
     """Makes values from their JSON."""
 
-    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], sharing: bool) -> None:
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         self._arrays = dict(arrays)  # each belongs to one value, which removes it
-        self._sharing = sharing
-        self._values: list[tuple[Any, int] | None] = []  # the numbered ones, with the depth of what they hold
-        self._deepest = 0
+        self._values: list[Any] = []  # the numbered ones
+        self._fixed: list[Any] = []  # the tuples and frozensets
 
-    def unpack(self, value: Any, depth: int = 0) -> Any:
-        """Return a value from its JSON, which `depth` other values contain."""
-        self._reach(depth)
-        if isinstance(value, list):
-            return self._numbered("list", value, depth)
-        if not isinstance(value, dict):
+    def unpack(self, value: Any) -> Any:
+        """Return a value from its JSON."""
+        if not isinstance(value, (dict, list)):
             return value
-        ((kind, content),) = value.items()
-        if kind == "again":
-            return self._again(content, depth)
+        entry: Any = value if isinstance(value, dict) else {"list": value}
+        ((kind, content),) = entry.items()
+        if kind in ("again", "same"):
+            return (self._values if kind == "again" else self._fixed)[content]
         if kind in _TEXTS:
-            return _TEXTS[kind][2](_of_type(content, list if kind in ("complex", "timedelta") else str))
+            return _TEXTS[kind][2](content)
         if kind == "int":
-            return int(_of_type(content, str), 16)
-        if kind in ("tuple", "frozenset"):
-            items = self._items(content, depth)
-            return tuple(items) if kind == "tuple" else frozenset(_spread(items))
+            return int(content, 16)
         if kind in ("scalar", "tensor"):
             return _FROM_ARRAY[kind](self._arrays.pop(content))
-        return self._numbered(kind, content, depth)
+        values = self._fixed if kind in ("tuple", "frozenset") else self._values
+        number = len(values)
+        values.append(None)
+        values[number] = self._container(kind, content)
+        return values[number]
 
-    def _numbered(self, kind: str, content: Any, depth: int) -> Any:
-        number, outside = len(self._values), self._deepest
-        self._values.append(None)
-        self._deepest = depth
-        value = self._changeable(kind, content, depth)
-        self._values[number] = value, self._deepest - depth
-        self._deepest = max(self._deepest, outside)
-        return value
-
-    def _changeable(self, kind: str, content: Any, depth: int) -> Any:
+    def _container(self, kind: str, content: Any) -> Any:
         if kind in _FROM_ARRAY:
             return _FROM_ARRAY[kind](self._arrays.pop(content))
-        if kind == "list":
-            return self._items(content, depth)
-        if kind == "set":
-            return set(_spread(self._items(content, depth)))
+        if kind in _COLLECTIONS:
+            return _COLLECTIONS[kind](map(self.unpack, content))
         if kind == "dict":
-            pairs = [self._items(pair, depth) for pair in _of_type(content, list)]
-            _spread([key for key, _ in pairs])
-            return dict(pairs)
+            return {self.unpack(key): self.unpack(item) for key, item in content}
         if kind == "deque":
             maxlen, items = content
-            return collections.deque(self._items(items, depth), maxlen)
+            return collections.deque(map(self.unpack, items), maxlen)
         if kind == "generator":
             name, state = content
-            generator = GeneratorValue(_of_type(name, str), self.unpack(state, depth + 1))
-            make_generator(generator)  # raises for an invalid state
+            generator = GeneratorValue(name, self.unpack(state))
+            require_state(generator)
             return generator
         if kind != "object":
             raise KeyError(kind)
         name, attributes, items, lost = content
-        parts = {n: self.unpack(part, depth + 1) for n, part in _of_type(attributes, dict).items()}
-        names = [_of_type(each, str) for each in _of_type(lost, list)]
-        return ObjectValue(_of_type(name, str), parts, self.unpack(items, depth + 1), tuple(names))
-
-    def _items(self, items: Any, depth: int) -> list[Any]:
-        return [self.unpack(item, depth + 1) for item in _of_type(items, list)]
-
-    def _again(self, number: Any, depth: int) -> Any:
-        entry = self._values[number] if self._sharing else None
-        if entry is None:
-            raise ValueError(f"a value that is shared as {number!r:.80}")
-        value, height = entry
-        self._reach(depth + height)
-        return value
-
-    def _reach(self, depth: int) -> None:
-        if depth > _DEEPEST:
-            raise ValueError(f"a value that is nested more than {_DEEPEST} deep")
-        self._deepest = max(self._deepest, depth)
+        parts = {part: self.unpack(value) for part, value in attributes.items()}
+        return ObjectValue(name, parts, self.unpack(items), tuple(lost))
 
 
-def _of_type(content: Any, kind: type) -> Any:
-    """Return a value of a file if it has the type that is written in its place, or raise TypeError."""
-    if type(content) is not kind:
-        raise TypeError(f"a value that is made of a {type(content).__name__}")
-    return content
-
-
-def _spread(members: list[Any]) -> list[Any]:
-    """Return members of a set, or keys of a dict, unless many have one hash: each is compared with those."""
-    count = max(collections.Counter(map(hash, members)).values(), default=0)
-    if count > _MOST_OF_ONE_HASH:
-        raise ValueError(f"{count} members of a set that have one hash")
-    return members
-
-
-def _tensor(array: npt.NDArray[Any]) -> tf.Tensor:
-    if array.dtype.kind in "USmM":
-        raise ValueError(f"a tensor of {array.dtype}")
-    return tf.constant(array)
-
-
-def _scalar(array: npt.NDArray[Any]) -> Any:
-    if array.shape != ():
-        raise ValueError(f"a scalar of shape {array.shape}")
-    return array[()]
-
-
-def _numbers(dtype: type, array: npt.NDArray[Any]) -> list[Any]:
-    if array.dtype != dtype or array.ndim != 1:
-        raise ValueError(f"a list of numbers of {array.dtype}{array.shape}")
-    return array.tolist()
-
-
-_FROM_ARRAY: Mapping[str, Any] = {
+_COLLECTIONS: Mapping[str, Callable[[Iterable[Any]], Any]] = {
+    "list": list,
+    "set": set,
+    "tuple": tuple,
+    "frozenset": frozenset,
+}
+_FROM_ARRAY: Mapping[str, Callable[[npt.NDArray[Any]], Any]] = {
     "array": lambda array: array,
-    "floats": functools.partial(_numbers, np.float64),
-    "ints": functools.partial(_numbers, np.int64),
-    "scalar": _scalar,
-    "tensor": _tensor,
-    "variable": lambda array: VariableValue(_tensor(array)),
+    "floats": np.ndarray.tolist,
+    "ints": np.ndarray.tolist,
+    "scalar": lambda array: array[()],
+    "tensor": tf.constant,
+    "variable": lambda array: VariableValue(tf.constant(array)),
 }
 # Immutable values: their types, how they are written, and how they are read.
 _TEXTS: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._copies.generators import GeneratorValue, make_generator, set_generator, takes_state
+from overlap_train._copies.generators import GeneratorValue, put_generator
 from overlap_train._copies.values import (
     GET_STATE,
     SIMPLE,
@@ -93,10 +93,7 @@ class Restorer:
         if isinstance(value, VariableValue):
             return _assign(live, value)
         if isinstance(value, GeneratorValue):
-            if not takes_state(live, value):
-                return make_generator(value)
-            set_generator(live, value)
-            return live
+            return put_generator(live, value)
         if isinstance(value, ObjectValue):
             return self._object(live, value, label)
         if isinstance(value, np.ndarray):

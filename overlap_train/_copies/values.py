@@ -111,10 +111,9 @@ class Copier:
         self._apart = frozenset(map(id, apart))
         self._list_foreign, self._parts, self._alone = foreign, parts or parts_of, alone
         self._copies: dict[
-            int, tuple[Any, Any, int]
-        ] = {}  # by `id`: the value, which keeps its `id`, its copy and the depth of that
-        self._above: set[int] = set()
-        self._deepest = 0  # containers around what has been copied last
+            int, tuple[Any, Any]
+        ] = {}  # by `id`: the value, which keeps its `id`, and its copy
+        self._above: set[int] = set()  # what holds the value that is being copied
 
     @functools.cached_property
     def _foreign(self) -> Collection[int]:
@@ -154,18 +153,14 @@ class Copier:
             return value
         if id(value) in self._apart:
             raise NotPlainError("what is copied by itself", constant=True)
-        depth, outside = len(self._above), self._deepest
-        _, copy, height = self._copies.get(id(value), (None, None, 0))
-        if depth + height >= DEEPEST:
+        if id(value) in self._copies:
+            return self._copies[id(value)][1]
+        if len(self._above) >= DEEPEST:
             raise NotPlainError(f"a container in more than {DEEPEST} others")
-        if copy is None:
-            if id(value) in self._above:  # an object that refers to one above it finds it there again
-                raise NotPlainError("a container that holds itself", constant=type(value) not in _BASES)
-            self._deepest = depth
-            copy = self._copy_guarded(value)
-            height = self._deepest - depth
-            self._copies[id(value)] = value, copy, height
-        self._deepest = max(outside, depth + height)
+        if id(value) in self._above:  # an object that refers to one above it finds it there again
+            raise NotPlainError("a container that holds itself", constant=type(value) not in _BASES)
+        copy = self._copy_guarded(value)
+        self._copies[id(value)] = value, copy
         return copy
 
     def _copy_guarded(self, value: Any) -> Any:
@@ -180,7 +175,6 @@ class Copier:
             self._above.discard(id(value))
 
     def _copy(self, value: Any, kind: type) -> Any:
-        self._deepest = max(self._deepest, len(self._above))
         if kind in (list, tuple, set, frozenset) and SIMPLE.issuperset(map(type, value)):
             return kind(value)  # a history is long, and has nothing to look into
         if isinstance(value, (np.ndarray, np.generic)):

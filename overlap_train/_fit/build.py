@@ -110,7 +110,7 @@ class FitBuilder:
         grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_metric)
         self._open(state, step)
         if self._resumer is not None:
-            self._resumer.watch_plan(lambda: loop.plan)
+            self._resumer.plan = lambda: loop.plan
         deliveries = self._build_deliveries(state, step, suite, grounds, max_lag=lag)
         training = EpochTraining(
             model=self._request.model,
@@ -241,7 +241,7 @@ class FitBuilder:
         deliver = functools.partial(deliver_step_validation, callbacks.callbacks)
         stepwise = StepValidations(suite, every_steps, deliver, self._inside, policy.timeout_s)
         if self._resumer is not None and self._settings.hosts.count == 1:
-            self._resumer.watch(stepwise.under_way)
+            self._resumer.under_way = stepwise.under_way
         return stepwise
 
     def require_overlap(self) -> None:

@@ -17,7 +17,6 @@ from overlap_train._checkpoint.fingerprints import (
     fingerprint,
     rate_text,
 )
-from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._checkpoint.run_directory import RunWriter
 from overlap_train._data.cursor import check_position
@@ -155,7 +154,7 @@ def _make_resumer(
     resources: contextlib.ExitStack,
 ) -> Resumer:
     feed, settings, reported = request.feed, request.settings, _reported_settings(request)
-    policy, group = request.checkpoints, keras_training.steps_per_execution(request.model)
+    policy = request.checkpoints
     assert policy is not None
     weights: RunWriter | None = None
     if policy.keep_weights is not None and not request.elsewhere:
@@ -164,7 +163,6 @@ def _make_resumer(
         policy,
         {**fingerprint(request.model, feed), **_describe_validation(request)},
         state,
-        extent=Extent(feed.num_batches, request.steps_per_epoch, group, reported.configuration),
         check_data=lambda place: check_position(place, feed, asked=bool(request.steps_per_epoch)),
         attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
         reported=reported,

@@ -70,7 +70,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            signals_module.register(self)
+            signals_module.register(self.in_child)
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 # None: installed by C code, which we could not put back. Ignored: that is on purpose.
@@ -89,7 +89,7 @@ class Interrupts:
         for number, handler in self._previous.items():
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler)
-        signals_module.unregister(self)
+        signals_module.unregister(self.in_child)
         self._over_in_children[0] = 1
         error, self._error = self._error, None
         if error is not None and kind is None:

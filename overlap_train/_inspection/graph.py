@@ -79,10 +79,7 @@ def without_arguments(concrete: Any) -> Callable[[], Any] | None:
 def _parts_without_arguments(
     graph: Any, captured: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Sequence[str], Mapping[str, Any]]]:
-    """Yield the nodes that change something whatever the arguments are, which of them do, and their captures.
-
-    First those of a graph, then those of each function that it calls with arguments.
-    """
+    """Yield the nodes that change what no argument decides, which of them do so, and their captures."""
     arguments = {tensor.op.name for tensor in graph.inputs if tensor.name not in captured}
     dependent, changes, calls = set(arguments), [], []
     for operation in graph.get_operations():  # in the order in which they were made
@@ -148,11 +145,7 @@ def arithmetic(graph: Any, rows: int) -> float:
 
 
 def written_inputs(graph: Any) -> set[int]:
-    """Return the indices of a graph's inputs that are resources and that it may write to.
-
-    TensorFlow orders operations by the same knowledge (`get_read_only_resource_input_indices_graph`): an
-    operation that is not known to read only counts as writing.
-    """
+    """Return the numbers of the resource inputs to which a graph may write, as TensorFlow knows them."""
     read_only = set(auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph))
     return {
         index
@@ -179,11 +172,7 @@ def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def sends_any_shape(graph: Any) -> bool:
-    """Whether replicas send each other tensors whose shapes are not known before they are computed.
-
-    Sparse gradients do, which have as many rows as the batch looks up. The shapes of tensors inside functions
-    of the graph are not known here.
-    """
+    """Whether replicas may send each other tensors of unknown shape, such as sparse gradients."""
     return any(
         re.match(r"Collective(Reduce|Gather|AllToAll)", kind) is not None
         and (isinstance(caller, str) or not caller.inputs[0].shape.is_fully_defined())

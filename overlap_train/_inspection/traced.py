@@ -43,14 +43,21 @@ class TracedFunction:
         self,
         function: Callable[..., Any],
         *specs: Any,
+        rows: int | None = None,
         harmless: Callable[[], Iterable[Any]] = tuple,
     ) -> None:
         """Trace a function. Belongs to the training thread, since tracing changes state that layers share.
 
         A function that creates variables is traced again, as by `tf.function`, because it may compute
-        otherwise once it has them; not if all their handles are among the `harmless` ones.
+        otherwise once it has them; not if all their handles are among the `harmless` ones. With `rows`, a
+        function of a batch of dense tensors is traced for batches of that many rows, and then for any other
+        number of them: the graph is that of this trace, and both have the same variables and effects.
         """
         self._function = function  # a reference, since the trace has only weak ones to variables
+        self._rows = rows
+        if rows is not None:
+            full = tf.nest.map_structure(lambda s: tf.TensorSpec([rows, *s.shape[1:]], s.dtype), specs[0])
+            self._full = TracedFunction(function, full, harmless=harmless)
         creator = _VariableCreator(function)
         self._concrete = tf.function(creator, autograph=False).get_concrete_function(*specs)
         new = creator.handle_ids
@@ -62,12 +69,34 @@ class TracedFunction:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run on the captured variables; inside another trace, add a call."""
-        return self._concrete(*arguments)
+        if self._rows is None:
+            return self._concrete(*arguments)
+        return self._by_rows(self._full, self._concrete, self._rows, *arguments)
 
     def on(self, handles: Mapping[int, Any], *arguments: Any) -> Any:
         """Run on other variables, inside another trace."""
-        captured = [handles.get(id(tensor), tensor) for tensor in self._concrete.captured_inputs]
-        return call_with(self._concrete, arguments, captured)
+
+        def run(*arguments: Any) -> Any:
+            captured = [handles.get(id(tensor), tensor) for tensor in self._concrete.captured_inputs]
+            return call_with(self._concrete, arguments, captured)
+
+        if self._rows is None:
+            return run(*arguments)
+        return self._by_rows(functools.partial(self._full.on, handles), run, self._rows, *arguments)
+
+    @staticmethod
+    def _by_rows(full: Callable[..., Any], other: Callable[..., Any], rows: int, batch: Any) -> Any:
+        def with_static_rows(tensor: tf.Tensor) -> tf.Tensor:
+            # From `ensure_shape` or `reshape` TensorFlow 2.21 concludes that every batch has that shape.
+            rank = len(tensor.shape)
+            result = tf.slice(tensor, [0] * rank, [rows, *[-1] * (rank - 1)])
+            result.set_shape([rows, *tensor.shape[1:]])
+            return result
+
+        is_full = tf.equal(tf.shape(tf.nest.flatten(batch)[0])[0], rows)
+        return tf.cond(
+            is_full, lambda: full(tf.nest.map_structure(with_static_rows, batch)), lambda: other(batch)
+        )
 
     @functools.cached_property
     def without_batch(self) -> Any:
@@ -94,58 +123,6 @@ class TracedFunction:
     def written(self) -> list[CapturedVariable]:
         """The variables to which the function may write."""
         return [variable for variable in self.variables if variable.written]
-
-
-class TracedByRows(TracedFunction):
-    """A function of a batch traced for batches of `rows` rows, and again for any other number of them.
-
-    The graph is that of the second trace; both have the same variables and effects.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        spec: Any,
-        *,
-        rows: int,
-        harmless: Callable[[], Iterable[Any]] = tuple,
-    ) -> None:
-        """Trace a function of batches of `spec`, dense tensors with an unknown number of rows."""
-        self._rows = rows
-        full = tf.nest.map_structure(lambda s: tf.TensorSpec([rows, *s.shape[1:]], s.dtype), spec)
-        self._full = TracedFunction(function, full, harmless=harmless)
-        super().__init__(function, spec, harmless=harmless)
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._by_rows(self._full, super().__call__, *arguments)
-
-    def on(self, handles: Mapping[int, Any], *arguments: Any) -> Any:
-        full, other = (functools.partial(on, handles) for on in (self._full.on, super().on))
-        return self._by_rows(full, other, *arguments)
-
-    def _by_rows(self, full: Callable[..., Any], other: Callable[..., Any], batch: Any) -> Any:
-        rows = self._rows
-
-        def with_static_rows(tensor: tf.Tensor) -> tf.Tensor:
-            # From `ensure_shape` or `reshape` TensorFlow 2.21 concludes that every batch has that shape.
-            rank = len(tensor.shape)
-            result = tf.slice(tensor, [0] * rank, [rows, *[-1] * (rank - 1)])
-            result.set_shape([rows, *tensor.shape[1:]])
-            return result
-
-        is_full = tf.equal(tf.shape(tf.nest.flatten(batch)[0])[0], rows)
-        return tf.cond(
-            is_full, lambda: full(tf.nest.map_structure(with_static_rows, batch)), lambda: other(batch)
-        )
-
-
-def traced_step(
-    function: Callable[..., Any], spec: Any, rows: int | None, *, harmless: Callable[[], Iterable[Any]]
-) -> TracedFunction:
-    """Trace a function of a batch; with `rows`, for batches of that size and again for others."""
-    if rows is None:
-        return TracedFunction(function, spec, harmless=harmless)
-    return TracedByRows(function, spec, rows=rows, harmless=harmless)
 
 
 def has_any_rows(spec: Any) -> bool:

@@ -87,15 +87,9 @@ class Traces:
         """Return the trace of a step for batches of `spec`, or that of `build`.
 
         As under `tf.function(reduce_retracing=True)`, a trace for batches of any size serves those of a known
-        size, and after batches of one size, those of another are traced for any size.
-
-        Args:
-            kind: as of `get`.
-            token: as of `get`.
-            key: of the step.
-            spec: of a batch.
-            rows: of the first batch, where Keras traces a step for that size and again for others; or None.
-            build: takes a spec, and these rows where the spec has none: see `TracedByRows`.
+        size, and after batches of one size, those of another are traced for any size. `rows` are those of the
+        first batch where Keras traces a step for that size and again for others; `build` takes a spec, and
+        these rows where the spec has none.
         """
         traces: list[tuple[Any, T]] = self.get(kind, token, (key, "for"), list)
         matches = [(other, value) for other, value in traces if _is_subtype(spec, other)]

@@ -15,7 +15,6 @@ import contextlib
 import functools
 import os
 import platform
-import sys
 from pathlib import Path
 
 from overlap_train._support.version import __version__
@@ -74,9 +73,7 @@ def conditions() -> tuple[object, ...]:
         (name, value) for name, value in os.environ.items() if name in _NAMES or name.startswith(_PREFIXES)
     )
     versions = (tf.__version__, keras.__version__, np.__version__, __version__)
-    # Python ignores other types in the path too.
-    plugins = _plugins(tuple(folder for folder in sys.path if isinstance(folder, str)))
-    return platform.machine(), tuple(_processor().items()), tuple(environment), versions, plugins
+    return platform.machine(), tuple(_processor().items()), tuple(environment), versions
 
 
 def processor_name() -> str:
@@ -96,13 +93,3 @@ def _processor() -> dict[str, str]:
             if name.strip() in _PROCESSOR:
                 attributes[name.strip()] = value.strip()
     return attributes
-
-
-@functools.lru_cache(maxsize=4)
-def _plugins(folders: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of TensorFlow's plug-ins, which it loads by itself and which may replace kernels."""
-    names: set[str] = set()
-    for folder in folders:
-        with contextlib.suppress(OSError, ValueError):  # it does not exist, or is no name
-            names.update(os.listdir(os.path.join(folder, "tensorflow-plugins")))
-    return tuple(sorted(names))

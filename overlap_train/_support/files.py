@@ -74,51 +74,50 @@ def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links:
         os.close(descriptor)
 
 
-class Replacement:
-    """Replaces a file by one in the same folder that its block writes, or deletes that if the block raises.
+class Replacing:
+    """Gives a file to write, which replaces `path` at the end of the block, or is deleted if that raises.
 
-    A reader never sees half of it. If the file cannot be replaced, the end of the block raises OSError.
+    A reader never sees half of it. The folders above `path` are made. The file keeps the suffix of `path`. A
+    device is refused: whoever may replace `/dev/null` would take it from the whole system.
     """
 
-    def __init__(self, target: Path, unfinished: Path) -> None:
-        self._target, self._unfinished = target, unfinished
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._target = target = Path(path)
+        name = f".{target.stem[:_STEM_CHARACTERS]}-{secrets.token_hex(8)}{target.suffix}"
+        self._unfinished = target.parent / name
 
     def __enter__(self) -> Path:
+        if what_is_no_file(self._target) == _DEVICE:
+            raise IrregularFileError(f"{self._target} is {_DEVICE} and not a regular file")
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        # Not by `tempfile`, whose files only their owner may read. The process decides who may, and asking
+        # for that (`os.umask`) would change it for all threads.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            os.close(os.open(self._unfinished, flags, 0o666))
+        except OSError:
+            self._delete()
+            raise
         return self._unfinished
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        is_replaced = False
+        if kind is not None:
+            self._delete()
+            return
         try:
-            if kind is None:
-                os.replace(self._unfinished, self._target)
-                is_replaced = True
-        finally:
-            if not is_replaced:
-                with contextlib.suppress(OSError):
-                    os.unlink(self._unfinished)
+            os.replace(self._unfinished, self._target)
+        except BaseException:
+            self._delete()
+            raise
 
-
-def replacing(path: str | os.PathLike[str]) -> Replacement:
-    """Return a context with a file to write, which replaces `path` on success and is deleted on an error.
-
-    The folders above `path` are made. The file keeps the suffix of `path`. A device is refused: whoever may
-    replace `/dev/null` would take it from the whole system.
-    """
-    target = Path(path)
-    if what_is_no_file(target) == _DEVICE:
-        raise IrregularFileError(f"{target} is {_DEVICE} and not a regular file")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    name = f".{target.stem[:_STEM_CHARACTERS]}-{secrets.token_hex(8)}{target.suffix}"
-    unfinished = target.parent / name
-    # Not by `tempfile`, whose files only their owner may read. The process decides who may, and asking for
-    # that (`os.umask`) would change it for all threads.
-    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-    return Replacement(target, unfinished)
+    def _delete(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._unfinished)
 
 
 def replace_content(path: Path, text: str) -> None:
     """Replace the content of a file at once, so that a reader never sees half of it; make its folders."""
-    with replacing(path) as unfinished:
+    with Replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 

@@ -4,7 +4,7 @@ Python calls its handlers between two instructions of the main thread, which nat
 
 A child inherits the handlers, and its parent expects that SIGTERM ends it: `multiprocessing.Pool` sends one
 and waits. Python drops signals that arrive between the fork and its own start in the child, so they are
-blocked for that time. Owners of handlers belong to the main thread, as handlers do; any thread may fork.
+blocked for that time. Handlers belong to the main thread; any thread may fork.
 """
 
 from __future__ import annotations
@@ -17,35 +17,27 @@ import select
 import signal
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 _BLOCKED = (signal.SIGINT, signal.SIGTERM)
 
 
-class Owner(Protocol):
-    """Has installed handlers of signals."""
-
-    def in_child(self) -> None:
-        """Undo that in a child, on its only thread."""
-
-
-_owners: list[Owner] = []
+_undoing: list[Callable[[], None]] = []
 _masks = threading.local()
 
 
-def register(owner: Owner) -> None:
-    """Call `owner.in_child` in each process that is forked from now on."""
-    _owners.append(owner)
+def register(undo: Callable[[], None]) -> None:
+    """Call `undo` in each process that is forked from now on, on its only thread."""
+    _undoing.append(undo)
 
 
-def unregister(owner: Owner) -> None:
-    """Undo `register`. Idempotent, and without effect in a child, which has no owners."""
-    if owner in _owners:
-        _owners.remove(owner)
+def unregister(undo: Callable[[], None]) -> None:
+    """Undo `register`. Idempotent, and without effect in a child, which has none left."""
+    if undo in _undoing:
+        _undoing.remove(undo)
 
 
 def _block() -> None:
-    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED) if _owners else None
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED) if _undoing else None
 
 
 def _unblock() -> None:
@@ -55,8 +47,8 @@ def _unblock() -> None:
 
 def _begin_child() -> None:
     try:
-        while _owners:
-            _owners.pop().in_child()  # the newest first: its handlers have replaced the others'
+        while _undoing:
+            _undoing.pop()()  # the newest first: its handlers have replaced the others'
     finally:
         _unblock()
 

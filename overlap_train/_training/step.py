@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._inspection.traced import TracedFunction, trace, traced_step
+from overlap_train._inspection.traced import TracedFunction, trace
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
@@ -61,7 +61,7 @@ class Step:
         """Trace the step without running it, which builds the layers and the optimizers that it uses."""
         scales = keras_optimizers.built_before_it_scales(self._model) if self._stock else nullcontext()
         with scales:
-            return traced_step(self._function, element_spec, rows, harmless=self._harmless)
+            return TracedFunction(self._function, element_spec, rows=rows, harmless=self._harmless)
 
     def _harmless(self) -> list[Any]:
         """Return the handles of variables whose creation changes no trace."""

@@ -14,7 +14,6 @@ from overlap_train._inspection.traced import (
     TracedFunction,
     counters_of,
     trace,
-    traced_step,
     union,
 )
 from overlap_train._inspection.traces import Same, Traces
@@ -99,10 +98,10 @@ def trace_validation(
 ) -> ValidationStep:
     """Traces the validation step of a compiled model, which builds what is not built yet."""
     with keras_data.WithNote(model, lambda: element_spec, "validation"):
-        step = traced_step(
+        step = TracedFunction(
             around.within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
             element_spec,
-            rows,
+            rows=rows,
             harmless=lambda: keras_metrics.stock_metric_handles(model),
         )
     require_logs("validation_step", step.outputs)

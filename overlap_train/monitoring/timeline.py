@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from overlap_train._support.arguments import require_path, require_text, short_repr
-from overlap_train._support.files import replacing
+from overlap_train._support.files import Replacing
 from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
 from overlap_train.monitoring.recorder import overlap_s, require_samples, require_spans, union_s
@@ -113,7 +113,7 @@ def save_timeline(
     axes[-1].set_xlim(0, scale.x(scale.origin_s + 1.003 * scale.length_s))
     axes[-1].set_xlabel(f"time ({scale.unit[1]})", fontsize=9)
     _head(figure, axes[0], spans, colours, title)
-    with replacing(path) as unfinished:
+    with Replacing(path) as unfinished:
         figure.savefig(unfinished)
     return path
 

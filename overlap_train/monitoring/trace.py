@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from overlap_train._support.arguments import require_path, text_of
-from overlap_train._support.files import replacing
+from overlap_train._support.files import Replacing
 from overlap_train.monitoring.recorder import require_samples, require_spans
 from overlap_train.monitoring.timeline import thread_order
 from overlap_train.records import Sample, Span
@@ -50,7 +50,7 @@ def save_chrome_trace(
     spans, samples = require_spans("spans", spans), require_samples("samples", samples)
     origin_s = min((*(span.start_s for span in spans), *(sample.time_s for sample in samples)), default=0.0)
     events = [*_span_events(spans, origin_s), *_counter_events(samples, origin_s)]
-    with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
+    with Replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
         json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, stream, allow_nan=False)
     return path
 

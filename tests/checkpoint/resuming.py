@@ -5,22 +5,18 @@ from __future__ import annotations
 import collections
 import datetime
 import enum
-import random
 from pathlib import Path
 
 import keras
 import numpy as np
 
-from overlap_train._callbacks.state import capture_all
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.fingerprints import fingerprint
-from overlap_train._checkpoint.meta import Extent
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor, CursorState, check_position
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
-from overlap_train.errors import CheckpointError
 from overlap_train.options.checkpoint import CheckpointPolicy
 
 LOGS = {"loss": 0.5, "val_loss": 0.25}
@@ -83,17 +79,6 @@ class Speaking(keras.callbacks.Callback):
         pass
 
 
-def _draw(callbacks: list[keras.callbacks.Callback]) -> None:
-    """Draws from what has been put back: a state that NumPy has taken unseen shows only then."""
-    random.random(), np.random.random(), np.random.standard_normal()
-    for callback in callbacks:
-        for value in vars(callback).values():
-            if isinstance(value, np.random.Generator):
-                value.random(dtype=np.float32), value.standard_normal(9)
-            elif isinstance(value, np.random.Philox):
-                value.random_raw(9)
-
-
 class Training:
     """What one `fit` hands to its resumer, made once and resumed many times."""
 
@@ -116,7 +101,6 @@ class Training:
             self.policy,
             belongs_to,
             self.state,
-            extent=Extent(self.feed.num_batches),
             check_data=lambda place: check_position(place, self.feed),
         )
 
@@ -155,13 +139,7 @@ class Training:
             resumer.accept(callbacks)
             for callback in callbacks:
                 callback.on_train_begin({})
-            before = [repr(state) for state in capture_all(callbacks)]
-            try:
-                point = resumer.start(self.state, Cursor(self.feed, None), callbacks, self.begun.append)
-            except CheckpointError:
-                assert [repr(state) for state in capture_all(callbacks)] == before
-                raise
-            _draw(callbacks)
+            point = resumer.start(self.state, Cursor(self.feed, None), callbacks, self.begun.append)
             for callback in callbacks:
                 if not isinstance(callback, keras.callbacks.CSVLogger):
                     callback.on_epoch_end(1, dict(LOGS))

@@ -94,12 +94,16 @@ class Disk:
             undo()
 
 
+LEFTOVERS = (".ckpt-000009.otck.tmp", f".ckpt-000009-{'0' * 16}.otck")  # of an older version, and of this one
+
+
 def save_on(disk_error, at, directory, *, undo_names=False):
     """Saves the fourth checkpoint of a store that keeps two, with an error at the n-th operation."""
     with CheckpointStore(directory, keep=2) as store:
         for epoch in range(3):
             store.save(state(epoch))
-        (directory / ".ckpt-000009.otck.tmp").write_text("left by an earlier crash")
+        for name in LEFTOVERS:
+            (directory / name).write_text("left by an earlier crash")
         with pytest.MonkeyPatch.context() as patch:
             disk = Disk(patch, at, disk_error, directory)
             try:
@@ -113,8 +117,9 @@ def save_on(disk_error, at, directory, *, undo_names=False):
     return disk, done
 
 
-# Sweep; open, four writes, fsync, close; replace; open, fsync and close of the directory; delete.
-OPERATIONS = 13
+# Two of a sweep; open and close; open, four writes, fsync, close; replace; open, fsync and close of the
+# directory; delete.
+OPERATIONS = 16
 
 
 def test_the_number_of_operations_is_known(tmp_path):
@@ -154,8 +159,7 @@ def test_error_at_any_operation_is_told_and_costs_no_checkpoint(tmp_path, at, co
     with CheckpointStore(tmp_path, keep=2) as store:
         found = store.load_latest()
         assert found.epoch in ((3,) if done else (2, 3))
-        leftovers = [p.name for p in tmp_path.iterdir() if p.name.endswith(".tmp")]
-        assert leftovers in ([], [".ckpt-000009.otck.tmp"] if at == 1 else [])
+        assert at <= 2 or [p.name for p in tmp_path.iterdir() if p.name.startswith(".c")] == []
         store.save(state(4))
         assert store.load_latest().epoch == 4
 

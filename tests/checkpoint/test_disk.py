@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
-from tests.checkpoint.crafting import sealed
-from tests.checkpoint.states import state
+from tests.checkpoint.states import sealed, state
 
 
 def put(path: Path, kind: str, target: Path) -> None:
@@ -89,24 +87,6 @@ def test_a_lock_that_an_earlier_training_left_is_taken(tmp_path, content):
     assert (tmp_path / ".lock").read_text() == str(os.getpid())
 
 
-@pytest.mark.parametrize("kind", ["pipe", "socket", "link", "dangling link"])
-def test_what_lies_where_a_checkpoint_is_written_is_no_target(tmp_path, kind, precious):
-    (tmp_path / "run").mkdir()
-    put(tmp_path / "run" / ".ckpt-000001.otck.tmp", kind, precious)
-    with CheckpointStore(tmp_path / "run") as store:
-        store.save(state(1))
-        assert store.load_latest().epoch == 1
-
-
-def test_a_directory_in_the_way_is_named(tmp_path):
-    (tmp_path / ".ckpt-000002.otck.tmp").mkdir()
-    with (
-        CheckpointStore(tmp_path) as store,
-        pytest.raises(CheckpointError, match=r"000002\.otck\.tmp is a directory, where a file belongs"),
-    ):
-        store.save(state(1))
-
-
 def test_a_file_in_the_place_of_a_directory_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     for directory in ("file", "file/below", "file/below/that"):
@@ -152,7 +132,7 @@ def test_what_hinders_writing_is_named(tmp_path, monkeypatch, call, code, advice
 
     def refuse(first, *args, **kwargs):
         path = os.readlink(f"/proc/self/fd/{first}") if isinstance(first, int) else os.fspath(first)
-        if call == "open" and not (isinstance(path, str) and path.endswith(".tmp")):
+        if call == "open" and not (isinstance(path, str) and Path(path).name.startswith(".ckpt")):
             return real(first, *args, **kwargs)
         raise OSError(code, os.strerror(code), path)
 
@@ -223,44 +203,24 @@ def test_names_that_leave_no_next_number_are_not_counted(tmp_path):
         assert store.save(state(1)).name == "ckpt-000001.otck"
 
 
-# Sizes.
+def manifest_of(shape: list[int]) -> bytes:
+    entry = f'{{"name": "a", "dtype": "|u1", "shape": {shape}, "sha256": "x"}}'
+    return f'{{"epoch": 1, "step": 1, "meta": {{}}, "fingerprint": {{}}, "arrays": [{entry}]}}'.encode()
 
 
-def manifest_of(shape: list[int], count: int = 1) -> bytes:
-    entries = ",".join(
-        f'{{"name": "{n}", "dtype": "|u1", "shape": {shape}, "sha256": "x"}}' for n in range(count)
-    )
-    return f'{{"epoch": 1, "step": 1, "meta": {{}}, "fingerprint": {{}}, "arrays": [{entries}]}}'.encode()
-
-
-@pytest.mark.parametrize(
-    ("text", "size_bytes", "message"),
-    [
-        (manifest_of([1 << 43]), 1 << 43, "more than the memory of this machine"),
-        (manifest_of([1 << 50]), 10, "truncated or changed"),
-        (manifest_of([2**62, 2**62, 2**62]), 10, "truncated or changed"),
-        (manifest_of([2**64]), 10, "has shape"),
-        (manifest_of([1] * 65), 1, "has shape"),
-        (manifest_of([-1]), 0, "has shape"),
-    ],
-)
-def test_sizes_are_checked_before_memory_is_taken(tmp_path, monkeypatch, text, size_bytes, message):
-    largest: list[int] = [0]
-    real = np.empty
-    monkeypatch.setattr(np, "empty", lambda size, *args: largest.append(size) or real(size, *args))
-    path = tmp_path / "f"
-    path.write_bytes(sealed(text))
-    os.truncate(path, path.stat().st_size + size_bytes)  # a hole takes no room on the disk
-    with pytest.raises(CheckpointCorruptError, match=message):
-        container.read(path)
-    assert max(largest) == 0
+@pytest.mark.parametrize("shape", [[1 << 50], [2**62, 2**62, 2**62], [2**64], [-1], [1.5], ["a"]], ids=str)
+def test_sizes_are_checked_before_memory_is_taken(tmp_path, monkeypatch, shape):
+    monkeypatch.setattr(np, "empty", lambda *arguments: pytest.fail("memory is taken"))
+    (tmp_path / "f").write_bytes(sealed(manifest_of(shape), b"1234567890"))
+    with pytest.raises(CheckpointCorruptError, match=r"truncated or changed|is invalid"):
+        container.read(tmp_path / "f")
 
 
 def test_a_manifest_without_end_is_not_read(tmp_path):
     path = tmp_path / "f"
-    path.write_bytes(struct.pack("<6sHQ32s", b"OTCKPT", 3, 1 << 40, b""))
-    os.truncate(path, 1 << 41)
-    with pytest.raises(CheckpointCorruptError, match=r"manifest has \d+ bytes, and \d+ is the most"):
+    path.write_bytes(sealed(b"", size=1 << 40))
+    os.truncate(path, 1 << 41)  # a hole takes no room on the disk
+    with pytest.raises(CheckpointCorruptError, match="ends inside its manifest"):
         container.read(path)
 
 

@@ -12,7 +12,6 @@ from overlap_train._checkpoint.attributes import ModelAttributes
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._checkpoint.store import CheckpointStore
-from overlap_train._checkpoint.writing import CheckpointWriter
 from overlap_train._data.cursor import CursorState
 from overlap_train._snapshot import ModelState
 from overlap_train.errors import CheckpointError
@@ -34,7 +33,7 @@ def writer(tmp_path, model):
         said: list[str] = []
         policy = CheckpointPolicy(directory=tmp_path, **policy)
         options = dict(attributes=ModelAttributes(model), say=said.append, record=record)
-        made.append(CheckpointWriter(policy, {}, ModelState(model), **options))
+        made.append(Resumer(policy, {}, ModelState(model), **options))
         return made[-1], said
 
     yield make
@@ -80,7 +79,7 @@ def test_what_the_training_has_set_on_the_model_goes_on(writer, model, tmp_path)
     policy, attributes = CheckpointPolicy(directory=tmp_path), ModelAttributes(model)
     resumer = Resumer(policy, {}, ModelState(model), attributes=attributes)
     try:
-        assert resumer._newest.meta.attributes == {"best_epoch": 2}
+        assert resumer._newest.meta["attributes"] == {"best_epoch": 2}
     finally:
         resumer.close()
 
@@ -114,7 +113,7 @@ def test_behind_a_keyboard_interrupt_a_write_goes_on_and_keeps_the_lock(tmp_path
         return save(store, written)
 
     monkeypatch.setattr(CheckpointStore, "save", hang)
-    made = CheckpointWriter(policy, {}, ModelState(model))
+    made = Resumer(policy, {}, ModelState(model))
     point = StartPoint(1, 3, False, {}, 0, CursorState(1, 3, False))
     made.delivered(point, ModelState(model).read(), (), last=True)
     assert begun.wait(60)

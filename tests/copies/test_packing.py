@@ -57,26 +57,18 @@ def test_what_can_be_copied_can_be_read_however_deep(around):
 @pytest.mark.parametrize(
     "value",
     [
-        *({}, {"nothing": 1}, {"array": "gone"}, {"array": ["matrix"]}, {"tensor": "text"}),
-        *({"scalar": "matrix"}, {"floats": "matrix"}, {"floats": "text"}, {"ints": "single"}, {"int": 3}),
-        *({"deque": [-1, []]}, {"deque": [10**30, []]}, {"set": [[1]]}, {"set": 3}, {"dict": [[1, 2, 3]]}),
-        *({"dict": [[[1], 2]]}, {"bytes": "xy"}, {"bytes": [1]}, {"complex": ["a", "b"]}, {"path": 3}),
-        *({"datetime": "yesterday"}, {"timedelta": [10**30, 0, 0]}, {"tuple": [], "set": []}),
+        *({}, {"nothing": 1}, {"array": "gone"}, {"int": 3}, {"set": [[1]]}, {"dict": [[1, 2, 3]]}),
+        *({"deque": [10**30, []]}, {"bytes": "xy"}, {"complex": ["a", "b"]}, {"path": 3}, {"same": 0}),
+        *({"datetime": "yesterday"}, {"timedelta": [10**30, 0, 0]}, {"tuple": [], "set": []}, {"again": 9}),
         [{"tensor": "matrix"}, {"tensor": "matrix"}],
-        functools.reduce(lambda inner, _: [inner], range(400), 1),
-        {"set": [i * (2**61 - 1) for i in range(1, 2000)]},
-        {"dict": [[{"tuple": [i * (2**61 - 1)]}, 1] for i in range(1, 2000)]},
-        *({"again": number} for number in (0, "a", None, 9)),
-        *([{"again": 0}], {"generator": ["Random", 3]}, {"object": ["a", {}, None]}),
-        *({"object": value} for value in (["a", [], None, []], [1, {}, None, []], ["a", {}, None, [1]])),
+        functools.reduce(lambda inner, _: [inner], range(900), 1),
+        *({"generator": ["Random", 3]}, {"object": ["a", {}, None]}, {"object": ["a", [], None, []]}),
     ],
     ids=lambda value: f"{value!r:.40}",
 )
 def test_what_no_copy_is_packed_as_is_corrupt(value):
-    arrays = {"text": np.array(["a"]), "matrix": np.zeros((2, 2)), "single": np.zeros(3, "float32")}
-    for sharing in (True, False):
-        with pytest.raises(CheckpointCorruptError, match="is invalid"):
-            unpack(arrays, value, sharing=sharing)
+    with pytest.raises(CheckpointCorruptError, match="is invalid"):
+        unpack({"matrix": np.zeros((2, 2))}, value)
 
 
 @pytest.mark.parametrize(
@@ -118,24 +110,16 @@ def test_what_is_held_twice_is_written_once():
     assert len(arrays) == 1
     first, second, third = unpack(arrays, described)
     assert first is second["x"] is third[0]
-    with pytest.raises(CheckpointCorruptError, match="is invalid"):
-        unpack(arrays, described, sharing=False)
 
 
-def test_a_small_file_of_much_that_is_shared_is_read_and_put_back_at_once():
-    value = []
-    for _ in range(50):
-        value = [value] * 10
+@pytest.mark.parametrize("around", [lambda value: [value] * 10, lambda value: (value, value)])
+def test_much_that_is_shared_is_written_read_and_put_back_at_once(around):
+    value = functools.reduce(lambda inner, _: around(inner), range(50), ([],))
+    packed = json.dumps(pack(Copier().copy(value), "here")[1])
+    assert len(packed) < 10_000
     back = Restorer().put(None, packed_and_unpacked(Copier().copy(value)))
-    assert back[0] is back[9]
-
-
-def test_a_file_that_is_deep_by_what_it_shares_is_corrupt():
-    value = [[]]
-    for number in range(1, 200):
-        value.append([{"again": number}])
-    with pytest.raises(CheckpointCorruptError, match="nested more than"):
-        unpack({}, value)
+    assert back[0] is back[1]
+    assert back[0][0] is back[1][1]
 
 
 def test_equal_sets_are_written_alike():

@@ -150,13 +150,12 @@ def test_what_two_hold_has_one_copy_in_all_that_is_copied_together():
     assert second[0] is not shared[0]
 
 
-def test_a_container_that_stands_deep_and_is_deep_counts_as_deep_as_it_is():
+def test_what_is_nested_too_deep_is_not_plain_but_may_be_held_twice():
     inner = functools.reduce(lambda value, _: [value], range(50), [])
-    assert copied([inner, inner]) == [inner, inner]
-    around = functools.reduce(lambda value, _: [value], range(20), inner)
-    for value in ([inner, around], [around, inner], functools.reduce(lambda v, _: [v], range(400), [])):
-        with pytest.raises(NotPlainError, match="in more than 60 others"):
-            copied(value)
+    for value in ([inner, inner], [inner, [[inner]] * 20]):
+        assert packed_and_unpacked(copied(value)) == value
+    with pytest.raises(NotPlainError, match="in more than 60 others"):
+        copied(functools.reduce(lambda v, _: [v], range(400), []))
 
 
 class Lazy:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._inspection.traced import TracedFunction, private_handles, trace, traced_step, union
+from overlap_train._inspection.traced import TracedFunction, private_handles, trace, union
 from overlap_train._inspection.traces import Traces, function_key
 from tests.networks import FEATURES, arrays, sequential
 
@@ -174,7 +174,7 @@ def test_a_step_traced_by_rows_runs_for_any_number_of_them_and_on_private_variab
         return {"mean": tf.reduce_mean(batch["x"]), "known": tf.constant(rows or 0)}
 
     spec = {"x": tf.TensorSpec((None, 3)), "y": tf.TensorSpec((None,))}
-    traced = traced_step(step, spec, 4, harmless=tuple)
+    traced = TracedFunction(step, spec, rows=4)
     assert names(traced.variables) == names(traced.written) == ["total"]
 
     @tf.function

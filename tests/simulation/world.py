@@ -22,7 +22,7 @@ from overlap_train import CheckpointPolicy, ValidationPolicy, _snapshot
 from overlap_train._callbacks import delivery, late
 from overlap_train._callbacks.hooks import hook_that_waits
 from overlap_train._callbacks.listeners import remembering
-from overlap_train._checkpoint import content, resume, writing
+from overlap_train._checkpoint import content, resume
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
@@ -414,7 +414,7 @@ def signalled() -> bool:
 def forget_process() -> None:
     """Put back what the end of a process takes with it."""
     Listener.now = None
-    signals._owners.clear()
+    signals._undoing.clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -434,7 +434,7 @@ class World:
         self.asked: interrupts.Interrupts | None = None
         self.calls_after_signal, self.ordered, self.idle = 0, [], IdleCores(2)
         self.policy = ValidationPolicy(max_lag=scenario.max_lag, **scenario.policy)
-        writing.CheckpointStore = disk
+        resume.CheckpointStore = disk
 
     def run(self) -> Course:
         """Run the fit and return what came of it."""
@@ -527,7 +527,7 @@ class World:
             deliver = functools.partial(deliver_step_validation, callbacks.callbacks)
             stepwise = StepValidations(suite, policy.every_steps, deliver, timeout_s=policy.timeout_s)
             if resumer is not None:
-                resumer.watch(stepwise.under_way)
+                resumer.under_way = stepwise.under_way
         deliver_to = delivery.Delivery(
             self.model, self.state, callbacks, on_change=policy.on_change, suite=suite
         )

@@ -20,15 +20,13 @@ waits, goes_on = os.pipe()
 os.register_at_fork(after_in_child=lambda: os.read(waits, 1))
 from overlap_train._support import signals
 
-class Owner:
-    def in_child(self):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def undo():
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-owner = Owner()
 signal.signal(signal.SIGTERM, lambda *_: None)
-signals.register(owner)
+signals.register(undo)
 if len(sys.argv) > 1:
-    signals.unregister(owner)
+    signals.unregister(undo)
 child = os.fork()
 if child == 0:
     os._exit(bool(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
