@@ -7,7 +7,7 @@ import statistics
 import threading
 from typing import Any
 
-from overlap_train.monitoring.energy import find_counters
+from overlap_train.monitoring.energy import gpu_joules
 
 __all__ = ["Meter", "peak_mib", "total_mib"]
 
@@ -22,36 +22,41 @@ class Meter:
         self._busy: list[float] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpu-meter", daemon=True)
-        self._counters = [c for c in find_counters()[0] if c.source.startswith("NVML")]
-        self._joules = 0.0
+        self._before_j = self._joules = _counted_j()
 
     def __enter__(self) -> Meter:
-        self._joules = -self._read_j()
+        self._before_j = _counted_j()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._joules += self._read_j()
+        self._joules = _counted_j()
 
     @property
     def row(self) -> dict[str, float]:
         """How busy the card was, in percent, and the watt hours of all cards, idle power included."""
         busy = {"gpu_percent": statistics.fmean(self._busy)} if self._busy else {}
-        return busy | ({"energy_wh": self._joules / 3600} if self._counters else {})
-
-    def _read_j(self) -> float:
-        return sum(counter.read_j() for counter in self._counters)
+        if self._before_j is None or self._joules is None:
+            return busy
+        return busy | {"energy_wh": (self._joules - self._before_j) / 3600}
 
     def _run(self) -> None:
-        if not self._counters:
+        if self._before_j is None:
             return
         import pynvml
 
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         while not self._stop.wait(_SAMPLE_S):
             self._busy.append(float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+
+
+def _counted_j() -> float | None:
+    try:
+        return gpu_joules()
+    except RuntimeError:
+        return None
 
 
 def total_mib() -> int:
