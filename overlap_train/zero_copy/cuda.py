@@ -119,7 +119,7 @@ class Driver:
         return text.value.decode(errors="replace")
 
 
-class CudaBackend:
+class CudaBackend(HostBackend):
     """Blocks of pinned host memory, mapped into the address space of one of the GPUs that the driver counts.
 
     Raises NativeUnavailableError if there is no driver, no such GPU, or it cannot map host memory.

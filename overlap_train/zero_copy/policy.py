@@ -7,19 +7,18 @@ on an array's memory is faster than a copy at any size (`scripts/compare_zero_co
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import threading
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from overlap_train._support.arguments import is_count, require_choice, require_count, require_path
+from overlap_train._support.arguments import is_count, require_choice
 from overlap_train._support.caches import copy_times
 from overlap_train._support.files import read_regular, replace_content
 
 _MOST_BYTES = 1 << 20
 
-__all__ = ["Choice", "CrossoverCache", "Mode", "check_mode", "choose_sharing"]
+__all__ = ["Choice", "Mode", "check_mode", "choose_sharing", "keep_crossover", "stored_crossovers"]
 
 Mode = Literal["auto", "copy", "zero_copy"]
 
@@ -56,41 +55,26 @@ def choose_sharing(mode: Mode, size_bytes: int, *, integrated: bool, crossover_b
     return Choice(False, f"{size_bytes} bytes are beyond the measured crossover of {crossover_bytes}")
 
 
-class CrossoverCache:
-    """Measured crossovers in one JSON file for each user.
+def keep_crossover(key: str, crossover_bytes: int) -> None:
+    """Store a device's crossover atomically. It holds for this process even if writing raises OSError."""
+    stored_crossovers()[key] = crossover_bytes
+    path = copy_times()
+    if path is None:
+        raise OSError("there is no home directory to keep a crossover in; set XDG_CACHE_HOME")
+    replace_content(path, json.dumps(_read() | stored_crossovers(), indent=1, sort_keys=True))
 
-    A damaged or unreadable file counts as empty, as everything in it can be measured again.
-    May be used from any thread and, since the file is replaced as a whole, from any process.
-    """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self._path = require_path("path", path) if path is not None else copy_times()
-        self._lock = threading.Lock()
-        self._entries: dict[str, int] | None = None
+@functools.cache
+def stored_crossovers() -> dict[str, int]:
+    """Return the crossovers in bytes by device: of the file, which is read once, and of this process."""
+    return _read()
 
-    def get(self, key: str) -> int | None:
-        """Return the crossover in bytes that was stored for a device, or None."""
-        with self._lock:
-            if self._entries is None:
-                self._entries = self._read()
-            return self._entries.get(key)
 
-    def put(self, key: str, crossover_bytes: int) -> None:
-        """Store a crossover atomically. It holds for this object even if writing raises OSError."""
-        crossover_bytes = require_count("crossover_bytes", crossover_bytes, minimum=0)
-        with self._lock:
-            self._entries = {**self._read(), **(self._entries or {}), key: crossover_bytes}
-            if self._path is None:
-                raise OSError("there is no home directory to keep a crossover in; set XDG_CACHE_HOME")
-            replace_content(self._path, json.dumps(self._entries, indent=1, sort_keys=True))
-
-    def _read(self) -> dict[str, int]:
-        if self._path is None:
-            return {}
-        try:
-            content: Any = json.loads(read_regular(self._path, most_bytes=_MOST_BYTES).decode())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        if not isinstance(content, dict):
-            return {}
+def _read() -> dict[str, int]:
+    """Return what the file has; a damaged one counts as empty, as everything in it can be measured again."""
+    path = copy_times()
+    try:
+        content: Any = {} if path is None else json.loads(read_regular(path, most_bytes=_MOST_BYTES).decode())
         return {key: value for key, value in content.items() if is_count(value)}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}

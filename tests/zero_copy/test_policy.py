@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from overlap_train.zero_copy import crossover as module
-from overlap_train.zero_copy.crossover import SizeTiming, find_crossover, measure_crossover
-from overlap_train.zero_copy.policy import CrossoverCache, choose_sharing
+from overlap_train.zero_copy import policy
+from overlap_train.zero_copy.buffer import SizeTiming, find_crossover, measure_crossover
+from overlap_train.zero_copy.policy import choose_sharing
 
 
 @pytest.mark.parametrize(
@@ -28,28 +28,33 @@ def test_choice_follows_mode_device_size_and_crossover(mode, size, integrated, c
     assert reason in choice.reason
 
 
-def test_crossover_survives_the_process(tmp_path, monkeypatch):
+@pytest.fixture
+def stored(monkeypatch, tmp_path):
+    """Returns the file of the crossovers, which this process has not read yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    CrossoverCache().put("a GPU", 1)
-    assert (tmp_path / "overlap_train" / "zero_copy.json").exists()
-    path = tmp_path / "deep" / "cache.json"
-    CrossoverCache(path).put("a GPU", 65536)
-    CrossoverCache(path).put("another", 0)
-    again = CrossoverCache(path)
-    assert (again.get("a GPU"), again.get("another"), again.get("third")) == (65536, 0, None)
-    assert [file.name for file in path.parent.iterdir()] == ["cache.json"]
+    policy.stored_crossovers.cache_clear()
+    yield tmp_path / "overlap_train" / "zero_copy.json"
+    policy.stored_crossovers.cache_clear()
+
+
+def test_crossover_survives_the_process(stored):
+    policy.keep_crossover("a GPU", 65536)
+    policy.stored_crossovers.cache_clear()
+    policy.keep_crossover("another", 0)
+    policy.stored_crossovers.cache_clear()
+    assert policy.stored_crossovers() == {"a GPU": 65536, "another": 0}
+    assert [file.name for file in stored.parent.iterdir()] == [stored.name]
 
 
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"a GPU": "x"}', '{"a GPU": -1}', '{"a GPU": true}', "\x00\xff"]
 )
-def test_damaged_cache_counts_as_empty(tmp_path, content):
-    path = tmp_path / "cache.json"
-    path.write_text(content, encoding="latin-1")
-    cache = CrossoverCache(path)
-    assert cache.get("a GPU") is None
-    cache.put("a GPU", 1)
-    assert json.loads(path.read_text()) == {"a GPU": 1}
+def test_damaged_cache_counts_as_empty(stored, content):
+    stored.parent.mkdir()
+    stored.write_text(content, encoding="latin-1")
+    assert policy.stored_crossovers() == {}
+    policy.keep_crossover("a GPU", 1)
+    assert json.loads(stored.read_text()) == {"a GPU": 1}
 
 
 def test_crossover_is_where_sharing_first_loses():
@@ -81,36 +86,3 @@ def test_crossover_is_where_sharing_first_loses():
 def test_what_cannot_be_meant_is_refused_by_name(arguments, error, message):
     with pytest.raises(error, match=message):
         measure_crossover(**arguments)
-
-
-class Backend:
-    attributes = "a GPU"
-
-
-class Kept:
-    def __init__(self):
-        self.put_in = []
-
-    def put(self, key, value):
-        self.put_in.append((key, value))
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_what_was_measured_is_kept_for_the_choice(keep, monkeypatch):
-    kept, asked = Kept(), []
-
-    def time(size, repeats, kernel):
-        asked.append((size, repeats, kernel))
-        return SizeTiming(size, 2.0, 1.0 if size < 9000 else 3.0)
-
-    monkeypatch.setattr(module, "CudaBackend", Backend)
-    monkeypatch.setattr(module, "shared_pool", lambda name: type("Pool", (), {"backend": Backend()}))
-    monkeypatch.setattr(module.tf.config, "list_logical_devices", lambda kind: ["GPU:0"])
-    monkeypatch.setattr(module, "crossover_key", lambda attributes: f"key of {attributes}")
-    monkeypatch.setattr(module, "crossovers", kept)
-    monkeypatch.setattr(module, "_time", time)
-    found = measure_crossover([16384, 4096, 8192], repeats=3, keep=keep)
-    assert found.crossover_bytes == 8192
-    assert [timing.size_bytes for timing in found.timings] == [4096, 8192, 16384]
-    assert [each[:2] for each in asked] == [(4096, 3), (8192, 3), (16384, 3)]
-    assert kept.put_in == ([("key of a GPU", 8192)] if keep else [])
