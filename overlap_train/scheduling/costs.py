@@ -246,11 +246,6 @@ class CostModel:
         self._recent_s[device] = (spent_s, planned_s)
         return spent_s / planned_s
 
-    def predict_unseen(self, work: Work, device: Device) -> float:
-        """Return the regression's estimate in seconds, without profile and corrections."""
-        with self._lock:
-            return self._predict(work, device)
-
     def _unloaded_s(self, layer: Layer, device: Device) -> float:
         seconds = self._profile.get((layer.name, device.name))
         return self._predict(layer.work, device) if seconds is None else seconds

@@ -15,9 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train.scheduling.calls import Call, Runner, elements, tensor_bytes
+from overlap_train.scheduling.calls import Call, Product, Runner, elements, tensor_bytes
 from overlap_train.scheduling.graph import Work
-from overlap_train.scheduling.products import Product
 
 __all__ = ["cut_call", "is_large"]
 

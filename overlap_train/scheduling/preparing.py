@@ -28,8 +28,8 @@ from overlap_train._support.arguments import (
     require_real,
     short_repr,
 )
+from overlap_train.scheduling.accounts import RunTimes
 from overlap_train.scheduling.costs import CostModel, Costs, check_costs
-from overlap_train.scheduling.deadlines import RunTimes
 from overlap_train.scheduling.graph import REQUEST, Device, Layer, LayerGraph, Platform, Port, Run
 from overlap_train.scheduling.models import SplitModel, split_model, tracing
 from overlap_train.scheduling.segments import (
