@@ -29,15 +29,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ConvKey": "measurements",
-    "TiledConv2D": "operation",
-    "Timing": "measurements",
+    **dict.fromkeys(("ConvKey", "Timing"), "measurements"),
+    **dict.fromkeys(("TiledConv2D", "tiled_conv2d"), "operation"),
     "accelerate": "acceleration",
-    "format_report": "selection",
-    "instruction_set": "library",
-    "is_available": "library",
-    "report": "selection",
-    "tiled_conv2d": "operation",
+    **dict.fromkeys(("format_report", "report"), "selection"),
+    **dict.fromkeys(("instruction_set", "is_available"), "library"),
 }
 
 

@@ -88,7 +88,7 @@ class Convolution:
         for direction in DIRECTIONS:
             self.choose(direction, dtype, x, filters)
         keys = [self.key(direction, dtype, x, filters) for direction in DIRECTIONS]
-        return tuple(timing for timing in selection.timings() if timing.key in keys)
+        return tuple(timing for timing in selection.report() if timing.key in keys)
 
     @property
     def _stock_strides(self) -> list[int]:

@@ -32,7 +32,6 @@ __all__ = [
     "only_known",
     "operands",
     "report",
-    "timings",
 ]
 
 
@@ -47,12 +46,6 @@ _timings: dict[ConvKey, Timing] = {}
 _stored: dict[ConvKey, Timing] | None = None  # by other processes; None until it is read
 _lock = threading.Lock()
 _local = threading.local()
-
-
-def timings() -> tuple[Timing, ...]:
-    """Everything timed so far in this process, in order. Any thread."""
-    with _lock:
-        return tuple(_timings.values())
 
 
 def clear_timings() -> None:
@@ -158,7 +151,8 @@ def _wait_for(result: tf.Tensor) -> None:
 
 def report() -> tuple[Timing, ...]:
     """Return the times that `algorithm="auto"` has measured, for each shape and algorithm. Any thread."""
-    return timings()
+    with _lock:
+        return tuple(_timings.values())
 
 
 def format_report(rows: Iterable[Timing] | None = None) -> str:

@@ -31,19 +31,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AccountLog": "account_files",
-    "AccountWriter": "account_files",
-    "EpochRow": "table",
-    "LoadMeter": "sampler",
-    "OpenSpan": "recorder",
-    "Sampler": "sampler",
-    "SpanRecorder": "recorder",
-    "format_epoch_table": "table",
-    "format_metric": "table",
-    "overlap_s": "recorder",
+    **dict.fromkeys(("AccountLog", "AccountWriter"), "account_files"),
+    **dict.fromkeys(("EpochRow", "format_epoch_table", "format_metric"), "table"),
+    **dict.fromkeys(("LoadMeter", "Sampler"), "sampler"),
+    **dict.fromkeys(("OpenSpan", "SpanRecorder", "overlap_s", "union_s"), "recorder"),
     "save_chrome_trace": "trace",
     "save_timeline": "timeline",
-    "union_s": "recorder",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
