@@ -58,14 +58,6 @@ def checked(directory: Path) -> list[dict]:
     return record.rows
 
 
-# By default tests/conv/test_native.py compiles and runs the same test.
-@pytest.mark.nightly
-@needs_compiler
-def test_the_emulated_check_finds_nothing_wrong(tmp_path) -> None:
-    (row,) = checked(tmp_path)
-    assert (row["key"], row["clean"]) == ("test", True)
-
-
 def test_the_check_says_what_a_failing_test_says(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(kernel_stages, "_compile_test", lambda context: None)
     failing = ["sh", "-c", "echo 1 of 9 results is wrong; exit 1"]

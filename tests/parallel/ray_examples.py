@@ -1,10 +1,9 @@
-"""Ray's TensorFlow examples with `Trainer(model).fit`, each on two Ray workers of this machine.
+"""Ray's `tensorflow_regression_example` with `Trainer(model).fit`, on two Ray workers of this machine.
 
-    python -m tests.parallel.ray_examples mnist|regression directory
+    python -m tests.parallel.ray_examples directory
 
-What they do is done here in their order: `tensorflow_mnist_example` with a shuffled, endless dataset of all
-digits on each worker, `tensorflow_regression_example` with a shard of a CSV file that Ray Data reads and
-`to_tf` batches, in one `fit` an epoch. New are `join_cluster`, a seed, and `RayReport` in the place of
+What it does is done here in its order, with a shard of a CSV file that Ray Data reads and `to_tf` batches,
+in one `fit` an epoch. New are `join_cluster`, a seed, and `RayReport` in the place of
 `ReportCheckpointCallback`, for which Ray loads Keras 2. Each worker writes what it has drawn.
 """
 
@@ -19,48 +18,17 @@ WORKERS = 2
 COLUMNS = [f"x{i:03}" for i in range(20)]
 
 
-def dense(units: int, *layers: Any) -> Any:
-    import keras
-
-    return keras.Sequential([*layers, keras.layers.Dense(10), keras.layers.Dense(units)])
-
-
 def linear() -> Any:
     """Returns the model of the regression example."""
     import keras
 
     keras.utils.set_random_seed(1)
-    model = dense(1, keras.Input((len(COLUMNS),)))
+    layers = [keras.layers.Dense(10), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((len(COLUMNS),)), *layers])
     model.compile(
         keras.optimizers.SGD(1e-3), keras.losses.mean_absolute_error, metrics=["mean_squared_error"]
     )
     return model
-
-
-def convolutional() -> Any:
-    """Returns the model of the MNIST example."""
-    import keras
-
-    keras.utils.set_random_seed(1)
-    layers = keras.layers
-    inputs = [keras.Input((28, 28)), layers.Reshape((28, 28, 1)), layers.Conv2D(4, 3, activation="relu")]
-    model = dense(10, *inputs, layers.Flatten())
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(1e-3), loss, metrics=["accuracy"])
-    return model
-
-
-def digits() -> Any:
-    """Returns an endless shuffled dataset, the same on all workers."""
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    keras.utils.set_random_seed(2)
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 10, 512)
-    x = (rng.random((512, 28, 28)) * 0.2 + y[:, None, None] / 20).astype("float32")
-    return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(512).repeat().batch(16 * WORKERS)
 
 
 def noted(dataset: Any, drawn: list[Any]) -> Any:
@@ -76,18 +44,6 @@ def noted(dataset: Any, drawn: list[Any]) -> Any:
         return tuple(tf.ensure_shape(part, old.shape) for part, old in zip(parts, (x, y), strict=True))
 
     return dataset.map(through)
-
-
-def train_mnist(config: dict[str, Any]) -> None:
-    from overlap_train import Trainer
-    from overlap_train.parallel import RayReport, join_cluster
-
-    with join_cluster().scope():
-        model = convolutional()
-    history = Trainer(model).fit(
-        digits(), shuffle=False, epochs=3, steps_per_epoch=8, callbacks=[RayReport()], verbose=0
-    )
-    write(config, [history.history], [])
 
 
 def train_regression(config: dict[str, Any]) -> None:
@@ -106,12 +62,6 @@ def train_regression(config: dict[str, Any]) -> None:
         histories.append(
             Trainer(model).fit(batches, shuffle=False, callbacks=[RayReport()], verbose=0).history
         )
-    write(config, histories, drawn)
-
-
-def write(config: dict[str, Any], histories: list[Any], drawn: list[Any]) -> None:
-    import ray.train
-
     rank = ray.train.get_context().get_world_rank()
     (Path(config["directory"]) / f"{rank}.pickle").write_bytes(pickle.dumps((histories, drawn)))
 
@@ -127,26 +77,23 @@ def table(directory: Path, rows: int = 300) -> str:
     return str(path)
 
 
-def main(name: str, directory: Path) -> None:
+def main(directory: Path) -> None:
     import ray
     from ray.data.preprocessors import Concatenator
     from ray.train import RunConfig, ScalingConfig
     from ray.train.tensorflow import TensorflowTrainer
 
     ray.init(num_cpus=WORKERS + 1)
-    datasets = {}
-    if name == "regression":
-        concatenator = Concatenator(columns=COLUMNS, output_column_name="x")
-        datasets["train"] = concatenator.fit_transform(ray.data.read_csv(table(directory)))
+    concatenator = Concatenator(columns=COLUMNS, output_column_name="x")
     trainer = TensorflowTrainer(
-        {"mnist": train_mnist, "regression": train_regression}[name],
+        train_regression,
         train_loop_config={"directory": str(directory)},
         scaling_config=ScalingConfig(num_workers=WORKERS),
         run_config=RunConfig(storage_path=str(directory)),
-        datasets=datasets,
+        datasets={"train": concatenator.fit_transform(ray.data.read_csv(table(directory)))},
     )
     trainer.fit()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]))
