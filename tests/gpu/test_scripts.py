@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu.driver import results_directory
+from scripts.gpu.driver import EMULATED, results_directory
 from scripts.gpu.evidence import EVIDENCE
-from scripts.gpu.page import EMULATED
 from scripts.gpu.tensorflow_runs import EVIDENCE as TENSORFLOW
 
 ROOT = Path(__file__).parents[2]
