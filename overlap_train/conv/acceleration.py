@@ -25,8 +25,6 @@ from overlap_train.conv.convolution import Convolution
 from overlap_train.conv.measurements import Timing
 from overlap_train.conv.selection import format_report
 
-__all__ = ["AccelerationReport", "accelerate", "acceleration_report", "stock_convolutions"]
-
 _MARK = "_overlap_train_tiled_call"
 
 

@@ -16,9 +16,6 @@ from overlap_train.conv import library, selection
 from overlap_train.conv.library import bias_gradient, record_gradient
 from overlap_train.conv.measurements import DIRECTIONS, MATMUL, STOCK, ConvKey, Timing
 
-__all__ = ["ASSUMED_BATCH", "Convolution", "DepthwiseConvolution"]
-
-
 # Keras traces its steps with an unknown batch; "auto" then times the shape at this one.
 ASSUMED_BATCH = 8
 

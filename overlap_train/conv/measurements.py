@@ -23,9 +23,6 @@ from overlap_train._support.caches import conditions, convolution_times
 from overlap_train._support.files import read_regular, replace_content
 from overlap_train.options.threads import available_cores
 
-__all__ = ["DIRECTIONS", "MATMUL", "STOCK", "ConvKey", "Timing", "load", "remove", "save"]
-
-
 STOCK = "tf.nn.conv2d"
 MATMUL = "matmul"
 DIRECTIONS = ("forward", "input_gradient", "filter_gradient")

@@ -24,17 +24,6 @@ from overlap_train._support.arguments import require_items
 from overlap_train.conv import measurements
 from overlap_train.conv.measurements import MATMUL, STOCK, ConvKey, Timing
 
-__all__ = [
-    "choose",
-    "clear_timings",
-    "forget_process",
-    "format_report",
-    "only_known",
-    "operands",
-    "report",
-]
-
-
 # Rounds at least, where they fit the budget; short convolutions get more, until `_ENOUGH_S` have gone by.
 _ROUNDS, _MOST_ROUNDS = 9, 27
 _BUDGET_S, _ENOUGH_S = 0.4, 0.1

@@ -29,9 +29,6 @@ from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
 from overlap_train.records import EpochAccount
 
-__all__ = ["AccountLog", "AccountWriter"]
-
-
 _logger = logging.getLogger(__name__)
 
 

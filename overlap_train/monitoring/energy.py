@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["MINIMUM_WINDOW_S", "EnergyReading", "gpu_joules", "measure"]
-
 MINIMUM_WINDOW_S = 10.0
 
 

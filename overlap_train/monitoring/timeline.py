@@ -20,9 +20,6 @@ from overlap_train._support.printing import printable
 from overlap_train.monitoring.recorder import overlap_s, require_samples, require_spans, union_s
 from overlap_train.records import Sample, Span
 
-__all__ = ["Bar", "merged_bars", "save_timeline", "thread_order"]
-
-
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any common colour vision.
 _COLOURS = {
     "train": "#0072B2",

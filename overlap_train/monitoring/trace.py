@@ -18,8 +18,6 @@ from overlap_train.monitoring.recorder import require_samples, require_spans
 from overlap_train.monitoring.timeline import thread_order
 from overlap_train.records import Sample, Span
 
-__all__ = ["save_chrome_trace"]
-
 _PROCESS = 1
 _MIB = 1 << 20
 

@@ -17,15 +17,6 @@ import numpy as np
 from overlap_train.errors import DeadlineError
 from overlap_train.scheduling.graph import Job
 
-__all__ = [
-    "DeviceAccount",
-    "ModelAccount",
-    "ModelStatistics",
-    "RunTimes",
-    "SchedulerStatistics",
-    "ends_s",
-]
-
 
 @dataclass
 class DeviceAccount:

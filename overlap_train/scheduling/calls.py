@@ -21,9 +21,6 @@ from overlap_train._keras import models as keras_models
 from overlap_train.conv import tiled_conv2d
 from overlap_train.scheduling.graph import Work, merge_work
 
-__all__ = ["Call", "Product", "Runner", "calls_of", "elements", "fold_calls", "tensor_bytes", "work_of"]
-
-
 Runner = Callable[[Sequence[Any]], Sequence[Any]]
 """Computes the outputs of a call from its inputs, while it is traced."""
 

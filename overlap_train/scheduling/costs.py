@@ -24,9 +24,6 @@ from overlap_train._support.arguments import (
 )
 from overlap_train.scheduling.graph import Device, Layer, Work
 
-__all__ = ["CostModel", "Costs", "FixedCosts", "WorkRegression", "check_costs"]
-
-
 _Array = NDArray[np.float64]
 
 

@@ -18,8 +18,6 @@ import tensorflow as tf
 from overlap_train.scheduling.calls import Call, Product, Runner, elements, tensor_bytes
 from overlap_train.scheduling.graph import Work
 
-__all__ = ["cut_call", "is_large"]
-
 # Below, what a call costs is more than what the pieces save.
 _LEAST_PARAMETERS = 1 << 20
 _LEAST_FLOPS = 1 << 26

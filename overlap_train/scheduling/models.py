@@ -23,9 +23,6 @@ from overlap_train.scheduling.calls import Call, calls_of, fold_calls, tensor_by
 from overlap_train.scheduling.cutting import cut_call, is_large
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port
 
-__all__ = ["ModelInputs", "SplitModel", "WholeModel", "inputs_of", "spec_of", "split_model", "tracing"]
-
-
 _SPECS = "pass input_specs=(tf.TensorSpec(...),)"
 
 

@@ -43,9 +43,6 @@ from overlap_train.scheduling.segments import (
 from overlap_train.scheduling.service import Model
 from overlap_train.zero_copy import as_tensor
 
-__all__ = ["ModelBuilder", "Profile", "compile_segments", "profile_layers", "tensorflow_platform"]
-
-
 _log = logging.getLogger(__name__)
 
 # For dimensions that the model leaves open, in the order in which they are tried.

@@ -25,8 +25,6 @@ from overlap_train.scheduling.accounts import ModelAccount, RunTimes, SchedulerS
 from overlap_train.scheduling.engine import Engine
 from overlap_train.scheduling.graph import LayerGraph, Request, urgency
 
-__all__ = ["Model", "Service", "Submission", "Waiting"]
-
 
 @dataclass(eq=False)
 class Submission:

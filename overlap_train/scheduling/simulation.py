@@ -17,8 +17,6 @@ from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
 from overlap_train.scheduling.graph import Device, Job, Layer, LayerGraph, Platform, Request
 from overlap_train.scheduling.policy import Board, Policy, make_policy
 
-__all__ = ["Arrival", "BackgroundLoad", "SimulatedJob", "Simulation", "simulate"]
-
 
 @dataclass(frozen=True, slots=True)
 class BackgroundLoad:

@@ -48,8 +48,6 @@ from overlap_train.zero_copy.policy import (
 from overlap_train.zero_copy.pool import Lease, Pool
 from overlap_train.zero_copy.tensors import checked_device, checked_dtype, checked_shape
 
-__all__ = ["Crossover", "MappedBuffer", "SizeTiming", "Turn", "find_crossover", "measure_crossover"]
-
 
 class Turn(enum.Enum):
     """Which side may use the memory of a buffer: the writer or the reader."""

@@ -23,9 +23,6 @@ from overlap_train import errors
 from overlap_train._support.arguments import is_text, short_repr
 from overlap_train.zero_copy.pool import ALIGNMENT, Block, HostBackend, Pool
 
-__all__ = ["CudaBackend", "DeviceAttributes", "Driver", "shared_pool"]
-
-
 LIBRARIES = ("libcuda.so.1", "libcuda.so", "nvcuda.dll")
 MINIMUM_DRIVER = 12000  # CUDA 12.0: the oldest driver that the CUDA 12 of TensorFlow's wheel runs on
 

@@ -18,8 +18,6 @@ from overlap_train._support.files import read_regular, replace_content
 
 _MOST_BYTES = 1 << 20
 
-__all__ = ["Choice", "Mode", "check_mode", "choose_sharing", "keep_crossover", "stored_crossovers"]
-
 Mode = Literal["auto", "copy", "zero_copy"]
 
 

@@ -20,8 +20,6 @@ import numpy as np
 from overlap_train import errors
 from overlap_train._support.arguments import require_count, require_instance
 
-__all__ = ["ALIGNMENT", "Block", "HostBackend", "Lease", "Pool", "PoolStatistics"]
-
 ALIGNMENT = 256  # bytes: what CUDA promises for its own allocations, and a multiple of what TensorFlow wants
 _DEFAULT_LIMIT = 256 << 20
 _log = logging.getLogger(__name__)

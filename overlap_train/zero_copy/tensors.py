@@ -26,22 +26,6 @@ from overlap_train.zero_copy import dlpack
 from overlap_train.zero_copy.policy import Choice, Mode, check_mode
 from overlap_train.zero_copy.pool import HostBackend
 
-__all__ = [
-    "Statistics",
-    "any_dtype",
-    "as_array",
-    "as_tensor",
-    "checked_device",
-    "checked_dtype",
-    "checked_shape",
-    "count",
-    "empty",
-    "explain",
-    "share",
-    "statistics",
-]
-
-
 # Eigen aborts the process on operands that are aligned less, and DLPack's own entrance does not check it.
 TENSOR_ALIGNMENT = 64
 SHARED_DTYPES = frozenset(

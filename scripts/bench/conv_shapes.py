@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from overlap_train.conv.measurements import ConvKey
 
-__all__ = ["LAYERS", "Layer"]
-
 
 @dataclass(frozen=True)
 class Layer:

@@ -31,8 +31,6 @@ from overlap_train.conv.measurements import STOCK
 from overlap_train.models.mnist_cnn import mnist_cnn
 from overlap_train.models.unet import unet
 
-__all__ = ["MODELS", "main", "measure"]
-
 # The network, the shapes of an image and of its label, and the classes.
 MODELS: dict[str, tuple[Callable[[], keras.Model], tuple[int, ...], tuple[int, ...], int]] = {
     "unet": (lambda: unet((128, 191, 3), 3), (128, 191, 3), (128, 191), 3),

@@ -13,8 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["DutyCycle", "GpuLoad"]
-
 
 class DutyCycle:
     """Calls `work` again and again from one thread so that it is inside it for a share of the time.

@@ -24,8 +24,6 @@ from scripts.bench import scheduling_measured as measured
 from scripts.bench import scheduling_simulated as simulated
 from scripts.bench.publish import Cells, Finding
 
-__all__ = ["PARTS", "finding", "main"]
-
 PARTS = ("simulated", "measured")
 _WORDS = """\
 Several networks at once. *Simulated* figures come from Xavier-like peaks and a duty cycle as load;

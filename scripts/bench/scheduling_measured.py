@@ -28,8 +28,6 @@ import numpy as np
 from overlap_train.options.threads import available_cores
 from scripts.bench.children import ENDS_WITH_PARENT
 
-__all__ = ["CONTENDERS", "LOADS", "available", "measure", "networks"]
-
 CONTENDERS = {
     "thread_each": "a thread for each network, tf.function, TensorFlow's default threads",
     "thread_each_batched": "the same, each thread taking up to four of its requests at a time",
