@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from overlap_train.conv import library, selection
 from overlap_train.conv.library import bias_gradient, record_gradient
-from overlap_train.conv.measurements import DIRECTIONS, MATMUL, STOCK, ConvKey, Timing
+from overlap_train.conv.selection import DIRECTIONS, MATMUL, STOCK, ConvKey, Timing
 
 # Keras traces its steps with an unknown batch; "auto" then times the shape at this one.
 ASSUMED_BATCH = 8

@@ -14,9 +14,17 @@ if TYPE_CHECKING:
     from overlap_train.zero_copy.buffer import Crossover, MappedBuffer, Turn, measure_crossover
     from overlap_train.zero_copy.cuda import shared_pool
     from overlap_train.zero_copy.pages import ResidentLimit, drop_pages
-    from overlap_train.zero_copy.policy import Choice, Mode
     from overlap_train.zero_copy.pool import Pool, PoolStatistics
-    from overlap_train.zero_copy.tensors import Statistics, as_array, as_tensor, empty, explain, statistics
+    from overlap_train.zero_copy.tensors import (
+        Choice,
+        Mode,
+        Statistics,
+        as_array,
+        as_tensor,
+        empty,
+        explain,
+        statistics,
+    )
 
 __all__ = [
     "Choice",
@@ -39,11 +47,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Choice", "Mode"), "policy"),
+    **dict.fromkeys(
+        ("Choice", "Mode", "Statistics", "as_array", "as_tensor", "empty", "explain", "statistics"), "tensors"
+    ),
     **dict.fromkeys(("Crossover", "MappedBuffer", "Turn", "measure_crossover"), "buffer"),
     **dict.fromkeys(("Pool", "PoolStatistics"), "pool"),
     **dict.fromkeys(("ResidentLimit", "drop_pages"), "pages"),
-    **dict.fromkeys(("Statistics", "as_array", "as_tensor", "empty", "explain", "statistics"), "tensors"),
     "shared_pool": "cuda",
 }
 

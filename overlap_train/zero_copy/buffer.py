@@ -37,16 +37,18 @@ from overlap_train._support.arguments import require_callable, require_count, re
 from overlap_train._support.closing import Closing
 from overlap_train.zero_copy import dlpack, tensors
 from overlap_train.zero_copy.cuda import CudaBackend, DeviceAttributes, shared_pool
-from overlap_train.zero_copy.policy import (
+from overlap_train.zero_copy.pool import Lease, Pool
+from overlap_train.zero_copy.tensors import (
     Choice,
     Mode,
     check_mode,
+    checked_device,
+    checked_dtype,
+    checked_shape,
     choose_sharing,
     keep_crossover,
     stored_crossovers,
 )
-from overlap_train.zero_copy.pool import Lease, Pool
-from overlap_train.zero_copy.tensors import checked_device, checked_dtype, checked_shape
 
 
 class Turn(enum.Enum):

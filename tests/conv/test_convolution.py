@@ -13,7 +13,7 @@ import tensorflow as tf
 from overlap_train.conv import convolution as module
 from overlap_train.conv import selection
 from overlap_train.conv.convolution import ASSUMED_BATCH, Convolution, DepthwiseConvolution, may_run_natively
-from overlap_train.conv.measurements import DIRECTIONS, MATMUL, STOCK, ConvKey
+from overlap_train.conv.selection import DIRECTIONS, MATMUL, STOCK, ConvKey
 
 PLAIN = Convolution((1, 1), "SAME", relu=True, bias=True)
 IMAGE, FILTERS = tf.TensorShape([2, 9, 7, 3]), tf.TensorShape([3, 3, 3, 4])

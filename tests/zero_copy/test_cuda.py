@@ -17,8 +17,8 @@ from overlap_train.zero_copy import MappedBuffer, Turn
 from overlap_train.zero_copy import buffer as buffer_module
 from overlap_train.zero_copy.buffer import SizeTiming, measure_crossover
 from overlap_train.zero_copy.cuda import CudaBackend, Driver
-from overlap_train.zero_copy.policy import stored_crossovers
 from overlap_train.zero_copy.pool import Pool
+from overlap_train.zero_copy.tensors import stored_crossovers
 
 SHIFT = 0x100000000000
 ANSWERS = {"devices": 1, "version": 12040, "integrated": 0, "can_map": 1, "alignment": 4096}

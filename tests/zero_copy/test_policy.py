@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from overlap_train.zero_copy import policy
 from overlap_train.zero_copy.buffer import SizeTiming, find_crossover, measure_crossover
-from overlap_train.zero_copy.policy import choose_sharing
+from overlap_train.zero_copy.tensors import choose_sharing, keep_crossover, stored_crossovers
 
 
 @pytest.mark.parametrize(
@@ -32,17 +31,17 @@ def test_choice_follows_mode_device_size_and_crossover(mode, size, integrated, c
 def stored(monkeypatch, tmp_path):
     """Returns the file of the crossovers, which this process has not read yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    policy.stored_crossovers.cache_clear()
+    stored_crossovers.cache_clear()
     yield tmp_path / "overlap_train" / "zero_copy.json"
-    policy.stored_crossovers.cache_clear()
+    stored_crossovers.cache_clear()
 
 
 def test_crossover_survives_the_process(stored):
-    policy.keep_crossover("a GPU", 65536)
-    policy.stored_crossovers.cache_clear()
-    policy.keep_crossover("another", 0)
-    policy.stored_crossovers.cache_clear()
-    assert policy.stored_crossovers() == {"a GPU": 65536, "another": 0}
+    keep_crossover("a GPU", 65536)
+    stored_crossovers.cache_clear()
+    keep_crossover("another", 0)
+    stored_crossovers.cache_clear()
+    assert stored_crossovers() == {"a GPU": 65536, "another": 0}
     assert [file.name for file in stored.parent.iterdir()] == [stored.name]
 
 
@@ -52,8 +51,8 @@ def test_crossover_survives_the_process(stored):
 def test_damaged_cache_counts_as_empty(stored, content):
     stored.parent.mkdir()
     stored.write_text(content, encoding="latin-1")
-    assert policy.stored_crossovers() == {}
-    policy.keep_crossover("a GPU", 1)
+    assert stored_crossovers() == {}
+    keep_crossover("a GPU", 1)
     assert json.loads(stored.read_text()) == {"a GPU": 1}
 
 
