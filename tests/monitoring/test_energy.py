@@ -1,7 +1,5 @@
 """Energy of work, by counters that are made up; no figure here is a measurement."""
 
-from __future__ import annotations
-
 import sys
 import types
 

@@ -1,7 +1,5 @@
 """Layers cut into pieces compute what they did whole, and the pieces run beside each other."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

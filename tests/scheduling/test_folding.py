@@ -1,7 +1,5 @@
 """Folded convolutions compute what the layers did, and the model stays as it was."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Submissions wait, are batched, begin as there is room, and get their own results or errors."""
 
-from __future__ import annotations
-
 import pickle
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The choice between sharing and copying, where sharing first loses, and the file that keeps it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

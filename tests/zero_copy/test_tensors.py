@@ -1,7 +1,5 @@
 """Arrays lent to TensorFlow and tensors lent to NumPy; shapes, dtypes and devices as users pass them."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import threading
