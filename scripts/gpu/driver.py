@@ -93,9 +93,6 @@ def _state(record: Record) -> str:
     return f"{words.get(record.status, 'Failed')}: {record.reason}".rstrip(": ") + "."
 
 
-_BUDGET_S = 540.0
-
-
 @dataclass(frozen=True)
 class Evidence:
     """The stages of one command, and how its page shows them."""
@@ -114,7 +111,7 @@ class Evidence:
         add("--again", action="store_true", help="repeat what is done, too")
         add("--quick", action="store_true", help="the least that shows that everything runs")
         add("--output", type=Path, help="folder of the page (docs/results; emulated: runs/emulated)")
-        add("--budget-s", type=float, default=_BUDGET_S, help="seconds for all stages (%(default)s)")
+        add("--budget-s", type=float, default=540.0, help="seconds for all stages (%(default)s)")
         add("--only", nargs="+", choices=[s.name for s in self.stages], help="these stages alone")
         add("--body", nargs=4, help=argparse.SUPPRESS)  # a stage's process: folder, card, name, limit
 

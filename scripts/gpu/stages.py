@@ -23,6 +23,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
+DONE, PARTIAL, FAILED, UNAVAILABLE = "done", "partial", "failed", "unavailable"
+# What a re-run does not repeat. "unavailable": the machine lacks what the stage needs.
+ENDED = frozenset({DONE, UNAVAILABLE})
 _CODE = frozenset({".py", ".h", ".cc", ".cu", ".txt"})
 _GRACE_S = 10.0  # for a stage to write what it has, after its time is up
 _LEAST_S = 5.0  # a stage is not begun with less
@@ -231,11 +234,6 @@ def verdict(states: Mapping[str, str], records: Sequence[Record]) -> int:
         print(f"still to be done: {', '.join(left)}; run the same command again")
         return 3
     return 0
-
-
-DONE, PARTIAL, FAILED, UNAVAILABLE = "done", "partial", "failed", "unavailable"
-# What a re-run does not repeat. "unavailable": the machine lacks what the stage needs.
-ENDED = frozenset({DONE, UNAVAILABLE})
 
 
 def write_atomically(path: Path, content: bytes) -> None:
