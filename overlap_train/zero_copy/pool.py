@@ -46,11 +46,7 @@ class HostBackend:
     frees_anywhere = True  # whether `release` may be called on any thread, a device's call-back thread too
 
     def allocate(self, size_bytes: int) -> Block:
-        """Allocate an aligned block of at least `size_bytes`.
-
-        Raises:
-            errors.BufferError: if there is not enough memory.
-        """
+        """Allocate an aligned block of at least `size_bytes`, or raise `errors.BufferError`."""
         try:
             memory = np.empty(size_bytes + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError) as error:
