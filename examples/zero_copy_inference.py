@@ -37,7 +37,7 @@ class Way:
             from pinned memory that P3 compares with.
         seconds: of each run.
         bytes_copied: from the producer's memory, in each run.
-        energy: what the machine's counters say, or why there is none.
+        energy: what the GPUs' counters say, or why there is nothing.
     """
 
     name: str
@@ -115,10 +115,10 @@ def _measure(
 def _energy(run: Callable[[], object], wanted: bool) -> str:
     if not wanted:
         return "not measured (pass --energy)"
-    readings, missing = energy.measure(run)
-    if readings:
-        return ", ".join(f"{reading.source} {reading.net_mwh_per_run:.4f} mWh" for reading in readings)
-    return "unavailable: " + "; ".join(f"{entry.source}: {entry.reason}" for entry in missing)
+    try:
+        return f"{energy.measure(run).net_mwh_per_run:.4f} mWh of all GPUs"
+    except RuntimeError as error:
+        return f"unavailable: {error}"
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

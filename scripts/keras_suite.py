@@ -28,6 +28,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -272,31 +273,23 @@ def outcomes_of(journal: Path) -> dict[str, dict[str, Any]]:
     return {line["name"]: line for line in lines}
 
 
+@dataclass(frozen=True)
 class Suite:
     """Some test modules, run in processes of their own."""
 
-    def __init__(
-        self,
-        place: Path,
-        tests: Path,
-        modules: Sequence[Path],
-        chosen: str,
-        timeout_s: float,
-        longer: bool = False,
-    ) -> None:
-        self._place = place
-        self._tests = tests
-        self._modules = modules
-        self._chosen = chosen
-        self._timeout_s = timeout_s
-        self._longer = longer
+    place: Path
+    tests: Path
+    modules: Sequence[Path]
+    chosen: str
+    timeout_s: float
+    longer: bool = False
 
     def choosing(self, name: str) -> Suite:
         """Returns a suite of one test, by its name in the journals."""
         module, _, test = name.partition("::")
-        modules = [path for path in self._modules if path.name == module]
+        modules = [path for path in self.modules if path.name == module]
         function = test.rpartition("::")[2]
-        return Suite(self._place, self._tests, modules, function, self._timeout_s, self._longer)
+        return replace(self, modules=modules, chosen=function)
 
     def run(self, journal: Path, stock: Path | None = None, *, only_calling: bool = False) -> None:
         """Runs the tests that the journal has no outcome of, routed if there are outcomes of stock Keras.
@@ -312,10 +305,10 @@ class Suite:
                         env=self._environment(journal, stock, only_calling),
                         stdout=file,
                         stderr=file,
-                        timeout=self._timeout_s,
+                        timeout=self.timeout_s,
                     )
                 except subprocess.TimeoutExpired:
-                    print(f"{journal.stem}: cut off after {self._timeout_s:g} s")
+                    print(f"{journal.stem}: cut off after {self.timeout_s:g} s")
                     break
                 if process.returncode in range(6):  # pytest's own
                     break
@@ -330,9 +323,9 @@ class Suite:
                 filter(None, [os.environ.get("PYTHONPATH"), str(HERE), str(HERE.parent)])
             ),
             "KERAS_SUITE_JOURNAL": str(journal),
-            "KERAS_SUITE_PACKAGES": str(self._place / "packages"),
+            "KERAS_SUITE_PACKAGES": str(self.place / "packages"),
             "KERAS_SUITE_ROUTED": "1" if stock else "",
-            "KERAS_SUITE_LONGER": "1" if self._longer else "",
+            "KERAS_SUITE_LONGER": "1" if self.longer else "",
             "KERAS_SUITE_CALLING": str(stock) if stock and only_calling else "",
             "CUDA_VISIBLE_DEVICES": "",
             "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -340,11 +333,11 @@ class Suite:
         }
 
     def _command(self) -> list[str]:
-        command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(self._tests)]
+        command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(self.tests)]
         command += ["-p", "keras_suite_plugin", "-p", "no:cacheprovider", "--timeout", "300"]
         command += ["--disable-warnings", "--no-header", "--continue-on-collection-errors"]
-        command += ["-k", self._chosen] if self._chosen else []
-        return [*command, *map(str, self._modules)]
+        command += ["-k", self.chosen] if self.chosen else []
+        return [*command, *map(str, self.modules)]
 
 
 def _note_crash(journal: Path) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from keras_suite import outcomes_of
 
 _outcomes: dict[str, str] = {}
 _calls: list[dict[str, Any]] = []
@@ -156,11 +157,15 @@ def _plain(result: Any) -> Any:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what has an outcome, and in a routed run of all tests those which call nothing routed."""
-    done = {name for name, line in _journal().items() if line["outcome"] != "running"}
+    done = {
+        name
+        for name, line in outcomes_of(Path(os.environ["KERAS_SUITE_JOURNAL"])).items()
+        if line["outcome"] != "running"
+    }
     calling = os.environ["KERAS_SUITE_CALLING"]
     wanted = None
     if calling:
-        stock = _lines(Path(calling))
+        stock = outcomes_of(Path(calling))
         outcomes = ("passed", "failed") if os.environ.get("KERAS_SUITE_LONGER") else ("passed",)
         wanted = {name for name, line in stock.items() if line["calls"] and line["outcome"] in outcomes}
     kept: list[pytest.Item] = []
@@ -210,12 +215,3 @@ def _note(nodeid: str, outcome: str) -> None:
         line["unrouted"] = _unrouted[line["name"]]
     with Path(os.environ["KERAS_SUITE_JOURNAL"]).open("a") as journal:
         journal.write(json.dumps(line) + "\n")
-
-
-def _journal() -> dict[str, dict[str, Any]]:
-    return _lines(Path(os.environ["KERAS_SUITE_JOURNAL"]))
-
-
-def _lines(path: Path) -> dict[str, dict[str, Any]]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {line["name"]: line for line in lines}

@@ -76,7 +76,6 @@ GOOD: dict[str, dict[str, Any]] = {
 
 # Asked by a policy for each place where a layer might run, with what other checks have let in.
 ASKED_BY_POLICIES = {
-    "CostModel.predict_unseen",
     "CostModel.seconds",
     "Platform.transfer_s",
     "Transfer.seconds",

@@ -1,7 +1,7 @@
 """Where this package caches results for later runs, and under which conditions a measured time is valid.
 
-    <home>/convolutions/<key>.json    times of single convolutions: conv/measurements.py
-    <home>/zero_copy.json             from which size on a copy pays: zero_copy/policy.py
+    <home>/convolutions/<key>.json    times of single convolutions: conv/selection.py
+    <home>/zero_copy.json             from which size on a copy pays: zero_copy/tensors.py
     <builds>/conv/<key>/              the compiled convolution: conv/native_cache.py
 
 The home is `overlap_train` in `$XDG_CACHE_HOME` or `~/.cache`; builds lie there too, unless

@@ -8,8 +8,6 @@ import time
 from overlap_train.cli.report import Finding, Report, one_line
 from overlap_train.errors import NativeUnavailableError
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""

@@ -19,8 +19,6 @@ from overlap_train.cli.report import Finding, Report, UsageError
 if TYPE_CHECKING:  # which imports NumPy
     from overlap_train.cli.comparing import Run
 
-__all__ = ["add_arguments", "run"]
-
 _IDLE_CORES = 0.5  # fewer leave nothing to overlap on
 
 

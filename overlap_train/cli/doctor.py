@@ -21,8 +21,6 @@ from overlap_train._support.version import __version__
 from overlap_train.cli.report import Finding, Report, one_line, size
 from overlap_train.errors import NativeUnavailableError
 
-__all__ = ["add_arguments", "run"]
-
 _PACKAGE = "overlap_train"
 # What only those need who work on the package itself.
 _FOR_CONTRIBUTORS = ("bench", "clients", "dev", "test")

@@ -19,8 +19,6 @@ from overlap_train._support.printing import error_text, is_number
 from overlap_train.cli.report import Finding, Report, UsageError, one_line
 from overlap_train.cli.script import FirstFit, first_fit
 
-__all__ = ["add_arguments", "run"]
-
 # What `evaluate_run` takes as `fit` does.
 _AS_FIT = ("validation_data", "validation_steps", "validation_batch_size", "validation_freq")
 

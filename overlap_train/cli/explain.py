@@ -13,9 +13,6 @@ from overlap_train.cli.report import Finding, Report, State, UsageError, one_lin
 from overlap_train.cli.script import FirstFit, first_fit
 from overlap_train.records import Explanation
 
-__all__ = ["add_arguments", "run"]
-
-
 _TRAINER = (
     "write Trainer(model).fit(...) for model.fit(...), or wrap the call: with overlap_train.routed(): ..."
 )

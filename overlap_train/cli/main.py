@@ -14,8 +14,6 @@ from typing import Protocol, TextIO
 from overlap_train._support.version import __version__
 from overlap_train.cli.report import Report, UsageError, report_only, show
 
-__all__ = ["main"]
-
 # Each a module of this room: `add_arguments(parser)` and `run(options) -> Report`.
 _COMMANDS = {
     "doctor": "report what is installed, what is missing, and how to fix it",

@@ -16,9 +16,6 @@ from typing import Any, Literal, TextIO
 from overlap_train._support.printing import is_watched, printable
 from overlap_train._support.version import __version__
 
-__all__ = ["Finding", "Report", "State", "UsageError", "one_line", "report_only", "show", "size"]
-
-
 State = Literal["ok", "note", "mend"]
 
 _STYLES = {"ok": ("ok", "green"), "note": ("-", "dim"), "mend": ("mend", "bold red")}

@@ -10,8 +10,6 @@ from pathlib import Path
 from overlap_train.cli.report import Report
 from overlap_train.cli.script import as_main, require_script
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: a script, and what follows is the script's."""

@@ -15,9 +15,6 @@ from overlap_train._support.imports import configured_backend, other_backend
 from overlap_train._support.printing import error_text
 from overlap_train.cli.report import UsageError, one_line
 
-__all__ = ["FirstFit", "as_main", "first_fit", "require_script"]
-
-
 T = TypeVar("T")
 
 _WHERE = "pass the arguments with which it trains after its name"

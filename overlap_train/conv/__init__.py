@@ -12,9 +12,8 @@ from overlap_train._support.imports import lazy_names
 if TYPE_CHECKING:
     from overlap_train.conv.acceleration import accelerate
     from overlap_train.conv.library import instruction_set, is_available
-    from overlap_train.conv.measurements import ConvKey, Timing
     from overlap_train.conv.operation import TiledConv2D, tiled_conv2d
-    from overlap_train.conv.selection import format_report, report
+    from overlap_train.conv.selection import ConvKey, Timing, format_report, report
 
 __all__ = [
     "ConvKey",
@@ -29,15 +28,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ConvKey": "measurements",
-    "TiledConv2D": "operation",
-    "Timing": "measurements",
+    **dict.fromkeys(("ConvKey", "Timing", "format_report", "report"), "selection"),
+    **dict.fromkeys(("TiledConv2D", "tiled_conv2d"), "operation"),
     "accelerate": "acceleration",
-    "format_report": "selection",
-    "instruction_set": "library",
-    "is_available": "library",
-    "report": "selection",
-    "tiled_conv2d": "operation",
+    **dict.fromkeys(("instruction_set", "is_available"), "library"),
 }
 
 

@@ -22,10 +22,7 @@ from overlap_train._support.imports import require_tensorflow
 from overlap_train._support.printing import printable
 from overlap_train.conv import library, operation
 from overlap_train.conv.convolution import Convolution
-from overlap_train.conv.measurements import Timing
-from overlap_train.conv.selection import format_report
-
-__all__ = ["AccelerationReport", "accelerate", "acceleration_report", "stock_convolutions"]
+from overlap_train.conv.selection import Timing, format_report
 
 _MARK = "_overlap_train_tiled_call"
 

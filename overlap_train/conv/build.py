@@ -44,9 +44,6 @@ from overlap_train.conv.native_cache import (
 )
 from overlap_train.errors import NativeUnavailableError
 
-__all__ = ["Toolchain", "build", "cache_directory", "cached_library", "find_toolchain", "is_cached"]
-
-
 _VERSION_S = 5.0
 _VERSION_BYTES = 1 << 16
 _REMEDY = (

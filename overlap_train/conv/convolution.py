@@ -14,10 +14,7 @@ import tensorflow as tf
 
 from overlap_train.conv import library, selection
 from overlap_train.conv.library import bias_gradient, record_gradient
-from overlap_train.conv.measurements import DIRECTIONS, MATMUL, STOCK, ConvKey, Timing
-
-__all__ = ["ASSUMED_BATCH", "Convolution", "DepthwiseConvolution"]
-
+from overlap_train.conv.selection import DIRECTIONS, MATMUL, STOCK, ConvKey, Timing
 
 # Keras traces its steps with an unknown batch; "auto" then times the shape at this one.
 ASSUMED_BATCH = 8
@@ -88,7 +85,7 @@ class Convolution:
         for direction in DIRECTIONS:
             self.choose(direction, dtype, x, filters)
         keys = [self.key(direction, dtype, x, filters) for direction in DIRECTIONS]
-        return tuple(timing for timing in selection.timings() if timing.key in keys)
+        return tuple(timing for timing in selection.report() if timing.key in keys)
 
     @property
     def _stock_strides(self) -> list[int]:

@@ -22,19 +22,6 @@ import tensorflow as tf
 from overlap_train.conv.native_cache import bundled_library
 from overlap_train.errors import NativeUnavailableError
 
-__all__ = [
-    "bias_gradient",
-    "has_cuda",
-    "helps_accepted",
-    "instruction_set",
-    "is_available",
-    "is_built",
-    "is_switched_off",
-    "load",
-    "record_gradient",
-    "warn_unavailable_once",
-]
-
 
 class Differentiable(Hashable, Protocol):
     """A computation with its derivatives; equal to all others that have the same ones."""

@@ -27,21 +27,6 @@ from overlap_train._support.caches import convolution_builds
 from overlap_train._support.files import read_regular, wait_for_lock
 from overlap_train.errors import NativeUnavailableError
 
-__all__ = [
-    "LIBRARY_NAME",
-    "MANIFEST",
-    "NATIVE_SOURCES",
-    "bundle",
-    "bundled_library",
-    "cache_directory",
-    "cache_path",
-    "cached_library",
-    "digest_sources",
-    "install",
-    "locked",
-]
-
-
 NATIVE_SOURCES = Path(__file__).parent / "native"
 LIBRARY_NAME = "liboverlap_conv.so"
 MANIFEST = "manifest.json"

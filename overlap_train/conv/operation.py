@@ -13,9 +13,6 @@ from overlap_train._support.arguments import is_text, require_choice, require_co
 from overlap_train.conv import library
 from overlap_train.conv.convolution import Convolution
 
-__all__ = ["ALGORITHMS", "TiledConv2D", "convolve", "tiled_conv2d", "unsupported"]
-
-
 ALGORITHMS = ("auto", "direct", "winograd")
 _LONGEST_STRIDE = 2**31 - 1
 

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from overlap_train.monitoring.recorder import OpenSpan, SpanRecorder, overlap_s, union_s
     from overlap_train.monitoring.sampler import LoadMeter, Sampler
     from overlap_train.monitoring.table import EpochRow, format_epoch_table, format_metric
-    from overlap_train.monitoring.timeline import save_timeline
-    from overlap_train.monitoring.trace import save_chrome_trace
+    from overlap_train.monitoring.timeline import save_chrome_trace, save_timeline
 
 __all__ = [
     "AccountLog",
@@ -31,19 +30,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AccountLog": "account_files",
-    "AccountWriter": "account_files",
-    "EpochRow": "table",
-    "LoadMeter": "sampler",
-    "OpenSpan": "recorder",
-    "Sampler": "sampler",
-    "SpanRecorder": "recorder",
-    "format_epoch_table": "table",
-    "format_metric": "table",
-    "overlap_s": "recorder",
-    "save_chrome_trace": "trace",
-    "save_timeline": "timeline",
-    "union_s": "recorder",
+    **dict.fromkeys(("AccountLog", "AccountWriter"), "account_files"),
+    **dict.fromkeys(("EpochRow", "format_epoch_table", "format_metric"), "table"),
+    **dict.fromkeys(("LoadMeter", "Sampler"), "sampler"),
+    **dict.fromkeys(("OpenSpan", "SpanRecorder", "overlap_s", "union_s"), "recorder"),
+    **dict.fromkeys(("save_chrome_trace", "save_timeline"), "timeline"),
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import stat
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -28,9 +27,6 @@ from overlap_train._support.closing import Closing
 from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
 from overlap_train.records import EpochAccount
-
-__all__ = ["AccountLog", "AccountWriter"]
-
 
 _logger = logging.getLogger(__name__)
 
@@ -58,7 +54,7 @@ class AccountLog(Closing):
         """
         self._path = require_path("path", path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self._file = self._path.open("ab+", buffering=0)
         try:
             self._mend()
         except BaseException:
@@ -80,33 +76,23 @@ class AccountLog(Closing):
         require_instance("account", account, EpochAccount, optional=False)
         if metrics is not None:
             metrics = require_mapping("metrics", metrics, expected="a mapping of metrics by name")
-        if self._descriptor is None:
+        if self._file.closed:
             raise RuntimeError(f"{self._path} is closed; write to it before close()")
         record: dict[str, Any] = {key: _json(value) for key, value in asdict(account).items()}
         record["metrics"] = {text_of(name): _json(value) for name, value in (metrics or {}).items()}
         line = (json.dumps(record, allow_nan=False) + "\n").encode()
-        count = os.write(self._descriptor, line)
+        count = self._file.write(line)
         if count != len(line):
-            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - count)
+            self._file.truncate(self._file.tell() - count)
             raise OSError(f"only {count} of {len(line)} bytes could be written to {self._path}: disk full?")
 
     def close(self) -> None:
         """Close the file; does nothing the second time."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", None) is not None:
-            self.close()
-            warnings.warn(
-                f"AccountLog {self._path} was not closed", ResourceWarning, stacklevel=2, source=self
-            )
+        self._file.close()
 
     def _mend(self) -> None:
         """Complete the last line, or cut it off."""
-        assert self._descriptor is not None
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+        if not self._path.is_file():
             return
         contents = self._path.read_bytes()
         rest = contents.rpartition(b"\n")[2]
@@ -114,10 +100,10 @@ class AccountLog(Closing):
             return
         try:
             json.loads(rest)
-            os.write(self._descriptor, b"\n")
+            self._file.write(b"\n")
         except (ValueError, RecursionError):
             _logger.warning("%s ended in half a line, of %d bytes; cut off", self._path, len(rest))
-            os.ftruncate(self._descriptor, len(contents) - len(rest))
+            self._file.truncate(len(contents) - len(rest))
 
 
 def _json(value: Any) -> Any:

@@ -22,8 +22,6 @@ from overlap_train._support.fit_arguments import Verbosity
 from overlap_train._support.printing import is_watched, printable
 from overlap_train.monitoring.table import format_metric
 
-__all__ = ["LiveLine", "PendingValidation", "ProgressReporter", "TolerantStream", "is_terminal"]
-
 PendingValidation = tuple[int, int, int]
 """(epoch, shards done, shards)."""
 

@@ -30,9 +30,6 @@ from overlap_train._support.arguments import (
 )
 from overlap_train.records import EpochAccount, FitAccount, Sample, Span
 
-__all__ = ["Accounts", "OpenSpan", "SpanRecorder", "overlap_s", "require_samples", "require_spans", "union_s"]
-
-
 _start = attrgetter("start_s")
 
 

@@ -21,8 +21,6 @@ from overlap_train._support.closing import Closing
 from overlap_train._support.threads import start
 from overlap_train.records import Sample
 
-__all__ = ["LoadMeter", "Sampler"]
-
 _logger = logging.getLogger(__name__)
 _MIB = 1 << 20
 _gpu_given_up = threading.Event()  # for the whole process, so that the reason is logged once

@@ -13,8 +13,6 @@ from overlap_train._support.arguments import require_count, require_each, requir
 from overlap_train._support.printing import html_table
 from overlap_train.records import EpochAccount, FitAccount
 
-__all__ = ["EpochAccounts", "EpochRow", "format_epoch_table", "format_metric"]
-
 EpochRow = tuple[EpochAccount, Mapping[str, Any]]
 
 _MISSING = "-"

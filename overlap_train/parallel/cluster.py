@@ -24,8 +24,6 @@ from tensorflow.python.eager import context
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel.hosts import EvaluatorTask, give_own_rows
 
-__all__ = ["TrainingHosts", "join_cluster", "program_digest"]
-
 # Without halves of characters, which JSON can hold and no name of the system's.
 _HOST = re.compile(r"[^\s/@\[\]:%\x00-\x1f\x7f\ud800-\udfff]{1,253}")
 

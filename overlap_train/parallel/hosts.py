@@ -24,19 +24,6 @@ from overlap_train._support.arguments import encoded
 from overlap_train._support.printing import error_text
 from overlap_train.errors import HostMismatchError
 
-__all__ = [
-    "ClusterHosts",
-    "CollectiveWaits",
-    "EvaluatorTask",
-    "Hosts",
-    "SingleHost",
-    "SlowHost",
-    "find_slow_host",
-    "give_own_rows",
-    "has_own_rows",
-    "make_hosts",
-]
-
 # Of an epoch; below both, a wait is what hosts that share a machine or a network do to each other.
 _PART, _LEAST_S = 0.1, 0.2
 

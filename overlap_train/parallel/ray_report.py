@@ -15,8 +15,6 @@ import keras
 from overlap_train._support.arguments import require_path
 from overlap_train._support.printing import is_number
 
-__all__ = ["RayReport"]
-
 _CHECKPOINTS = "*.otck"
 
 

@@ -14,8 +14,6 @@ import tensorflow as tf
 
 from overlap_train._support.arguments import require_count, short_repr
 
-__all__ = ["split_gpu"]
-
 _MOST_PARTS = 64
 _MOST_URGENT = -5  # of CUDA's streams, whose range begins at -5 or later and ends at 0
 

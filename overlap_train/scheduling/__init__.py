@@ -1,8 +1,8 @@
 """Several DNNs at once: CPU-GPU collaborative scheduling, layer by layer (paper P4 and beyond).
 
-A Keras model is taken apart (`calls`, `models`), made faster (`products`, `folding`), cut (`cutting`), merged
-(`segments`) and measured (`preparing`). `service` takes requests for it, by `deadlines`; `distributor` and
-`engine` send their layers through the threads, to the devices that a `policy` selects by `costs`.
+A Keras model is taken apart (`models`), made faster and cut (`calls`), merged (`segments`) and measured
+(`preparing`). `service` takes requests for it; `distributor` and `engine` send their layers through the
+threads, to the devices that a `policy` selects by `costs`.
 `simulation` does that on a virtual clock. `MultiModelScheduler` imports TensorFlow on first use.
 """
 

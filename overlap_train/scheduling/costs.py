@@ -24,9 +24,6 @@ from overlap_train._support.arguments import (
 )
 from overlap_train.scheduling.graph import Device, Layer, Work
 
-__all__ = ["CostModel", "Costs", "FixedCosts", "WorkRegression", "check_costs"]
-
-
 _Array = NDArray[np.float64]
 
 
@@ -245,11 +242,6 @@ class CostModel:
         spent_s, planned_s = spent_s * decay + seconds, planned_s * decay + expected_s
         self._recent_s[device] = (spent_s, planned_s)
         return spent_s / planned_s
-
-    def predict_unseen(self, work: Work, device: Device) -> float:
-        """Return the regression's estimate in seconds, without profile and corrections."""
-        with self._lock:
-            return self._predict(work, device)
 
     def _unloaded_s(self, layer: Layer, device: Device) -> float:
         seconds = self._profile.get((layer.name, device.name))

@@ -18,9 +18,6 @@ from overlap_train.errors import SchedulerClosedError, SchedulingError
 from overlap_train.scheduling.graph import REQUEST, Device, Job, Port, Request, urgency
 from overlap_train.scheduling.policy import Board, Policy, selected
 
-__all__ = ["JobQueue", "LayerController", "LayerDistributor"]
-
-
 _Entry = tuple[float, float, int, Job]
 """Urgency, the rank's negative, the order in which it came, and the job."""
 

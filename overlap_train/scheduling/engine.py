@@ -25,9 +25,6 @@ from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
 from overlap_train.scheduling.graph import Device, Job, Platform, Request
 from overlap_train.scheduling.policy import Board, Policy, make_policy
 
-__all__ = ["Engine", "Recorder"]
-
-
 _log = logging.getLogger(__name__)
 
 

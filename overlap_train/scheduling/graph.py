@@ -19,24 +19,6 @@ from overlap_train._support.arguments import (
     short_repr,
 )
 
-__all__ = [
-    "REQUEST",
-    "Device",
-    "Job",
-    "Layer",
-    "LayerGraph",
-    "Platform",
-    "Port",
-    "Request",
-    "Run",
-    "Transfer",
-    "Work",
-    "merge_work",
-    "require_priority",
-    "urgency",
-]
-
-
 REQUEST = -1
 """The source of a `Port` that names an input of the request, not the output of a layer."""
 

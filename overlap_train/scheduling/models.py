@@ -19,13 +19,16 @@ import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
 from overlap_train._support.arguments import short_repr
-from overlap_train.scheduling.calls import Call, calls_of, tensor_bytes, work_of
-from overlap_train.scheduling.cutting import cut_call, is_large
-from overlap_train.scheduling.folding import fold_calls
+from overlap_train.scheduling.calls import (
+    Call,
+    calls_of,
+    cut_call,
+    fold_calls,
+    is_large,
+    tensor_bytes,
+    work_of,
+)
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Port
-
-__all__ = ["ModelInputs", "SplitModel", "WholeModel", "inputs_of", "spec_of", "split_model", "tracing"]
-
 
 _SPECS = "pass input_specs=(tf.TensorSpec(...),)"
 

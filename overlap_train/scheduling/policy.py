@@ -15,8 +15,6 @@ from overlap_train.errors import SchedulingError
 from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.graph import REQUEST, Device, Job, Layer, LayerGraph, Platform, Request
 
-__all__ = ["POLICIES", "Board", "Policy", "make_policy", "optimistic_costs", "selected"]
-
 _LIFETIME_S = 0.25
 _MOST_TABLES = 64
 

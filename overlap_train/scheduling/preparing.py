@@ -28,8 +28,8 @@ from overlap_train._support.arguments import (
     require_real,
     short_repr,
 )
+from overlap_train.scheduling.accounts import RunTimes
 from overlap_train.scheduling.costs import CostModel, Costs, check_costs
-from overlap_train.scheduling.deadlines import RunTimes
 from overlap_train.scheduling.graph import REQUEST, Device, Layer, LayerGraph, Platform, Port, Run
 from overlap_train.scheduling.models import SplitModel, split_model, tracing
 from overlap_train.scheduling.segments import (
@@ -42,9 +42,6 @@ from overlap_train.scheduling.segments import (
 )
 from overlap_train.scheduling.service import Model
 from overlap_train.zero_copy import as_tensor
-
-__all__ = ["ModelBuilder", "Profile", "compile_segments", "profile_layers", "tensorflow_platform"]
-
 
 _log = logging.getLogger(__name__)
 

@@ -33,8 +33,6 @@ from overlap_train.scheduling.graph import Device, Platform, require_priority
 from overlap_train.scheduling.policy import Policy
 from overlap_train.scheduling.service import Service, Submission
 
-__all__ = ["MultiModelScheduler"]
-
 _ON_LATE = ("run", "drop", "reject")
 
 

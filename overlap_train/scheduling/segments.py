@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from overlap_train.scheduling.costs import Costs
 from overlap_train.scheduling.graph import REQUEST, Layer, LayerGraph, Platform, Port, merge_work
 
-__all__ = ["Segments", "choose_segments", "merge_layers", "piece_shares", "single_layers", "worth_cutting"]
-
 
 @dataclass(frozen=True)
 class Segments:

@@ -21,12 +21,9 @@ import numpy as np
 
 from overlap_train._support.arguments import short_repr
 from overlap_train.errors import DeadlineError, QueueFullError, SchedulerClosedError, SchedulingError
-from overlap_train.scheduling.accounts import ModelAccount, SchedulerStatistics
-from overlap_train.scheduling.deadlines import RunTimes, ends_s
+from overlap_train.scheduling.accounts import ModelAccount, RunTimes, SchedulerStatistics, ends_s
 from overlap_train.scheduling.engine import Engine
 from overlap_train.scheduling.graph import LayerGraph, Request, urgency
-
-__all__ = ["Model", "Service", "Submission", "Waiting"]
 
 
 @dataclass(eq=False)

@@ -17,8 +17,6 @@ from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
 from overlap_train.scheduling.graph import Device, Job, Layer, LayerGraph, Platform, Request
 from overlap_train.scheduling.policy import Board, Policy, make_policy
 
-__all__ = ["Arrival", "BackgroundLoad", "SimulatedJob", "Simulation", "simulate"]
-
 
 @dataclass(frozen=True, slots=True)
 class BackgroundLoad:
@@ -98,29 +96,27 @@ def simulate(
     Dagli and Belviranli 2024): where the layers that run when another begins would move more with it, that
     one takes longer in proportion.
     """
-    run = _Run(platform, make_policy(policy), true_s, costs, loads or {}, memory_bytes_per_s, aging_s)
-    return run.of(arrivals)
+    board = Board(platform, costs if costs is not None else FixedCosts(true_s))
+    queue = JobQueue(tuple(platform.devices))
+    distributor = LayerDistributor(make_policy(policy), board, queue, aging_s=aging_s)
+    return _Run(board, queue, distributor, true_s, loads or {}, memory_bytes_per_s).of(arrivals)
 
 
 class _Run:
     def __init__(
         self,
-        platform: Platform,
-        policy: Policy,
+        board: Board,
+        queue: JobQueue,
+        distributor: LayerDistributor,
         true_s: Callable[[Layer, Device], float],
-        costs: Costs | None,
         loads: Mapping[str, BackgroundLoad],
-        memory_bytes_per_s: float = math.inf,
-        aging_s: float = 1.0,
+        memory_bytes_per_s: float,
     ) -> None:
-        self._platform, self._true_s, self._loads = platform, true_s, loads
-        self._memory_bytes_per_s = memory_bytes_per_s
+        self._platform, self._costs = board.platform, board.costs
+        self._board, self._queue, self._distributor = board, queue, distributor
+        self._true_s, self._loads, self._memory_bytes_per_s = true_s, loads, memory_bytes_per_s
         self._traffic: dict[int, float] = {}  # bytes a second, by the job that runs
-        self._costs = costs if costs is not None else FixedCosts(true_s)
-        self._queue = JobQueue(tuple(platform.devices))
-        self._board = Board(platform, self._costs)
-        self._distributor = LayerDistributor(policy, self._board, self._queue, aging_s=aging_s)
-        self._idle = {device.name: device.slots for device in platform.devices}
+        self._idle = {device.name: device.slots for device in self._platform.devices}
         self._order = itertools.count()
         self._events: list[tuple[float, int, Job | Request, float]] = []
         self._jobs: list[SimulatedJob] = []

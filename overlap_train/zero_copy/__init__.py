@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING
 from overlap_train._support.imports import lazy_names
 
 if TYPE_CHECKING:
-    from overlap_train.zero_copy.buffer import MappedBuffer, Turn
-    from overlap_train.zero_copy.crossover import Crossover, measure_crossover
+    from overlap_train.zero_copy.buffer import Crossover, MappedBuffer, Turn, measure_crossover
     from overlap_train.zero_copy.cuda import shared_pool
     from overlap_train.zero_copy.pages import ResidentLimit, drop_pages
-    from overlap_train.zero_copy.policy import Choice, Mode
     from overlap_train.zero_copy.pool import Pool, PoolStatistics
-    from overlap_train.zero_copy.tensors import Statistics, as_array, as_tensor, empty, explain, statistics
+    from overlap_train.zero_copy.tensors import (
+        Choice,
+        Mode,
+        Statistics,
+        as_array,
+        as_tensor,
+        empty,
+        explain,
+        statistics,
+    )
 
 __all__ = [
     "Choice",
@@ -40,23 +47,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Choice": "policy",
-    "Crossover": "crossover",
-    "MappedBuffer": "buffer",
-    "Mode": "policy",
-    "Pool": "pool",
-    "PoolStatistics": "pool",
-    "ResidentLimit": "pages",
-    "Statistics": "tensors",
-    "Turn": "buffer",
-    "as_array": "tensors",
-    "as_tensor": "tensors",
-    "drop_pages": "pages",
-    "empty": "tensors",
-    "explain": "tensors",
-    "measure_crossover": "crossover",
+    **dict.fromkeys(
+        ("Choice", "Mode", "Statistics", "as_array", "as_tensor", "empty", "explain", "statistics"), "tensors"
+    ),
+    **dict.fromkeys(("Crossover", "MappedBuffer", "Turn", "measure_crossover"), "buffer"),
+    **dict.fromkeys(("Pool", "PoolStatistics"), "pool"),
+    **dict.fromkeys(("ResidentLimit", "drop_pages"), "pages"),
     "shared_pool": "cuda",
-    "statistics": "tensors",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -9,6 +9,7 @@ TensorFlow takes a tensor for immutable, so a buffer is either written or read, 
     WRITE  ...
 
 Each hand-over waits for the device, where there is one. A use out of turn raises BufferStateError.
+`measure_crossover` finds up to which size a GPU reads such memory quicker than a copy of it.
 
 `MappedBuffer._lock` guards the turn; any thread may take it. A tensor that dies, perhaps on a thread of
 TensorFlow's, takes no lock: weak references show it.
@@ -18,10 +19,13 @@ from __future__ import annotations
 
 import enum
 import math
+import statistics
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -29,16 +33,22 @@ import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
+from overlap_train._support.arguments import require_callable, require_count, require_each, require_flag
 from overlap_train._support.closing import Closing
 from overlap_train.zero_copy import dlpack, tensors
 from overlap_train.zero_copy.cuda import CudaBackend, DeviceAttributes, shared_pool
-from overlap_train.zero_copy.policy import Choice, CrossoverCache, Mode, check_mode, choose_sharing
 from overlap_train.zero_copy.pool import Lease, Pool
-from overlap_train.zero_copy.tensors import checked_device, checked_dtype, checked_shape
-
-__all__ = ["MappedBuffer", "Turn", "crossover_key", "crossovers"]
-
-crossovers = CrossoverCache()
+from overlap_train.zero_copy.tensors import (
+    Choice,
+    Mode,
+    check_mode,
+    checked_device,
+    checked_dtype,
+    checked_shape,
+    choose_sharing,
+    keep_crossover,
+    stored_crossovers,
+)
 
 
 class Turn(enum.Enum):
@@ -201,7 +211,7 @@ class MappedBuffer(Closing):
                 False, f"of {len(visible)} GPUs and {len(logical)} logical ones, none is surely GPU {gpu}"
             )
         attributes = backend.attributes
-        crossover_bytes = crossovers.get(crossover_key(attributes))
+        crossover_bytes = stored_crossovers().get(crossover_key(attributes))
         return choose_sharing(
             mode, self._size_bytes, integrated=attributes.integrated, crossover_bytes=crossover_bytes
         )
@@ -280,3 +290,98 @@ def crossover_key(attributes: DeviceAttributes) -> str:
 
 def _device_name(gpu: int | None) -> str:
     return "CPU:0" if gpu is None else f"GPU:{gpu}"
+
+
+SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTiming:
+    """Medians for one size, from the filled buffer to the result on the host."""
+
+    size_bytes: int
+    copy_s: float
+    zero_copy_s: float  # the GPU reads host memory
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Hold a measured crossover between sharing and copying.
+
+    Attributes:
+        crossover_bytes: the largest size in bytes up to which sharing was faster at every measured size; 0 if
+            it never was.
+        timings: the measurements, in ascending order of size.
+    """
+
+    crossover_bytes: int
+    timings: tuple[SizeTiming, ...]
+
+
+def measure_crossover(
+    sizes: Sequence[int] = SIZES,
+    *,
+    repeats: int = 21,
+    kernel: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    keep: bool = True,
+) -> Crossover:
+    """Measure up to which size GPU 0 reads shared memory faster than a copy of it.
+
+    The kernel reads its input once. Copy and sharing alternate, after a warm-up of each; the time ends when
+    the result is on the host.
+
+    Args:
+        sizes: sizes in bytes, each a positive multiple of 4.
+        repeats: measurements for each size and way.
+        kernel: a function from a float32 tensor `[n]` on the GPU to a tensor there; None means a sum.
+        keep: whether to store the crossover in the user's cache, for `mode="auto"`.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: a size or the number of repeats is not possible.
+        errors.NativeUnavailableError: there is no GPU that TensorFlow and the CUDA driver both see.
+    """
+    repeats = require_count("repeats", repeats, minimum=1)
+    sizes = require_each("sizes", sizes, _size, expected="a sequence of sizes in bytes")
+    if not sizes:
+        raise ValueError("sizes is empty; pass at least one")
+    require_callable("kernel", kernel, optional=True)
+    keep = require_flag("keep", keep)
+    backend = shared_pool("cuda").backend
+    if not isinstance(backend, CudaBackend) or not tf.config.list_logical_devices("GPU"):
+        raise errors.NativeUnavailableError("TensorFlow shows no GPU on which to measure a crossover")
+    timings = tuple(_time(size, repeats, kernel or tf.reduce_sum) for size in sorted(sizes))
+    crossover = Crossover(find_crossover(timings), timings)
+    if keep:
+        keep_crossover(crossover_key(backend.attributes), crossover.crossover_bytes)
+    return crossover
+
+
+def _size(name: str, value: object) -> int:
+    size = require_count(name, value, minimum=4)
+    if size % 4:
+        raise ValueError(f"{name} must be positive multiples of 4; got {size}")
+    return size
+
+
+def find_crossover(timings: Sequence[SizeTiming]) -> int:
+    """Return the largest size up to which sharing was quicker at every size measured, or 0."""
+    crossover = 0
+    for timing in sorted(timings, key=lambda timing: timing.size_bytes):
+        if timing.zero_copy_s >= timing.copy_s:
+            break
+        crossover = timing.size_bytes
+    return crossover
+
+
+def _time(size_bytes: int, repeats: int, kernel: Callable[[tf.Tensor], tf.Tensor]) -> SizeTiming:
+    with MappedBuffer(size_bytes // 4, backend="cuda") as buffer:
+        buffer.numpy()[...] = 1.0
+        seconds: dict[Mode, list[float]] = {"copy": [], "zero_copy": []}
+        for repeat in range(repeats + 2):
+            for mode, samples in seconds.items():
+                begin = time.perf_counter()
+                kernel(buffer.tensor("GPU:0", mode=mode)).numpy()
+                if repeat >= 2:
+                    samples.append(time.perf_counter() - begin)
+    return SizeTiming(size_bytes, statistics.median(seconds["copy"]), statistics.median(seconds["zero_copy"]))

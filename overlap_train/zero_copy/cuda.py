@@ -23,9 +23,6 @@ from overlap_train import errors
 from overlap_train._support.arguments import is_text, short_repr
 from overlap_train.zero_copy.pool import ALIGNMENT, Block, HostBackend, Pool
 
-__all__ = ["CudaBackend", "DeviceAttributes", "Driver", "shared_pool"]
-
-
 LIBRARIES = ("libcuda.so.1", "libcuda.so", "nvcuda.dll")
 MINIMUM_DRIVER = 12000  # CUDA 12.0: the oldest driver that the CUDA 12 of TensorFlow's wheel runs on
 
@@ -91,11 +88,7 @@ class Driver:
             )
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call a function.
-
-        Raises:
-            errors.BufferError: if it returns anything but success.
-        """
+        """Call a function; anything but success is an `errors.BufferError`."""
         code = getattr(self._library, name)(*arguments)
         if code:
             raise errors.BufferError(f"{name} failed with {self._error_name(code)} ({code})")
@@ -119,7 +112,7 @@ class Driver:
         return text.value.decode(errors="replace")
 
 
-class CudaBackend:
+class CudaBackend(HostBackend):
     """Blocks of pinned host memory, mapped into the address space of one of the GPUs that the driver counts.
 
     Raises NativeUnavailableError if there is no driver, no such GPU, or it cannot map host memory.
@@ -145,12 +138,7 @@ class CudaBackend:
         self._context = self._driver.pointer("cuDevicePrimaryCtxRetain", self._device)
 
     def allocate(self, size_bytes: int) -> Block:
-        """Allocate a pinned, mapped block.
-
-        Raises:
-            errors.BufferError: if the driver has none left.
-            errors.BufferStateError: in a process forked after this backend was made.
-        """
+        """Allocate a pinned, mapped block; no process forked after this backend was made can."""
         self._check_process()
         with self._current():
             address = self._driver.pointer("cuMemHostAlloc", size_bytes, _PORTABLE_MAPPED)
@@ -164,11 +152,7 @@ class CudaBackend:
         return Block(address, size_bytes, device_address=mapped, memory=address, pid=self._pid)
 
     def release(self, block: Block) -> None:
-        """Unpin and free a block; a second call does nothing.
-
-        Raises:
-            errors.BufferError: if the driver refuses; the block counts as freed then too.
-        """
+        """Unpin and free a block, which counts as freed also if the driver refuses; twice is once."""
         if block.pid != os.getpid():
             return
         with self._lock:
@@ -179,12 +163,7 @@ class CudaBackend:
             self._driver.call("cuMemFreeHost", block.memory)
 
     def synchronize(self) -> None:
-        """Wait for all work of the device: TensorFlow does not show its streams, so nothing less is safe.
-
-        Raises:
-            errors.BufferError: if the device has failed meanwhile.
-            errors.BufferStateError: in a process forked after this backend was made.
-        """
+        """Wait for all work of the device: TensorFlow does not show its streams, so nothing less is safe."""
         self._check_process()
         with self._current():
             self._driver.call("cuCtxSynchronize")

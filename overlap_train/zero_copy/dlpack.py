@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["CPU", "CUDA", "Keeper", "capsule", "defuse", "view"]
-
 CPU = 1  # kDLCPU
 CUDA = 2  # kDLCUDA
 

@@ -22,8 +22,6 @@ from overlap_train._support.arguments import require_count
 from overlap_train._support.closing import Closing
 from overlap_train._support.threads import start
 
-__all__ = ["ResidentLimit", "drop_pages"]
-
 _POLL_S = 0.02  # at 10 GB/s of page faults, 200 MB beyond the limit
 _STOP_TIMEOUT_S = 5.0
 

@@ -13,14 +13,12 @@ import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from overlap_train import errors
-from overlap_train._support.arguments import require_count, short_repr
-
-__all__ = ["ALIGNMENT", "Backend", "Block", "HostBackend", "Lease", "Pool", "PoolStatistics"]
+from overlap_train._support.arguments import require_count, require_instance
 
 ALIGNMENT = 256  # bytes: what CUDA promises for its own allocations, and a multiple of what TensorFlow wants
 _DEFAULT_LIMIT = 256 << 20
@@ -41,34 +39,14 @@ class Block:
     released: bool = False
 
 
-class Backend(Protocol):
-    """Where blocks come from."""
-
-    name: str
-    frees_anywhere: bool  # whether `release` may be called on any thread, a device's call-back thread too
-
-    def allocate(self, size_bytes: int) -> Block:
-        """Allocate an aligned block of at least `size_bytes`."""
-
-    def release(self, block: Block) -> None:
-        """Free a block; a second call does nothing."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished all work."""
-
-
 class HostBackend:
-    """Ordinary memory; TensorFlow's CPU operations end before they let go of it."""
+    """Ordinary memory; TensorFlow's CPU operations end before they let go of it. The base of all backends."""
 
     name = "host"
-    frees_anywhere = True
+    frees_anywhere = True  # whether `release` may be called on any thread, a device's call-back thread too
 
     def allocate(self, size_bytes: int) -> Block:
-        """Allocate an aligned block of at least `size_bytes`.
-
-        Raises:
-            errors.BufferError: if there is not enough memory.
-        """
+        """Allocate an aligned block of at least `size_bytes`, or raise `errors.BufferError`."""
         try:
             memory = np.empty(size_bytes + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError) as error:
@@ -82,7 +60,7 @@ class HostBackend:
         block.released = True
 
     def synchronize(self) -> None:
-        """Do nothing: there is no device to wait for."""
+        """Wait until the device has finished all work; here there is none."""
 
 
 class Lease:
@@ -130,10 +108,9 @@ class Pool:
         ValueError: `limit_bytes` is negative.
     """
 
-    def __init__(self, backend: Backend, *, limit_bytes: int = _DEFAULT_LIMIT) -> None:
+    def __init__(self, backend: HostBackend, *, limit_bytes: int = _DEFAULT_LIMIT) -> None:
         limit_bytes = require_count("limit_bytes", limit_bytes, minimum=0)
-        if not all(callable(getattr(backend, name, None)) for name in ("allocate", "release", "synchronize")):
-            raise TypeError(f"backend must be a Backend such as HostBackend(), got {short_repr(backend)}")
+        require_instance("backend", backend, HostBackend, optional=False)
         self.backend = backend
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()

@@ -1,4 +1,8 @@
-"""TensorFlow tensors on the memory of NumPy arrays, and NumPy arrays on the memory of tensors.
+"""TensorFlow tensors on the memory of NumPy arrays, NumPy arrays on that of tensors, and when that is better.
+
+On a GPU that shares its memory with the CPU, reading host memory in place is always quicker than copying it.
+On a discrete GPU it is so for small inputs that are read once; `measure_crossover` measures up to which size,
+and stores that in a file. On the CPU it is so at any size (`scripts/compare_zero_copy.sh`).
 
 Everything here may be called from any thread. The memory of an array lives until the last tensor that shows
 it has gone, whichever thread drops that.
@@ -6,7 +10,9 @@ it has gone, whichever thread drops that.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import logging
 import math
 import os
@@ -14,32 +20,79 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
-from overlap_train._support.arguments import plain_text, require_integer, short_repr
+from overlap_train._support.arguments import is_count, plain_text, require_choice, require_integer, short_repr
+from overlap_train._support.caches import copy_times
+from overlap_train._support.files import read_regular, replace_content
 from overlap_train.zero_copy import dlpack
-from overlap_train.zero_copy.policy import Choice, Mode, check_mode
 from overlap_train.zero_copy.pool import HostBackend
 
-__all__ = [
-    "Statistics",
-    "any_dtype",
-    "as_array",
-    "as_tensor",
-    "checked_device",
-    "checked_dtype",
-    "checked_shape",
-    "count",
-    "empty",
-    "explain",
-    "share",
-    "statistics",
-]
+_MOST_BYTES = 1 << 20
+
+Mode = Literal["auto", "copy", "zero_copy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Say whether memory is shared, and why.
+
+    Attributes:
+        zero_copy: True to share, False to copy.
+        reason: the reason, as a clause that can follow "because".
+    """
+
+    zero_copy: bool
+    reason: str
+
+
+def check_mode(mode: Mode) -> Mode:
+    """Return `mode` if it is one of `Mode`, or raise ValueError."""
+    checked: Mode = require_choice("mode", mode, get_args(Mode))
+    return checked
+
+
+def choose_sharing(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
+    """Decide for an input that a GPU reads once; up to `crossover_bytes` sharing was measured as quicker."""
+    if mode != "auto":
+        return Choice(mode == "zero_copy", f"mode={mode!r} was asked for")
+    if integrated:
+        return Choice(True, "the GPU shares its memory with the CPU")
+    if crossover_bytes is None:
+        return Choice(False, "the GPU has its own memory and no crossover has been measured for it")
+    if size_bytes <= crossover_bytes:
+        return Choice(True, f"{size_bytes} bytes are within the measured crossover of {crossover_bytes}")
+    return Choice(False, f"{size_bytes} bytes are beyond the measured crossover of {crossover_bytes}")
+
+
+def keep_crossover(key: str, crossover_bytes: int) -> None:
+    """Store a device's crossover atomically. It holds for this process even if writing raises OSError."""
+    stored_crossovers()[key] = crossover_bytes
+    path = copy_times()
+    if path is None:
+        raise OSError("there is no home directory to keep a crossover in; set XDG_CACHE_HOME")
+    replace_content(path, json.dumps(_read() | stored_crossovers(), indent=1, sort_keys=True))
+
+
+@functools.cache
+def stored_crossovers() -> dict[str, int]:
+    """Return the crossovers in bytes by device: of the file, which is read once, and of this process."""
+    return _read()
+
+
+def _read() -> dict[str, int]:
+    """Return what the file has; a damaged one counts as empty, as everything in it can be measured again."""
+    path = copy_times()
+    try:
+        content: Any = {} if path is None else json.loads(read_regular(path, most_bytes=_MOST_BYTES).decode())
+        return {key: value for key, value in content.items() if is_count(value)}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
 
 
 # Eigen aborts the process on operands that are aligned less, and DLPack's own entrance does not check it.

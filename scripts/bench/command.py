@@ -15,8 +15,6 @@ from scripts.bench import machine
 from scripts.bench.journal import Journal
 from scripts.bench.publish import Finding, layout, publish
 
-__all__ = ["Command", "run"]
-
 # These say where something lies and what becomes of it; no figure depends on them.
 _PLACES = ("output_dir", "data_dir", "folder")
 _OWN = ("resume", "publish", *_PLACES)

@@ -26,8 +26,6 @@ from scripts.bench.publish import Finding
 from scripts.bench.systems import DEFAULT_SYSTEMS, SYSTEMS
 from scripts.bench.workloads import WORKLOADS
 
-__all__ = ["Settings", "compare", "finding", "main", "plan_round"]
-
 _QUICK_BUDGET_S = 165.0
 _DEFAULTS: dict[str, Any] = {"threads": (1, 6), "epochs": 10, "repeats": 3, "timeout_s": 7200}
 _QUICK: dict[str, Any] = {"threads": (6,), "epochs": 2, "repeats": 5, "timeout_s": 120}

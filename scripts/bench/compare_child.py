@@ -12,8 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-__all__ = ["kernels", "prepare", "train"]
-
 
 def prepare(workload: str, cache_dir: str, quick: bool) -> str:
     """Makes a workload's data once, so that the runs find what can be kept of it; says which data it is."""

@@ -27,21 +27,6 @@ from scripts.bench import pipelines
 from scripts.bench.tasks import Examples, Task
 from scripts.bench.workloads import Workload
 
-__all__ = [
-    "Contender",
-    "KerasNumpy",
-    "KerasTfData",
-    "KerasTfDataTuned",
-    "Outcome",
-    "Overlap",
-    "OverlapAccelerated",
-    "OverlapAlways",
-    "OverlapSync",
-    "Paper",
-    "Stopwatch",
-    "TrainOnly",
-]
-
 _TUNED_STEPS_PER_EXECUTION = 50
 
 

@@ -17,8 +17,6 @@ from typing import Any
 from scripts.bench import children, command
 from scripts.bench.publish import Cells, Finding
 
-__all__ = ["finding", "jobs", "main"]
-
 _NETWORKS, _BATCHES = ("unet", "vgg16", "resnet50"), ("1", "8")
 _STEPS = ("unet:1", "unet:8", "vgg16:4", "mnist:128")
 _QUICK_STEPS = ("unet:1", "mnist:128")

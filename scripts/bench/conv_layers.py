@@ -27,10 +27,8 @@ import tensorflow as tf
 
 from overlap_train.conv import library, selection
 from overlap_train.conv.convolution import Convolution
-from overlap_train.conv.measurements import DIRECTIONS, STOCK
+from overlap_train.conv.selection import DIRECTIONS, STOCK
 from scripts.bench.conv_shapes import LAYERS, Layer
-
-__all__ = ["Row", "main", "measure", "summarise"]
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 9, 101
 _SUMMARISED = ("winograd", "direct", "auto")

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from overlap_train.conv.measurements import ConvKey
-
-__all__ = ["LAYERS", "Layer"]
+    from overlap_train.conv.selection import ConvKey
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Layer:
 
     def key(self, direction: str, batch: int) -> ConvKey:
         """The convolution in one direction; forward with bias and ReLU."""
-        from overlap_train.conv.measurements import ConvKey
+        from overlap_train.conv.selection import ConvKey
 
         forward = direction == "forward"
         return ConvKey(

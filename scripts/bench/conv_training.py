@@ -27,11 +27,9 @@ import tensorflow as tf
 from overlap_train.conv import accelerate, library, selection
 from overlap_train.conv.acceleration import acceleration_report
 from overlap_train.conv.convolution import Convolution
-from overlap_train.conv.measurements import STOCK
+from overlap_train.conv.selection import STOCK
 from overlap_train.models.mnist_cnn import mnist_cnn
 from overlap_train.models.unet import unet
-
-__all__ = ["MODELS", "main", "measure"]
 
 # The network, the shapes of an image and of its label, and the classes.
 MODELS: dict[str, tuple[Callable[[], keras.Model], tuple[int, ...], tuple[int, ...], int]] = {

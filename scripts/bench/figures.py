@@ -15,8 +15,6 @@ from typing import Any
 from scripts.bench.publish import Cells
 from scripts.bench.systems import BASELINES, SYSTEMS
 
-__all__ = ["Group", "Run", "claim_cells", "group_runs", "ratio", "ratio_cells", "second_cells", "verdict"]
-
 # Points of accuracy by which a system may be away from the first of `_REFERENCES` that ran.
 _TOLERANCE = 0.005
 _REFERENCES = ("keras-numpy", "keras-tfdata", "keras-tfdata-tuned", "overlap-sync", "overlap")

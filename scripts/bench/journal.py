@@ -20,8 +20,6 @@ from typing import IO, Any
 
 import psutil
 
-__all__ = ["Journal", "OtherMachineError"]
-
 _NAME = "runs.jsonl"
 _BEFORE = "runs.before.jsonl"
 _FORMAT = 1

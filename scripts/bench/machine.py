@@ -13,8 +13,6 @@ import psutil
 
 from overlap_train.options.threads import available_cores
 
-__all__ = ["describe", "gpu_names", "one_line", "status_bytes"]
-
 _PACKAGES = ("overlap_train", "tensorflow", "keras", "numpy", "tensorflow-datasets", "jax", "torch")
 
 

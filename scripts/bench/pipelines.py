@@ -10,8 +10,6 @@ import tensorflow as tf
 from scripts.bench.tasks import Examples
 from scripts.bench.workloads import Workload
 
-__all__ = ["plain", "raw", "tuned"]
-
 
 def plain(workload: Workload, examples: Examples, threads: int, *, training: bool) -> tf.data.Dataset:
     """Returns the pipeline of the TFDS Keras tutorial: map each example, cache, shuffle, batch, prefetch.

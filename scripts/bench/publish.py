@@ -16,8 +16,6 @@ from typing import Any
 
 from scripts.bench import machine as machines
 
-__all__ = ["RESULTS", "Cells", "Finding", "enter", "layout", "markdown", "publish"]
-
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 _HEAD = ("| question | page |", "|---|---|")
 _LINK = re.compile(r"\[[^\]]*\]\((\d{4}-\d{2}-\d{2})-([a-z]+(?:-[a-z]+)*)(?:-\d+)?\.md\)")

@@ -24,8 +24,6 @@ from scripts.bench import scheduling_measured as measured
 from scripts.bench import scheduling_simulated as simulated
 from scripts.bench.publish import Cells, Finding
 
-__all__ = ["PARTS", "finding", "main"]
-
 PARTS = ("simulated", "measured")
 _WORDS = """\
 Several networks at once. *Simulated* figures come from Xavier-like peaks and a duty cycle as load;
@@ -73,7 +71,6 @@ def _works(options: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]
                 requests=options.requests,
                 repeats=options.repeats,
                 contenders=options.contenders.split(","),
-                workload=options.workload,
             )
         },
     }
@@ -152,7 +149,6 @@ def _command() -> command.Command:
     add("--requests", type=int, default=16, help="for each network and repeat")
     add("--repeats", type=int, default=5)
     add("--contenders", default=",".join(measured.CONTENDERS))
-    add("--workload", default="", help="a file in Band's format to replay: networks, periods, objectives")
     add("--quick", action="store_true", help="small sizes: a check that it runs, no figures")
     return command.Command(
         parser,

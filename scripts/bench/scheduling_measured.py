@@ -28,8 +28,6 @@ import numpy as np
 from overlap_train.options.threads import available_cores
 from scripts.bench.children import ENDS_WITH_PARENT
 
-__all__ = ["CONTENDERS", "LOADS", "available", "measure", "networks"]
-
 CONTENDERS = {
     "thread_each": "a thread for each network, tf.function, TensorFlow's default threads",
     "thread_each_batched": "the same, each thread taking up to four of its requests at a time",
@@ -76,12 +74,10 @@ def measure(
     requests: int,
     repeats: int,
     contenders: Sequence[str],
-    workload: str = "",
 ) -> dict[str, Any]:
     """Run `requests` single images through each network, `repeats` times for each contender in turn.
 
-    Then each contender gets Poisson arrivals at the shares `LOADS` of its own capacity, and the workload of a
-    file in Band's format.
+    Then each contender gets Poisson arrivals at the shares `LOADS` of its own capacity.
     """
     children = {name: _start(name, size, requests) for name in contenders if available(name)}
     try:
@@ -97,8 +93,6 @@ def measure(
             row["latencies"] = {f"{x:.0%}": _ask(child, "poisson", per_s=x * per_s) for x in LOADS}
             if name.startswith("ours"):
                 row["deadlines"] = _ask(child, "deadlines", per_s=0.7 * per_s)
-            if workload:
-                row["workload"] = _ask(child, "band", path=str(Path(workload).resolve()))
             row["memory_mib"] = _ask(child, "memory")
     finally:
         for child in children.values():
@@ -296,41 +290,22 @@ class _Contender:
         """Requests at random, for the networks in turn; latencies in seconds."""
         rng = np.random.default_rng(1)
         names = [self._names[n % len(self._names)] for n in range(4 * self._requests)]
-        return self._arrive(list(zip(np.cumsum(rng.exponential(1 / per_s, len(names))), names, strict=True)))
-
-    def band(self, path: str) -> dict[str, float]:
-        """A workload in Band's format: each network again and again after its period."""
-        config = json.loads(Path(path).read_text())
-        until_s, arrivals = config.get("running_time_ms", 10_000) / 1e3, []
-        for model in config["models"]:
-            name, period_s = Path(model["graph"]).stem, model.get("period_ms", 0) / 1e3
-            if name not in self._names:
-                raise ValueError(f"{path}: no network is named {name!r}; there are {self._names}")
-            if not period_s:
-                raise ValueError(f"{path}: {name!r} needs a period_ms; streams without one are not replayed")
-            slo_s = model.get("slo_us", 0) / 1e6 or None
-            for begins_s in np.arange(0.0, until_s, period_s):
-                arrivals += [(begins_s, name, slo_s)] * model.get("batch_size", 1)
-        return self._arrive(sorted(arrivals, key=lambda arrival: arrival[0]))
-
-    def _arrive(self, arrivals: Sequence[tuple[Any, ...]]) -> dict[str, float]:
+        arrivals = list(zip(np.cumsum(rng.exponential(1 / per_s, len(names))), names, strict=True))
         ended_s, began_s = [0.0] * len(arrivals), time.perf_counter()
         futures = []
 
         def note(number: int, _: Any) -> None:
             ended_s[number] = time.perf_counter() - began_s
 
-        for number, (at_s, name, *_) in enumerate(arrivals):
+        for number, (at_s, name) in enumerate(arrivals):
             time.sleep(max(began_s + at_s - time.perf_counter(), 0.0))
             future = self._submit(name)
             future.add_done_callback(functools.partial(note, number))
             futures.append(future)
         for future in futures:
             future.result()
-        latencies = [end_s - at_s for end_s, (at_s, *_) in zip(ended_s, arrivals, strict=True)]
-        found = {f"p{share}_s": float(np.percentile(latencies, share)) for share in (50, 95, 99)}
-        slos = [(s, slo[0]) for s, (_, _, *slo) in zip(latencies, arrivals, strict=True) if slo and slo[0]]
-        return found | ({"met": float(np.mean([s <= slo for s, slo in slos]))} if slos else {})
+        latencies = [end_s - at_s for end_s, (at_s, _) in zip(ended_s, arrivals, strict=True)]
+        return {f"p{share}_s": float(np.percentile(latencies, share)) for share in (50, 95, 99)}
 
     def deadlines(self, per_s: float) -> dict[str, Any]:
         """Poisson arrivals, each to be done in four times its cost; what is refused counts for nothing."""

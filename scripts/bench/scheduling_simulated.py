@@ -23,19 +23,6 @@ from overlap_train.scheduling.graph import Layer, LayerGraph, Work
 from overlap_train.scheduling.segments import piece_shares
 from overlap_train.scheduling.simulation import Arrival, BackgroundLoad, Simulation, simulate
 
-__all__ = [
-    "COLUMNS",
-    "SCENARIOS",
-    "XAVIER_FIGURES",
-    "Scenario",
-    "compare_policies",
-    "paper_networks",
-    "profiled",
-    "roofline",
-    "run",
-    "xavier",
-]
-
 _PIECES = 8  # of a large layer: for the GPU and seven Carmel cores
 COLUMNS = {  # a policy, and into how many pieces large layers can be cut
     "gpu_only": ("gpu_only", 1),

@@ -26,8 +26,6 @@ from scripts.bench.children import run_module
 from scripts.bench.publish import Cells, Finding
 from scripts.bench.soak_samples import Drift, Sample, drifts
 
-__all__ = ["main", "places"]
-
 _UNITS = {"memory": (2**20, "MiB"), "held": (2**20, "MiB"), "disk": (2**10, "KiB"), "shared": (2**10, "KiB")}
 _WORDS = """\
 Short fits, evaluations, resumed trainings, evaluation functions, routed calls, scheduled requests and shared

@@ -20,8 +20,6 @@ import numpy as np
 import psutil
 from scipy import stats
 
-__all__ = ["ALLOWED", "Drift", "Sample", "count_traces", "drifts", "give_back", "held_bytes", "take"]
-
 _SHARED = Path("/dev/shm")
 _LEAST = 9
 _WARM_UP = 1 / 3

@@ -31,8 +31,6 @@ from overlap_train import (
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.scheduling import MultiModelScheduler
 
-__all__ = ["KINDS", "TRACING", "Kind", "keep_models"]
-
 Kind = Callable[[random.Random, Path], None]
 _FEATURES, _CLASSES, _ROWS = 12, 4, 64
 _KEPT: deque[keras.Model] = deque()

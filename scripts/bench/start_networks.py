@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NETWORKS", "SOURCES", "given_as", "make"]
-
 _CLASSES = 10
 
 

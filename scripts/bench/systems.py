@@ -13,8 +13,6 @@ from scripts.bench.workloads import Workload
 if TYPE_CHECKING:
     from scripts.bench.contenders import Contender
 
-__all__ = ["BASELINES", "DEFAULT_SYSTEMS", "SYSTEMS", "System"]
-
 
 @dataclass(frozen=True)
 class System:

@@ -15,19 +15,6 @@ import numpy.typing as npt
 
 from overlap_train.models.mnist_data import load_mnist
 
-__all__ = [
-    "SCENE_SHAPE",
-    "SEQUENCE_LENGTH",
-    "TEACHER_FEATURES",
-    "VOCABULARY_SIZE",
-    "Examples",
-    "Task",
-    "mnist",
-    "scenes",
-    "sequences",
-    "teacher",
-]
-
 TEACHER_FEATURES = 32
 SCENE_SHAPE = (128, 191, 3)
 VOCABULARY_SIZE = 5_000

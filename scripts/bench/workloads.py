@@ -20,8 +20,6 @@ from scripts.bench.tasks import Task
 if TYPE_CHECKING:
     import keras
 
-__all__ = ["WORKLOADS", "Workload"]
-
 
 @dataclass(frozen=True)
 class Workload:

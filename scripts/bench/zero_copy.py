@@ -26,8 +26,6 @@ from overlap_train import zero_copy
 from scripts.bench import command
 from scripts.bench.publish import Cells, Finding
 
-__all__ = ["SIZES", "finding", "main", "measure_hand_overs", "summarize"]
-
 SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64 MiB
 _ROUND = 10
 _Row = dict[str, Any]

@@ -11,8 +11,6 @@ import numpy as np
 
 from overlap_train import Trainer
 
-__all__ = ["ARGUMENTS", "VALIDATION", "Run", "X", "Y", "both_ways", "build", "in_step", "plateau"]
-
 _IN_STEP = "validating in step with the training: "
 
 

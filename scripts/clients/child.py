@@ -14,8 +14,6 @@ import numpy as np
 
 from scripts.clients.case import Run, in_step
 
-__all__ = ["ABSENT", "BROKEN", "main"]
-
 ABSENT, BROKEN = 3, 4
 """Exit statuses: the library is not installed; it fails under Keras itself."""
 

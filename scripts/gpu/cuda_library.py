@@ -14,8 +14,6 @@ from typing import Any
 
 from scripts.gpu.stages import ROOT
 
-__all__ = ["ALGORITHMS", "DIRECTIONS", "KernelError", "Kernels", "Shape", "compile_kernels"]
-
 NATIVE_SOURCES = ROOT / "overlap_train" / "conv" / "native"
 # enum CudaAlgorithm in conv_cuda.h.
 ALGORITHMS = {"shared_memory": 0, "implicit_gemm": 1, "implicit_gemm_tf32": 2}

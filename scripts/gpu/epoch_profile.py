@@ -20,10 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from scripts.gpu.page import Row, table
+from scripts.gpu.driver import Row, table
 from scripts.gpu.stages import Context
-
-__all__ = ["LOOPS", "page_of_profile", "per_step", "profile"]
 
 LOOPS = ("keras", "keras, 4 steps a call", "overlap_train", "overlap_train, XLA")
 _FEW, _MANY, _BATCH = 4, 20, 8  # the profiler drops what is beyond some 10,000 operations

@@ -7,14 +7,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from scripts.gpu import kernel_stages, timing_stages
+from scripts.gpu import kernel_stages
 from scripts.gpu.cuda_library import DIRECTIONS
-from scripts.gpu.driver import Evidence
-from scripts.gpu.page import Row, Section, table, wrong_rows
+from scripts.gpu.driver import Evidence, Row, Section, table, wrong_rows
+from scripts.gpu.kernel_stages import AGAINST, BARS, PRECISION, geometric_means, medians_of_calls
 from scripts.gpu.stages import Stage
-from scripts.gpu.timing_stages import AGAINST, BARS, PRECISION, geometric_means, medians_of_calls
-
-__all__ = ["EVIDENCE", "main"]
 
 _SOURCES = ("overlap_train/conv/native", "scripts/gpu/cuda_library.py", "scripts/gpu/kernel_stages.py")
 _TIMINGS = ("timing", "timing-2", "timing-3")
@@ -92,10 +89,7 @@ EVIDENCE = Evidence(
     (
         Stage("build", kernel_stages.build, 120, _SOURCES),
         Stage("check", kernel_stages.check, 200, _SOURCES),
-        *(
-            Stage(name, timing_stages.timing, 200, (*_SOURCES, "scripts/gpu/timing_stages.py"))
-            for name in _TIMINGS
-        ),
+        *(Stage(name, kernel_stages.timing, 200, _SOURCES) for name in _TIMINGS),
     ),
     (
         Section("build", "What the kernels compile to", _build),

@@ -14,17 +14,18 @@ import math
 import multiprocessing
 import os
 import random
+import statistics
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.gpu.card import Meter, peak_mib, total_mib
-from scripts.gpu.networks import NETWORKS, Network, Rows
-from scripts.gpu.page import Row, table, wrong_rows
-from scripts.gpu.stages import Context, OutOfTime, Unavailable
+import numpy as np
 
-__all__ = ["jax", "networks", "page_of_networks"]
+from overlap_train.monitoring.energy import gpu_joules
+from scripts.gpu.driver import Row, table, wrong_rows
+from scripts.gpu.stages import Context, OutOfTime, Unavailable
 
 PRECISIONS = ("mixed_float16", "float32")
 _ARRAYS = ("keras", "keras_xla", "in_step", "overlap", "auto", "divided")
@@ -247,3 +248,165 @@ def _resident(rows: list[Row]) -> str:
             bars = f"busy {BUSY_PERCENT}%, ten epochs in {TEN_EPOCHS_S:g} s"
             return f"\n\nThe bars of `resident` ({bars}): {'met' if met else 'missed'}."
     return ""
+
+
+Rows = tuple[Any, Any]
+_CLASSES = 10
+_DISTINCT = 256  # rows of made-up images, which are repeated: random numbers take longer than an epoch
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is trained: images of uint8, or tokens where there are `words`."""
+
+    shape: tuple[int, ...]  # of a row
+    tiny: tuple[int, ...]
+    batch: int
+    rows: tuple[int, int]  # of the training and of the validation
+    outputs: Callable[[Any, Any, bool], Any]  # of keras, the inputs, and whether the least will do
+    words: int = 0
+    is_mask: bool = False  # whether a class belongs to each pixel
+
+    def batch_size(self, size: str) -> int:
+        return self.batch if size == "full" else 4
+
+    def model(self, keras: Any, size: str, *, scales: bool) -> Any:
+        """Return the network, uncompiled; with `scales` it takes pixels of 0 to 255."""
+        shape = self.shape if size == "full" else self.tiny
+        inputs = keras.Input(shape, dtype="int32" if self.words else "uint8" if scales else "float32")
+        x = keras.layers.Rescaling(1 / 255)(inputs) if scales and not self.words else inputs
+        logits = self.outputs(keras, x, size == "least")
+        # Losses are computed in float32 under mixed_float16, too.
+        return keras.Model(inputs, keras.layers.Activation("linear", dtype="float32")(logits))
+
+    def data(self, size: str) -> tuple[Rows, Rows]:
+        """Return the rows of the training and of the validation, which begin alike."""
+        shape = self.shape if size == "full" else self.tiny
+        chance = np.random.default_rng(0)
+        y = chance.integers(0, _CLASSES, _DISTINCT, np.int32)
+        of_row = y.reshape(-1, *[1] * len(shape))
+        if self.words:  # the tokens of a class are those with its last digit
+            x = chance.integers(0, self.words // 10, (_DISTINCT, *shape), np.int32) * 10 + of_row
+        else:
+            x = chance.integers(0, 128, (_DISTINCT, *shape), np.uint8) + (12 * of_row).astype(np.uint8)
+        y = (x[..., :1] > 120).astype(np.int32) if self.is_mask else y
+        counts = self.rows if size == "full" else (10, 6)
+        first, second = ((np.resize(x, (n, *shape)), np.resize(y, (n, *y.shape[1:]))) for n in counts)
+        return first, second
+
+
+def _application(kind: str) -> Callable[[Any, Any, bool], Any]:
+    def outputs(keras: Any, x: Any, least: bool) -> Any:
+        if least:
+            x = keras.layers.BatchNormalization()(keras.layers.Conv2D(4, 3, activation="relu")(x))
+            return keras.layers.Dense(_CLASSES)(keras.layers.GlobalAveragePooling2D()(x))
+        options = {"weights": None, "classes": _CLASSES, "classifier_activation": None}
+        return getattr(keras.applications, kind)(input_shape=x.shape[1:], **options)(x)
+
+    return outputs
+
+
+def _unet(keras: Any, x: Any, least: bool) -> Any:
+    from overlap_train.models.unet import unet
+
+    widths = (2, 4) if least else (64, 128, 256, 512, 1024)
+    return unet(x.shape[1:], classes=2, widths=widths)(x)
+
+
+def _transformer(keras: Any, tokens: Any, least: bool) -> Any:
+    """Twelve layers as BERT's, 512 wide."""
+    layers, heads, size = (1, 1, 8) if least else (12, 8, 64)
+    width = heads * size
+    x = keras.layers.Embedding(5000, width)(tokens)
+    for _ in range(layers):
+        attended = keras.layers.MultiHeadAttention(heads, size, dropout=0.1)(x, x)
+        x = keras.layers.LayerNormalization()(x + attended)
+        hidden = keras.layers.Dense(width)(keras.layers.Dense(4 * width, "gelu")(x))
+        x = keras.layers.LayerNormalization()(x + keras.layers.Dropout(0.1)(hidden))
+    return keras.layers.Dense(_CLASSES)(keras.layers.GlobalAveragePooling1D()(x))
+
+
+def _mnist(keras: Any, x: Any, least: bool) -> Any:
+    from overlap_train.models.mnist_cnn import mnist_cnn
+
+    return mnist_cnn()(x)
+
+
+NETWORKS = {
+    "mnist": Network((28, 28, 1), (28, 28, 1), 128, (60_000, 10_000), _mnist),
+    "resnet50": Network((224, 224, 3), (32, 32, 3), 64, (3072, 1024), _application("ResNet50")),
+    "efficientnetb0": Network((224, 224, 3), (32, 32, 3), 64, (3072, 1024), _application("EfficientNetB0")),
+    "unet": Network((128, 192, 3), (32, 48, 3), 32, (1024, 320), _unet, is_mask=True),
+    "transformer": Network((128,), (16,), 64, (4096, 1024), _transformer, words=5000),
+}
+
+
+_SAMPLE_S = 0.05
+_MIB = 1 << 20
+
+
+class Meter:
+    """Samples NVML from a thread of its own; `row` is read after the end, and empty without a card."""
+
+    def __init__(self) -> None:
+        self._busy: list[float] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpu-meter", daemon=True)
+        self._before_j = self._joules = _counted_j()
+
+    def __enter__(self) -> Meter:
+        self._before_j = _counted_j()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._joules = _counted_j()
+
+    @property
+    def row(self) -> dict[str, float]:
+        """How busy the card was, in percent, and the watt hours of all cards, idle power included."""
+        busy = {"gpu_percent": statistics.fmean(self._busy)} if self._busy else {}
+        if self._before_j is None or self._joules is None:
+            return busy
+        return busy | {"energy_wh": (self._joules - self._before_j) / 3600}
+
+    def _run(self) -> None:
+        if self._before_j is None:
+            return
+        import pynvml
+
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        while not self._stop.wait(_SAMPLE_S):
+            self._busy.append(float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+
+
+def _counted_j() -> float | None:
+    try:
+        return gpu_joules()
+    except RuntimeError:
+        return None
+
+
+def total_mib() -> int:
+    """Return the memory of the first card."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total) // _MIB
+
+
+def peak_mib() -> dict[str, Any]:
+    """Return the most memory that this process's tensors took on the card at once; empty without a card."""
+    if os.environ.get("KERAS_BACKEND") == "jax":
+        import jax
+
+        peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in jax.local_devices()]
+    else:
+        import tensorflow as tf
+
+        names = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices("GPU")]
+        peaks = [tf.config.experimental.get_memory_info(name)["peak"] for name in names]
+    known = [peak for peak in peaks if peak]
+    return {"peak_mib": sum(known) // _MIB} if known else {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -20,12 +21,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from scripts.gpu.record import DONE, ENDED, FAILED, PARTIAL, UNAVAILABLE, Record
-
-__all__ = ["ROOT", "Context", "OutOfTime", "Run", "Stage", "Unavailable", "output_of", "run_body", "verdict"]
-
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
+DONE, PARTIAL, FAILED, UNAVAILABLE = "done", "partial", "failed", "unavailable"
+# What a re-run does not repeat. "unavailable": the machine lacks what the stage needs.
+ENDED = frozenset({DONE, UNAVAILABLE})
 _CODE = frozenset({".py", ".h", ".cc", ".cu", ".txt"})
 _GRACE_S = 10.0  # for a stage to write what it has, after its time is up
 _LEAST_S = 5.0  # a stage is not begun with less
@@ -234,3 +234,76 @@ def verdict(states: Mapping[str, str], records: Sequence[Record]) -> int:
         print(f"still to be done: {', '.join(left)}; run the same command again")
         return 3
     return 0
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Put a file in place whole, or leave what was there."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_bytes(content)
+    os.replace(draft, path)
+
+
+class Record:
+    """Rows and ends of one stage, of one state of the sources on one card, which the fingerprint names."""
+
+    def __init__(self, directory: Path, stage: str, *, fingerprint: str, emulated: bool) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path, self._fingerprint, self._emulated = directory / f"{stage}.jsonl", fingerprint, emulated
+        self._rows: dict[str, dict[str, Any]] = {}
+        self.ends: list[dict[str, Any]] = []
+        for line in self._path.read_text(errors="replace").splitlines() if self._path.exists() else ():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if entry.get("fingerprint") == fingerprint:
+                self._take(entry)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return list(self._rows.values())
+
+    @property
+    def status(self) -> str | None:
+        """How the stage ended last, or None."""
+        return str(self.ends[-1]["status"]) if self.ends else None
+
+    @property
+    def reason(self) -> str:
+        """Why it ended so; empty if it is done."""
+        return str(self.ends[-1]["reason"]) if self.ends else ""
+
+    def has(self, key: str) -> bool:
+        return key in self._rows
+
+    def add(self, key: str, row: Mapping[str, Any]) -> None:
+        """Keep a row, on disk when this returns."""
+        self._append({"row": {"key": key, **row} | ({"emulated": True} if self._emulated else {})})
+
+    def end(
+        self, status: str, *, seconds: float, reason: str = "", summary: Mapping[str, Any] | None = None
+    ) -> None:
+        """Keep how the stage ended: "done", "partial" (out of time), "failed", or "unavailable" here."""
+        end = {"status": status, "seconds": round(seconds, 3), "reason": reason}
+        self._append({"end": end | {"summary": dict(summary or {}), "emulated": self._emulated}})
+
+    def forget(self) -> None:
+        """Drop everything, so that the stage begins anew."""
+        self._path.unlink(missing_ok=True)
+        self._rows.clear()
+        self.ends.clear()
+
+    def _take(self, entry: Mapping[str, Any]) -> None:
+        if "end" in entry:
+            self.ends.append(entry["end"])
+        else:
+            self._rows[entry["row"]["key"]] = entry["row"]
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        self._take(entry)
+        # A line's end before it, or it would be glued to one that was cut short.
+        line = f"\n{json.dumps({'fingerprint': self._fingerprint, **entry})}\n"
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())

@@ -8,20 +8,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.gpu import epoch_profile, network_stages, pytest_stages, slim, training_stages, wheels
-from scripts.gpu.driver import Evidence
-from scripts.gpu.page import Row, Section, table, wrong_rows
-from scripts.gpu.pieces import PIECE_MIB, PieceError, Store, cut
+from scripts.gpu import epoch_profile, network_stages, pieces, training_stages
+from scripts.gpu.driver import Evidence, Row, Section, table, wrong_rows
 from scripts.gpu.stages import Stage
-
-__all__ = ["EVIDENCE", "main"]
 
 _TRAINING = ("scripts/gpu/training_stages.py", "overlap_train", "overlap_train/_training")
 _NETWORKS = (
-    *("scripts/gpu/network_stages.py", "scripts/gpu/networks.py", "scripts/gpu/card.py"),
-    *("overlap_train", "overlap_train/_training", "overlap_train/_validation"),
+    *("scripts/gpu/network_stages.py", "overlap_train", "overlap_train/_training"),
+    "overlap_train/_validation",
 )
-_PYTEST = ("scripts/gpu/pytest_stages.py", "overlap_train", "overlap_train/_training")
 _LIBRARIES = [Path("/usr/local/cuda/lib64"), Path("/usr/lib/x86_64-linux-gnu")]
 _STORE = Path("/tmp/overlap_train_tensorflow")
 
@@ -48,8 +43,8 @@ EVIDENCE = Evidence(
             "profile", epoch_profile.profile, 60, ("scripts/gpu/epoch_profile.py", "overlap_train/_training")
         ),
         Stage("policies", training_stages.policies, 300, (*_TRAINING, "overlap_train/scheduling")),
-        Stage("tests", pytest_stages.tests, 240, _PYTEST),
-        Stage("suite", pytest_stages.suite, 300, (*_PYTEST, "overlap_train/_validation")),
+        Stage("tests", training_stages.tests, 240, _TRAINING),
+        Stage("suite", training_stages.suite, 300, (*_TRAINING, "overlap_train/_validation")),
         Stage("networks", network_stages.networks, 540, _NETWORKS),
         Stage("jax", network_stages.jax, 540, _NETWORKS),
     ),
@@ -70,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         commands = {"fetch": _fetch, "slim": _slim, "cut": _cut, "bring": _bring, "run": _run}
         return commands[options.command](options)
-    except (PieceError, RuntimeError) as error:
+    except (pieces.PieceError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
 
@@ -89,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     cutting.add_argument("wheels", type=Path)
     cutting.add_argument("pieces", type=Path)
     cutting.add_argument(
-        "--piece-mib", type=float, default=PIECE_MIB, help=f"of a piece, at most ({PIECE_MIB})"
+        "--piece-mib", type=float, default=pieces.PIECE_MIB, help=f"of a piece, at most ({pieces.PIECE_MIB})"
     )
     bring = commands.add_parser("bring", help="on the GPU machine: take what this command has brought")
     bring.add_argument("pieces", type=Path)
@@ -110,24 +105,24 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _fetch(options: argparse.Namespace) -> int:
-    wheels.fetch(options.wheels, jax=options.jax)
+    pieces.fetch(options.wheels, jax=options.jax)
     return 0
 
 
 def _slim(options: argparse.Namespace) -> int:
-    slim.slim(options.wheels, options.slim, generation=options.generation)
+    pieces.slim(options.wheels, options.slim, generation=options.generation)
     return 0
 
 
 def _cut(options: argparse.Namespace) -> int:
     files = sorted(options.wheels.glob("*.whl"))
-    manifest = cut(files, options.pieces, piece_bytes=int(options.piece_mib * (1 << 20)))
+    manifest = pieces.cut(files, options.pieces, piece_bytes=int(options.piece_mib * (1 << 20)))
     print(f"{len(files)} wheels in {len(manifest)} pieces: {options.pieces}")
     return 0
 
 
 def _bring(options: argparse.Namespace) -> int:
-    missing = Store(options.store).bring(options.pieces)
+    missing = pieces.Store(options.store).bring(options.pieces)
     print(f"still missing: {' '.join(missing)}" if missing else "all pieces are here")
     return 0
 
@@ -136,10 +131,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.emulate:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif not options.body:
-        site = Store(options.store).assemble()
+        site = pieces.Store(options.store).assemble()
         _prepend("PYTHONPATH", [site])
         libraries = [site / "nvidia" / name / "lib" for name in ("cuda_runtime", "cuda_cupti")]
-        _prepend("LD_LIBRARY_PATH", [*libraries, *slim.lend(options.store / "lent", options.libraries)])
+        _prepend("LD_LIBRARY_PATH", [*libraries, *pieces.lend(options.store / "lent", options.libraries)])
     return EVIDENCE.run(options)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from overlap_train.conv.measurements import STOCK
+from overlap_train.conv.selection import STOCK
 from scripts.bench import publish
 from scripts.bench.conv_layers import Row, _interleave, summarise
 from scripts.bench.conv_shapes import LAYERS, Layer

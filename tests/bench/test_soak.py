@@ -1,7 +1,5 @@
 """A soak: each kind of its work does what it says, a leak is seen, and what stays level is none."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 from collections import deque

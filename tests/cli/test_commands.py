@@ -1,7 +1,5 @@
 """`overlap-train build` and `overlap-train compare`: what they did, or why they could not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`overlap-train doctor`: each thing that may be wrong is found, and told with its remedy."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import sys

@@ -1,7 +1,5 @@
 """`overlap-train evaluate`: the kept weights of a run are evaluated by what a script's `fit` was given."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`overlap-train explain`: a script is run up to its first `fit`, which is explained and does not train."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """The command line: which command runs, how it ends, and what it costs to start."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """Reports: plain in a pipe, in colour on a terminal, as JSON, and alone on standard output."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

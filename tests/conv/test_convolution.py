@@ -13,7 +13,7 @@ import tensorflow as tf
 from overlap_train.conv import convolution as module
 from overlap_train.conv import selection
 from overlap_train.conv.convolution import ASSUMED_BATCH, Convolution, DepthwiseConvolution, may_run_natively
-from overlap_train.conv.measurements import DIRECTIONS, MATMUL, STOCK, ConvKey
+from overlap_train.conv.selection import DIRECTIONS, MATMUL, STOCK, ConvKey
 
 PLAIN = Convolution((1, 1), "SAME", relu=True, bias=True)
 IMAGE, FILTERS = tf.TensorShape([2, 9, 7, 3]), tf.TensorShape([3, 3, 3, 4])
@@ -120,30 +120,6 @@ def test_our_kernels_run_where_the_tensors_are(library, dtype, gpus, cuda, tenso
     library.gpus, library.cuda, library.tensor_cores = gpus, cuda, tensor_cores
     assert may_run_natively(dtype) is expected
     assert library.warned == 0
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_each_direction_has_its_operands(direction):
-    made = Convolution((2, 2), "VALID", relu=False, bias=True)
-    key = ConvKey(direction, "float32", (2, 9, 7, 3), (3, 3, 3, 4), (2, 2), "VALID")
-    x, filters, dz = tf.ones(IMAGE), tf.ones(FILTERS), tf.ones(key.output_shape)
-    run = made.function(direction, STOCK, key)
-    given = {
-        "forward": (x, filters, tf.ones([4])),
-        "input_gradient": (filters, dz),
-        "filter_gradient": (x, dz),
-    }[direction]
-    shapes = {"forward": key.output_shape, "input_gradient": IMAGE, "filter_gradient": FILTERS}
-    assert run(*given).shape == shapes[direction]
-
-
-@pytest.mark.parametrize("algorithm", [STOCK, MATMUL])
-def test_bias_and_activation_follow_the_convolution(algorithm):
-    x = tf.constant([[[[1.0, -2.0]]]])
-    filters, bias = tf.constant([[[[1.0, 1.0], [0.0, 1.0]]]]), tf.constant([0.5, 0.5])
-    made = [Convolution((1, 1), "SAME", relu=relu, bias=True) for relu in (False, True)]
-    plain, rectified = (np.ravel(each.forward(algorithm, x, filters, bias)).tolist() for each in made)
-    assert (plain, rectified) == ([1.5, -0.5], [1.5, 0.0])
 
 
 RNG = np.random.default_rng(4)

@@ -1,7 +1,5 @@
 """A library that does not compile, load or fit is as good as none; a wheel brings one along."""
 
-from __future__ import annotations
-
 import ctypes.util
 import json
 import os

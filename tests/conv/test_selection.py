@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import tensorflow as tf
 
-from overlap_train.conv import format_report, measurements, report, selection, tiled_conv2d
-from overlap_train.conv.measurements import MATMUL, STOCK, ConvKey, Timing
+from overlap_train.conv import format_report, report, selection, tiled_conv2d
+from overlap_train.conv.selection import MATMUL, STOCK, ConvKey, Timing
 
 PLAIN = ConvKey("forward", "float32", (2, 9, 7, 3), (3, 3, 3, 4), (1, 1), "SAME")
 
@@ -148,32 +148,32 @@ def file_in(home):
 
 
 def test_what_is_saved_is_loaded_and_added_to():
-    assert measurements.load() == {}
-    measurements.save([TIMINGS[FORWARD]])
-    measurements.save([TIMINGS[GRADIENT]])
-    assert measurements.load() == TIMINGS
-    assert measurements.load()[replace(FORWARD, batch_assumed=True)] == TIMINGS[FORWARD]
-    measurements.remove()
-    assert measurements.load() == {}
-    measurements.remove()
+    assert selection.load_stored() == {}
+    selection.store([TIMINGS[FORWARD]])
+    selection.store([TIMINGS[GRADIENT]])
+    assert selection.load_stored() == TIMINGS
+    assert selection.load_stored()[replace(FORWARD, batch_assumed=True)] == TIMINGS[FORWARD]
+    selection.remove_stored()
+    assert selection.load_stored() == {}
+    selection.remove_stored()
 
 
 def test_other_kernels_have_other_times_and_what_is_no_file_none(monkeypatch, home):
-    measurements.save([TIMINGS[FORWARD]])
+    selection.store([TIMINGS[FORWARD]])
     for name in ("OVERLAP_TRAIN_CONV_ISA", "OVERLAP_TRAIN_CONV_HELPERS"):
         with monkeypatch.context() as other:
             other.setenv(name, "portable")
-            assert measurements.load() == {}
+            assert selection.load_stored() == {}
     file = file_in(home)
     for make in (os.mkfifo, os.mkdir):  # which are not waited for
         file.unlink()
         make(file)
-        assert measurements.load() == {}
-    measurements.save([TIMINGS[FORWARD]])
+        assert selection.load_stored() == {}
+    selection.store([TIMINGS[FORWARD]])
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "")
-    measurements.save(TIMINGS.values())
-    assert measurements.load() == {}
+    selection.store(TIMINGS.values())
+    assert selection.load_stored() == {}
 
 
 def changed(path, value):
@@ -204,11 +204,11 @@ NONSENSE = [
 
 @pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
 def test_a_damaged_file_is_as_good_as_none_and_is_replaced(home, text):
-    measurements.save([TIMINGS[FORWARD]])
+    selection.store([TIMINGS[FORWARD]])
     file_in(home).write_text(text)
-    assert measurements.load() == {}
-    measurements.save([TIMINGS[GRADIENT]])
-    assert measurements.load() == {GRADIENT: TIMINGS[GRADIENT]}
+    assert selection.load_stored() == {}
+    selection.store([TIMINGS[GRADIENT]])
+    assert selection.load_stored() == {GRADIENT: TIMINGS[GRADIENT]}
 
 
 ROW = ConvKey("forward", "float32", (8, 9, 7, 3), (3, 3, 3, 4), (1, 1), "SAME")

@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu.record import Record
-from scripts.gpu.stages import Context, OutOfTime, Run, Stage, Unavailable, run_body
+from scripts.gpu.stages import Context, OutOfTime, Record, Run, Stage, Unavailable, run_body
 
 CARD = "made up"
 

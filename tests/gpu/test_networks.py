@@ -8,10 +8,9 @@ import pytest
 
 from scripts.gpu import evidence, network_stages
 from scripts.gpu.epoch_profile import LOOPS, per_step
+from scripts.gpu.kernel_stages import medians_of_calls
 from scripts.gpu.network_stages import Fit, fits, page_of_networks
-from scripts.gpu.record import Record
-from scripts.gpu.stages import Context, OutOfTime
-from scripts.gpu.timing_stages import medians_of_calls
+from scripts.gpu.stages import Context, OutOfTime, Record
 
 REAL = ("resnet50", "efficientnetb0", "unet", "transformer")
 

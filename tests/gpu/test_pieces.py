@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu.pieces import MANIFEST, PieceError, Store, cut, read_manifest
-from scripts.gpu.slim import blank, lend, slim
+from scripts.gpu.pieces import MANIFEST, PieceError, Store, blank, cut, lend, read_manifest, slim
 
 ROOT = Path(__file__).parents[2]
 PIECE = 1000

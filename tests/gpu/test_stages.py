@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from scripts.gpu import evidence, stages, tensorflow_runs
-from scripts.gpu.page import EMULATED, Section, page, table
-from scripts.gpu.record import Record
-from scripts.gpu.stages import Context, OutOfTime, Stage, output_of, verdict
+from scripts.gpu.driver import EMULATED, Section, page, table
+from scripts.gpu.stages import Context, OutOfTime, Record, Stage, output_of, verdict
 from tests.gpu import stage_target as target
 
 ROOT = Path(__file__).parents[2]

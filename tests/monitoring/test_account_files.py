@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
@@ -92,13 +93,17 @@ def test_half_a_line_left_by_a_crash_does_not_spoil_the_next(tmp_path, rest, epo
     assert [record["epoch"] for record in _records(path)] == epochs
 
 
-def test_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
+def test_full_disk_leaves_no_half_line(tmp_path):
+    class Full(io.FileIO):
+        def write(self, line):
+            return super().write(line[:20])
+
     path = tmp_path / "log"
     with AccountLog(path) as log:
         log.write(_ACCOUNT)
         before = path.read_bytes()
-        write = os.write
-        monkeypatch.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:20]))
+        log._file.close()
+        log._file = Full(path, "a+")
         with pytest.raises(OSError, match="disk full"):
             log.write(_ACCOUNT)
         assert path.read_bytes() == before
@@ -133,10 +138,11 @@ def test_close_twice_is_once_and_a_late_write_is_refused(tmp_path, make):
 
 def test_what_is_forgotten_warns_and_closes_its_file(tmp_path):
     log, writer = AccountLog(tmp_path / "log"), AccountWriter(tmp_path / "scalars")
-    descriptor = log._descriptor
-    for made in (log, writer):
-        with pytest.warns(ResourceWarning, match="was not closed"):
-            made.__del__()
+    descriptor = log._file.fileno()
+    with pytest.warns(ResourceWarning, match="unclosed file .*log"):
+        del log
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        writer.__del__()
     with pytest.raises(OSError) as caught:
         os.fstat(descriptor)
     assert caught.value.errno == errno.EBADF

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from overlap_train.monitoring import timeline
 from overlap_train.monitoring.recorder import SpanRecorder, union_s
-from overlap_train.monitoring.timeline import Bar, merged_bars, save_timeline, thread_order
-from overlap_train.monitoring.trace import save_chrome_trace
+from overlap_train.monitoring.timeline import Bar, merged_bars, save_chrome_trace, save_timeline, thread_order
 from overlap_train.records import Sample, Span
 from tests.support.values import Unprintable
 

@@ -1,7 +1,5 @@
 """`join_cluster`: a wrong description of the cluster is refused before TensorFlow waits for anybody."""
 
-from __future__ import annotations
-
 import errno
 import json
 import socket

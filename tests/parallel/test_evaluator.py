@@ -1,7 +1,5 @@
 """Training hosts with an evaluator in another process give the result of one device, whatever is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

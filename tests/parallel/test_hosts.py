@@ -133,22 +133,11 @@ def assert_same_result(actual: Path, expected: Path, hosts: int = 2, rtol: float
         assert_same_content(name, ours[name], content, rtol)
 
 
+# More of what may be trained, also on four hosts, is in test_several.py.
 CASES = {
     "adam, early stop": {"optimizer": "adam", "min_delta": 0.1},
     "dataset": {"optimizer": "sgd", "source": "dataset", "epochs": 3},
     "sparse gradients": {"optimizer": "adam", "model": "looking_up", "epochs": 3},
-}
-# A rollback is in every run, too, with a host killed in the midst of it.
-MORE_CASES = {"sgd, rollback": {"optimizer": "sgd", "plateau": True, "schedule": True}} | {
-    f"{optimizer}, lag {lag}, {model}": {
-        "optimizer": optimizer,
-        "max_lag": lag,
-        "model": model,
-        "plateau": True,
-    }
-    for optimizer in ("sgd", "adam", "adamw")
-    for lag in (0, 1)
-    for model in ("sequential", "subclassed")
 }
 
 
@@ -166,38 +155,6 @@ def test_two_hosts_give_the_result_of_one(name, tmp_path):
     assert calls[0] == calls[1]
     epochs = json.loads((one / "history0.json").read_text())["epoch"]
     assert [line.split()[0] for line in calls[0].splitlines()] == ["begin", *map(str, epochs)]
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", CASES)
-def test_four_hosts_give_the_result_of_one(name, tmp_path):
-    one = run(tmp_path / "one", hosts=1, **CASES[name])
-    assert_same_result(run(tmp_path / "four", hosts=4, **CASES[name]), one, hosts=4)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", MORE_CASES)
-def test_two_hosts_give_the_result_of_one_nightly(name, tmp_path):
-    case = MORE_CASES[name]
-    one = run(tmp_path / "one", hosts=1, **case)
-    assert_same_result(run(tmp_path / "two", **case), one)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_a_train_step_of_one_s_own_gets_the_gradients_of_all_hosts(hosts, tmp_path):
-    """Its logs are means over replicas, of losses that Keras has divided by their number."""
-    case = {"model": "own step", "rows": 192, "epochs": 3}
-    one, many = run(tmp_path / "one", hosts=1, **case), run(tmp_path / "many", hosts=hosts, **case)
-    history = json.loads((one / "history0.json").read_text())
-    for host in range(hosts):
-        own = json.loads((many / f"history{host}.json").read_text())
-        np.testing.assert_allclose(np.multiply(own["loss"], hosts), history["loss"], rtol=1e-5)
-        with np.load(one / "final0.npz") as expected, np.load(many / f"final{host}.npz") as actual:
-            for name in expected.files:
-                np.testing.assert_allclose(actual[name], expected[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.nightly

@@ -44,6 +44,14 @@ keras.callbacks.EarlyStopping = Drains
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
 
 
+def bash(script: str, *, check: bool = True, **environment: str) -> subprocess.CompletedProcess:
+    """Runs a script that takes its place in the job from these variables."""
+    command = ["bash", "-c", script]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=check
+    )
+
+
 def accuracies(printed: str) -> dict[str, str]:
     return dict(re.findall(r"((?:worker|evaluator) \d): val_accuracy ([\d.]+)", printed))
 
@@ -133,20 +141,16 @@ def test_a_training_that_is_stopped_does_not_pass_for_completed(tmp_path):
     assert list(tmp_path.iterdir())
 
 
+SLURM = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NODELIST": "a,b", "SLURM_SUBMIT_DIR": "."}
+
+
 @pytest.mark.parametrize("code", [0, 1, 75])
 def test_the_slurm_script_queues_a_stopped_training_again(code):
     text = (EXAMPLES / "multi_worker.slurm").read_text()
     stand_ins = 'scontrol() { echo "$@"; }; srun() { return ' + str(code) + "; };\n"
-    environment = {**os.environ, "SLURM_JOB_ID": "12345", "SLURM_JOB_NODELIST": "a", "SLURM_SUBMIT_DIR": "."}
-    result = subprocess.run(
-        ["bash", "-c", stand_ins + text], env=environment, capture_output=True, text=True, check=False
-    )
+    result = bash(stand_ins + text, check=False, **SLURM)
     assert result.returncode == code
     assert ("requeue 12345" in result.stdout) is (code == 75)
-
-
-def test_the_slurm_script_is_bash():
-    subprocess.run(["bash", "-n", str(EXAMPLES / "multi_worker.slurm")], check=True)
 
 
 def test_the_slurm_script_gives_each_task_its_place():
@@ -154,16 +158,7 @@ def test_the_slurm_script_gives_each_task_its_place():
     text = (EXAMPLES / "multi_worker.slurm").read_text()
     text = text.replace("exec .venv/bin/python examples/multi_worker.py", 'echo "$TF_CONFIG" #')
     stand_ins = 'scontrol() { printf "a\\nb\\n"; }; srun() { shift 2; SLURM_PROCID=1 "$@"; };\n'
-    environment = {
-        **os.environ,
-        "SLURM_JOB_ID": "12345",
-        "SLURM_JOB_NODELIST": "a,b",
-        "SLURM_SUBMIT_DIR": ".",
-    }
-    result = subprocess.run(
-        ["bash", "-c", stand_ins + text], env=environment, capture_output=True, text=True, check=True
-    )
-    config = json.loads(result.stdout)
+    config = json.loads(bash(stand_ins + text, **SLURM).stdout)
     assert config["cluster"] == {"worker": ["a:22345", "b:22345"]}
     assert config["task"] == {"type": "worker", "index": 1}
 
@@ -214,11 +209,7 @@ def test_the_job_set_restarts_all_hosts_of_a_drained_pod():
     hosts = [f"{found['metadata']['name']}-{worker['name']}-0-{index}.overlap-train:2222" for index in (0, 1)]
     script = pod["containers"][0]["args"][0]
     script = script.replace("exec python examples/multi_worker.py", 'echo "$TF_CONFIG" #')
-    environment = {**os.environ, "JOB_COMPLETION_INDEX": "1"}
-    result = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    config = json.loads(result.stdout)
+    config = json.loads(bash(script, JOB_COMPLETION_INDEX="1").stdout)
     assert config == {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": 1}}
 
 
@@ -235,10 +226,6 @@ def test_the_kubernetes_job_is_well_formed():
     assert pod["subdomain"] == service["metadata"]["name"]
     script = pod["containers"][0]["args"][0]
     script = script.replace("exec python examples/multi_worker.py", 'echo "$TF_CONFIG" #')
-    environment = {**os.environ, "JOB_COMPLETION_INDEX": "1"}
-    result = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    config = json.loads(result.stdout)
+    config = json.loads(bash(script, JOB_COMPLETION_INDEX="1").stdout)
     assert config["task"] == {"type": "worker", "index": 1}
     assert config["cluster"]["worker"][1] == "overlap-train-1.overlap-train:2222"

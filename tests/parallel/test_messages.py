@@ -1,7 +1,5 @@
 """Whatever a callback puts into the logs reaches the other hosts as JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

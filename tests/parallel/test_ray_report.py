@@ -1,7 +1,5 @@
 """`RayReport` with a stand-in for Ray Train; `test_launchers.py` runs it on Ray where that is installed."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import types

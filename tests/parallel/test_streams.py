@@ -1,7 +1,5 @@
 """`split_gpu`: what it asks TensorFlow for, and what it refuses. The cards are made up."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """Which host is called slow, from the seconds that each has waited for the others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

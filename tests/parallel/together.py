@@ -1,7 +1,5 @@
 """Hosts that are threads of one process: they meet as those of a cluster do, without its collectives."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """The cost model and its regression: unseen layers, changing load, what wrong costs do to a schedule."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Layers cut into pieces compute what they did whole, and the pieces run beside each other."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -14,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.scheduling import CostModel, Device, MultiModelScheduler, Platform
+from overlap_train.scheduling.calls import _bounds
 from overlap_train.scheduling.costs import FixedCosts
-from overlap_train.scheduling.cutting import _bounds
 from overlap_train.scheduling.engine import Engine
 from overlap_train.scheduling.graph import LayerGraph, Port, Request
 from overlap_train.scheduling.models import split_model

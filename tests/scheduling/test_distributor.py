@@ -1,7 +1,5 @@
 """From layers to jobs: none twice or too early, the most urgent first, and idle devices take over."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlap_train.errors import SchedulerClosedError

@@ -1,7 +1,5 @@
 """The engine with real threads: every layer once, in order, whatever is placed, delayed or fails."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import random

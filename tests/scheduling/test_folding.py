@@ -1,7 +1,5 @@
 """Folded convolutions compute what the layers did, and the model stays as it was."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
@@ -117,7 +115,7 @@ def test_an_output_of_the_model_is_not_folded_away():
 
 
 def test_what_computes_something_else_is_run_as_it_is(monkeypatch, caplog):
-    from overlap_train.scheduling.products import Product
+    from overlap_train.scheduling.calls import Product
 
     weights = Product.weights
     monkeypatch.setattr(Product, "weights", lambda self: tuple(1.01 * w for w in weights(self)))

@@ -1,7 +1,5 @@
 """What the board predicts, what a policy decides by default, and where each policy puts a layer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

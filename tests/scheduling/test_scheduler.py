@@ -1,7 +1,5 @@
 """`MultiModelScheduler` on the CPU: `submit(name, x)` gives what `models[name](x)` gives, or says why not."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading

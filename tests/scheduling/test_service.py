@@ -1,7 +1,5 @@
 """Submissions wait, are batched, begin as there is room, and get their own results or errors."""
 
-from __future__ import annotations
-
 import pickle
 import time
 from collections import Counter
@@ -14,8 +12,13 @@ import pytest
 
 from overlap_train.errors import DeadlineError, QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import Device, Platform
-from overlap_train.scheduling.accounts import DeviceAccount, ModelAccount, SchedulerStatistics
-from overlap_train.scheduling.deadlines import RunTimes, ends_s
+from overlap_train.scheduling.accounts import (
+    DeviceAccount,
+    ModelAccount,
+    RunTimes,
+    SchedulerStatistics,
+    ends_s,
+)
 from overlap_train.scheduling.service import Model, Service, Submission, Waiting
 from tests.scheduling.graphs import chain, job
 

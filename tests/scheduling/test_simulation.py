@@ -1,7 +1,5 @@
 """The virtual clock: against real threads, against the optimum, and under load."""
 
-from __future__ import annotations
-
 import random
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """Keras models taken apart: inputs, calls, work and outputs, and models that stay whole."""
 
-from __future__ import annotations
-
 import os
 
 import keras

@@ -19,7 +19,7 @@ from overlap_train._training.kernels import (
     fused_batch_normalization,
     has_slow_gradient,
 )
-from overlap_train.conv import library, measurements, selection
+from overlap_train.conv import library, selection
 from tests import networks
 
 RNG = np.random.default_rng(5)
@@ -322,10 +322,10 @@ def test_convolutions_that_nobody_has_timed_are_tensorflows():
         return traced_operations(found.around(model.train_step, 8), (x, y))
 
     assert "OverlapTiledConv2D" not in operations()
-    assert not selection.timings()
-    key = measurements.ConvKey("forward", "float32", (8, 6, 6, 2), (3, 3, 2, 2), (1, 1), "SAME")
-    times = dict.fromkeys(key.algorithms, 1.0) | {measurements.STOCK: 2.0}
-    measurements.save([measurements.Timing(key, times, "direct")])
+    assert not selection.report()
+    key = selection.ConvKey("forward", "float32", (8, 6, 6, 2), (3, 3, 2, 2), (1, 1), "SAME")
+    times = dict.fromkeys(key.algorithms, 1.0) | {selection.STOCK: 2.0}
+    selection.store([selection.Timing(key, times, "direct")])
     selection.forget_process()
     assert "OverlapTiledConv2D" in operations(), "as another process has timed it"
     selection.clear_timings()

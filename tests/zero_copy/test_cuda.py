@@ -14,8 +14,11 @@ import tensorflow as tf
 
 from overlap_train import errors, zero_copy
 from overlap_train.zero_copy import MappedBuffer, Turn
+from overlap_train.zero_copy import buffer as buffer_module
+from overlap_train.zero_copy.buffer import SizeTiming, measure_crossover
 from overlap_train.zero_copy.cuda import CudaBackend, Driver
 from overlap_train.zero_copy.pool import Pool
+from overlap_train.zero_copy.tensors import stored_crossovers
 
 SHIFT = 0x100000000000
 ANSWERS = {"devices": 1, "version": 12040, "integrated": 0, "can_map": 1, "alignment": 4096}
@@ -222,25 +225,37 @@ def test_forked_process_neither_uses_nor_frees_pinned_memory(stub):
     assert stub.live_blocks == 0
 
 
-def test_mapped_memory_is_shared_with_a_gpu_by_policy(stub, monkeypatch, tmp_path):
-    """What the buffer decides, with a TensorFlow that claims one GPU; no tensor is made."""
-    from overlap_train.zero_copy import buffer as module
-    from overlap_train.zero_copy.policy import CrossoverCache
+def test_mapped_memory_is_shared_with_a_gpu_up_to_the_crossover_that_was_measured(
+    stub, monkeypatch, tmp_path
+):
+    """With a TensorFlow that claims one GPU; no tensor is made, and the times are made up."""
+    asked = []
+
+    def time(size, repeats, kernel):
+        asked.append((size, repeats))
+        return SizeTiming(size, 2.0, 1.0 if size < 9000 else 3.0)
 
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["one"])
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["one"])
-    cache = CrossoverCache(tmp_path / "cache.json")
-    monkeypatch.setattr(module, "crossovers", cache)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    stored_crossovers.cache_clear()
     backend = stub.backend()
+    monkeypatch.setattr(buffer_module, "shared_pool", lambda name: Pool(backend))
+    monkeypatch.setattr(buffer_module, "_time", time)
     buffer = MappedBuffer(1024, backend=Pool(backend))
+    found = measure_crossover([16384, 4096, 8192], repeats=3, keep=False)
+    assert (found.crossover_bytes, asked) == (8192, [(4096, 3), (8192, 3), (16384, 3)])
     assert not buffer.choice("GPU:0").zero_copy
     assert "no crossover has been measured" in buffer.choice("GPU:0").reason
     assert buffer.choice("GPU:0", mode="zero_copy").zero_copy
     assert not buffer.choice("GPU:0", mode="copy").zero_copy
-    cache.put(module.crossover_key(backend.attributes), 4096)
+    measure_crossover([4096, 16384])
     assert buffer.choice("GPU:0").zero_copy
     assert not MappedBuffer(1025, backend=Pool(backend)).choice("GPU:0").zero_copy
+    stored_crossovers.cache_clear()
+    assert buffer.choice("GPU:0").zero_copy, "in another process, too"
     assert "not mapped into GPU 1" in buffer.choice("GPU:1").reason
     stub.answer(integrated=1)
     assert MappedBuffer(1 << 20, backend=Pool(stub.backend())).choice("GPU:0").zero_copy
     assert buffer.turn is Turn.WRITE
+    stored_crossovers.cache_clear()

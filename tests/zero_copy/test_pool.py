@@ -1,7 +1,5 @@
 """Blocks, leases and their return; the pools of a process, and a GPU that is looked for once."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random
