@@ -1,4 +1,4 @@
-"""What `fit` takes as `validation_data` next to evaluation functions, whatever the truth of the data is."""
+"""`validation_data` may be x alone, in every form, whose truth nobody may ask for."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import EvaluationFunction, Trainer
+from overlap_train import EvaluationFunction
 from overlap_train.options.functions import split_functions
-from tests.networks import assert_same_history
 from tests.pools import pooled
+from tests.whole_fits.comparing import assert_as_keras
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 
@@ -22,43 +22,38 @@ class WithoutTruth:
         raise ValueError("the truth value is ambiguous")
 
 
-def split(data, functions=None):
-    return split_functions(data, functions, lambda value: isinstance(value, tuple))
+def test_functions_are_told_from_data_without_asking_whether_it_is_true():
+    data, function = WithoutTruth(), EvaluationFunction(lambda model: 1.0)
+    for given, expected in (
+        (data, (data, {})),
+        ({"a": data}, ({"a": data}, {})),
+        ({"f": function}, (None, {"f": function})),
+        ({}, ({}, {})),
+    ):
+        assert split_functions(given, None, lambda value: isinstance(value, tuple)) == expected
 
 
-def test_no_data_is_asked_whether_it_is_true():
-    data = WithoutTruth()
-    assert split(data) == (data, {})
-    assert split({"a": data})[0] == {"a": data}
+class Errors(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = keras.layers.Dense(4)
+
+    def call(self, x):
+        x = x["a"] if isinstance(x, dict) else x
+        outputs = self.head(x)
+        self.add_loss(keras.ops.mean((x - outputs) ** 2))
+        return outputs
 
 
-def test_a_dict_of_functions_alone_leaves_no_data():
-    function = EvaluationFunction(lambda model: 1.0)
-    assert split({"f": function}) == (None, {"f": function})
-    assert split({}) == ({}, {})
-
-
+@pooled
 def unsupervised():
     keras.utils.set_random_seed(0)
-
-    class Errors(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.head = keras.layers.Dense(4)
-
-        def call(self, x):
-            x = x["a"] if isinstance(x, dict) else x
-            outputs = self.head(x)
-            self.add_loss(keras.ops.mean((x - outputs) ** 2))
-            return outputs
-
     model = Errors()
     model(X)
     model.compile("sgd")
     return model
 
 
-_POOLED = pooled(unsupervised)
 DATA = {
     "array": X,
     "one row": X[:1],
@@ -73,10 +68,8 @@ DATA = {
 @pytest.mark.by_default("inputs by name")
 @pytest.mark.parametrize("name", DATA)
 def test_validation_data_may_be_x_alone(name):
-    expected = _POOLED()
     data = DATA[name]
     x = data if isinstance(data, dict) else X
-    expected.fit(x, epochs=2, verbose=0, validation_data=data)
-    model = _POOLED()
-    Trainer(model).fit(x, epochs=2, verbose=0, validation_data=data)
-    assert_same_history(model.history.history, expected.history.history)
+    assert_as_keras(
+        lambda trained: trained.fit(x, epochs=2, verbose=0, validation_data=data), build=unsupervised
+    )
