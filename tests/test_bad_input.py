@@ -199,24 +199,23 @@ def test_training_data_that_raises_in_the_middle_raises_from_fit(make, error, sa
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "kind", "said"),
     [
-        (lambda: breaking(XV, YV, 20), r"epoch 1 failed in part \d of 2: InvalidArgumentError: "),
-        (
-            lambda: breaking(XV, YV, 20).shuffle(1, seed=1),
-            r"epoch 1 failed in part \d of 2: InvalidArgumentError: ",
-        ),
-        (failing_generator, "UnknownError: OSError: the disk is gone"),
+        (lambda: breaking(XV, YV, 20), tf.errors.InvalidArgumentError, "bad row"),
+        (lambda: breaking(XV, YV, 20).shuffle(1, seed=1), tf.errors.InvalidArgumentError, "bad row"),
+        (failing_generator, tf.errors.UnknownError, "OSError: the disk is gone"),
     ],
     ids=["kept", "drawn anew", "generator"],
 )
-def test_validation_data_that_raises_in_the_middle_names_epoch_and_part(make, said):
+def test_validation_data_that_raises_in_the_middle_names_epoch_and_part(make, kind, said):
     model = linear()
-    with pytest.raises(ValidationWorkerError, match=said) as info:
+    where = rf"epoch 1 failed in part \d of 2: {kind.__name__}: "
+    with pytest.raises(ValidationWorkerError, match=where) as info:
         fit(model, validation_data=make())
     assert info.value.epoch == 0
     assert info.value.shard in (0, 1)
-    assert str(info.value.__cause__)[:20] in str(info.value)
+    assert isinstance(info.value.__cause__, kind)
+    assert said in str(info.value.__cause__)
     assert_still_usable(model)
 
 
