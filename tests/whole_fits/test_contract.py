@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import Trainer, ValidationPolicy
+from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
 from overlap_train._keras.names import KerasTrainer
+from overlap_train.options.functions import split_functions
 from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy
 from tests.pools import pooled
 from tests.seeds import set_random_seed
@@ -357,3 +358,68 @@ def test_validation_data_of_another_rank_than_before_is_evaluated_as_it_is(shape
     fresh.set_weights(model.get_weights())
     for name, value in fresh.evaluate(*other, verbose=0, return_dict=True).items():
         assert history[f"val_{name}"][-1] == pytest.approx(value, rel=1e-5)
+
+
+# `validation_data` may be x alone, in every form, whose truth nobody may ask for.
+
+ROWS = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+
+
+class WithoutTruth:
+    """Data of which nobody may ask whether it is true, as of an array."""
+
+    def __bool__(self):
+        raise ValueError("the truth value is ambiguous")
+
+
+def test_functions_are_told_from_data_without_asking_whether_it_is_true():
+    data, function = WithoutTruth(), EvaluationFunction(lambda model: 1.0)
+    for given, expected in (
+        (data, (data, {})),
+        ({"a": data}, ({"a": data}, {})),
+        ({"f": function}, (None, {"f": function})),
+        ({}, ({}, {})),
+    ):
+        assert split_functions(given, None, lambda value: isinstance(value, tuple)) == expected
+
+
+class Errors(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = keras.layers.Dense(4)
+
+    def call(self, x):
+        x = x["a"] if isinstance(x, dict) else x
+        outputs = self.head(x)
+        self.add_loss(keras.ops.mean((x - outputs) ** 2))
+        return outputs
+
+
+@pooled
+def unsupervised():
+    set_random_seed(0)
+    model = Errors()
+    model(ROWS)
+    model.compile("sgd")
+    return model
+
+
+ALONE = {
+    "array": ROWS,
+    "one row": ROWS[:1],
+    "doubles": ROWS.astype("float64"),
+    "tensor": tf.constant(ROWS),
+    "variable": tf.Variable(ROWS),
+    "a tuple of one": (ROWS,),
+    "inputs by name": {"a": ROWS},
+}
+
+
+@pytest.mark.by_default("inputs by name")
+@pytest.mark.parametrize("name", ALONE)
+def test_validation_data_may_be_x_alone(name):
+    data = ALONE[name]
+    x = data if isinstance(data, dict) else ROWS
+    assert_as_keras(
+        lambda trained: trained.fit(x, epochs=2, verbose=0, validation_data=data), build=unsupervised
+    )
