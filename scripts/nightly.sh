@@ -18,7 +18,7 @@ if [ "${1:-}" = "--keras-nightly" ]; then
     exec scripts/test.sh "$@"
   fi
   status=0
-  scripts/test.sh tests/test_parity.py tests/test_parity_of_data.py tests/whole_fits/test_contract.py \
+  scripts/test.sh tests/test_parity.py tests/whole_fits/test_contract.py \
     tests/fit/test_first_hooks.py tests/test_real_code.py tests/test_differential.py tests/keras || status=$?
   scripts/keras_suite.sh || status=$?
   exit "$status"
@@ -27,7 +27,7 @@ status=0  # of what failed last: the rest of the night is not lost with it
 if [ $# -eq 0 ]; then
   # Every fit in calls of one step, validated beside the next epoch: eight minutes on two cores.
   rooms=(callbacks checkpoint copies data fit inspection keras monitoring parallel training validation whole_fits)
-  files=(bad_input differential no_leak parity parity_of_data real_code routing trainer)
+  files=(bad_input differential no_leak parity real_code routing trainer)
   PYTEST_MARKS="not nightly and not kill" scripts/test.sh -p tests.stress --numprocesses=3 --dist=worksteal \
     "${rooms[@]/#/tests/}" $(printf 'tests/test_%s.py ' "${files[@]}") || status=$?
   scripts/keras_suite.sh || status=$?

@@ -35,16 +35,10 @@ class Interpreter:
     """A forked interpreter, with the part of `subprocess.Popen` that the tests use."""
 
     def __init__(self, arguments: list[str], *, env=None, cwd=None, stdin=None, stdout=None, stderr=None):
-        """Starts a program.
+        """Start a program: `-c` and code, `-m` and a module, or a script, and its arguments.
 
-        Args:
-            arguments: what follows `python` in a command: `-c` and code, `-m` and a module, or a script, and
-                the arguments of the program.
-            env: the environment; None is that of the test.
-            cwd: the working directory; None is that of the test.
-            stdin: `subprocess.PIPE`, or None for an empty one.
-            stdout: `subprocess.PIPE`, a file, or None for that of the test.
-            stderr: like `stdout`.
+        `env` and `cwd` are those of the test where they are None, and so are the outputs, which may also be
+        `subprocess.PIPE` or a file; `stdin` is `subprocess.PIPE`, or None for an empty one.
         """
         self.args = arguments
         self.returncode: int | None = None

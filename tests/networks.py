@@ -149,3 +149,22 @@ def assert_same_weights(actual: keras.Model, expected: keras.Model, rtol: float 
         np.testing.assert_allclose(
             keras.ops.convert_to_numpy(a), keras.ops.convert_to_numpy(b), rtol=rtol, atol=1e-6, err_msg=a.path
         )
+
+
+def assert_alike(actual, expected, rtol: float = 1e-5, atol: float = 1e-6, where: str = "") -> None:
+    """Same structure and the same numbers, up to rounding; of a `History` its logs."""
+    if isinstance(expected, keras.callbacks.History):
+        actual, expected = actual.history, expected.history
+    if isinstance(expected, dict):
+        assert list(actual) == list(expected), where
+        for name, value in expected.items():
+            assert_alike(actual[name], value, rtol, atol, f"{where} {name}")
+    elif isinstance(expected, (list, tuple)) and not isinstance(actual, np.ndarray):
+        assert len(actual) == len(expected), f"{where}: {actual} and {expected}"
+        for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
+            assert_alike(one, other, rtol, atol, f"{where} {number}")
+    elif isinstance(expected, (bool, str, type, type(None))):
+        assert actual == expected, where
+    else:
+        actual, expected = map(keras.ops.convert_to_numpy, (actual, expected))
+        np.testing.assert_allclose(actual, expected, rtol, atol, err_msg=where)

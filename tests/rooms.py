@@ -7,6 +7,7 @@ A room is a folder or a module of `overlap_train/`. `test_rooms.py` holds the so
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,9 +101,15 @@ def room_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
+@functools.cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Return all nodes of the syntax tree of a source file."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imported_modules(path: Path) -> Iterator[str]:
     """Return the dotted names of what a source file imports of the package."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

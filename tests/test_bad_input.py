@@ -16,8 +16,9 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
-from tests.networks import arrays, assert_same_history, assert_same_weights, crossentropy
+from tests.networks import arrays, crossentropy
 from tests.pools import pooled
+from tests.whole_fits.comparing import assert_as_keras, slices
 from tests.whole_fits.test_overlap import Held
 
 X, Y = arrays(64)
@@ -33,17 +34,16 @@ def linear(compiled=True, **compile_arguments):
     return model
 
 
-def fit(model, *data, workers=2, **arguments):
-    arguments = {"epochs": 2, "batch_size": 16, "verbose": 0, "shuffle": False} | arguments
-    if not data:
-        data = (X, Y)
-    if not isinstance(data[0], np.ndarray):
-        del arguments["batch_size"]
-    return Trainer(model, validation=ValidationPolicy(workers=workers)).fit(*data, **arguments)
+def fit(model, x=X, y=Y, *, workers=2, **arguments):
+    given = {"epochs": 2, "batch_size": 16, "verbose": 0, "shuffle": False} | arguments
+    if not isinstance(x, np.ndarray):
+        del given["batch_size"]
+        y = None
+    return Trainer(model, validation=ValidationPolicy(workers=workers)).fit(x, y, **given)
 
 
-def dataset(x=X, y=Y, size=8):
-    return tf.data.Dataset.from_tensor_slices((x, y)).batch(size)
+def dataset(x=X, y=Y):
+    return slices(x, y).batch(8)
 
 
 def assert_still_usable(model):
@@ -62,6 +62,13 @@ def test_a_model_that_is_not_compiled_is_refused():
             call(X, Y, verbose=0)
 
 
+def test_a_model_without_an_optimizer_is_refused():
+    model = linear(compiled=False)
+    model.compile(optimizer=None, loss=crossentropy())
+    with pytest.raises(ValueError, match=r"no optimizer; pass one to model.compile\(optimizer="):
+        fit(model)
+
+
 def test_a_model_that_cannot_be_built_says_so_before_anything_starts():
     class Broken(keras.Model):
         def call(self, x):
@@ -73,60 +80,7 @@ def test_a_model_that_cannot_be_built_says_so_before_anything_starts():
         fit(model, validation_data=(XV, YV))
 
 
-@pytest.mark.parametrize("data", [(X[:, :5], Y), None])
-def test_data_of_the_wrong_shape_is_refused(data):
-    validation = (XV, YV) if data else (XV[:, :5], YV)
-    with pytest.raises(ValueError, match=r"incompatible with the layer: expected axis -1 .* value 12"):
-        fit(linear(), *(data or (X, Y)), validation_data=validation)
-
-
-def test_a_model_without_an_optimizer_is_refused():
-    model = linear(compiled=False)
-    model.compile(optimizer=None, loss=crossentropy())
-    with pytest.raises(ValueError, match=r"no optimizer; pass one to model.compile\(optimizer="):
-        fit(model)
-
-
-# Numbers
-
-
-# The values that each takes are tried in tests/support/test_fit_arguments.py.
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"epochs": -1}, ValueError, "epochs must be at least 0; got -1"),
-        ({"batch_size": 10**30}, ValueError, "batch_size must be at most"),
-        ({"steps_per_epoch": 0}, ValueError, "steps_per_epoch must be at least 1; got 0"),
-        ({"validation_steps": True}, TypeError, "validation_steps must be an integer; got True"),
-        ({"validation_batch_size": "3"}, TypeError, "validation_batch_size must be an integer; got '3'"),
-        ({"initial_epoch": -1}, ValueError, "initial_epoch must be at least 0; got -1"),
-        ({"validation_split": -0.1}, ValueError, "validation_split must be at least 0"),
-        ({"validation_split": "half"}, TypeError, "validation_split must be a number; got 'half'"),
-        ({"validation_split": float("nan")}, ValueError, "validation_split must be finite; got nan"),
-        ({"validation_freq": "2"}, ValueError, "Expected `validation_freq` to be a list or int"),
-        ({"validation_freq": [1, 2.5]}, TypeError, "validation_freq must be an integer; got 2.5"),
-        ({"verbose": 3}, ValueError, "verbose must be 'auto', 0, 1 or 2; got 3"),
-        ({"shuffle": "rows"}, ValueError, "shuffle must be True, False or 'batch'; got 'rows'"),
-    ],
-)
-def test_arguments_out_of_range_are_refused_by_name(arguments, error, message):
-    if "validation_split" not in arguments:
-        arguments = {"validation_data": (XV, YV)} | arguments
-    with pytest.raises(error, match=message):
-        fit(linear(), **arguments)
-
-
-def test_which_epochs_are_validated_does_not_matter_where_nothing_is_validated():
-    assert len(fit(linear(), validation_freq=(1, 3)).history["loss"]) == 2
-
-
-@pytest.mark.parametrize("workers", [0, -3, True, "2"])
-def test_a_number_of_workers_that_cannot_be_meant_is_refused(workers):
-    with pytest.raises((ValueError, TypeError), match="workers must be"):
-        fit(linear(), workers=workers)
-
-
-# Data
+# What is given
 
 
 class Nothing(keras.utils.PyDataset):
@@ -137,49 +91,75 @@ class Nothing(keras.utils.PyDataset):
         raise IndexError(index)
 
 
-@pytest.mark.parametrize("data", [(XV[:0], YV[:0]), Nothing()], ids=["arrays", "PyDataset"])
-def test_empty_validation_data_is_refused(data):
+SHAPE = r"incompatible with the layer: expected axis -1 .* value 12"
+LENGTHS = r"(?s)same number of samples.*'x' sizes: \d+.*'y' sizes: \d+"
+# The values that each number takes are tried in tests/support/test_fit_arguments.py.
+REFUSED = [
+    ({"epochs": -1}, ValueError, "epochs must be at least 0; got -1"),
+    ({"batch_size": 10**30}, ValueError, "batch_size must be at most"),
+    ({"steps_per_epoch": 0}, ValueError, "steps_per_epoch must be at least 1; got 0"),
+    ({"validation_steps": True}, TypeError, "validation_steps must be an integer; got True"),
+    ({"validation_batch_size": "3"}, TypeError, "validation_batch_size must be an integer; got '3'"),
+    ({"initial_epoch": -1}, ValueError, "initial_epoch must be at least 0; got -1"),
+    ({"validation_split": -0.1}, ValueError, "validation_split must be at least 0"),
+    ({"validation_split": "half"}, TypeError, "validation_split must be a number; got 'half'"),
+    ({"validation_split": float("nan")}, ValueError, "validation_split must be finite; got nan"),
+    ({"validation_freq": "2"}, ValueError, "Expected `validation_freq` to be a list or int"),
+    ({"validation_freq": [1, 2.5]}, TypeError, "validation_freq must be an integer; got 2.5"),
+    ({"verbose": 3}, ValueError, "verbose must be 'auto', 0, 1 or 2; got 3"),
+    ({"shuffle": "rows"}, ValueError, "shuffle must be True, False or 'batch'; got 'rows'"),
+    *(({"workers": workers}, (ValueError, TypeError), "workers must be") for workers in (0, -3, True, "2")),
+    ({"x": X[:, :5]}, ValueError, SHAPE),
+    ({"validation_data": (XV[:, :5], YV)}, ValueError, SHAPE),
+    ({"y": Y[:-1]}, ValueError, LENGTHS),
+    ({"validation_data": (XV, YV[:-1])}, ValueError, LENGTHS),
+    ({"validation_data": dataset().repeat()}, ValueError, r"never ends; pass validation_steps="),
+    ({"validation_data": (XV[:0], YV[:0])}, ValueError, "validation data is empty"),
+    ({"validation_data": Nothing()}, ValueError, "validation data is empty"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), REFUSED)
+def test_arguments_out_of_range_and_data_that_does_not_fit_are_refused(arguments, error, message):
     model = linear()
-    with pytest.raises(ValueError, match="validation data is empty"):
-        fit(model, validation_data=data)
-    assert_still_usable(model)
+    validated = {} if "validation_split" in arguments else {"validation_data": (XV, YV)}
+    with pytest.raises(error, match=message):
+        fit(model, **validated | arguments)
+    if "is empty" in message:
+        assert_still_usable(model)
 
 
-def test_arrays_of_different_lengths_are_refused():
-    for arguments in ({}, {"validation_data": (XV, YV[:-1])}):
-        y = Y if arguments else Y[:-1]
-        with pytest.raises(ValueError, match=r"(?s)same number of samples.*'x' sizes: \d+.*'y' sizes: \d+"):
-            fit(linear(), X, y, **arguments)
+def test_evaluate_names_its_own_argument():
+    with pytest.raises(ValueError, match=r"^steps must be at least 1; got 0"):
+        Trainer(linear()).evaluate(X, Y, steps=0)
+
+
+def test_which_epochs_are_validated_does_not_matter_where_nothing_is_validated():
+    assert len(fit(linear(), validation_freq=(1, 3)).history["loss"]) == 2
 
 
 def test_a_validation_set_smaller_than_the_workers_works():
-    expected = linear()
-    expected.fit(X, Y, epochs=2, batch_size=16, shuffle=False, verbose=0, validation_data=(XV[:3], YV[:3]))
-    actual = linear()
-    fit(actual, workers=7, validation_data=(XV[:3], YV[:3]))
-    assert_same_history(actual.history.history, expected.history.history)
+    def run(trained):
+        few = (XV[:3], YV[:3])
+        trained.fit(X, Y, epochs=2, batch_size=16, shuffle=False, verbose=0, validation_data=few)
 
-
-def test_an_endless_validation_dataset_is_refused_before_anything_starts():
-    with pytest.raises(ValueError, match=r"never ends; pass validation_steps="):
-        fit(linear(), validation_data=dataset().repeat())
-
-
-# Not a number
+    assert_as_keras(run, ValidationPolicy(workers=7), build=linear)
 
 
 @pytest.mark.parametrize("guard", [False, True])
 def test_a_loss_that_is_not_finite_ends_as_in_keras(guard):
+    """With the guard inside epoch 0, whose validation is then still to be delivered."""
     x = X.copy()
     x[40] = np.nan
-    arguments = {"epochs": 3, "batch_size": 16, "shuffle": False, "validation_data": (XV, YV), "verbose": 0}
-    models = [linear(), linear()]
-    for model, run in zip(models, (models[0].fit, Trainer(models[1]).fit), strict=True):
-        run(x, Y, callbacks=[keras.callbacks.TerminateOnNaN()] if guard else [], **arguments)
-        assert np.isnan(model.history.history["loss"][-1])
-    assert_same_history(models[1].history.history, models[0].history.history)
-    assert_same_weights(models[1], models[0])
-    assert models[1].history.epoch == models[0].history.epoch == ([0] if guard else [0, 1, 2])
+
+    def run(trained):
+        given = {"batch_size": 16, "shuffle": False, "validation_data": (XV, YV), "verbose": 0}
+        callbacks = [keras.callbacks.TerminateOnNaN()] if guard else []
+        history = trained.fit(x, Y, epochs=3, callbacks=callbacks, **given)
+        assert np.isnan(history.history["loss"][-1])
+        assert history.epoch == ([0] if guard else [0, 1, 2])
+
+    assert_as_keras(run, ValidationPolicy(), build=linear)
 
 
 # Failures in the middle
@@ -197,48 +177,45 @@ def breaking(x, y, row):
     return dataset(x, y).map(check)
 
 
-def test_training_data_that_raises_in_the_middle_raises_from_fit():
-    model = linear()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="bad row"):
-        fit(model, breaking(X, Y, 50), validation_data=(XV, YV))
-    assert_still_usable(model)
-
-
-@pytest.mark.parametrize("cached", [True, False])
-def test_validation_data_that_raises_in_the_middle_names_epoch_and_part(cached):
-    model = linear()
-    data = breaking(XV, YV, 20)
-    if not cached:
-        data = data.shuffle(1, seed=1)
-    with pytest.raises(
-        ValidationWorkerError, match=r"epoch 1 failed in part \d of 2: InvalidArgumentError: "
-    ) as info:
-        fit(model, validation_data=data)
-    assert info.value.epoch == 0
-    assert info.value.shard in (0, 1)
-    assert isinstance(info.value.__cause__, tf.errors.InvalidArgumentError)
-    assert "bad row" in str(info.value.__cause__)
-    assert_still_usable(model)
-
-
-def failing_generator(batches):
-    for i in range(batches):
+def failing_generator():
+    for i in range(6):
         yield arrays(8, i)
     raise OSError("the disk is gone")
 
 
-def test_a_training_generator_that_raises_raises_from_fit():
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda: breaking(X, Y, 50), tf.errors.InvalidArgumentError, "bad row"),
+        (failing_generator, tf.errors.UnknownError, "OSError: the disk is gone"),
+    ],
+    ids=["dataset", "generator"],
+)
+def test_training_data_that_raises_in_the_middle_raises_from_fit(make, error, said):
     model = linear()
-    with pytest.raises(tf.errors.UnknownError, match="OSError: the disk is gone"):
-        fit(model, failing_generator(6), validation_data=(XV, YV))
+    with pytest.raises(error, match=said):
+        fit(model, make(), validation_data=(XV, YV))
     assert_still_usable(model)
 
 
-def test_a_validation_generator_that_raises_is_chained():
+@pytest.mark.parametrize(
+    ("make", "kind", "said"),
+    [
+        (lambda: breaking(XV, YV, 20), tf.errors.InvalidArgumentError, "bad row"),
+        (lambda: breaking(XV, YV, 20).shuffle(1, seed=1), tf.errors.InvalidArgumentError, "bad row"),
+        (failing_generator, tf.errors.UnknownError, "OSError: the disk is gone"),
+    ],
+    ids=["kept", "drawn anew", "generator"],
+)
+def test_validation_data_that_raises_in_the_middle_names_epoch_and_part(make, kind, said):
     model = linear()
-    with pytest.raises(ValidationWorkerError, match="UnknownError: OSError: the disk is gone") as info:
-        fit(model, validation_data=failing_generator(6))
-    assert info.value.__cause__ is not None
+    where = rf"epoch 1 failed in part \d of 2: {kind.__name__}: "
+    with pytest.raises(ValidationWorkerError, match=where) as info:
+        fit(model, validation_data=make())
+    assert info.value.epoch == 0
+    assert info.value.shard in (0, 1)
+    assert isinstance(info.value.__cause__, kind)
+    assert said in str(info.value.__cause__)
     assert_still_usable(model)
 
 
@@ -261,6 +238,7 @@ def test_a_validation_that_takes_too_long_ends_with_a_timeout(monkeypatch):
         ValidationTimeoutError, match=r"epoch 1 did not end within timeout_s=0.2: 2 of 2 parts"
     ):
         trainer.fit(X, Y, epochs=2, verbose=0, validation_data=endless())
+    assert trainer.ended == "failed"
     monkeypatch.undo()
     assert_still_usable(model)
 
@@ -290,8 +268,3 @@ def test_a_callback_that_raises_while_a_validation_is_pending_leaves_nothing_run
     assert not trainer.timed_out
     monkeypatch.undo()
     assert_still_usable(model)
-
-
-def test_evaluate_names_its_own_argument():
-    with pytest.raises(ValueError, match=r"^steps must be at least 1; got 0"):
-        Trainer(linear()).evaluate(X, Y, steps=0)

@@ -169,12 +169,9 @@ def test_a_test_of_a_shape_alone_has_its_numbers_compared(tmp_path, monkeypatch,
     environment = suite._environment
 
     def of_other_data(*arguments: object) -> dict[str, str]:
-        path = environment(*arguments)["PYTHONPATH"]
-        return {
-            **environment(*arguments),
-            "PYTHONPATH": f"{tmp_path}:{path}",
-            "PYTEST_ADDOPTS": "-p other_data",
-        }
+        there = environment(*arguments)
+        path = f"{tmp_path}:{there['PYTHONPATH']}"
+        return {**there, "PYTHONPATH": path, "PYTEST_ADDOPTS": "-p other_data"}
 
     monkeypatch.setattr(suite, "_environment", of_other_data)
     suite.run(routed, stock)

@@ -1,27 +1,432 @@
-"""Fits where descriptors, threads, disk or the right to write are scarce, in forks, and where something runs
-around them: as ever, or refused by a message, and never a wait."""
+"""Fits where something is scarce or unusual, in processes of their own: as ever or refused, never a wait.
+
+Descriptors, threads, disk or the right to write are scarce; something else runs around a fit; and what a fit
+leaves on the machine is where it belongs. Each function that a process runs raises where a fit errs.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import ctypes
+import errno
+import functools
+import json
+import os
+import pdb
+import resource
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
 import pytest
 
-from tests import forked, limits_target
+from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
+from overlap_train.errors import CheckpointError
+from overlap_train.scheduling import MultiModelScheduler
+from tests import forked
+from tests.networks import arrays, assert_same_history, crossentropy
 
-# Few processes of several cases each: most of the time of one goes into its first fit.
-CASES = [
-    limits_target.few_descriptors,
-    limits_target.threads_and_surroundings,
-    limits_target.file_systems,
-    limits_target.forks,
-    pytest.param(limits_target.under_pytest_without_a_cache, marks=pytest.mark.nightly),
+EPOCHS = 3
+
+
+def linear() -> keras.Model:
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+    model.compile("sgd", crossentropy())
+    return model
+
+
+def fit(resume: Any = None, **arguments: Any) -> dict[str, list[float]]:
+    x, y = arrays(64)
+    trainer = Trainer(linear(), validation=ValidationPolicy(workers=2, overlap="always"))
+    common = dict(epochs=EPOCHS, batch_size=16, validation_data=arrays(24, 1), verbose=0)
+    return trainer.fit(x, y, resume=resume, **(common | arguments)).history
+
+
+@functools.cache
+def usual() -> dict[str, list[float]]:
+    """Returns what a fit gives in a process that lacks nothing."""
+    return fit()
+
+
+def require_no_thread() -> None:
+    """Fails where a thread of ours goes on; one that ends by itself is waited for."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.name.startswith("asyncio"):
+            thread.join(timeout=20)
+            assert not thread.is_alive(), f"thread {thread.name} is left"
+
+
+@contextlib.contextmanager
+def refused(kind: type[Exception], *texts: str) -> Iterator[None]:
+    """Fails unless the block raises an exception of a kind, which says all the texts."""
+    with pytest.raises(kind) as raised:
+        yield
+    assert [text for text in texts if text not in str(raised.value)] == []
+
+
+@contextlib.contextmanager
+def limited(kind: int, soft: int) -> Iterator[None]:
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, before)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+# Too little of something
+
+
+def few_descriptors(directory: Path) -> None:
+    """With fewer than four, TensorFlow ends the process where it wants one to read random numbers from."""
+    expected = usual()
+    fit(resume=directory / "first")
+    before = descriptors()
+    for spare in (4, 16):
+        # The limit counts from the highest one: what is free below it has to be taken first.
+        taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(max(map(int, os.listdir("/proc/self/fd"))))]
+        with limited(resource.RLIMIT_NOFILE, taken[-1] + 1 + spare):
+            with refused(OSError, os.strerror(errno.EMFILE)), contextlib.ExitStack() as stack:
+                for _ in range(spare + 1):
+                    stack.enter_context(open(os.devnull))
+            assert_same_history(fit(resume=directory / str(spare)), expected)
+        require_no_thread()
+        for descriptor in taken:
+            os.close(descriptor)
+        assert descriptors() == before
+
+
+def few_threads() -> None:
+    """Lets the system refuse the n-th thread of Python's; those of TensorFlow end the process."""
+    expected = usual()
+    start, counted, refused_one = threading.Thread.start, [0], [0]
+
+    def refuse(thread: threading.Thread) -> None:
+        counted[0] += 1
+        if counted[0] == refused_one[0]:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = refuse  # type: ignore[method-assign]
+    assert_same_history(fit(), expected)
+    needed = 0
+    for refused_one[0] in range(1, counted[0] + 1):
+        counted[0] = 0
+        try:
+            assert_same_history(fit(), expected)
+        except RuntimeError as error:
+            if "ask for fewer workers, or raise the limit of threads" not in str(error):
+                raise
+            needed += 1
+        require_no_thread()
+    assert needed == 2, f"{needed} threads are needed, and not only the two that validate"
+
+
+def short_files(directory: Path) -> None:
+    """Lets no file be longer than 100 bytes: neither a checkpoint nor a plan can be kept."""
+    expected = usual()
+    with limited(resource.RLIMIT_FSIZE, 100):
+        assert_same_history(fit(), expected)
+        with refused(CheckpointError, "File too large"):
+            fit(resume=directory / "checkpoints")
+    require_no_thread()
+    assert_same_history(fit(resume=directory / "checkpoints"), expected)
+
+
+# File systems
+
+
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+CLONE_NEWNS = 0x20000
+NO_RIGHT = "this process may not mount"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def mount(source: str, target: Path, kind: str = "", flags: int = 0, options: str = "") -> None:
+    if _libc.mount(source.encode(), os.fsencode(target), kind.encode(), flags, options.encode()):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(target))
+
+
+def file_systems(directory: Path) -> None:
+    """One after the other: the last leaves a process that can write hardly anywhere."""
+    short_files(directory)
+    if own_mounts():
+        full_disk(directory)
+        read_only_root(directory)
+    else:
+        print(NO_RIGHT)
+
+
+def own_mounts() -> bool:
+    """Gives this process mounts that no other sees; returns whether it may."""
+    try:
+        if _libc.unshare(CLONE_NEWNS):
+            return False
+        mount("none", Path("/"), flags=MS_REC | MS_PRIVATE)
+    except OSError:
+        return False
+    return True
+
+
+def full_disk(directory: Path) -> None:
+    expected = usual()
+    full = directory / "full"
+    full.mkdir()
+    mount("none", full, "tmpfs", options="size=32k")
+    os.environ["XDG_CACHE_HOME"] = str(full / "cache")
+    (full / "filling").write_bytes(bytes(24 << 10))
+    with refused(CheckpointError, "No space left on device. Delete what is not needed", "bytes are free"):
+        fit(resume=CheckpointPolicy(directory=full / "checkpoints", keep=1))
+    require_no_thread()
+    assert_same_history(fit(), expected)  # caches are not noticed
+    (full / "filling").unlink()
+    mount("none", full, "tmpfs", MS_REMOUNT, "size=4m")
+    assert_same_history(fit(resume=full / "checkpoints"), expected)
+
+
+def read_only_root(directory: Path) -> None:
+    """Lets nothing be written anywhere but into one directory for checkpoints."""
+    expected = usual()
+    given = directory / "given"
+    given.mkdir()
+    mount("none", given, "tmpfs", options="size=4m")
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        place = Path(line.split()[1].encode().decode("unicode_escape"))
+        if place != given and not place.is_relative_to("/proc") and not place.is_relative_to("/sys"):
+            mount("none", place, flags=MS_REMOUNT | MS_BIND | MS_RDONLY)
+    for place in (directory, Path.home(), Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path.cwd()):
+        if place.is_dir():
+            with refused(OSError, os.strerror(errno.EROFS)):
+                (place / "written").touch()
+    tempfile.tempdir = None
+    with refused(FileNotFoundError, "No usable temporary directory"):
+        tempfile.gettempdir()
+    assert_same_history(fit(), expected)
+    assert_same_history(fit(resume=given / "checkpoints"), expected)
+    with refused(CheckpointError, "Read-only file system. Give a directory on a file system that can be"):
+        fit(resume=directory / "elsewhere")
+
+
+def watched_fits(directory: Path, environment: dict[str, str]) -> None:
+    """Prints what two fits opened for writing or made, as JSON; one of them has convolutions."""
+    os.environ.update(environment)
+    tempfile.tempdir = None
+    os.chdir(directory / "cwd")
+    paths: set[str] = set()
+    written = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            places = arguments[:1] if arguments[2] & written else ()
+        elif event in ("os.mkdir", "os.rename", "os.link", "os.symlink", "shutil.copyfile"):
+            places = arguments[:2]
+        else:
+            return
+        paths.update(os.path.abspath(os.fsdecode(p)) for p in places if isinstance(p, (str, bytes)))
+
+    sys.dont_write_bytecode = True
+    sys.addaudithook(watch)
+    model = keras.Sequential(
+        [keras.Input((6, 6, 2)), keras.layers.Conv2D(3, 3), keras.layers.Flatten(), keras.layers.Dense(2)]
+    )
+    model.compile("adam", crossentropy())
+    x, y = np.ones((64, 6, 6, 2), "float32"), np.zeros(64, "int32")
+    Trainer(model).fit(x, y, epochs=3, validation_data=(x, y), verbose=0)
+    fit(resume=directory / "checkpoints")
+    print(json.dumps(sorted(paths)))
+
+
+# Forks
+
+
+def forks(directory: Path) -> None:
+    """Before a fit and after it."""
+    forked_before()
+    forked_after()
+
+
+def forked_after() -> None:
+    trainer = Trainer(linear())
+    x, y = arrays(64)
+    child = os.fork()
+    if not child:
+        for call in (trainer.fit, trainer.explain, trainer.evaluate):
+            with refused(RuntimeError, "forked from process", 'get_context("spawn")'):
+                call(x, y)
+        with (
+            MultiModelScheduler() as scheduler,
+            refused(RuntimeError, "forked from process", 'get_context("spawn")'),
+        ):
+            scheduler.add("model", trainer.model)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def forked_before() -> None:
+    """A fork of a process that has imported TensorFlow and not used it may train; so does its parent."""
+    child = os.fork()
+    if not child:
+        fit()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    fit()
+
+
+# Surroundings
+
+
+def in_an_event_loop() -> dict[str, list[float]]:
+    """As in a cell of a notebook, whose main thread runs a loop."""
+
+    async def cell() -> dict[str, list[float]]:
+        return fit()
+
+    return asyncio.run(cell())
+
+
+def beside_an_event_loop() -> dict[str, list[float]]:
+    async def cell() -> dict[str, list[float]]:
+        ticking = asyncio.Event()
+        asyncio.get_running_loop().call_soon(ticking.set)
+        history, _ = await asyncio.gather(asyncio.to_thread(fit), ticking.wait())
+        return history
+
+    return asyncio.run(cell())
+
+
+def in_a_thread() -> dict[str, list[float]]:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(fit).result()
+
+
+def under_a_tracer() -> dict[str, list[float]]:
+    calls = [0]
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        calls[0] += 1
+        return None
+
+    threading.settrace(trace)
+    sys.settrace(trace)
+    try:
+        return fit()
+    finally:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+        assert calls[0] > 1000
+
+
+def in_the_debugger() -> dict[str, list[float]]:
+    """With a breakpoint in a callback, as `python -m pdb` has them, and `continue` typed at each."""
+    reading, typing = os.pipe()
+    stops = []
+    with open(reading) as typed, open(os.devnull, "w") as shown:
+        os.write(typing, b"continue\n" * 50)
+        os.close(typing)
+        debugger = pdb.Pdb(stdin=typed, stdout=shown, nosigint=False, readrc=False)
+
+        class Stopping(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                stops.append(epoch)
+                debugger.set_trace()
+
+        history = debugger.runcall(fit, callbacks=[Stopping()])
+        sys.settrace(None)
+    assert stops == [*range(EPOCHS)]
+    return history
+
+
+SURROUNDINGS: list[Callable[[], dict[str, list[float]]]] = [
+    in_an_event_loop,
+    beside_an_event_loop,
+    in_a_thread,
+    under_a_tracer,
+    in_the_debugger,
 ]
 
 
+def threads_and_surroundings(directory: Path) -> None:
+    few_threads()
+    warnings.simplefilter("error", RuntimeWarning)
+    for surrounding in SURROUNDINGS:
+        assert_same_history(surrounding(), usual())
+        require_no_thread()
+        print(f"{surrounding.__name__}: the same")
+
+
+def under_pytest_without_a_cache(directory: Path) -> None:
+    os.chdir(directory)
+    Path("test_it.py").write_text("from tests.test_limits import fit\n\n\ndef test_it():\n    assert fit()\n")
+    assert pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_it.py"]) == 0
+    left = {path.name for path in directory.iterdir()} - {"__pycache__"}
+    assert left == {"test_it.py"}, left
+
+
+# Few processes of several cases each: most of the time of one goes into its first fit.
+CASES = [few_descriptors, threads_and_surroundings, file_systems, forks, under_pytest_without_a_cache]
+
+
 @pytest.mark.nightly
-@pytest.mark.by_default("forks")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_a_fit_is_as_ever_or_refused(case, tmp_path):
     said = forked.run(case, tmp_path, said=tmp_path.parent / f"{tmp_path.name}.said")
     print(said)
-    if limits_target.NO_RIGHT in said:
-        pytest.skip(f"{limits_target.NO_RIGHT} (CAP_SYS_ADMIN)")
+    if NO_RIGHT in said:
+        pytest.skip(f"{NO_RIGHT} (CAP_SYS_ADMIN)")
+
+
+def watched_fit(tmp_path, **environment):
+    """Returns what a process with two fits wrote to, as its audit hook saw it."""
+    for name in ("home", "cwd"):
+        (tmp_path / name).mkdir()
+    variables = {
+        "HOME": str(tmp_path / "home"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "OVERLAP_TRAIN_CACHE_DIR": "",
+        **environment,
+    }
+    said = forked.run(watched_fits, tmp_path, variables, said=tmp_path / "said")
+    return [Path(path) for path in json.loads(said.splitlines()[-1])]
+
+
+def test_a_fit_writes_nothing_outside_its_cache_and_the_given_directories(tmp_path):
+    written = watched_fit(tmp_path)
+    allowed = (tmp_path / "cache", tmp_path / "checkpoints", Path("/dev/null"), Path("/proc"))
+    assert not [path for path in written if not any(path.is_relative_to(place) for place in allowed)]
+    # The hook does see what is written.
+    assert any(path.is_relative_to(tmp_path / "checkpoints") for path in written)
+    # And of what it cannot see, which is made by native code, nothing is left.
+    assert list((tmp_path / "home").iterdir()) == list((tmp_path / "cwd").iterdir()) == []
+
+
+@pytest.mark.nightly
+def test_a_fit_without_a_home_or_a_cache_is_one(tmp_path):
+    nowhere = tmp_path / "nowhere"
+    nowhere.write_text("a file, in which no folder can be made")
+    written = watched_fit(tmp_path, HOME="", XDG_CACHE_HOME="", TMPDIR=str(nowhere))
+    outside = [path for path in written if not path.is_relative_to(tmp_path / "checkpoints")]
+    assert set(outside) <= {Path("/dev/null")}
+
+
+def test_a_fit_needs_no_temporary_directory(monkeypatch, tmp_path):
+    def refuse():
+        raise FileNotFoundError("no usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", refuse)
+    with pytest.raises(FileNotFoundError):
+        tempfile.gettempdir()
+    assert len(fit(resume=tmp_path / "checkpoints")["val_loss"]) == EPOCHS

@@ -20,34 +20,37 @@ X, Y = arrays(40)
 
 def graphs():
     """Counts the graphs that live, by name."""
-    for (
-        thread
-    ) in threading.enumerate():  # one that draws the order of a next pass holds the data until it ends
-        if thread.name.startswith("overlap"):
+    for thread in threading.enumerate():
+        if thread.name.startswith(
+            "overlap"
+        ):  # draws the order of a next pass, and holds the data until it ends
             thread.join()
-    # What a finalizer lets go is garbage of the next collection.
-    while gc.collect():
+    while gc.collect():  # what a finalizer lets go is garbage of the next collection
         pass
     return Counter(o.name for o in gc.get_objects() if isinstance(o, tf.__internal__.FuncGraph))
 
 
+def linear(*layers, optimizer="adam", **arguments):
+    model = keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(4)])
+    model.compile(optimizer, crossentropy(), metrics=["accuracy"], **arguments)
+    return model
+
+
+def rows():
+    return tf.data.Dataset.from_tensor_slices((X, Y))
+
+
 def fit(data, plan):
-    layers = [keras.layers.Dense(4)]
+    layers = []
     if data == "images":
         layers = [
             keras.layers.Reshape((3, 4, 1)),
             TiledConv2D(2, 3, activation="relu"),
             keras.layers.Flatten(),
-            *layers,
         ]
-    model = keras.Sequential([keras.Input((12,)), *layers])
-    model.compile("adam", crossentropy(), metrics=["accuracy"])
-    if data != "dataset":
-        x, y = X, Y
-    else:
-        x, y = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None
-    trainer = Trainer(model, validation=ValidationPolicy(workers=2), execution=plan)
-    trainer.fit(x, y, epochs=2, batch_size=16 if y is not None else None, verbose=0, validation_data=(X, Y))
+    given = {"x": rows().batch(16)} if data == "dataset" else {"x": X, "y": Y, "batch_size": 16}
+    trainer = Trainer(linear(*layers), validation=ValidationPolicy(workers=2), execution=plan)
+    trainer.fit(**given, epochs=2, verbose=0, validation_data=(X, Y))
 
 
 @pytest.mark.parametrize(
@@ -78,15 +81,13 @@ def test_a_dropped_model_leaves_no_graph_behind(data, plan):
 def test_a_second_fit_and_evaluate_make_no_pipeline_and_no_graph(monkeypatch, data, validate, seed):
     """Both take most of a short call, and TensorFlow keeps something of each pipeline for good."""
     tf.random.set_seed(seed)
-    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(40).batch(16)
+    dataset = rows().shuffle(40).batch(16)
     given = {"x": dataset} if data == "dataset" else {"x": X, "y": Y, "batch_size": 16}
     more = {"arrays": {}, "dataset": {}, "in their order": {"shuffle": False}}
     more["validation_split"] = {"validation_split": 0.5}
     if validate:
         more[data] = more[data] | {"validation_data": dataset if data == "dataset" else (X, Y)}
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile("adam", crossentropy(), metrics=["accuracy"])
-    trainer = Trainer(model)
+    trainer = Trainer(linear())
     made: list[str] = []
     for call in ("first", "second", "third"):
         if call == "third":  # the second may still be the first to run a plan
@@ -124,7 +125,7 @@ def test_the_end_of_the_data_is_no_error(monkeypatch, data, eager, seed):
         def __getitem__(self, index):
             return X[:8], Y[:8]
 
-    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
+    dataset = rows().batch(16)
     given = {
         "arrays": (X, Y),
         "dataset": (dataset, None),
@@ -136,10 +137,8 @@ def test_the_end_of_the_data_is_no_error(monkeypatch, data, eager, seed):
     kind = tf.errors.OutOfRangeError
     create = kind.__init__
     monkeypatch.setattr(kind, "__init__", lambda self, *args: raised.append(args) or create(self, *args))
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy(), metrics=["accuracy"], run_eagerly=eager)
     validated = given if data == "arrays" else given[0]
-    trainer = Trainer(model)
+    trainer = Trainer(linear(optimizer="sgd", run_eagerly=eager))
     trainer.fit(*given, epochs=2, verbose=0, validation_data=validated)
     trainer.evaluate(*given, verbose=0)
     assert raised == []

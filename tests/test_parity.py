@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -15,35 +17,17 @@ from tests.networks import (
     FEATURES,
     ROWS,
     VALIDATION_ROWS,
-    Outcome,
     arrays,
-    assert_same_history,
-    assert_same_outcome,
-    assert_same_weights,
     crossentropy,
     functional,
     functional_data,
     sequential,
     subclassed,
 )
-from tests.pools import pooled
 from tests.validation.counting import counting
+from tests.whole_fits.comparing import assert_as_keras, slices
 
-
-def fit_both(build, workers, *args, max_lag=1, traced=False, **arguments):
-    """Fits two models from the same seed, one with Keras and one with us, and compares everything.
-
-    Ours is new unless it may be `traced`, because the test shows what no first fit is needed for.
-    """
-    expected = pooled(build)() if build in (sequential, functional) else build()
-    expected.fit(*args, verbose=0, **arguments)
-    actual = pooled(build)() if traced else build()
-    policy = ValidationPolicy(workers=workers, max_lag=max_lag)
-    Trainer(actual, validation=policy).fit(*args, verbose=0, **arguments)
-    assert_same_history(actual.history.history, expected.history.history)
-    assert actual.history.epoch == expected.history.epoch
-    assert_same_weights(actual, expected)
-    return actual
+MANY, FEW = arrays(VALIDATION_ROWS, 1), arrays(40, 1)
 
 
 def mnist_functional():
@@ -54,48 +38,19 @@ def mnist_functional():
     digit = keras.layers.Dense(10, name="digit")(hidden)
     odd = keras.layers.Dense(1, activation="sigmoid", name="odd")(hidden)
     model = keras.Model([top, bottom], [digit, odd])
-    model.compile(
-        "adam",
-        [crossentropy(), keras.losses.BinaryCrossentropy()],
-        metrics=[["accuracy"], ["accuracy", keras.metrics.AUC(name="auc")]],
-    )
+    metrics = [["accuracy"], ["accuracy", keras.metrics.AUC(name="auc")]]
+    model.compile("adam", [crossentropy(), keras.losses.BinaryCrossentropy()], metrics=metrics)
     return model
 
 
-def halves(x, y):
-    return [x[:, :14], x[:, 14:]], [y, (y % 2)[:, None]]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("workers", [2, 7])
-def test_mnist_with_any_number_of_workers_equals_keras(workers):
+def digits_in_halves():
     digits = mnist_data._embedded_digits("a test needs no more")
+
+    def halves(x, y):
+        return [x[:, :14], x[:, 14:]], [y, (y % 2)[:, None]]
+
     x, y = halves(digits.x_train[:1000], digits.y_train[:1000])
-    validation = halves(digits.x_test[:333], digits.y_test[:333])
-    fit_both(
-        mnist_functional, workers, x, y, batch_size=64, epochs=2, shuffle=False, validation_data=validation
-    )
-
-
-@pytest.mark.nightly
-def test_lag_does_not_change_the_numbers():
-    x, y = arrays()
-    arguments = dict(epochs=5, batch_size=32, validation_data=arrays(VALIDATION_ROWS, 1), verbose=0)
-    model = pools.sequential()
-    model.fit(x, y, **arguments)
-    expected = Outcome.of(model)
-    for max_lag in (0, 1, 3):
-        pools.take_back()
-        actual = pools.sequential()
-        Trainer(actual, validation=ValidationPolicy(workers=2, max_lag=max_lag)).fit(x, y, **arguments)
-        assert_same_outcome(actual, expected)
-
-
-@pytest.mark.by_default("False")
-@pytest.mark.parametrize("shuffle", [True, "batch", False])
-def test_rows_come_in_the_order_of_keras_for_the_same_seed(shuffle):
-    x, y = arrays()
-    fit_both(sequential, 1, x, y, epochs=3, batch_size=32, shuffle=shuffle, validation_split=0.3, traced=True)
+    return {"x": x, "y": y, "validation_data": halves(digits.x_test[:333], digits.y_test[:333])}
 
 
 def mixed_precision():
@@ -114,161 +69,295 @@ def compiled_by_xla():
     return model
 
 
+class Largest(keras.metrics.Metric):
+    """The largest label seen: its state is a maximum, and adding two of them would be wrong."""
+
+    def __init__(self):
+        super().__init__(name="largest")
+        self.value = self.add_weight(name="value", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.cast(keras.ops.max(y_true), "float32")))
+
+    def result(self):
+        return self.value + 0.0
+
+
 def weights(rows, seed):
     return np.random.default_rng(seed).random(rows).astype("f")
 
 
-MANY, FEW = (arrays(VALIDATION_ROWS, 1), arrays(40, 1))
-# A builder, the number of workers, the training data and other arguments of `fit`.
+def of(data=None, validation=MANY, **more):
+    x, y = arrays() if data is None else data
+    return lambda: {"x": x, "y": y, "validation_data": validation, **more}
+
+
+def in_shares(**more):
+    return of(validation=None, **{"batch_size": 32, "validation_split": 0.3, "epochs": 3, **more})
+
+
+class Rows(keras.utils.PyDataset):
+    """Batches whose order changes with each epoch."""
+
+    def __init__(self, rows, seed):
+        super().__init__()
+        self.x, self.y = arrays(rows, seed)
+        self.epochs_ended = 0
+
+    def __len__(self):
+        return -(-len(self.x) // 32)
+
+    def __getitem__(self, index):
+        part = slice(index * 32, index * 32 + 32)
+        return np.roll(self.x, self.epochs_ended, axis=0)[part], np.roll(self.y, self.epochs_ended)[part]
+
+    def on_epoch_end(self):
+        self.epochs_ended += 1
+
+
+def random_batches(seed):
+    rng = np.random.default_rng(seed)
+    while True:
+        yield arrays(16, int(rng.integers(1000)))
+
+
+def batches():
+    return slices(*arrays()).batch(32)
+
+
+def by_steps(count):
+    return lambda: {
+        "x": batches().repeat(),
+        "steps_per_epoch": count,
+        "epochs": 4,
+        "shuffle": False,
+        "validation_data": FEW,
+    }
+
+
+# A builder, the number of workers, and what makes the data and other arguments of `fit`.
 FITS = {
     "two inputs and outputs in dicts": (
-        *(functional, 3, functional_data()),
-        {"validation_data": functional_data(VALIDATION_ROWS, 1)},
+        *(functional, 3),
+        of(functional_data(), functional_data(VALIDATION_ROWS, 1)),
     ),
+    "two inputs and outputs in lists": (mnist_functional, 2, digits_in_halves),
+    "of the same more workers": (mnist_functional, 7, digits_in_halves),
     "sample weights, a subclassed model that is not built": (
-        *(subclassed, 3, arrays()),
-        {
-            "epochs": 3,
-            "batch_size": 50,
-            "sample_weight": weights(ROWS, 2),
-            "validation_data": (*MANY, weights(VALIDATION_ROWS, 3)),
-            "validation_batch_size": 17,
+        *(subclassed, 3),
+        of(
+            None,
+            (*MANY, weights(VALIDATION_ROWS, 3)),
+            epochs=3,
+            batch_size=50,
+            sample_weight=weights(ROWS, 2),
+            validation_batch_size=17,
+        ),
+    ),
+    "class weights": (sequential, 2, of(None, None, class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})),
+    "more workers than batches": (sequential, 7, of(None, FEW)),
+    "validation in every second epoch": (pools.sequential, 2, of(None, FEW, epochs=5, validation_freq=2)),
+    "validation in the epochs of a list": (
+        *(pools.sequential, 2),
+        of(None, FEW, epochs=5, validation_freq=[1, 4]),
+    ),
+    "rows in the order of a shuffle": (pools.sequential, 1, in_shares()),
+    "batches in the order of a shuffle": (pools.sequential, 1, in_shares(shuffle="batch")),
+    "rows in their order": (pools.sequential, 1, in_shares(shuffle=False)),
+    "a validation that changes the model": (counting, 3, of(epochs=3)),
+    "a metric of unknown state": (lambda: sequential(metrics=[Largest()]), 7, of()),
+    "mixed precision": (mixed_precision, 2, of()),
+    "run_eagerly": (lambda: sequential(run_eagerly=True), 2, of(arrays(70), FEW)),
+    # in batches of two sizes, each of which XLA compiles
+    "jit_compile": (compiled_by_xla, 2, of(arrays(75), arrays(32, 1))),
+    "epochs shorter than the data": (sequential, 2, by_steps(3)),
+    "epochs of a pass": (sequential, 2, by_steps(7)),
+    "epochs longer than the data": (sequential, 2, by_steps(10)),
+    "data that runs out before the epochs do": (
+        *(sequential, 2),
+        lambda: {"x": batches(), "epochs": 3, "steps_per_epoch": 5, "validation_data": FEW, "shuffle": False},
+    ),
+    "a shuffled pipeline": (
+        *(pools.sequential, 2),
+        lambda: {
+            "x": slices(*arrays()).shuffle(203, seed=5).batch(32),
+            "validation_data": slices(*MANY).batch(20),
+            "shuffle": False,
         },
     ),
-    "class weights": (sequential, 2, arrays(), {"class_weight": {0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5}}),
-    "more workers than batches": (sequential, 7, arrays(), {"validation_data": FEW}),
-    "validation in every second epoch": (
-        *(sequential, 2, arrays()),
-        {"epochs": 5, "validation_freq": 2, "validation_data": FEW, "traced": True},
+    "generators": (
+        *(pools.sequential, 2),
+        # With more steps Keras would lose batches that it has fetched ahead, how many is a matter of luck.
+        lambda: {
+            "x": random_batches(0),
+            "steps_per_epoch": 5,
+            "validation_data": random_batches(1),
+            "validation_steps": 2,
+            "shuffle": False,
+        },
     ),
-    "validation in the epochs of a list": (
-        *(sequential, 2, arrays()),
-        {"epochs": 5, "validation_freq": [1, 4], "validation_data": FEW, "traced": True},
+    "PyDatasets": (
+        *(pools.sequential, 2),
+        lambda: {"x": Rows(203, 0), "validation_data": Rows(91, 1), "shuffle": False},
     ),
-    "a validation that changes the model": (counting, 3, arrays(), {"epochs": 3, "validation_data": MANY}),
-    "mixed precision": (mixed_precision, 2, arrays(), {"validation_data": MANY}),
-    "run_eagerly": (lambda: sequential(run_eagerly=True), 2, arrays(70), {"validation_data": FEW}),
-    # in batches of two sizes, each of which XLA compiles
-    "jit_compile": (compiled_by_xla, 2, arrays(75), {"validation_data": arrays(32, 1)}),
 }
 
 
-@pytest.mark.by_default("validation in the epochs of a list", "validation in every second epoch")
-@pytest.mark.parametrize(("build", "workers", "data", "arguments"), FITS.values(), ids=FITS)
-def test_a_fit_equals_that_of_keras(build, workers, data, arguments):
-    fit_both(build, workers, *data, **{"epochs": 2, **arguments})
+@pytest.mark.by_default(
+    *("validation in the epochs of a list", "validation in every second epoch", "rows in their order"),
+    *("epochs shorter than the data", "epochs of a pass", "data that runs out before the epochs do"),
+    "a shuffled pipeline",
+)
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize(("build", "workers", "make"), FITS.values(), ids=FITS)
+def test_a_fit_equals_that_of_keras(build, workers, make):
+    policy = ValidationPolicy(workers=workers)
+    assert_as_keras(lambda trained: trained.fit(**{"epochs": 2, "verbose": 0} | make()), policy, build=build)
 
 
 @pytest.mark.nightly
 def test_initial_epoch_and_fitting_twice():
-    x, y = arrays()
-    expected, actual = pooled(sequential)(), sequential()
-    trainer = Trainer(actual)
-    for model, fit in ((expected, expected.fit), (actual, trainer.fit)):
-        fit(x, y, epochs=2, shuffle=False, validation_split=0.2, verbose=0)
-        fit(x, y, epochs=4, initial_epoch=2, shuffle=False, validation_split=0.2, verbose=0)
-        assert model.history.epoch == [2, 3]
-    assert_same_history(actual.history.history, expected.history.history)
-    assert_same_weights(actual, expected)
+    def run(trained):
+        given = {"shuffle": False, "validation_split": 0.2, "verbose": 0}
+        first = trained.fit(*arrays(), epochs=2, **given).history
+        return first, trained.fit(*arrays(), epochs=4, initial_epoch=2, **given).epoch
+
+    assert_as_keras(run, build=sequential)
+
+
+class OwnLogs(keras.Sequential):
+    def train_step(self, data):
+        logs = super().train_step(data)
+        return {"train_loss": logs["loss"], "batch_mean": tf.reduce_mean(data[0])}
+
+    def test_step(self, data):
+        super().test_step(data)
+        return {"batch_mean": tf.reduce_mean(data[0])}
+
+
+def of_unknown_length():
+    return batches().filter(lambda x, y: True)
 
 
 @pytest.mark.nightly
-def test_a_metric_of_unknown_state_is_evaluated_by_one_worker():
-    class Largest(keras.metrics.Metric):
-        """The largest label seen: its state is a maximum, and adding two of them would be wrong."""
-
-        def __init__(self):
-            super().__init__(name="largest")
-            self.value = self.add_weight(name="value", initializer="zeros")
-
-        def update_state(self, y_true, y_pred, sample_weight=None):
-            self.value.assign(keras.ops.maximum(self.value, keras.ops.cast(keras.ops.max(y_true), "float32")))
-
-        def result(self):
-            return self.value + 0.0
-
-    x, y = arrays()
-    model = fit_both(
-        lambda: sequential(metrics=[Largest()]), 7, x, y, epochs=2, validation_data=arrays(VALIDATION_ROWS, 1)
-    )
-    assert model.history.history["val_largest"] == [3.0, 3.0]
-
-
-@pytest.mark.nightly
-@pytest.mark.by_default("arrays")
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
 @pytest.mark.parametrize("data", ["arrays", "unknown length", "unknown length, a step a call", "eager"])
 def test_custom_train_and_test_steps_with_logs_of_their_own(data):
-    class Custom(keras.Sequential):
-        def train_step(self, data):
-            logs = super().train_step(data)
-            return {"train_loss": logs["loss"], "batch_mean": tf.reduce_mean(data[0])}
-
-        def test_step(self, data):
-            super().test_step(data)
-            return {"batch_mean": tf.reduce_mean(data[0])}
-
     def build():
         keras.utils.set_random_seed(1)
-        model = Custom([keras.Input((12,)), keras.layers.Dense(4)])
-        model.compile("sgd", crossentropy())
+        model = OwnLogs([keras.Input((12,)), keras.layers.Dense(4)])
+        model.compile("sgd", crossentropy(), run_eagerly=data == "eager")
         return model
 
-    x, y = arrays()
-    if data != "arrays":  # the call that finds the end makes no step
-        x, y = tf.data.Dataset.from_tensor_slices((x, y)).batch(32).filter(lambda x, y: True), None
-    callbacks = (
-        [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: logs.copy().clear())]
-        if "step" in data
-        else []
-    )
-    arguments = {"epochs": 2, "shuffle": False, "validation_data": arrays(VALIDATION_ROWS, 1)}
-    expected, actual = build(), build()
-    expected.run_eagerly = actual.run_eagerly = data == "eager"
-    plain = expected.fit(x, y, verbose=0, **arguments)
-    history = Trainer(actual, validation=ValidationPolicy(workers=3)).fit(
-        x, y, verbose=0, callbacks=callbacks, **arguments
-    )
-    assert_same_history(history.history, plain.history)
-    assert_same_weights(actual, expected)
+    def run(trained):
+        # The call that finds the end makes no step.
+        x = dict(zip("xy", arrays(), strict=True)) if data == "arrays" else {"x": of_unknown_length()}
+        own = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: logs.copy().clear())
+        callbacks = [own] if "step" in data else []
+        trained.fit(**x, epochs=2, shuffle=False, verbose=0, validation_data=MANY, callbacks=callbacks)
 
-
-def test_a_stop_inside_an_epoch_begins_no_other_epoch():
-    """`stop_training` is set inside epoch 0, whose validation is then still to be delivered."""
-    x, y = arrays()
-    x[40, 0] = np.inf
-    arguments = {
-        "epochs": 3,
-        "batch_size": 16,
-        "shuffle": False,
-        "validation_data": arrays(40, 1),
-        "verbose": 0,
-    }
-    models = [pooled(sequential)(), sequential()]
-    for run in (models[0].fit, Trainer(models[1]).fit):
-        run(x, y, callbacks=[keras.callbacks.TerminateOnNaN()], **arguments)
-    assert models[1].history.epoch == models[0].history.epoch == [0]
-    assert_same_history(models[1].history.history, models[0].history.history)
-    assert_same_weights(models[1], models[0])
+    assert_as_keras(run, ValidationPolicy(workers=3), build=build)
 
 
 @pytest.mark.nightly
 def test_states_of_recurrent_layers_go_through_training_and_validation_as_under_keras():
     """They belong to no list of the model's variables; a validation begins with those of the training."""
 
-    def make():
+    def build():
         keras.utils.set_random_seed(3)
         layers = [keras.Input(batch_shape=(16, FEATURES, 1)), keras.layers.GRU(4, stateful=True)]
         model = keras.Sequential([*layers, keras.layers.Dense(CLASSES)])
         model.compile(keras.optimizers.SGD(0.1), crossentropy())
         return model
 
-    (x, y), validation = arrays(96), arrays(1024, 1)
-    arguments = dict(batch_size=16, epochs=3, validation_data=validation, validation_batch_size=16, verbose=0)
-    expected, actual = make(), make()
-    history = expected.fit(x, y, **arguments).history
-    assert_same_history(Trainer(actual).fit(x, y, **arguments).history, history)
-    assert_same_weights(actual, expected)
-    states = [keras.ops.convert_to_numpy(model.layers[0].states[0]) for model in (actual, expected)]
-    np.testing.assert_allclose(*states, rtol=1e-5, atol=1e-6)
-    assert np.abs(states[0]).max() > 0.01
+    def run(trained):
+        given = {"validation_data": arrays(1024, 1), "validation_batch_size": 16, "verbose": 0}
+        trained.fit(*arrays(96), batch_size=16, epochs=3, **given)
+        state = np.array(getattr(trained, "model", trained).layers[0].states[0])
+        assert np.abs(state).max() > 0.01
+        return state
+
+    assert_as_keras(run, ValidationPolicy(), build=build)
+
+
+def from_a_generator():
+    x, y = arrays()
+    return ((x[first : first + 32], y[first : first + 32]) for first in range(0, len(x), 32))
+
+
+class Steps(keras.Sequential):
+    """Counts its steps in a float, whatever the batch is, and its rows."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.steps = self.add_weight(name="steps", trainable=False, initializer="ones")
+        self.rows = self.add_weight(name="rows", trainable=False, initializer="zeros")
+
+    def train_step(self, data):
+        self.steps.assign(self.steps * 1.5)
+        self.rows.assign_add(tf.cast(tf.shape(data[0])[0], "float32"))
+        return super().train_step(data)
+
+
+class FunctionSteps(Steps):
+    """The same, as a function that the step calls."""
+
+    @tf.function
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+class FunctionCall(keras.Sequential):
+    """Draws its dropout in a function that the step calls, and trains through it."""
+
+    @tf.function
+    def call(self, inputs, training=False, mask=None):
+        return super().call(inputs, training=training)
+
+
+# What a step changes whatever its batch is: Keras before 3.16 does that once more where it finds no batch.
+WITHOUT_BATCH = {
+    "counted steps and seeds": {},
+    "a product of Nadam's": {"optimizer": lambda: keras.optimizers.Nadam(0.01)},
+    "decayed weights": {"optimizer": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1)},
+    "a step of the user's": {"kind": Steps},
+    "a step that is a function": {"kind": FunctionSteps},
+    "a call that is a function": {"kind": FunctionCall},
+    "a step and a call in it with XLA": {"kind": FunctionSteps, "compiled": {"jit_compile": True}},
+    "a generator": {"data": from_a_generator, "arguments": {"epochs": 1}},
+    "steps an epoch": {"arguments": {"steps_per_epoch": 5}},
+    "groups of steps": {"compiled": {"steps_per_execution": 3}},
+    "XLA": {"compiled": {"jit_compile": True}},
+    "eager": {"compiled": {"run_eagerly": True}},
+    "a rollback": {"callback": lambda: keras.callbacks.ReduceLROnPlateau("val_loss", 0.1, 0, min_delta=9)},
+}
+
+
+@pytest.mark.by_default("decayed weights", "a step that is a function")
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize("case", WITHOUT_BATCH.values(), ids=list(WITHOUT_BATCH))
+def test_what_no_batch_decides_is_done_as_often_as_by_keras(case):
+    def build():
+        keras.utils.set_random_seed(1)
+        layers = [keras.Input((FEATURES,)), keras.layers.Dropout(0.3), keras.layers.Dense(CLASSES)]
+        model = case.get("kind", keras.Sequential)(layers)
+        optimizer = case.get("optimizer", lambda: keras.optimizers.Adam(0.01))()
+        model.compile(optimizer, crossentropy(), **case.get("compiled", {}))
+        return model
+
+    def run(trained):
+        callbacks = [case["callback"]()] if "callback" in case else []
+        given = {"epochs": 3, "verbose": 0, "validation_data": MANY, **case.get("arguments", {})}
+        trained.fit(case.get("data", of_unknown_length)(), callbacks=callbacks, **given)
+
+    assert_as_keras(run, ValidationPolicy(), build=build)
+
+
+def test_evaluate_of_a_generator_begins_with_its_first_batch():
+    def numbered():
+        for i in itertools.count():
+            yield np.full((4, 12), i, "float32"), np.zeros(4, "int64")
+
+    model = pools.sequential()
+    expected = model.evaluate(numbered(), steps=3, verbose=0)
+    assert Trainer(model).evaluate(numbered(), steps=3, verbose=0) == pytest.approx(expected)

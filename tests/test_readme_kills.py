@@ -29,7 +29,7 @@ def train(directory: Path, last: int | None) -> None:
     import numpy as np
 
     rng = np.random.default_rng(0)
-    labels = [rng.integers(0, 10, n) for n in (3000, 500)]
+    labels = [rng.integers(0, 10, n) for n in (1000, 200)]
     digits = [(rng.integers(0, 128, (len(y), 28, 28)) + 12 * y[:, None, None], y) for y in labels]
     keras.datasets.mnist.load_data = lambda: [(x.astype("uint8"), y) for x, y in digits]
     replace, written = os.replace, []

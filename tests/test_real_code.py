@@ -11,15 +11,16 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests import networks
 from tests.differential import assert_same_run, run_keras, run_ours
-from tests.networks import CLASSES, FEATURES, arrays, crossentropy
+from tests.networks import CLASSES, FEATURES, arrays, assert_alike, assert_same_history, crossentropy
 from tests.real_callbacks import ReadMetrics, TurnKnob
 from tests.real_code import BUILDERS
+from tests.whole_fits.comparing import assert_as_keras, in_turn
 
 kc = keras.callbacks
 X, Y = arrays(70)
 VALIDATION = arrays(33, 1)
+AHEAD = ValidationPolicy(max_lag=2, overlap="always", workers=3)
 IN_STEP = {
     "stateful_loss": "running_mean",
     "eager": "run_eagerly",
@@ -37,15 +38,12 @@ def dense(*layers, kind=keras.Sequential, **options):
     return model
 
 
-def compared(build, callbacks, *, lag=2, epochs=4, **arguments):
+def compared(build, callbacks=lambda directory: [], *, epochs=4, **arguments):
     """Trains with Keras and with us, compares everything, and returns our trainer."""
-    arguments = (
-        dict(batch_size=16, epochs=epochs, validation_data=VALIDATION, validation_batch_size=8) | arguments
-    )
-    policy = ValidationPolicy(max_lag=lag, overlap="always", workers=3)
+    given = dict(batch_size=16, epochs=epochs, validation_data=VALIDATION, validation_batch_size=8)
     with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
-        expected = run_keras(build, callbacks, Path(a), (X, Y), **arguments)
-        actual, trainer = run_ours(build, callbacks, Path(b), (X, Y), policy, **arguments)
+        expected = run_keras(build, callbacks, Path(a), (X, Y), **given | arguments)
+        actual, trainer = run_ours(build, callbacks, Path(b), (X, Y), AHEAD, **given | arguments)
         assert_same_run(actual, expected)
     return trainer
 
@@ -74,14 +72,11 @@ def test_a_callback_that_sets_what_the_step_reads_is_obeyed_at_once(name):
 def test_a_rollback_takes_what_is_outside_the_model_back_and_what_is_set_there_is_obeyed(name):
     trainer = compared(
         BUILDERS[name],
-        lambda d: (
-            [
-                TurnKnob(),
-                ReadMetrics(d / "metrics.notes"),
-                kc.ReduceLROnPlateau("val_loss", patience=0, factor=0.5, min_delta=10.0, cooldown=1),
-                kc.EarlyStopping("val_loss", patience=2, min_delta=10.0, restore_best_weights=True),
-            ]
-        ),
+        lambda d: [
+            *(TurnKnob(), ReadMetrics(d / "metrics.notes")),
+            kc.ReduceLROnPlateau("val_loss", patience=0, factor=0.5, min_delta=10.0, cooldown=1),
+            kc.EarlyStopping("val_loss", patience=2, min_delta=10.0, restore_best_weights=True),
+        ],
     )
     assert any("back to the end" in message for message in trainer.messages)
     assert not reasons(trainer)
@@ -104,48 +99,47 @@ def test_a_resumed_training_has_what_is_outside_the_model(name, tmp_path):
     assert again == knob
 
 
+class Drawing(keras.layers.Layer):
+    """Draws with `tf.random` in a test step too: in step, and the same numbers from the same seed."""
+
+    def call(self, x):
+        return x + tf.random.uniform([])
+
+
+class Counting(keras.layers.Layer):
+    """Counts its calls in Python, outside TensorFlow."""
+
+    counted: list[int] = []
+
+    def call(self, x):
+        tf.py_function(lambda: self.counted.append(1), [], [])
+        return x
+
+
+class Read(kc.Callback):
+    """Writes down what has been counted."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def on_epoch_end(self, epoch, logs=None):
+        with self.path.open("a") as file:
+            file.write(f"{len(Counting.counted)}\n")
+
+
 @pytest.mark.nightly
-def test_a_random_number_of_the_validation_is_drawn_once_as_by_keras():
-    """`tf.random` in a test step: in step, and the same numbers from the same seed."""
-
-    class Drawing(keras.layers.Layer):
-        def call(self, x):
-            return x + tf.random.uniform([])
-
+@pytest.mark.parametrize(
+    ("kind", "said"), [(Drawing, ("RandomUniform", "SeedGenerator")), (Counting, ("counting", "add_weight"))]
+)
+def test_what_a_step_draws_and_does_outside_tensorflow_is_done_in_step(kind, said):
     def build():
         keras.backend.clear_session()
-        return dense(Drawing())
+        Counting.counted.clear()
+        return dense(kind(name=kind.__name__.lower()))
 
-    trainer = compared(build, lambda d: [], shuffle=False)
-    assert "RandomUniform" in reasons(trainer)[0]
-    assert "SeedGenerator" in reasons(trainer)[0]
-
-
-@pytest.mark.nightly
-def test_what_a_function_outside_tensorflow_counts_is_counted_in_step():
-    counted = []
-
-    class Counting(keras.layers.Layer):
-        def call(self, x):
-            tf.py_function(lambda: counted.append(1), [], [])
-            return x
-
-    def build():
-        counted.clear()
-        return dense(Counting(name="counting"))
-
-    class Read(kc.Callback):
-        def __init__(self, path):
-            super().__init__()
-            self.path = path
-
-        def on_epoch_end(self, epoch, logs=None):
-            with self.path.open("a") as file:
-                file.write(f"{len(counted)}\n")
-
-    trainer = compared(build, lambda d: [Read(d / "counted.notes")])
-    assert "counting" in reasons(trainer)[0]
-    assert "add_weight" in reasons(trainer)[0]
+    (first, *_) = reasons(compared(build, lambda d: [Read(d / "counted.notes")], shuffle=False))
+    assert all(word in first for word in said)
 
 
 class Halve(kc.Callback):
@@ -169,12 +163,11 @@ def test_a_pipeline_that_reads_a_variable_reads_it_when_keras_does(lag):
     def pipeline(arrays, size):
         return tf.data.Dataset.from_tensor_slices(arrays).batch(size).map(lambda x, y: (x * weight, y))
 
-    def fit(fit):
-        arguments = {"epochs": 4, "verbose": 0, "shuffle": False, "callbacks": [Halve(weight)]}
-        return fit(pipeline((X, Y), 16), validation_data=pipeline(VALIDATION, 8), **arguments).history
+    def run(trained):
+        given = {"epochs": 4, "verbose": 0, "shuffle": False, "callbacks": [Halve(weight)]}
+        trained.fit(pipeline((X, Y), 16), validation_data=pipeline(VALIDATION, 8), **given)
 
-    policy = ValidationPolicy(max_lag=lag, overlap="always")
-    networks.assert_same_history(fit(Trainer(dense(), validation=policy).fit), fit(dense().fit))
+    assert_as_keras(run, ValidationPolicy(max_lag=lag, overlap="always"), build=dense)
 
 
 def test_preprocess_may_read_a_variable_that_a_callback_sets():
@@ -186,7 +179,7 @@ def test_preprocess_may_read_a_variable_that_a_callback_sets():
         histories.append(trainer.fit(X, Y, callbacks=[Halve(weight)], **arguments).history)
         assert not reasons(trainer)
     assert any("back to the end" in message for message in trainer.messages)
-    networks.assert_same_history(histories[1], histories[0])
+    assert_same_history(histories[1], histories[0])
 
 
 def test_reporting_takes_logs_of_any_kind(capsys):
@@ -284,7 +277,7 @@ def test_a_test_function_of_the_users_own_is_called():
 def test_functions_that_run_eagerly_are_eager_steps():
     tf.config.run_functions_eagerly(True)
     try:
-        trainer = compared(BUILDERS["vector_metric"], lambda d: [], epochs=2)
+        trainer = compared(BUILDERS["vector_metric"], epochs=2)
     finally:
         tf.config.run_functions_eagerly(False)
     assert "eagerly" in reasons(trainer)[0]
@@ -298,28 +291,12 @@ def test_logs_may_hold_nothing_and_lists():
         def test_step(self, data):
             return {**super().test_step(data), "none": None}
 
-    expected, actual = (
-        fit(X, Y, epochs=2, verbose=0, validation_data=VALIDATION).history
-        for fit in (dense(kind=Odd).fit, Trainer(dense(kind=Odd)).fit)
-    )
-    assert list(actual) == list(expected)
-    assert actual["none"] == expected["none"] == [None, None]
-    np.testing.assert_array_equal(actual["list"], expected["list"])
+    def run(trained):
+        return dict(trained.fit(X, Y, epochs=2, verbose=0, validation_data=VALIDATION).history)
 
-
-# whole_fits/test_ended_validations.py ends validations of each kind of data.
-@pytest.mark.nightly
-def test_a_validation_that_is_ended_as_it_begins_has_one_batch():
-    class Ends(keras.callbacks.Callback):
-        def on_test_begin(self, logs=None):
-            self.model.stop_evaluating = True
-
-    x, y = networks.arrays(48)
-    arguments = {"validation_data": (x, y), "validation_batch_size": 8, "epochs": 2, "verbose": 0}
-    expected, actual = networks.sequential(), networks.sequential()
-    theirs = expected.fit(x, y, callbacks=[Ends()], **arguments)
-    ours = Trainer(actual).fit(x, y, callbacks=[Ends()], **arguments)
-    networks.assert_same_history(ours.history, theirs.history)
+    expected, actual, _ = in_turn(run, lambda: dense(kind=Odd), ValidationPolicy())
+    assert_alike(actual, expected)
+    assert actual["none"] == [None, None]
 
 
 @pytest.mark.nightly
@@ -330,23 +307,21 @@ def test_a_loss_scale_that_grows_is_the_one_of_the_step(growth, rows):
 
     64 rows make whole batches, of 70 the last is smaller.
     """
-    x, y = networks.arrays(rows)
 
-    def run(fit):
+    def build():
         keras.backend.clear_session()  # which numbers the names again
+        inner = keras.optimizers.Adam(0.01)
         model = dense()
-        optimizer = keras.optimizers.LossScaleOptimizer(
-            keras.optimizers.Adam(0.01), dynamic_growth_steps=growth
-        )
-        model.compile(optimizer, networks.crossentropy(), metrics=["accuracy"])
-        fit(model)(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+        optimizer = keras.optimizers.LossScaleOptimizer(inner, dynamic_growth_steps=growth)
+        model.compile(optimizer, crossentropy(), metrics=["accuracy"])
         return model
 
-    ours, theirs = run(lambda model: Trainer(model).fit), run(lambda model: model.fit)
-    networks.assert_same_weights(ours, theirs)
-    assert float(ours.optimizer.dynamic_scale) == float(theirs.optimizer.dynamic_scale)
-    names = [[variable.path for variable in model.optimizer.variables] for model in (ours, theirs)]
-    assert names[0] == names[1]
+    def run(trained):
+        trained.fit(*arrays(rows), batch_size=16, epochs=2, shuffle=False, verbose=0)
+        optimizer = getattr(trained, "model", trained).optimizer
+        return float(optimizer.dynamic_scale), [variable.path for variable in optimizer.variables]
+
+    assert_as_keras(run, ValidationPolicy(), build=build)
 
 
 # inspection/test_effects.py shows that nothing in it hinders that.
@@ -361,9 +336,8 @@ def test_a_ctc_loss_is_validated_beside_the_training():
         model.compile("adam", keras.losses.CTC())
         return model
 
-    arguments = dict(epochs=3, batch_size=8, verbose=0, validation_data=(x, y))
-    expected, trainer = build(), Trainer(build(), validation=ValidationPolicy(overlap="always"))
-    expected.fit(x, y, **arguments)
-    history = trainer.fit(x, y, **arguments)
-    networks.assert_same_history(history.history, expected.history.history)
+    def run(trained):
+        trained.fit(x, y, epochs=3, batch_size=8, verbose=0, validation_data=(x, y))
+
+    trainer = assert_as_keras(run, ValidationPolicy(overlap="always"), build=build)
     assert not any("in step" in message for message in trainer.messages)

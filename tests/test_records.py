@@ -14,34 +14,28 @@ from overlap_train.records import (
     prefixed,
 )
 
+SIZES = dict(steps_per_epoch=None, workers=1, snapshot_bytes=0, data_bytes=0, tracing_s=0.0)
+
 
 @pytest.mark.parametrize(
     ("validates", "identifiers", "first"),
     [
         (True, [], "overlaps: trains up to 1 epoch ahead"),
-        (
-            True,
-            ["lag-zero"],
-            "in step: ValidationPolicy(max_lag=0) asks for it\n  - leave max_lag at 1\n",
-        ),
+        (True, ["lag-zero"], "in step: ValidationPolicy(max_lag=0) asks for it\n  - leave max_lag at 1\n"),
         (True, ["model-eager", "lag-zero"], "in step: the model runs eagerly"),
         (False, [], "in step: there is nothing to validate"),
     ],
 )
 def test_an_explanation_names_every_reason(validates, identifiers, first):
     reasons = tuple(map(Reason.of, identifiers))
-    sizes = dict(plan=None, steps_per_epoch=None, workers=1, snapshot_bytes=0, data_bytes=0, tracing_s=0.0)
-    explanation = Explanation(validates=validates, max_lag=int(not reasons), reasons=reasons, **sizes)
+    lag = int(not reasons)
+    explanation = Explanation(validates=validates, max_lag=lag, reasons=reasons, plan="<b>", **SIZES)
     assert str(explanation).startswith(first)
     assert explanation.overlaps is (explanation.in_step is None)
     assert all(f"in step: {reason}\n" in str(explanation) for reason in reasons)
     assert repr(explanation) == str(explanation)
-    assert all(reason.sentence in explanation._repr_html_() for reason in reasons)
-
-
-def test_the_html_of_an_explanation_is_escaped():
-    sizes = dict(steps_per_epoch=None, workers=1, snapshot_bytes=0, data_bytes=0, tracing_s=0.0)
-    html = Explanation(validates=True, max_lag=1, reasons=(), plan="<b>", **sizes)._repr_html_()
+    html = explanation._repr_html_()
+    assert all(reason.sentence in html for reason in reasons)
     assert "&lt;b&gt;" in html
     assert "<b>" not in html
 
@@ -49,24 +43,20 @@ def test_the_html_of_an_explanation_is_escaped():
 @pytest.mark.parametrize(
     ("seconds", "sentence"),
     [
-        ({}, "nothing was validated"),
+        ((), "nothing was validated"),
+        ((4.0, 3.7, 0.0, 0.0, 3.1), "validation 92% hidden; about 3.1 s saved; nothing waited"),
+        ((2.0, 0.0, 2.0, 0.0, 0.0), "validation 0% hidden; no time saved; 2.0 s waited"),
+        ((2.0, 2.0), "validation 100% hidden; nothing waited"),
         (
-            dict(validated_s=4.0, hidden_s=3.7, saved_s=3.1),
-            "validation 92% hidden; about 3.1 s saved; nothing waited",
-        ),
-        (
-            dict(validated_s=2.0, waited_s=2.0, saved_s=0.0),
-            "validation 0% hidden; no time saved; 2.0 s waited",
-        ),
-        (dict(validated_s=2.0, hidden_s=2.0), "validation 100% hidden; nothing waited"),
-        (
-            dict(validated_s=1.0, hidden_s=0.5, waited_s=0.5, rolled_back_s=2.0, saved_s=-1.5),
+            (1.0, 0.5, 0.5, 2.0, -1.5),
             "validation 50% hidden; running ahead has cost about 1.5 s; 0.5 s waited; 2.0 s rolled back",
         ),
     ],
 )
 def test_what_was_gained_is_one_sentence(seconds, sentence):
-    assert str(FitAccount(fit_s=9.0, prepared_s=1.0, **seconds)) == sentence
+    names = ("validated_s", "hidden_s", "waited_s", "rolled_back_s", "saved_s")
+    given = dict(zip(names, seconds, strict=False))
+    assert str(FitAccount(fit_s=9.0, prepared_s=1.0, **given)) == sentence
 
 
 def test_the_seconds_of_an_epoch_are_those_of_the_training_thread():
@@ -74,13 +64,10 @@ def test_the_seconds_of_an_epoch_are_those_of_the_training_thread():
     assert (epoch.seconds, epoch.rest_s) == (1 + 2 + 4 + 8 + 16 + 128, 4 + 8 + 128)
 
 
-def result(metrics, **options):
-    return ValidationResult(metrics, **options)
-
-
 def test_nested_metrics_of_a_named_set_are_flattened():
     assert flat({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == {"a": 1, "c": 2, "e": 3}
-    results = {"": result({"loss": 1, "n": {"a": 2}}), "clean": result({"loss": 3, "n": {"a": 4}})}
+    results = {"": ValidationResult({"loss": 1, "n": {"a": 2}})}
+    results["clean"] = ValidationResult({"loss": 3, "n": {"a": 4}})
     assert prefixed(results) == {"val_loss": 1, "val_n": {"a": 2}, "val_clean_loss": 3, "val_clean_a": 4}
 
 
@@ -114,4 +101,4 @@ def test_metrics_without_an_end_are_refused(metrics):
     with pytest.raises(ValueError, match="metrics must not hold themselves"):
         flat(metrics)
     with pytest.raises(ValueError, match="metrics must not hold themselves"):
-        prefixed({"clean": result(metrics)})
+        prefixed({"clean": ValidationResult(metrics)})

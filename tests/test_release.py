@@ -65,15 +65,8 @@ def git(project, *arguments):
 
 
 def release(project, **environment):
-    return subprocess.run(
-        ["scripts/release.sh"],
-        cwd=project,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    how = {"cwd": project, "env": {**os.environ, **environment}, "timeout": 60}
+    return subprocess.run(["scripts/release.sh"], capture_output=True, text=True, check=False, **how)
 
 
 def called(project):
@@ -84,16 +77,10 @@ def test_it_makes_the_files_and_says_what_is_left(project):
     done = release(project, VENV="1")
     assert done.returncode == 0, done.stderr
     made = {path.name for path in (project / "dist").iterdir()}
-    whole = {
-        "overlap_train-1.2.3-py3-none-any.whl",
-        "overlap_train-1.2.3.tar.gz",
-        "overlap_train-1.2.3.cdx.json",
-    }
+    whole = {f"overlap_train-1.2.3{end}" for end in ("-py3-none-any.whl", ".tar.gz", ".cdx.json")}
     assert made == {*whole, "SHA256SUMS"}
-    named = {
-        line.split()[-1].lstrip("./") for line in (project / "dist" / "SHA256SUMS").read_text().splitlines()
-    }
-    assert whole <= named
+    sums = (project / "dist" / "SHA256SUMS").read_text()
+    assert whole <= {line.split()[-1].lstrip("./") for line in sums.splitlines()}
     assert "git tag -s v1.2.3" in done.stdout
     assert "twine check --strict" in done.stdout  # since it could not be installed
     assert "test.sh tests/test_wheel.py" in called(project)
@@ -143,20 +130,23 @@ def test_the_changelog_describes_this_version_within_1500_words():
     assert f"Version {__version__} " in (ROOT / "docs" / "index.md").read_text()
 
 
-def test_what_no_commit_holds_is_not_released(project):
-    (project / "CHANGELOG.md").write_text("# Changelog\n## 1.2.3\nand more\n")
+@pytest.mark.parametrize(
+    ("changelog", "committed", "said"),
+    [
+        ("# Changelog\n## 1.2.3\nand more\n", False, "commit them first"),
+        ("# Changelog\n## 1.2.2\n", True, "no section for 1.2.3"),
+    ],
+)
+def test_what_no_commit_holds_or_the_changelog_does_not_describe_is_not_released(
+    project, changelog, committed, said
+):
+    (project / "CHANGELOG.md").write_text(changelog)
+    if committed:
+        git(project, "commit", "-qam", "Another")
     done = release(project)
     assert done.returncode == 1
-    assert "commit them first" in done.stderr
+    assert said in done.stderr
     assert "wheel.sh" not in called(project)
-
-
-def test_a_version_that_the_changelog_does_not_describe_is_not_released(project):
-    (project / "CHANGELOG.md").write_text("# Changelog\n## 1.2.2\n")
-    git(project, "commit", "-qam", "Another")
-    done = release(project)
-    assert done.returncode == 1
-    assert "no section for 1.2.3" in done.stderr
 
 
 @pytest.mark.parametrize("environment", [{"AUDIT": "1"}, {"TESTS": "1"}], ids=["vulnerable", "failing"])

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.rooms import PAGE, ROOMS, ROOT, floors, imported_modules, room_of, table
+from tests.rooms import PAGE, ROOMS, ROOT, floors, imported_modules, nodes_of, room_of, table
 
 FILES = sorted(ROOT.rglob("*.py"))
 FILES_OF = {room: [path for path in FILES if room_of(path) == room] for room in ROOMS}
@@ -19,10 +19,8 @@ def named(path):
     return path.relative_to(ROOT).as_posix()
 
 
-def functions(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+def nodes(path, *kinds):
+    return [node for node in nodes_of(path) if isinstance(node, kinds)]
 
 
 def required(function):
@@ -84,21 +82,21 @@ def test_no_context_manager_is_a_generator():
     using = {
         named(path)
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Name | ast.Attribute | ast.alias)
-        and (getattr(node, "id", None) or getattr(node, "attr", None) or node.name).endswith("contextmanager")
+        for node in nodes(path, ast.Name, ast.Attribute, ast.alias)
+        if (getattr(node, "id", None) or getattr(node, "attr", None) or node.name).endswith("contextmanager")
     }
     assert using == set()
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_functions_require_few_arguments(room):
-    of = [
-        (f"{named(path)}: {function.name}", function)
+    wanting = [
+        f"{named(path)}: {function.name}"
         for path in FILES_OF[room]
-        for function in functions(path)
+        for function in nodes(path, ast.FunctionDef, ast.AsyncFunctionDef)
+        if required(function) > MOST_REQUIRED
     ]
-    assert [name for name, function in of if required(function) > MOST_REQUIRED] == []
+    assert wanting == []
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -107,9 +105,8 @@ def test_no_field_is_reached_through_a_bag_again_and_again(room):
     chains = Counter(
         f"{named(path)}: {ast.unparse(node.value)}"
         for path in FILES_OF[room]
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute)
-        and isinstance(field := node.value, ast.Attribute)
+        for node in nodes(path, ast.Attribute)
+        if isinstance(field := node.value, ast.Attribute)
         and isinstance(bag := field.value, ast.Attribute)
         and isinstance(bag.value, ast.Name)
         and bag.value.id == "self"

@@ -168,21 +168,16 @@ def ended(process):
 
 
 @pytest.mark.nightly
-@pytest.mark.by_default("generator")
-@pytest.mark.parametrize("line", DATA.values(), ids=DATA.keys())
-def test_data_that_never_comes_is_ended_by_sigterm(line, blocked):
-    process = blocked(line)
-    process.send_signal(signal.SIGTERM)
-    code, _, err = ended(process)
-    assert code == -signal.SIGTERM, err
-
-
-@pytest.mark.nightly
-@pytest.mark.by_default("opening-SIGINT")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-@pytest.mark.parametrize("line", PYTHON.values(), ids=PYTHON.keys())
-def test_python_that_never_returns_is_ended_by_the_first_signal(line, number, blocked):
-    process = blocked(line)
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        *((line, signal.SIGTERM) for line in (*DATA, *PYTHON)),
+        *((line, signal.SIGINT) for line in PYTHON),
+    ],
+)
+def test_what_never_comes_is_ended_by_the_first_signal(line, number, blocked):
+    """Not data by the first Ctrl-C, which lets the fit end in order."""
+    process = blocked((DATA | PYTHON)[line])
     process.send_signal(number)
     code, last, err = ended(process)
     if number == signal.SIGINT:
@@ -193,9 +188,9 @@ def test_python_that_never_returns_is_ended_by_the_first_signal(line, number, bl
 
 @pytest.mark.by_default("generator-SIGINT")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-@pytest.mark.parametrize("line", DATA.values(), ids=DATA.keys())
+@pytest.mark.parametrize("line", DATA)
 def test_a_second_signal_ends_what_a_first_ctrl_c_does_not(line, number, blocked):
-    process = blocked(line)
+    process = blocked(DATA[line])
     process.send_signal(signal.SIGINT)
     while process.poll() is None:  # two at once may be one
         process.send_signal(number)
@@ -206,22 +201,22 @@ def test_a_second_signal_ends_what_a_first_ctrl_c_does_not(line, number, blocked
     assert told or -code in (signal.SIGINT, number), err  # of two at once either may be heard first
 
 
-def test_a_handler_that_a_callback_installs_decides(blocked):
-    process = blocked("fit(callbacks=[Installs()])")
-    process.send_signal(signal.SIGTERM)
-    code, _, err = ended(process)
-    assert code == 7, err
-
-
 HANDLED = "signal.signal(signal.SIGTERM, lambda *_: {})\n    fit(callbacks=[Blocks('on_epoch_end')])"
 
 
-@pytest.mark.nightly
-def test_what_a_handler_of_the_users_raises_comes_in_time(blocked):
-    process = blocked(HANDLED.format("sys.exit(9)"))
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("fit(callbacks=[Installs()])", 7),
+        pytest.param(HANDLED.format("sys.exit(9)"), 9, marks=pytest.mark.nightly),
+    ],
+    ids=["of a callback", "of the user"],
+)
+def test_a_handler_that_is_installed_decides_and_what_it_raises_comes_in_time(line, expected, blocked):
+    process = blocked(line)
     process.send_signal(signal.SIGTERM)
     code, _, err = ended(process)
-    assert code == 9, err
+    assert code == expected, err
 
 
 @pytest.mark.nightly

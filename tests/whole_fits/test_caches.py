@@ -1,4 +1,4 @@
-"""A cache that learns at its end that it holds all keeps what its first pass brought, as by Keras.
+"""What `tf.data` caches is that of the first pass, as by Keras, in memory and in a file, of one role or both.
 
 Keras only prefetches, so that it depends on time whether a short pass gets to the end. Eager steps take long
 enough.
@@ -13,83 +13,108 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.data.test_pipeline import forbidden
-from tests.networks import arrays, assert_same_history
+from tests.networks import arrays, assert_alike
 from tests.seeds import set_random_seed
+from tests.whole_fits.comparing import AHEAD, IN_STEP, noisy, slices, waits
 from tests.whole_fits.test_lengths_of_passes import network
 
-X, Y = arrays(80)
-AHEAD = ValidationPolicy(max_lag=2, overlap="always")
+X, Y = arrays(96)
+CONTINUES = ValidationPolicy(on_change="continue")
 
 
-def rows():
-    """Returns shuffled rows, of which TensorFlow does not know how many there are."""
-    return tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda x, y: y >= 0).shuffle(80)
+def rows(count=96):
+    return slices(X[:count], Y[:count])
 
 
-def asserted(batches, count=5):
-    return batches.apply(tf.data.experimental.assert_cardinality(count))
+def unknown():
+    """Return shuffled rows, of which TensorFlow does not know how many there are."""
+    return rows(80).filter(lambda x, y: y >= 0).shuffle(80)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda file: asserted(rows().batch(16).cache()),
-        lambda file: asserted(rows().batch(16).cache(file)),
-        lambda file: asserted(rows().cache().batch(16)),
-        lambda file: asserted(rows().batch(16).cache().map(lambda x, y: (2 * x, y))),
-        lambda file: asserted(rows().batch(16).cache()).prefetch(2),
-        lambda file: forbidden(asserted(rows().batch(16).cache())),
-    ],
-    ids=["batches", "file", "rows", "mapped", "prefetched", "forbidden"],
-)
-@pytest.mark.by_default("forbidden")
-def test_the_next_pass_has_the_order_that_it_has_by_keras(make, tmp_path):
-    found = []
-    for ours in (False, True):
-        model = network(run_eagerly=not ours)
-        set_random_seed(3)
-        train, validation = (make(str(tmp_path / f"{ours}{kind}")) for kind in ("train", "validation"))
-        fit = Trainer(model, validation=AHEAD).fit if ours else model.fit
-        found.append(fit(train, validation_data=validation, epochs=4, verbose=0).history)
-    assert_same_history(found[1], found[0])
+def asserted(batches):
+    return batches.apply(tf.data.experimental.assert_cardinality(5))
 
 
-def slices(count=80):
-    return tf.data.Dataset.from_tensor_slices((X[:count], Y[:count]))
+def drawn(count=80):
+    return rows(count).map(noisy(tf.random.Generator.from_seed(5)))
 
 
-def noisy(dataset):
-    generator = tf.random.Generator.from_seed(5)
-    return dataset.map(lambda x, y: (x + generator.normal(tf.shape(x)), y))
+def split(file):
+    base = rows().cache(file)
+    return base.skip(32).batch(16), base.take(32).batch(16)
 
 
-FILES = {
-    "rows": lambda file: noisy(slices()).cache(file).batch(16),
-    "batches": lambda file: noisy(slices()).batch(16).cache(file),
-    "shuffled": lambda file: noisy(slices()).cache(file).shuffle(80, seed=3).batch(16),
-    "a part of a batch": lambda file: noisy(slices(75)).cache(file).batch(16),
-    "without it": lambda file: noisy(slices(75)).cache(file).batch(16, drop_remainder=True),
-    "mapped": lambda file: noisy(slices()).cache(file).batch(16).map(lambda x, y: (2 * x, y), 2),
-    "forbidden": lambda file: forbidden(noisy(slices()).cache(file).batch(16)),
+def split_and_shuffled(file):
+    base = rows().map(lambda x, y: (2 * x, y)).cache(file).prefetch(2)
+    return base.skip(32).shuffle(64, seed=3).batch(10), base.take(32).batch(10)
+
+
+def by_batches(file):
+    base = rows().batch(16).cache(file)
+    return base.skip(2), base.take(2)
+
+
+def of_unknown_length(file):
+    base = rows().filter(lambda x, y: x[0] < 1.0).cache(file)
+    return base.skip(32).batch(16), base.take(32).batch(16)
+
+
+def alone(make):
+    return lambda file: (make(file), (X, Y))
+
+
+def twice(make):
+    return lambda file: (make(""), make(""))
+
+
+# Of a file each returns the training and the validation data.
+SOURCES = {
+    "batches": twice(lambda _: asserted(unknown().batch(16).cache())),
+    "two files": lambda file: [asserted(unknown().batch(16).cache(file + role)) for role in "tv"],
+    "rows": twice(lambda _: asserted(unknown().cache().batch(16))),
+    "mapped": twice(lambda _: asserted(unknown().batch(16).cache().map(lambda x, y: (2 * x, y)))),
+    "prefetched": twice(lambda _: asserted(unknown().batch(16).cache()).prefetch(2)),
+    "forbidden": twice(lambda _: forbidden(asserted(unknown().batch(16).cache()))),
+    "file of rows": alone(lambda file: drawn().cache(file).batch(16)),
+    "file of batches": alone(lambda file: drawn().batch(16).cache(file)),
+    "file, shuffled": alone(lambda file: drawn().cache(file).shuffle(80, seed=3).batch(16)),
+    "file, a part of a batch": alone(lambda file: drawn(75).cache(file).batch(16)),
+    "file, without it": alone(lambda file: drawn(75).cache(file).batch(16, drop_remainder=True)),
+    "file, mapped": alone(lambda file: drawn().cache(file).batch(16).map(lambda x, y: (2 * x, y), 2)),
+    "file, forbidden": alone(lambda file: forbidden(drawn().cache(file).batch(16))),
+    "split": split,
+    "split and shuffled": split_and_shuffled,
+    "split batches": by_batches,
+    "split of unknown length": of_unknown_length,
+    "one name": lambda file: (rows().cache(file).batch(16), (rows().cache(file).batch(16),)),
+    "cached in memory as well": lambda file: [part.cache() for part in split(file)],
 }
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("policy", [AHEAD, ValidationPolicy(max_lag=0)], ids=["ahead", "in step"])
-@pytest.mark.parametrize("source", FILES)
-@pytest.mark.by_default("rows-ahead")
-def test_the_file_of_a_cache_is_written_by_the_first_pass(source, policy, tmp_path):
-    """So that the next pass reads it, and so does the next training."""
+@pytest.mark.parametrize("policy", [AHEAD, IN_STEP, CONTINUES], ids=["ahead", "in step", "continue"])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_it_is_made_by_the_first_pass_and_read_by_the_others(source, policy, tmp_path):
     found = []
     for ours in (False, True):
         model = network(run_eagerly=not ours)
         set_random_seed(3)
-        folder = tmp_path / str(ours)
-        folder.mkdir()
-        data = FILES[source](str(folder / "cache"))
-        fit = Trainer(model, validation=policy).fit if ours else model.fit
-        history = fit(data, validation_data=(X, Y), epochs=3, verbose=0).history
-        found.append((history, sorted(each.name for each in Path(folder).iterdir())))
-    assert_same_history(found[1][0], found[0][0])
-    assert found[1][1] == found[0][1]
+        (folder := tmp_path / str(ours)).mkdir()
+        trainer = Trainer(model, validation=policy)
+        train, validation = SOURCES[source](str(folder / "cache"))
+        fit = trainer.fit if ours else model.fit
+        given = {"validation_data": validation, "verbose": 0}
+        histories = [dict(fit(train, **given, epochs=4).history)]
+        histories.append(fit(train, **given, epochs=2, validation_freq=2).history)  # finds the whole file
+        found.append((histories, sorted(each.name for each in Path(folder).iterdir()), model.get_weights()))
+    assert_alike(found[1], found[0])
+    assert policy is not AHEAD or not waits(trainer)
+
+
+def test_a_file_of_its_own_is_no_hindrance(tmp_path):
+    train, _ = split(str(tmp_path / "training"))
+    _, validation = split(str(tmp_path / "validation"))
+    trainer = Trainer(network(), validation=AHEAD)
+    trainer.fit(train, validation_data=validation, epochs=2, verbose=0)
+    assert not waits(trainer)

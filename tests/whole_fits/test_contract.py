@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import Trainer, ValidationPolicy
+from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
 from overlap_train._keras.names import KerasTrainer
-from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
+from overlap_train.options.functions import split_functions
+from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy
 from tests.pools import pooled
 from tests.seeds import set_random_seed
+from tests.whole_fits.comparing import AHEAD, IN_STEP, assert_as_keras, in_turn, slices
 
 kc = keras.callbacks
 X, Y = arrays(70)
 VALIDATION = arrays(33, 1)
+WHOLE = dict(epochs=2, verbose=0, shuffle=False, validation_data=VALIDATION)
 
 
 @pooled
@@ -46,23 +49,24 @@ def test_the_caps_for_debugging_hold_and_are_told():
 
 
 def test_trainable_without_compile_changes_nothing():
-    def run(model, fit):
-        fit(X, Y, epochs=1, verbose=0, shuffle=False)
-        model.layers[0].trainable = False
-        fit(X, Y, epochs=1, verbose=0, shuffle=False)
-        before = model.layers[0].kernel.numpy()
-        model.compile("sgd", crossentropy())
-        fit(X, Y, epochs=1, verbose=0, shuffle=False)
-        return before, model.layers[0].kernel.numpy()
+    def run(trained):
+        model, weights = getattr(trained, "model", trained), []
+        for compiled in (False, False, True):
+            if compiled:
+                model.compile("sgd", crossentropy())
+            trained.fit(X, Y, epochs=1, verbose=0, shuffle=False)
+            model.layers[0].trainable = False
+            weights.append(model.layers[0].kernel.numpy())
+        return weights
 
-    expected, model = deep(), deep()
-    model.set_weights(expected.get_weights())
-    for actual, wanted in zip(run(model, Trainer(model).fit), run(expected, expected.fit), strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-5)
+    expected, actual, _ = in_turn(run, deep)
+    assert_alike(actual, expected)
+    assert not np.allclose(actual[0], actual[1])
+    np.testing.assert_array_equal(actual[1], actual[2])
 
 
 class Compile(kc.Callback):
-    def __init__(self, also=()):
+    def __init__(self, *also):
         super().__init__()
         self.also = also
 
@@ -76,31 +80,26 @@ class Compile(kc.Callback):
                 self.model.make_train_function(force=True)
 
 
-@pytest.mark.parametrize("lag", [0, 2])
-@pytest.mark.by_default("2")
-def test_compile_in_a_callback_is_the_type_error_of_keras(lag):
+@pytest.mark.parametrize("policy", [IN_STEP, AHEAD], ids=["in step", "ahead"])
+@pytest.mark.by_default("ahead")
+def test_compile_in_a_callback_is_the_type_error_of_keras(policy):
+    given = dict(epochs=4, verbose=0, validation_data=VALIDATION, callbacks=[Compile("compile")])
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):
-        plain().fit(X, Y, epochs=4, verbose=0, callbacks=[Compile(["compile"])])
-    trainer = Trainer(plain(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
+        plain().fit(X, Y, **given)
     with pytest.raises(TypeError, match="'NoneType' object is not callable: a callback has compiled"):
-        trainer.fit(X, Y, epochs=4, verbose=0, validation_data=VALIDATION, callbacks=[Compile(["compile"])])
+        Trainer(plain(), validation=policy).fit(X, Y, **given)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("also", [["compile", "function"], ["freeze", "function"]])
-# Compiling in a callback is tried by the test above, too.
-@pytest.mark.by_default("also1")
+@pytest.mark.parametrize("also", [("compile", "function"), ("freeze", "function")])
 def test_a_train_function_made_anew_in_a_callback_is_traced_anew(also):
-    asked = dict(batch_size=16, epochs=5, verbose=0, shuffle=False, validation_data=VALIDATION)
-    expected = deep()
-    expected.fit(X, Y, callbacks=[Compile(also)], **asked)
-    for lag in (0, 2):
-        trainer = Trainer(deep(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
-        trainer.fit(X, Y, callbacks=[Compile(also)], **asked)
-        assert_same_history(trainer.model.history.history, expected.history.history)
-        np.testing.assert_allclose(
-            trainer.model.layers[0].kernel.numpy(), expected.layers[0].kernel.numpy(), rtol=1e-5
-        )
+    def run(trained):
+        history = trained.fit(X, Y, batch_size=16, callbacks=[Compile(*also)], **WHOLE | {"epochs": 5})
+        return history.history, getattr(trained, "model", trained).layers[0].kernel
+
+    for policy in (IN_STEP, AHEAD):
+        expected, actual, _ = in_turn(run, deep, policy)
+        assert_alike(actual, expected)
 
 
 @pytest.mark.parametrize(("lag", "workers"), [(0, 1), (2, 3)])
@@ -113,11 +112,10 @@ def test_a_generator_gives_each_validation_its_first_batches_and_those_that_foll
             batch = np.full((4, 1), number, "float32")
             yield batch, batch
 
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-
     def number(y, p):
         return keras.ops.mean(y, -1)
 
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[number])
     policy = ValidationPolicy(max_lag=lag, overlap="always", workers=workers)
     history = Trainer(model, validation=policy).fit(
@@ -152,19 +150,17 @@ def counted(most):
 @pytest.mark.by_default("1-options4", "None-options8")
 def test_a_generator_that_ends_is_validated_on_as_by_keras(batches, options):
     """On the batches at which Keras has looked, in each validation behind its end."""
-    histories = []
-    for ours in (False, True):
+
+    def run(trained):
         set_random_seed(3)
-        model = plain()
-        trained = Trainer(model, validation=ValidationPolicy(overlap="always", max_lag=2)) if ours else model
-        history = trained.fit(X, Y, epochs=4, verbose=0, validation_data=counted(batches), **options)
-        histories.append(history.history)
-    assert_same_history(histories[1], histories[0])
+        return trained.fit(X, Y, epochs=4, verbose=0, validation_data=counted(batches), **options)
+
+    assert_as_keras(run, build=plain)
 
 
 class Batches(keras.utils.PyDataset):
-    def __init__(self, told, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self, told):
+        super().__init__()
         self.told = told
 
     def __len__(self):
@@ -178,36 +174,20 @@ class Batches(keras.utils.PyDataset):
 
 
 def test_validation_data_is_told_of_its_end_when_a_validation_ends():
-    def run(fit):
+    def run(trained):
         told = []
         note = kc.LambdaCallback(on_epoch_end=lambda epoch, logs: told.append(f"epoch {epoch} ends"))
-        fit(X, Y, epochs=2, verbose=0, validation_data=Batches(told), callbacks=[note])
+        trained.fit(X, Y, epochs=2, verbose=0, validation_data=Batches(told), callbacks=[note])
         return told
 
-    policy = ValidationPolicy(max_lag=0)
-    assert run(Trainer(plain(), validation=policy).fit) == run(plain().fit)
-
-
-@pytest.mark.by_default("dataset", "arrays")
-@pytest.mark.parametrize("data", ["arrays", "dataset", "generator"])
-def test_too_few_validation_batches_are_told(data):
-    dataset = tf.data.Dataset.from_tensor_slices(VALIDATION).batch(16)
-    generator = (batch for batch in [(X[:8], Y[:8])] * 3)
-    source = {"arrays": VALIDATION, "dataset": dataset, "generator": generator}[data]
-    with pytest.warns(UserWarning, match="Your input ran out of data"):
-        Trainer(plain()).fit(
-            X, Y, verbose=0, validation_data=source, validation_steps=5, validation_batch_size=16
-        )
+    assert_as_keras(run, IN_STEP, build=plain)
 
 
 def test_an_optimizer_that_no_step_uses_stays_unbuilt():
     from tests.real_code import two_optimizers
 
-    expected, model = two_optimizers(), two_optimizers()
-    expected.fit(X, Y, verbose=0)
-    Trainer(model).fit(X, Y, verbose=0, validation_data=VALIDATION)
-    assert not model.optimizer.built
-    assert len(model.optimizer.variables) == len(expected.optimizer.variables)
+    trainer = assert_as_keras(lambda trained: trained.fit(X, Y, **WHOLE), build=two_optimizers)
+    assert not trainer.model.optimizer.built
 
 
 def test_eager_steps_see_values_and_python_each_time():
@@ -229,17 +209,16 @@ def test_eager_steps_see_values_and_python_each_time():
             return super().test_step(data)
 
     def build():
-        keras.utils.set_random_seed(4)
+        set_random_seed(4)
         model = Values()
         model.compile("sgd", crossentropy(), run_eagerly=True)
         return model
 
-    expected, model = build(), build()
-    for each, fit in ((expected, expected.fit), (model, Trainer(model).fit)):
-        fit(X, Y, batch_size=16, epochs=2, verbose=0, shuffle=False, validation_data=VALIDATION)
-        assert each.built
-    assert model.seen == expected.seen
-    assert_same_history(model.history.history, expected.history.history)
+    def run(trained):
+        trained.fit(X, Y, batch_size=16, **WHOLE)
+        return list(getattr(trained, "model", trained).seen)
+
+    assert assert_as_keras(run, ValidationPolicy(), build=build).model.built
 
 
 class Scaled(keras.Sequential):
@@ -264,55 +243,41 @@ def scaled(kind=Scaled):
 
 
 def test_a_fit_and_an_evaluate_of_the_models_own_have_their_effect():
-    asked = dict(epochs=2, verbose=0, shuffle=False, validation_data=(VALIDATION[0] * 100, VALIDATION[1]))
-    expected, model = scaled(), scaled()
-    expected.fit(X * 100, Y, **asked)
-    trainer = Trainer(model)
-    history = trainer.fit(X * 100, Y, **asked)
-    assert_same_history(history.history, expected.history.history)
+    def run(trained):
+        trained.fit(X * 100, Y, **WHOLE | {"validation_data": (VALIDATION[0] * 100, VALIDATION[1])})
+        return trained.evaluate(X * 100, Y, verbose=0)
+
+    trainer = assert_as_keras(run, ValidationPolicy(), build=scaled)
     assert any("Scaled has an evaluate of its own" in message for message in trainer.messages)
-    wanted = expected.evaluate(X * 100, Y, verbose=0)
-    assert trainer.evaluate(X * 100, Y, verbose=0) == pytest.approx(wanted, rel=1e-5)
     assert "fit" not in vars(keras.Model), "Keras's own class is left as it was"
 
 
 def test_they_have_it_too_where_a_function_of_a_script_has_their_name():
-    expected, model = scaled(), scaled()
-    expected.fit(X * 100, Y, verbose=0, shuffle=False)
+    def fit(trained):
+        return trained.fit(X * 100, Y, verbose=0, shuffle=False)
 
-    def fit(model):
-        return Trainer(model).fit(X * 100, Y, verbose=0, shuffle=False)
+    def evaluate(trained):
+        return trained.evaluate(X * 100, Y, verbose=0)
 
-    def evaluate(model):
-        return Trainer(model).evaluate(X * 100, Y, verbose=0)
-
-    assert_same_history(fit(model).history, expected.history.history)
-    assert evaluate(model) == pytest.approx(expected.evaluate(X * 100, Y, verbose=0), rel=1e-5)
+    assert_as_keras(lambda trained: (fit(trained), evaluate(trained)), build=scaled)
 
 
 @pytest.mark.parametrize("dtype", ["U", "O", "S"])
 @pytest.mark.by_default("O", "S")
 def test_strings_are_data_like_any_other(dtype):
     words = np.array(["a b", "c", "a c", "b"] * 8).astype(dtype)
-    labels = np.arange(32) % 2
-    keras.utils.set_random_seed(4)
 
     def build():
-        keras.utils.set_random_seed(4)
+        set_random_seed(4)
         vectorize = keras.layers.TextVectorization(max_tokens=8, output_sequence_length=3)
         vectorize.adapt(["a b c"])
-        model = keras.Sequential(
-            [keras.Input((), dtype="string"), vectorize, keras.layers.Embedding(8, 4), keras.layers.Flatten()]
-        )
-        model.add(keras.layers.Dense(2))
+        layers = [vectorize, keras.layers.Embedding(8, 4), keras.layers.Flatten(), keras.layers.Dense(2)]
+        model = keras.Sequential([keras.Input((), dtype="string"), *layers])
         model.compile("sgd", crossentropy())
         return model
 
-    dataset = tf.data.Dataset.from_tensor_slices((words.astype("S"), labels)).batch(8)
-    expected, model = build(), build()
-    expected.fit(dataset, epochs=2, verbose=0, shuffle=False)
-    Trainer(model).fit(dataset, epochs=2, verbose=0, shuffle=False)
-    assert_same_history(model.history.history, expected.history.history)
+    dataset = slices(words.astype("S"), np.arange(32) % 2).batch(8)
+    assert_as_keras(lambda trained: trained.fit(dataset, epochs=2, verbose=0, shuffle=False), build=build)
 
 
 def test_a_layer_that_is_a_keras_trainer_is_taken():
@@ -322,15 +287,12 @@ def test_a_layer_that_is_a_keras_trainer_is_taken():
             KerasTrainer.__init__(self)
 
     def build():
-        keras.utils.set_random_seed(4)
+        set_random_seed(4)
         model = Bare(CLASSES)
         model.compile("sgd", crossentropy())
         return model
 
-    expected, model = build(), build()
-    expected.fit(X, Y, epochs=2, verbose=0, validation_data=VALIDATION, shuffle=False)
-    Trainer(model).fit(X, Y, epochs=2, verbose=0, validation_data=VALIDATION, shuffle=False)
-    assert_same_history(model.history.history, expected.history.history)
+    assert_as_keras(lambda trained: trained.fit(X, Y, **WHOLE), build=build)
 
 
 def test_a_model_of_keras_2_is_refused_by_name():
@@ -357,15 +319,14 @@ def test_a_train_function_of_the_users_own_is_refused_by_name():
 @pytest.mark.parametrize("steps", [None, 2, 9])
 def test_data_of_unknown_size_is_counted_as_far_as_by_keras(batches, policy, steps):
     """Keras up to 3.15 counts a batch too many where the data ends (keras#23084), also into averages."""
-    rows = tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda x, y: True)
+    rows = slices(X, Y).filter(lambda x, y: True)
     dataset = rows.batch(16, drop_remainder=batches == "static")
-    models, scores = [plain(), plain()], []
-    for trained in (Trainer(models[0], validation=ValidationPolicy(**policy)), models[1]):
+
+    def run(trained):
         trained.fit(dataset, epochs=2, verbose=0, validation_data=dataset, validation_steps=steps)
-        scores.append(trained.evaluate(dataset, verbose=0))
-    assert_same_history(models[0].history.history, models[1].history.history)
-    np.testing.assert_allclose(*scores, rtol=1e-5)
-    assert int(models[0].optimizer.iterations) == int(models[1].optimizer.iterations)
+        return trained.evaluate(dataset, verbose=0)
+
+    assert_as_keras(run, ValidationPolicy(**policy), build=plain)
 
 
 @pytest.mark.by_default("one row")
@@ -399,33 +360,66 @@ def test_validation_data_of_another_rank_than_before_is_evaluated_as_it_is(shape
         assert history[f"val_{name}"][-1] == pytest.approx(value, rel=1e-5)
 
 
-# inspection/test_traces.py and training/test_execution.py count what a second fit traces.
-@pytest.mark.nightly
-def test_a_second_fit_and_an_evaluate_trace_nothing():
-    traced = []
+# `validation_data` may be x alone, in every form, whose truth nobody may ask for.
 
-    class Counted(keras.Sequential):
-        def train_step(self, data):
-            traced.append("train")
-            return super().train_step(data)
+ROWS = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 
-        def test_step(self, data):
-            traced.append("test")
-            return super().test_step(data)
 
-    def count(make_fit, make_evaluate):
-        model = scaled(Counted)
-        traced.clear()
-        make_fit(model)(X, Y, epochs=2, verbose=0, validation_data=(X, Y))
-        first = list(traced)
-        traced.clear()
-        make_fit(model)(X, Y, epochs=2, verbose=0, validation_data=(X, Y))
-        make_evaluate(model)(X, Y, verbose=0)
-        make_fit(model)(X, Y, epochs=1, verbose=0)
-        return first, list(traced)
+class WithoutTruth:
+    """Data of which nobody may ask whether it is true, as of an array."""
 
-    keras_first, keras_later = count(lambda m: m.fit, lambda m: m.evaluate)
-    first, later = count(lambda m: Trainer(m).fit, lambda m: Trainer(m).evaluate)
-    assert keras_later == later == []
-    for kind in ("train", "test"):
-        assert first.count(kind) <= keras_first.count(kind)
+    def __bool__(self):
+        raise ValueError("the truth value is ambiguous")
+
+
+def test_functions_are_told_from_data_without_asking_whether_it_is_true():
+    data, function = WithoutTruth(), EvaluationFunction(lambda model: 1.0)
+    for given, expected in (
+        (data, (data, {})),
+        ({"a": data}, ({"a": data}, {})),
+        ({"f": function}, (None, {"f": function})),
+        ({}, ({}, {})),
+    ):
+        assert split_functions(given, None, lambda value: isinstance(value, tuple)) == expected
+
+
+class Errors(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = keras.layers.Dense(4)
+
+    def call(self, x):
+        x = x["a"] if isinstance(x, dict) else x
+        outputs = self.head(x)
+        self.add_loss(keras.ops.mean((x - outputs) ** 2))
+        return outputs
+
+
+@pooled
+def unsupervised():
+    set_random_seed(0)
+    model = Errors()
+    model(ROWS)
+    model.compile("sgd")
+    return model
+
+
+ALONE = {
+    "array": ROWS,
+    "one row": ROWS[:1],
+    "doubles": ROWS.astype("float64"),
+    "tensor": tf.constant(ROWS),
+    "variable": tf.Variable(ROWS),
+    "a tuple of one": (ROWS,),
+    "inputs by name": {"a": ROWS},
+}
+
+
+@pytest.mark.by_default("inputs by name")
+@pytest.mark.parametrize("name", ALONE)
+def test_validation_data_may_be_x_alone(name):
+    data = ALONE[name]
+    x = data if isinstance(data, dict) else ROWS
+    assert_as_keras(
+        lambda trained: trained.fit(x, epochs=2, verbose=0, validation_data=data), build=unsupervised
+    )

@@ -6,19 +6,23 @@ prevented the error.
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import arrays, assert_same_history, crossentropy
-from tests.pools import pooled, sequential
+from tests.networks import arrays, assert_alike, crossentropy
+from tests.pools import sequential
+from tests.whole_fits.comparing import AtEpoch, assert_as_keras, in_turn, slices
 
 X, Y = arrays(40)
 VALIDATION = arrays(32, 1)
-make_model = pooled(sequential)
+NEXT = ValidationPolicy(overlap="always", max_lag=1)
 FAILS = 2  # the first epoch, counted from 0, in which something goes wrong
+ARRAYS = {"x": X, "y": Y, "batch_size": 8}
 
 
 class Broken(Exception):
@@ -26,17 +30,19 @@ class Broken(Exception):
 
 
 class Rows(keras.utils.PyDataset):
-    """Raises when the batches of one epoch are drawn, at its first or at a later one."""
+    """Raises when the batches of one epoch are drawn, at its first or at a later one; perhaps only once."""
 
-    def __init__(self, at):
+    def __init__(self, at, *, once=False):
         super().__init__()
-        self.epoch, self.at = 0, at
+        self.epoch, self.at, self.once = 0, at, once
 
     def __len__(self):
         return 5
 
     def __getitem__(self, index):
         if self.epoch >= FAILS and index == self.at:
+            if self.once:
+                self.at = None  # who asks again gets the row
             raise Broken("no such row")
         return X[index * 8 : index * 8 + 8], Y[index * 8 : index * 8 + 8]
 
@@ -44,27 +50,20 @@ class Rows(keras.utils.PyDataset):
         self.epoch += 1
 
 
-class Once(Rows):
-    """Raises once; who asks again gets the row."""
-
-    def __getitem__(self, index):
-        try:
-            return super().__getitem__(index)
-        except Broken:
-            self.at = None
-            raise
+def batches():
+    for number in itertools.count():
+        rows = slice(number % 5 * 8, number % 5 * 8 + 8)
+        yield X[rows] * np.float32(1 + 0.01 * number), Y[rows]
 
 
 def generator():
-    for number in range(5 * FAILS + 2):
-        rows = slice(number % 5 * 8, number % 5 * 8 + 8)
-        yield X[rows], Y[rows]
+    yield from itertools.islice(batches(), 5 * FAILS + 2)
     raise Broken("no such row")
 
 
 def dataset():
     """Divides by zero behind as many batches as two epochs have, and some."""
-    rows = tf.data.Dataset.from_tensor_slices((X, Y)).repeat(FAILS + 1).take(40 * FAILS + 8)
+    rows = slices(X, Y).repeat(FAILS + 1).take(40 * FAILS + 8)
     wrong = tf.data.Dataset.from_tensors((X[0], Y[0])).map(
         lambda x, y: (tf.debugging.check_numerics(x / 0.0, "wrong row"), y)
     )
@@ -91,27 +90,21 @@ class Raises(keras.callbacks.Callback):
             raise Broken("hook")
 
 
-def schedule(epoch):
-    return (0.1, 0.05)[epoch]
+def schedule(rates):
+    return keras.callbacks.LearningRateScheduler(lambda epoch: rates[epoch])
 
 
-def pairs():
-    return {"x": X, "y": Y, "batch_size": 8}
-
-
+# The data, or a callback, of which something goes wrong.
 CASES = {
-    "PyDataset, first batch": lambda: ({"x": Rows(0)}, []),
-    "PyDataset, later": lambda: ({"x": Rows(3)}, []),
-    "PyDataset, once": lambda: ({"x": Once(3)}, []),
-    "generator": lambda: ({"x": generator(), "steps_per_epoch": 5}, []),
-    "dataset": lambda: ({"x": dataset(), "steps_per_epoch": 5}, []),
-    "schedule": lambda: (pairs(), [keras.callbacks.LearningRateScheduler(schedule)]),
-    "schedule of nothing": lambda: (
-        pairs(),
-        [keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 if epoch < FAILS else None)],
-    ),
-    "on_epoch_begin": lambda: (pairs(), [Raises("on_epoch_begin")]),
-    "on_train_batch_end": lambda: (pairs(), [Raises("on_train_batch_end")]),
+    "PyDataset, first batch": lambda: {"x": Rows(0)},
+    "PyDataset, later": lambda: {"x": Rows(3)},
+    "PyDataset, once": lambda: {"x": Rows(3, once=True)},
+    "generator": lambda: {"x": generator(), "steps_per_epoch": 5},
+    "dataset": lambda: {"x": dataset(), "steps_per_epoch": 5},
+    "schedule": lambda: schedule([0.1, 0.05]),
+    "schedule of nothing": lambda: schedule([0.1, 0.1, None]),
+    "on_epoch_begin": lambda: Raises("on_epoch_begin"),
+    "on_train_batch_end": lambda: Raises("on_train_batch_end"),
 }
 
 
@@ -128,66 +121,43 @@ class Notes(keras.callbacks.Callback):
         self.seen.append((epoch, sorted(logs), [w.copy() for w in self.model.get_weights()]))
 
 
-class Stops(keras.callbacks.Callback):
+def stop(callback, epoch):
     """Ends the training behind the last epoch in which nothing goes wrong."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch == FAILS - 1:
-            self.model.stop_training = True
+    callback.model.stop_training |= epoch == FAILS - 1
 
 
-class Slower(keras.callbacks.Callback):
+def slow(callback, epoch):
     """Rolls each epoch that was trained ahead back."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.model.optimizer.learning_rate = 0.1 / (epoch + 2)
-
-
-def run(make, trained, others):
-    keras.utils.set_random_seed(4)
-    model, notes = make_model(), Notes()
-    arguments, callbacks = make()
-    error = None
-    try:
-        trained(model).fit(
-            **arguments,
-            epochs=5,
-            validation_data=VALIDATION,
-            callbacks=[*callbacks, notes, *(other() for other in others)],
-            verbose=0,
-        )
-    except Exception as raised:
-        error = type(raised)
-    return model, notes, error
-
-
-def ahead(model):
-    return Trainer(model, validation=ValidationPolicy(overlap="always", max_lag=1))
+    callback.model.optimizer.learning_rate = 0.1 / (epoch + 2)
 
 
 def each_case():
-    """Yields every place of an error, alone and prevented; twice by default a rollback goes before it."""
+    """Yields every place of an error, alone and prevented; three of them behind a rollback, too."""
     for case in CASES:
-        for name, others in (("alone", ()), ("stopped", (Stops,)), ("rolled back", (Slower,))):
-            often = others != (Slower,) or case in ("schedule", "PyDataset, once", "generator")
-            yield pytest.param(case, others, id=f"{case}, {name}", marks=() if often else pytest.mark.nightly)
+        yield from ((case, None), (case, stop))
+    yield from ((case, slow) for case in ("schedule", "PyDataset, once", "generator"))
 
 
-@pytest.mark.parametrize(("case", "others"), list(each_case()))
-@pytest.mark.by_default("on_epoch_begin, stopped")
-def test_the_epochs_before_it_are_delivered_as_under_keras(case, others):
-    expected, its_notes, its_error = run(CASES[case], lambda model: model, others)
-    model, notes, error = run(CASES[case], ahead, others)
-    assert error is its_error
-    assert error is not None or Stops in others
-    assert_same_history(model.history.history, expected.history.history)
-    assert [told[:2] for told in notes.seen] == [told[:2] for told in its_notes.seen]
-    for (*_, ours), (*_, others_) in zip(notes.seen, its_notes.seen, strict=True):
-        for one, other in zip(ours, others_, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-    # Keras's step that lacked its batch has drawn from the seed of a dropout layer, or has not.
-    for one, other in zip(model.trainable_variables, expected.trainable_variables, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(("case", "act"), list(each_case()))
+@pytest.mark.by_default("on_epoch_begin-stop")
+def test_the_epochs_before_it_are_delivered_as_under_keras(case, act):
+    def run(trained):
+        keras.utils.set_random_seed(4)
+        notes, wrong, error = Notes(), CASES[case](), None
+        data, callbacks = (wrong, []) if isinstance(wrong, dict) else (ARRAYS, [wrong])
+        callbacks += [notes, *([AtEpoch(act)] if act else [])]
+        try:
+            trained.fit(**data, epochs=5, validation_data=VALIDATION, callbacks=callbacks, verbose=0)
+        except Exception as raised:
+            error = type(raised)
+        assert (error is None) <= (act is stop)
+        model = getattr(trained, "model", trained)
+        # Keras's step that lacked its batch has drawn from the seed of a dropout layer, or has not.
+        weights = [variable.numpy() for variable in model.trainable_variables]
+        return error, dict(model.history.history), notes.seen, weights
+
+    expected, actual, _ = in_turn(run, policy=NEXT)
+    assert_alike(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 class Guarded(keras.Sequential):
@@ -200,28 +170,22 @@ class Guarded(keras.Sequential):
             return super().train_step(tf.nest.map_structure(tf.identity, data))
 
 
-def noisy():
-    for number in range(1000):
-        rows = slice(number % 5 * 8, number % 5 * 8 + 8)
-        yield X[rows] * np.float32(1 + 0.01 * number), Y[rows]
-
-
 @pytest.mark.nightly
-@pytest.mark.parametrize("make", [lambda: {"x": Rows(None)}, lambda: {"x": noisy(), "steps_per_epoch": 5}])
-@pytest.mark.by_default("<lambda>1")
+@pytest.mark.parametrize("make", [lambda: {"x": Rows(None)}, lambda: {"x": batches(), "steps_per_epoch": 5}])
 def test_a_step_that_a_delivery_prevents_does_not_lose_its_batches(make):
     """The guard fails in the epoch ahead, at the old learning rate, under which Keras never trains it."""
-    histories = []
-    for trained in (lambda model: model, ahead):
+
+    def guarded():
         keras.utils.set_random_seed(4)
         model = Guarded([keras.Input((12,)), keras.layers.Dense(4)])
         model.compile(keras.optimizers.SGD(0.1), crossentropy())
+        return model
+
+    def run(trained):
         plateau = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=99)
-        arguments = {"validation_data": VALIDATION, "callbacks": [plateau], "verbose": 0}
-        trained(model).fit(**make(), epochs=5, **arguments)
-        histories.append(model.history.history)
-        assert int(model.optimizer.iterations) == 25
-    assert_same_history(histories[1], histories[0])
+        trained.fit(**make(), epochs=5, validation_data=VALIDATION, callbacks=[plateau], verbose=0)
+
+    assert int(assert_as_keras(run, NEXT, build=guarded).model.optimizer.iterations) == 25
 
 
 def test_what_a_validation_raises_comes_before_the_error_of_the_training_ahead():
@@ -232,26 +196,21 @@ def test_what_a_validation_raises_comes_before_the_error_of_the_training_ahead()
         def __getitem__(self, index):
             raise LookupError("validation rows")
 
-    model = make_model()
+    given = {"validation_data": Invalid(), "callbacks": [schedule([0.1])], "verbose": 0}
     with pytest.raises(Exception, match="validation rows"):
-        ahead(model).fit(
-            X,
-            Y,
-            batch_size=8,
-            epochs=3,
-            validation_data=Invalid(),
-            callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: (0.1,)[epoch])],
-            verbose=0,
-        )
+        Trainer(sequential(), validation=NEXT).fit(**ARRAYS, epochs=3, **given)
 
 
 @pytest.mark.nightly
 def test_a_checkpoint_of_the_last_whole_epoch_is_there(tmp_path):
-    model, path = make_model(), str(tmp_path / "best.weights.h5")
-    saves = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
-    with pytest.raises(tf.errors.UnknownError, match="no such row"):
-        ahead(model).fit(Rows(1), epochs=4, validation_data=VALIDATION, callbacks=[saves], verbose=0)
-    saved, expected = make_model(), run(lambda: ({"x": Rows(1)}, []), lambda model: model, ())[1]
-    saved.load_weights(path)
-    for one, other in zip(saved.get_weights(), expected.seen[-1][2], strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    def run(trained):
+        path = str(tmp_path / f"{type(trained).__name__}.weights.h5")
+        saves = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
+        with pytest.raises(tf.errors.UnknownError, match="no such row"):
+            trained.fit(Rows(1), epochs=4, validation_data=VALIDATION, callbacks=[saves], verbose=0)
+        saved = sequential()
+        saved.load_weights(path)
+        return saved.get_weights()
+
+    expected, actual, _ = in_turn(run, policy=NEXT)
+    assert_alike(actual, expected, rtol=1e-4, atol=1e-5)

@@ -1,6 +1,8 @@
-"""Callbacks that only keep what they are given see the calls of Keras, while the training runs ahead."""
+"""What hooks are called with, and in which order, is that of Keras, while the training runs ahead too."""
 
 from __future__ import annotations
+
+import functools
 
 import keras
 import numpy as np
@@ -8,11 +10,19 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.callbacks import test_late as late
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights
-from tests.pools import sequential
+from tests.networks import arrays, assert_alike
+from tests.pools import pooled, sequential
+from tests.whole_fits.comparing import (
+    AHEAD,
+    IN_STEP,
+    VALIDATION,
+    assert_as_keras,
+    halves,
+    in_turn,
+    waits,
+)
 
 X, Y = arrays(64)
-VALIDATION = arrays(VALIDATION_ROWS, 1)
 ARGUMENTS = dict(batch_size=16, epochs=6, verbose=0, shuffle=False, validation_data=VALIDATION)
 
 
@@ -26,107 +36,138 @@ class Keeps(late.Keeps):
         self.calls.append(("end", epoch, dict(logs)))
 
 
-class Halves(keras.callbacks.Callback):
-    """Changes the training after two of the epochs."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch in (1, 3):
-            self.model.optimizer.learning_rate = float(self.model.optimizer.learning_rate) / 2
-
-
-def assert_same_calls(actual, expected):
-    assert [call[:2] for call in actual] == [call[:2] for call in expected]
-    for (*_, logs), (*where, expected_logs) in zip(actual, expected, strict=True):
-        assert logs.keys() == expected_logs.keys(), where
-        for name, value in expected_logs.items():
-            np.testing.assert_allclose(logs[name], value, rtol=1e-5, atol=1e-7, err_msg=f"{where} {name}")
+def stops():
+    return keras.callbacks.EarlyStopping("loss", min_delta=10.0, patience=2)
 
 
 @pytest.mark.parametrize("lag", [1, 2])
-@pytest.mark.parametrize(
-    "others",
-    [list, lambda: [Halves()], lambda: [keras.callbacks.EarlyStopping("loss", min_delta=10.0, patience=2)]],
-    ids=["alone", "with a change", "with a stop"],
-)
-@pytest.mark.by_default("with a change-1")
-def test_the_calls_are_those_of_keras(lag, others):
-    keeps, expected_keeps = Keeps(), Keeps()
-    expected = sequential()
-    expected.fit(X, Y, callbacks=[expected_keeps, *others()], **ARGUMENTS)
-    model = sequential()
-    trainer = Trainer(model, validation=ValidationPolicy(max_lag=lag, overlap="always"))
-    assert trainer.explain(X, Y, callbacks=[Keeps(), *others()], **ARGUMENTS).max_lag == lag
-    trainer.fit(X, Y, callbacks=[keeps, *others()], **ARGUMENTS)
-    assert_same_calls(keeps.calls, expected_keeps.calls)
-    assert_same_history(model.history.history, expected.history.history)
-    assert_same_weights(model, expected)
+@pytest.mark.parametrize("others", [(), (lambda: halves(1, 3),), (stops,)], ids=["alone", "change", "stop"])
+@pytest.mark.by_default("change-1")
+def test_the_calls_of_what_only_keeps_them_are_those_of_keras(lag, others):
+    def run(trained):
+        keeps = Keeps()
+        trained.fit(X, Y, callbacks=[keeps, *(make() for make in others)], **ARGUMENTS)
+        return keeps.calls
+
+    trainer = assert_as_keras(run, ValidationPolicy(max_lag=lag, overlap="always"))
+    callbacks = [Keeps(), *(make() for make in others)]
+    assert trainer.explain(X, Y, callbacks=callbacks, **ARGUMENTS).max_lag == lag
 
 
 @pytest.mark.nightly
 def test_a_checkpoint_holds_what_the_callback_had_seen_at_its_epoch_s_end(tmp_path):
-    policy = ValidationPolicy(max_lag=2, overlap="always")
-    keeps = Keeps()
-    Trainer(sequential(), validation=policy).fit(
-        X, Y, callbacks=[Keeps()], resume=tmp_path, **ARGUMENTS | {"epochs": 3}
-    )
-    Trainer(sequential(), validation=policy).fit(X, Y, callbacks=[keeps], resume=tmp_path, **ARGUMENTS)
-    expected = Keeps()
+    keeps, expected = Keeps(), Keeps()
+    for callback, epochs in ((Keeps(), 3), (keeps, 6)):
+        given = ARGUMENTS | {"epochs": epochs, "callbacks": [callback], "resume": tmp_path}
+        Trainer(sequential(), validation=AHEAD).fit(X, Y, **given)
     sequential().fit(X, Y, callbacks=[expected], **ARGUMENTS)
-    assert_same_calls(keeps.calls, expected.calls)
+    assert_alike(keeps.calls, expected.calls)
 
 
-@pytest.mark.nightly
-def test_what_a_generator_may_look_at_is_set_in_time():
-    """As in a curriculum: the data of an epoch follow from what the callback has set as it began."""
+class Level(keras.callbacks.Callback):
+    """Sets as an epoch begins what its data follow from, as in a curriculum."""
 
-    class Level(keras.callbacks.Callback):
-        level = 0
+    level = 0
 
-        def on_epoch_begin(self, epoch, logs=None):
-            self.level = epoch
-
-    class Rows(keras.utils.PyDataset):
-        def __init__(self, level):
-            super().__init__()
-            self.level = level
-
-        def __len__(self):
-            return 2
-
-        def __getitem__(self, index):
-            return X[:16] * self.level.level, Y[:16]
-
-    def run(fit):
-        level = Level()
-        return fit(Rows(level), epochs=4, verbose=0, validation_data=VALIDATION, callbacks=[level]).history
-
-    ours = run(Trainer(sequential(), validation=ValidationPolicy(max_lag=2, overlap="always")).fit)
-    assert_same_history(ours, run(sequential().fit))
+    def on_epoch_begin(self, epoch, logs=None):
+        self.level = epoch
 
 
-@pytest.mark.nightly
-def test_datasets_that_shuffle_at_epochs_ends_take_turns():
-    """Both draw from NumPy's global generator."""
+class Rows(keras.utils.PyDataset):
+    """Batches at a level; shuffled at epochs' ends by NumPy's global generator."""
 
-    class Shuffled(keras.utils.PyDataset):
-        def __init__(self, x, y):
-            super().__init__()
-            self.x, self.y, self.order = x, y, np.arange(len(x))
+    def __init__(self, x, y, level=None):
+        super().__init__()
+        self.x, self.y, self.order, self.level = x, y, np.arange(len(x)), level
 
-        def __len__(self):
-            return len(self.x) // 16
+    def __len__(self):
+        return len(self.x) // 16
 
-        def __getitem__(self, index):
-            rows = self.order[index * 16 : index * 16 + 16]
-            return self.x[rows], self.y[rows]
+    def __getitem__(self, index):
+        rows = self.order[index * 16 : index * 16 + 16]
+        return self.x[rows] * (1 if self.level is None else self.level.level), self.y[rows]
 
-        def on_epoch_end(self):
+    def on_epoch_end(self):
+        if self.level is None:
             np.random.shuffle(self.order)
 
-    def run(fit):
-        return fit(Shuffled(X, Y), validation_data=Shuffled(*VALIDATION), epochs=4, verbose=0).history
 
-    trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=2, overlap="always"))
-    ours = run(trainer.fit)
-    assert not any("in step" in message for message in trainer.messages)
-    assert_same_history(ours, run(sequential().fit))
+@pytest.mark.nightly
+@pytest.mark.parametrize("make", [Level, None])
+def test_data_of_python_takes_turns_with_hooks_and_with_other_data(make):
+    def run(trained):
+        keras.utils.set_random_seed(3)
+        level = make and make()
+        given = {"callbacks": [level]} if level else {}
+        validation = VALIDATION if level else Rows(*VALIDATION)
+        return trained.fit(Rows(X, Y, level), validation_data=validation, epochs=4, verbose=0, **given)
+
+    trainer = assert_as_keras(run)
+    assert make is not None or not waits(trainer)
+
+
+PHASES = [f"{what}_{when}" for what in ("train", "test", "epoch") for when in ("begin", "end")]
+BATCHES = [f"{what}_batch_{when}" for what in ("train", "test") for when in ("begin", "end")]
+HOOKS = [f"on_{name}" for name in (*PHASES, *BATCHES)]
+TRAINING = ["on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"]
+
+
+def noting(*hooks, add=False):
+    """Return a callback that notes the arguments of some hooks, and perhaps adds to their logs."""
+
+    def note(hook, self, *arguments, logs=None):
+        *number, logs = arguments if logs is None else (*arguments, logs)
+        self.calls.append((hook, number, type(logs), dict(logs)))
+        if add:
+            logs["added"] = 1.0
+
+    methods = {hook: functools.partialmethod(functools.partial(note, hook)) for hook in hooks}
+    notes = type("Notes", (keras.callbacks.Callback,), methods)()
+    notes.calls = []
+    return notes
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "hooks", [HOOKS, TRAINING, ["on_batch_begin", "on_batch_end"]], ids=["all", "training", "batches"]
+)
+def test_every_hook_of_a_fit_is_given_what_keras_gives(hooks):
+    def run(trained):
+        notes = noting(*hooks)
+        trained.fit(X, Y, callbacks=[notes], **ARGUMENTS)
+        assert {call[0] for call in notes.calls} == set(hooks)
+        return notes.calls
+
+    assert_as_keras(run, IN_STEP, AHEAD)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_train_batch_begin", "on_train_batch_end"])
+def test_what_one_callback_adds_to_the_logs_the_next_one_sees(hook):
+    def run(trained):
+        notes = noting(hook)
+        trained.fit(X, Y, callbacks=[noting(hook, add=True), notes], **ARGUMENTS)
+        assert all("added" in logs for *_, logs in notes.calls)
+        return notes.calls
+
+    assert_as_keras(run, IN_STEP, AHEAD)
+
+
+def grouped():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, steps_per_execution=2)
+    return model
+
+
+@pytest.mark.parametrize("build", [sequential, pooled(grouped)], ids=["steps", "groups"])
+def test_every_hook_of_an_evaluate_is_given_what_keras_gives(build):
+    def run(trained):
+        notes = noting(*HOOKS)
+        trained.evaluate(X[:40], Y[:40], batch_size=10, verbose=0, callbacks=[notes])
+        assert notes.calls
+        return notes.calls
+
+    expected, actual, _ = in_turn(run, build)
+    assert_alike(actual, expected)

@@ -1,29 +1,43 @@
-"""Data whose passes differ in length: Keras fixes how many batches one may have, and when."""
+"""Data whose passes differ in length, or have no batch: Keras fixes how many batches one may have, and when.
+
+A validation without a batch gives no `val_` values, and the training goes on.
+"""
 
 from __future__ import annotations
+
+import warnings
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import Trainer, ValidationPolicy
-from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
+from overlap_train import Trainer, ValidationPolicy, ValidationSet
+from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy
 from tests.pools import pooled
 from tests.seeds import set_random_seed
+from tests.whole_fits.comparing import IN_STEP, assert_as_keras, halves, in_turn, slices
 
+pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
 X, Y = arrays(80)
 VALIDATION = arrays(32, 1)
-AHEAD = ValidationPolicy(max_lag=2, overlap="always")
+AFTERWARDS = ValidationPolicy(max_lag=1, overlap="always", workers=3)
+DRAWN_ANEW = ValidationPolicy(max_lag=2, overlap="always", workers=3, keep_bytes=0)
 
 
 @pooled
-def network(**arguments):
-    """Returns a model that draws nothing: Keras 3.15 begins one step too many where data ends unforeseen."""
+def network(kind=keras.Sequential, **arguments):
+    """Return a model that draws nothing: Keras 3.15 begins one step too many where data ends unforeseen."""
     set_random_seed(7)
-    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
     model.compile("sgd", crossentropy(), metrics=["accuracy"], **arguments)
     return model
+
+
+def fit(trained, train=(X, Y), validation=VALIDATION, callbacks=(), **arguments):
+    x = dict(zip("xy", train if isinstance(train, tuple) else (train,), strict=False))
+    given = {"epochs": 6, "shuffle": False, "verbose": 0, "validation_data": validation, **arguments}
+    return trained.fit(**x, callbacks=list(callbacks), **given)
 
 
 class Changing(keras.utils.PyDataset):
@@ -49,97 +63,56 @@ class Changing(keras.utils.PyDataset):
         return X[index * 8 : index * 8 + 8], Y[index * 8 : index * 8 + 8]
 
 
-def assert_as_keras(make, told=lambda data: None, **arguments):
-    """Fits with Keras and with us.
-
-    Args:
-        make: returns the training and the validation data.
-        told: returns what of either is compared.
-        arguments: of `fit`; the callbacks by a function that makes them, and one that makes the model.
-    """
-    found, build, callbacks = [], arguments.pop("build", network), arguments.pop("callbacks", list)
-    for ours in (False, True):
-        model = build()
-        train, validation = make()
-        fit = Trainer(model, validation=AHEAD).fit if ours else model.fit
-        x = dict(zip("xy", train if isinstance(train, tuple) else (train,), strict=False))
-        given = {"validation_data": validation, "callbacks": callbacks(), **arguments}
-        fit(**x, epochs=6, shuffle=False, verbose=0, **given)
-        found.append((model, told(train), told(validation)))
-    (expected, *heard), (actual, *heard_by_ours) = found
-    assert actual.history.epoch == expected.history.epoch
-    assert_same_history(actual.history.history, expected.history.history)
-    for ours, theirs in zip(actual.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert heard_by_ours == heard
-
-
-def told_to(data):
-    return getattr(data, "told", None)
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin"])
-@pytest.mark.parametrize("lengths", [(3, 4), (2, 5, 3)])
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default("lengths1-on_epoch_end")
-def test_a_validation_has_as_many_batches_as_were_there_when_it_was_rewound(lengths, hook):
-    assert_as_keras(lambda: ((X, Y), Changing(lengths, hook=hook)), told_to)
+@pytest.mark.parametrize(
+    ("lengths", "steps"), [((3, 4), None), ((2, 5, 3), None), ((3, 5, 4), 2), ((3, 5, 4), 4)]
+)
+@pytest.mark.by_default("lengths3-4-on_epoch_end")
+def test_a_validation_has_as_many_batches_as_were_there_when_it_was_rewound(lengths, steps, hook):
+    """Steps that are asked for do not lengthen it."""
 
+    def run(trained):
+        data = Changing(lengths, hook=hook)
+        fit(trained, validation=data, validation_steps=steps)
+        return data.told
 
-@pytest.mark.parametrize("steps", [2, 4])
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default("4")
-def test_steps_that_are_asked_for_do_not_lengthen_it(steps):
-    assert_as_keras(lambda: ((X, Y), Changing((3, 5, 4))), told_to, validation_steps=steps)
-
-
-@pytest.mark.by_default("True")
-@pytest.mark.parametrize("eagerly", [False, True])
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_evaluate_asks_for_the_length_each_time(eagerly):
-    found = []
-    for ours in (False, True):
-        model, data = network(run_eagerly=eagerly), Changing((3, 4, 5))
-        evaluate = Trainer(model).evaluate if ours else model.evaluate
-        found.append([evaluate(data, verbose=0, return_dict=True) for _ in range(3)])
-    for ours, theirs in zip(*found, strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-5)
+    assert_as_keras(run, build=network)
 
 
 @pytest.mark.parametrize("steps", [None, 2, 5])
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin"])
 @pytest.mark.parametrize("lengths", [(3, 4), (5, 2, 3)])
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.by_default("lengths0-on_epoch_begin-None")
 def test_training_data_keeps_the_length_that_it_had_when_the_fit_began(lengths, hook, steps):
-    assert_as_keras(lambda: (Changing(lengths, hook=hook), VALIDATION), told_to, steps_per_epoch=steps)
+    def run(trained):
+        data = Changing(lengths, hook=hook)
+        fit(trained, data, steps_per_epoch=steps)
+        return data.told
+
+    assert_as_keras(run, build=network)
 
 
-class Slows(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch in (1, 3):
-            self.model.optimizer.learning_rate = self.model.optimizer.learning_rate / 2
+@pytest.mark.by_default("True")
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_evaluate_asks_for_the_length_each_time(eagerly):
+    def run(trained):
+        data = Changing((3, 4, 5))
+        return [trained.evaluate(data, verbose=0, return_dict=True) for _ in range(3)]
+
+    expected, actual, _ = in_turn(run, lambda: network(run_eagerly=eagerly))
+    assert_alike(actual, expected)
 
 
 def until(largest, seed=5, size=4):
-    """Returns rows in an order that changes, each pass of which ends before the first large one."""
-    rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(80, seed=seed)
-    return rows.take_while(lambda x, y: x[0] < largest).batch(size)
+    """Return rows in an order that changes, each pass of which ends before the first large one."""
+    return slices(X, Y).shuffle(80, seed=seed).take_while(lambda x, y: x[0] < largest).batch(size)
 
 
 def thinned():
-    """Returns rows of which each pass has another part."""
-    rows = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).shuffle(10, seed=3)
-    return (
-        rows.scan(np.int64(0), lambda n, row: (n + row[1][0], (n + row[1][0], row)))
-        .filter(lambda n, row: n % 3 == 0)
-        .map(lambda n, row: row)
-    )
-
-
-def in_groups():
-    return network(steps_per_execution=3)
+    """Return rows of which each pass has another part."""
+    rows = slices(X, Y).batch(8).shuffle(10, seed=3)
+    counted = rows.scan(np.int64(0), lambda n, row: (n + row[1][0], (n + row[1][0], row)))
+    return counted.filter(lambda n, row: n % 3 == 0).map(lambda n, row: row)
 
 
 DRAWN = {
@@ -152,42 +125,46 @@ DRAWN = {
 
 @pytest.mark.parametrize("steps", [None, 3])
 @pytest.mark.parametrize("data", DRAWN)
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.by_default("long first-3")
 def test_the_first_pass_of_unknown_length_tells_how_long_the_others_may_be(data, steps):
     make = DRAWN[data]
     lengths = {sum(1 for _ in passes) for passes in [make()] for _ in range(6)}
     assert len(lengths) > 1
-    assert_as_keras(lambda: (make(), VALIDATION), steps_per_epoch=steps)
+    assert_as_keras(lambda trained: fit(trained, make(), steps_per_epoch=steps), build=network)
 
 
 @pytest.mark.parametrize("steps", [None, 2, 5])
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.by_default("2")
 def test_a_training_that_went_back_learns_it_again(steps):
-    assert_as_keras(lambda: (until(1.6, 2), VALIDATION), callbacks=lambda: [Slows()], steps_per_epoch=steps)
+    def run(trained):
+        return fit(trained, until(1.6, 2), callbacks=[halves(1, 3)], steps_per_epoch=steps)
+
+    assert_as_keras(run, build=network)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("steps", [None, 4, 6])
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default("None")
 def test_groups_of_steps_count_as_a_whole(steps):
-    assert_as_keras(lambda: (until(1.6, 2), VALIDATION), build=in_groups, steps_per_epoch=steps)
+    def run(trained):
+        return fit(trained, until(1.6, 2), steps_per_epoch=steps)
+
+    assert_as_keras(run, build=lambda: network(steps_per_execution=3))
 
 
-def never():
-    return tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda x, y: False).batch(8)
+# Passes without a batch.
+
+
+def never(data=(X, Y)):
+    return slices(*data).filter(lambda x, y: False).batch(8)
 
 
 def later():
-    """Returns data whose passes are empty at first."""
+    """Return data whose passes are empty at first."""
     return until(-0.4, 9, 8)
 
 
 @pytest.mark.parametrize("validation", [VALIDATION, None])
 @pytest.mark.parametrize("make", [never, later])
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.by_default("later-validation0", "never-None")
 def test_training_goes_on_behind_a_pass_without_a_batch(make, validation):
     set_random_seed(7)  # as before a fit
@@ -195,9 +172,155 @@ def test_training_goes_on_behind_a_pass_without_a_batch(make, validation):
     lengths = [sum(1 for _ in data) for _ in range(6)]
     assert not lengths[0], "it begins with an empty pass"
     assert any(lengths), "and has others"
-    assert_as_keras(lambda: (make(), validation))
+    assert_as_keras(lambda trained: fit(trained, make(), validation), build=network)
 
 
 def test_a_pass_without_a_batch_is_warned_of():
     with pytest.warns(UserWarning, match="Your input ran out of data"):
         Trainer(network()).fit(never(), epochs=1, verbose=0)
+
+
+class Doubling(keras.Sequential):
+    def test_step(self, data):
+        logs = super().test_step(data)
+        return {**logs, "twice": 2 * logs["loss"]}
+
+
+def sometimes(empty):
+    """Return a dataset of which some passes have two batches and the others none."""
+    passes = []
+
+    def batches():
+        passes.append(len(passes))
+        if not empty(passes[-1]):
+            yield from ((X[first : first + 8], Y[first : first + 8]) for first in (0, 8))
+
+    spec = (tf.TensorSpec([None, FEATURES], X.dtype), tf.TensorSpec([None], Y.dtype))
+    return tf.data.Dataset.from_generator(batches, output_signature=spec)
+
+
+FEW = arrays(5, 1)
+WITHOUT = {
+    "too small": lambda: slices(*FEW).batch(8, drop_remainder=True),
+    "none taken": lambda: slices(*FEW).batch(2).take(0),
+    "no match": lambda: never(FEW),
+    "none of shuffled": lambda: slices(*FEW).shuffle(5).filter(lambda x, y: False).batch(2),
+    "later none": lambda: sometimes(lambda number: number % 2 == 1),
+    "first none": lambda: sometimes(lambda number: number == 0),
+}
+
+
+class Tells(keras.callbacks.Callback):
+    """Acts nowhere, and tells what it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def on_test_begin(self, logs=None):
+        self.told.append("begin")
+
+    def on_test_end(self, logs=None):
+        self.told.append(sorted(logs))
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.told.append(sorted(logs))
+
+
+class TellsOfBatches(Tells):
+    def on_test_batch_begin(self, batch, logs=None):
+        self.told.append(batch)
+
+
+def warned(call):
+    """Return what a call returns, and whether it warned that data ran out."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = call()
+    return result, any("ran out" in str(each.message) for each in caught)
+
+
+def assert_goes_on(data, *policies, build=network, kind=Tells, **arguments):
+    def run(trained):
+        tells, plateau = kind(), keras.callbacks.EarlyStopping(patience=9)
+        given = {"callbacks": [tells, plateau], "batch_size": 8, "epochs": 4, **arguments}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fit(trained, (X[:48], Y[:48]), WITHOUT[data](), **given)
+        texts = {str(each.message) for each in caught}
+        return (
+            tells.told,
+            any("ran out" in text for text in texts),
+            sorted(t for t in texts if "stopping" in t),
+        )
+
+    assert_as_keras(run, *policies, build=build)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("data", WITHOUT)
+def test_the_training_goes_on_as_under_keras(data):
+    assert_goes_on(data, IN_STEP, AFTERWARDS, DRAWN_ANEW)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("data", ["too small", "no match", "later none"])
+def test_so_it_does_where_a_number_of_batches_is_asked_for(data, steps):
+    assert_goes_on(data, AFTERWARDS, DRAWN_ANEW, validation_steps=steps)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("options", [{"run_eagerly": True}, {"kind": Doubling}], ids=["eager", "own step"])
+def test_so_it_does_where_batches_are_taken_one_by_one(options):
+    assert_goes_on("later none", AFTERWARDS, build=lambda: network(**options))
+
+
+@pytest.mark.by_default("none taken")
+@pytest.mark.parametrize("data", ["none taken", "no match"])
+def test_a_hook_is_told_of_the_batch_that_did_not_come(data):
+    assert_goes_on(data, AFTERWARDS, DRAWN_ANEW, kind=TellsOfBatches)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("data", WITHOUT)
+@pytest.mark.by_default("too small-True")
+def test_an_evaluation_gives_no_value(data, named):
+    def run(trained):
+        return warned(lambda: trained.evaluate(WITHOUT[data](), verbose=0, return_dict=named))
+
+    (expected, told), (actual, told_by_ours), _ = in_turn(run, network)
+    assert_alike(actual, expected)
+    assert told_by_ours == told or expected, "where batches came, only Keras warns of the unforeseen end"
+
+
+def test_the_metrics_are_left_as_they_are_reset():
+    trainer = Trainer(network(), validation=AFTERWARDS)
+    warned(lambda: fit(trainer, validation=WITHOUT["no match"]()))
+    assert not any(np.any(variable) for variable in trainer.model.metrics_variables)
+
+
+def test_one_of_several_sets_may_be_without():
+    sets = {"none": ValidationSet(data=WITHOUT["no match"]()), "some": (X[:8], Y[:8])}
+    history, told = warned(lambda: fit(Trainer(network(), validation=AFTERWARDS), validation=sets).history)
+    assert {name for name in history if "val" in name} == {"val_some_loss", "val_some_accuracy"}
+    assert len(history["val_some_loss"]) == 6
+    assert told
+
+
+def test_validations_inside_epochs_give_no_value_either():
+    trainer = Trainer(network(), validation=ValidationPolicy(every_steps=2, overlap="always"))
+    data = WITHOUT["later none"]()
+    _, told = warned(lambda: fit(trainer, (X[:48], Y[:48]), data, epochs=1, batch_size=8))
+    names = ["val_accuracy", "val_loss"]
+    assert [sorted(each.metrics) for each in trainer.step_validations] == [names, [], names]
+    assert told
+
+
+@pytest.mark.parametrize("data", ["too small", "no match"])
+def test_a_checkpoint_bears_it(data, tmp_path):
+    trainer = Trainer(network(), validation=ValidationPolicy())
+    for epochs in (1, 2):
+        warned(lambda epochs=epochs: fit(trainer, validation=WITHOUT[data](), epochs=epochs, resume=tmp_path))
+    assert trainer.model.history.epoch in ([0, 1], [1])
+    assert not any("val" in key for key in trainer.model.history.history)

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
-from tests.networks import assert_same_history, assert_same_weights, sequential
-from tests.whole_fits import library_sources
+from tests.killing import Kills
+from tests.networks import Outcome, assert_same_history, assert_same_outcome, assert_same_weights, sequential
+from tests.whole_fits import comparing, library_sources
+from tests.whole_fits.comparing import VALIDATION, goes_back, waits
 from tests.whole_fits.library_sources import BATCH, INSTALLED, SOURCES, X, Y
-from tests.whole_fits.test_replay import VALIDATION, callbacks
-from tests.whole_fits.test_step_checkpoints import Killed, Kills, kill, outcome, same
+from tests.whole_fits.test_replay import callbacks
 
 pytestmark = [
     pytest.mark.skipif(not SOURCES, reason="lacks datasets and grain"),
@@ -40,34 +41,30 @@ def test_a_rollback_gives_the_numbers_of_keras(source, lag):
     expected.fit(**arguments(make, steps, 8), callbacks=callbacks())
     trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
     trainer.fit(**arguments(make, steps, 8), callbacks=callbacks())
-    assert not any("in step with the training:" in message for message in trainer.messages)
-    assert any("back to the end of epoch" in message for message in trainer.messages)
+    assert not waits(trainer)
+    assert goes_back(trainer)
     assert_same_history(trainer.model.history.history, expected.history.history)
     assert_same_weights(trainer.model, expected)
 
 
-def fit(make, steps, resume, *, step=10**9):
-    kills = Kills(step, kill)
-    kills.overlap_safe = True
-    trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=1, overlap="always"))
-    trainer.fit(**arguments(make, steps, 5), callbacks=[kills, *callbacks()], resume=resume)
+def fit(make, steps, resume, kills=None):
+    trainer = Trainer(sequential(), validation=ValidationPolicy(overlap="always"))
+    trainer.fit(**arguments(make, steps, 5), callbacks=[kills or Kills(), *callbacks()], resume=resume)
     return trainer
 
 
-def killed_and_resumed(make, steps, directory, every_steps):
+def assert_goes_on(make, steps, directory, every_steps):
     policy = CheckpointPolicy(directory=directory, every_steps=every_steps)
-    with pytest.raises(Killed):
-        fit(make, steps, policy, step=2 * (steps or 12) + 3)
-    trainer = fit(make, steps, policy)
-    assert any(message.startswith("resumed") for message in trainer.messages)
-    return trainer
+    step = 2 * (steps or 12) + 3
+    trainer = comparing.killed_and_resumed(lambda kills: fit(make, steps, policy, kills), step=step)
+    assert_same_outcome(trainer.model, Outcome.of(fit(make, steps, None).model))
 
 
 @pytest.mark.parametrize("every_steps", [2, None])
 @pytest.mark.parametrize("source", RESUMABLE)
 def test_killed_it_goes_on_to_the_result_of_the_unbroken_run(tmp_path, source, every_steps):
     make, steps, _ = SOURCES[source]
-    same(killed_and_resumed(make, steps, tmp_path / "run", every_steps), outcome(fit(make, steps, None)))
+    assert_goes_on(make, steps, tmp_path / "run", every_steps)
 
 
 @needs_datasets
@@ -83,8 +80,7 @@ def test_rows_that_processes_of_hugging_face_draw_go_on_in_their_order(tmp_path,
             yield {name: rows[name].astype(kind) for name, kind in self.columns_to_np_types.items()}
 
     monkeypatch.setattr(NumpyMultiprocessingGenerator, "__iter__", drawn)
-    make = library_sources.workers
-    same(killed_and_resumed(make, None, tmp_path / "run", 2), outcome(fit(make, None, None)))
+    assert_goes_on(library_sources.workers, None, tmp_path / "run", 2)
 
 
 @needs_datasets

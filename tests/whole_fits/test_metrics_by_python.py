@@ -1,4 +1,4 @@
-"""Metrics whose `result` or `reset_state` the user has written are run by Python in Keras's order.
+"""Metrics that the user has written, or attached late, are read and set back by Python in Keras's order.
 
 Each program notes what is called; histories, calls and weights are those of Keras, while the training runs
 ahead of its validation.
@@ -12,11 +12,21 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights, crossentropy
+from overlap_train._inspection.traces import Traces
+from tests.networks import (
+    VALIDATION_ROWS,
+    arrays,
+    assert_alike,
+    assert_same_weights,
+    crossentropy,
+    sequential,
+)
 from tests.seeds import set_random_seed
+from tests.whole_fits.comparing import IN_STEP, assert_as_keras, in_turn, slices
 
 X, Y = arrays(64)
 VALIDATION = arrays(VALIDATION_ROWS, 1)
+ALWAYS = ValidationPolicy(overlap="always")
 CALLS: list = []
 
 
@@ -61,8 +71,7 @@ class InNumPy(WithNote):
 
 class CountsItsReads(WithNote):
     def result(self):
-        value = super().result()
-        return value + self.reads
+        return super().result() + self.reads
 
 
 class CountsItsResets(WithNote):
@@ -146,114 +155,192 @@ class Stops(keras.callbacks.Callback):
         self.model.stop_training = epoch == 2
 
 
-def network(metric=None, kind=keras.Sequential):
+def network(metric, kind=keras.Sequential):
     set_random_seed(7)
-    model = kind(
-        [keras.Input((X.shape[1],)), keras.layers.Dense(8, "relu"), keras.layers.Dense(int(Y.max()) + 1)]
-    )
-    metrics = [] if metric is None else [metric()]
-    model.compile("adam", crossentropy(), metrics=metrics)
-    if isinstance(metric, type) and issubclass(metric, SetsAVariable):
-        metrics[0].weight = model.layers[-1].bias
+    layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(int(Y.max()) + 1)]
+    model = kind([keras.Input((X.shape[1],)), *layers])
+    made = metric()
+    model.compile("adam", crossentropy(), metrics=[made])
+    if metric is SetsAVariable:
+        made.weight = model.layers[-1].bias
     return model
 
 
-def dataset(rows):
-    return tf.data.Dataset.from_tensor_slices(rows).batch(16)
-
-
-def run(fit, by_dataset, callbacks, **options):
-    """Returns the history and the calls of one fit."""
-    CALLS.clear()
+def fit(trained, *callbacks, by_dataset=False, **options):
     if by_dataset:
-        data, rest = (dataset((X, Y)),), {"validation_data": dataset(VALIDATION)}
+        given = {"x": slices(X, Y).batch(16), "validation_data": slices(*VALIDATION).batch(16)}
     else:
-        data, rest = (X, Y), {"validation_data": VALIDATION, "shuffle": False, "batch_size": 16}
-    history = fit(*data, epochs=5, verbose=0, callbacks=callbacks(), **rest | options).history
-    return history, list(CALLS)
+        given = {"x": X, "y": Y, "validation_data": VALIDATION, "shuffle": False, "batch_size": 16}
+    return trained.fit(**given | {"epochs": 5, "verbose": 0} | options, callbacks=list(callbacks))
 
 
-def assert_same_calls(actual, expected):
-    """Compares the calls; what callbacks got up to rounding."""
-    assert [c[:2] if isinstance(c, tuple) else c for c in actual] == [
-        c[:2] if isinstance(c, tuple) else c for c in expected
-    ]
-    for ours, keras_s in zip(actual, expected, strict=True):
-        if isinstance(ours, tuple) and len(ours) == 3:
-            assert ours[2] == pytest.approx(keras_s[2], rel=1e-5)
+def assert_called_as_by_keras(build, *callbacks, overlaps=True, **options):
+    def run(trained):
+        CALLS.clear()
+        fit(trained, *(make() for make in callbacks), **options)
+        return list(CALLS)
 
-
-def compare(build, callbacks, by_dataset, *, overlaps=True, **options):
-    expected, model = build(), build()
-    expected_history, expected_calls = run(expected.fit, by_dataset, callbacks, **options)
-    trainer = Trainer(model, validation=ValidationPolicy(overlap="always"))
-    history, calls = run(trainer.fit, by_dataset, callbacks, **options)
-    assert_same_history(history, expected_history)
-    assert_same_calls(calls, expected_calls)
-    assert_same_weights(model, expected)
+    trainer = assert_as_keras(run, ALWAYS, build=build)
     assert overlaps is not any("in step" in text for text in trainer.messages), trainer.messages
 
 
 @pytest.mark.parametrize("by_dataset", [False, True], ids=["arrays", "dataset"])
-@pytest.mark.parametrize("callbacks", [list, lambda: [Halves()]], ids=["alone", "changes"])
+@pytest.mark.parametrize("callbacks", [(), (Halves,)], ids=["alone", "changes"])
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.by_default("SetsAVariable-alone-arrays")
 def test_a_metric_is_read_and_set_back_when_keras_does_it(metric, callbacks, by_dataset):
-    compare(lambda: network(metric), callbacks, by_dataset, overlaps=metric not in NEVER_ALIKE)
+    assert_called_as_by_keras(
+        lambda: network(metric), *callbacks, by_dataset=by_dataset, overlaps=metric not in NEVER_ALIKE
+    )
 
 
 @pytest.mark.nightly
-@pytest.mark.by_default("OwnResults")
-@pytest.mark.parametrize("kind", [OwnResults, OwnReset])
-def test_so_is_a_model_s_own_method(kind):
-    compare(lambda: network(WithNote, kind), lambda: [Halves()], by_dataset=False)
-
-
-@pytest.mark.nightly
-@pytest.mark.by_default("CountsItsResets")
-@pytest.mark.parametrize("metric", [CountsItsResets, CountsItsReads])
-def test_a_stop_undoes_what_was_run_ahead(metric):
-    compare(lambda: network(metric), lambda: [Stops()], by_dataset=False)
-
-
-@pytest.mark.nightly
-def test_epochs_without_a_validation_are_read_in_their_turn():
-    compare(lambda: network(CountsItsReads), lambda: [Halves()], by_dataset=True, validation_freq=2)
+@pytest.mark.parametrize(
+    ("build", "callback", "options"),
+    [
+        (lambda: network(WithNote, OwnResults), Halves, {}),
+        (lambda: network(WithNote, OwnReset), Halves, {}),
+        (lambda: network(CountsItsResets), Stops, {}),
+        (lambda: network(CountsItsReads), Stops, {}),
+        (lambda: network(CountsItsReads), Halves, {"by_dataset": True, "validation_freq": 2}),
+    ],
+    ids=["own results", "own reset", "stops, resets", "stops, reads", "epochs without a validation"],
+)
+def test_so_are_a_model_s_own_and_those_of_epochs_that_are_undone_or_not_validated(build, callback, options):
+    assert_called_as_by_keras(build, callback, **options)
 
 
 @pytest.mark.nightly
 def test_the_next_fit_goes_on_from_what_the_metrics_keep():
-    model, expected = network(CountsItsResets), network(CountsItsResets)
-    histories = []
-    for fit in (Trainer(model, validation=ValidationPolicy(overlap="always")).fit, expected.fit):
-        histories.append([run(fit, False, list)[0] for _ in range(2)])
-    for ours, keras_s in zip(*histories, strict=True):
-        assert_same_history(ours, keras_s)
+    def run(trained):
+        return [dict(fit(trained).history) for _ in range(2)]
+
+    assert_as_keras(run, ALWAYS, build=lambda: network(CountsItsResets))
 
 
 @pytest.mark.by_default("InNumPy")
 @pytest.mark.parametrize("metric", [WithNote, InNumPy, CountsItsReads, IsNeverSetBack])
 def test_evaluate_reads_them_once(metric):
-    model, expected = network(metric), network(metric)
-    results = []
-    for evaluate in (Trainer(model).evaluate, expected.evaluate):
-        evaluate(*VALIDATION, verbose=0)  # before which Keras has no metric yet that it could set back
+    def run(trained):
+        trained.evaluate(
+            *VALIDATION, verbose=0
+        )  # before which Keras has no metric yet that it could set back
         CALLS.clear()
-        logs = [evaluate(*VALIDATION, verbose=0, return_dict=True) for _ in range(2)]
-        results.append((logs, list(CALLS)))
-    for ours, keras_s in zip(results[0][0], results[1][0], strict=True):
-        assert ours == pytest.approx(keras_s, rel=1e-5)
-    assert results[0][1] == results[1][1]
+        logs = [trained.evaluate(*VALIDATION, verbose=0, return_dict=True) for _ in range(2)]
+        return logs, list(CALLS)
+
+    expected, actual, _ = in_turn(run, lambda: network(metric), policy=None)
+    assert_alike(actual, expected)
 
 
 @pytest.mark.nightly
 def test_a_resumed_run_goes_on_as_an_unbroken_one(tmp_path):
-    policy = ValidationPolicy(overlap="always")
-    first = Trainer(network(InNumPy), validation=policy)
-    arguments = dict(batch_size=16, shuffle=False, verbose=0, validation_data=VALIDATION)
-    first.fit(X, Y, epochs=3, resume=tmp_path, **arguments)
-    model, expected = network(InNumPy), network(InNumPy)
-    history = Trainer(model, validation=policy).fit(X, Y, epochs=5, resume=tmp_path, **arguments).history
-    unbroken = expected.fit(X, Y, epochs=5, **arguments).history
-    assert_same_history(history, {name: values[-len(history["loss"]) :] for name, values in unbroken.items()})
-    assert_same_weights(model, expected)
+    fit(Trainer(network(InNumPy), validation=ALWAYS), epochs=3, resume=tmp_path)
+    resumed = Trainer(network(InNumPy), validation=ALWAYS)
+    expected = network(InNumPy)
+    history, unbroken = fit(resumed, resume=tmp_path).history, fit(expected).history
+    assert_alike(history, {name: values[-len(history["loss"]) :] for name, values in unbroken.items()})
+    assert_same_weights(resumed.model, expected)
+
+
+# Metrics that are attached to the model while it is in use.
+
+
+class OwnLoss(keras.Sequential):
+    """Its test step returns the loss of the batch under the name of the metric."""
+
+    def test_step(self, data):
+        x, y = data
+        loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=False), training=False)
+        self._loss_tracker.update_state(loss)
+        return {"loss": loss}
+
+
+def own_step():
+    set_random_seed(1)
+    model = OwnLoss([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
+    model.compile("sgd", crossentropy())
+    return model
+
+
+def attach(model):
+    model.extra = keras.metrics.Mean(name="extra")
+    model.extra.update_state(5.0)
+
+
+@pytest.mark.parametrize("build", [sequential, own_step])
+@pytest.mark.by_default("own_step")
+def test_a_metric_attached_after_an_evaluate_is_set_back_by_the_next(build):
+    def run(trained):
+        model = getattr(trained, "model", trained)
+        first = trained.evaluate(*VALIDATION, verbose=0, return_dict=True)
+        attach(model)
+        second = trained.evaluate(*VALIDATION, verbose=0, return_dict=True)
+        assert sorted(first) == sorted(second)
+        return first, second, float(model.extra.result()), [metric.name for metric in model.metrics]
+
+    expected, actual, _ = in_turn(run, build)
+    assert_alike(actual, expected)
+    assert actual[2] == 0.0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("policy", [IN_STEP, ValidationPolicy(workers=2)], ids=["in step", "ahead"])
+def test_a_metric_attached_after_a_fit_is_set_back_by_the_next(policy):
+    def run(trained):
+        fit(trained, epochs=1)
+        attach(getattr(trained, "model", trained))
+        fit(trained, epochs=2)
+        return float(getattr(trained, "model", trained).extra.result())
+
+    assert assert_as_keras(run, policy, build=own_step).model.extra.result() == 0.0
+
+
+class Attaches(keras.callbacks.Callback):
+    """Adds a metric in the second epoch, and counts batches in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            attach(self.model)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if hasattr(self.model, "extra"):
+            self.model.extra.update_state(batch + 1.0)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if hasattr(self.model, "extra"):
+            self.seen.append(float(self.model.extra.result()))
+
+
+class Listens(Attaches):
+    def on_test_begin(self, logs=None):
+        if hasattr(self.model, "extra"):
+            self.seen.append(float(self.model.extra.result()))
+
+
+@pytest.mark.parametrize("kind", [Attaches, Listens])
+@pytest.mark.by_default("Attaches")
+def test_a_metric_that_a_callback_attaches_is_set_back_by_each_validation(kind):
+    def run(trained):
+        callback = kind()
+        fit(trained, callback, epochs=3)
+        assert 0.0 in callback.seen
+        return callback.seen
+
+    expected, actual, _ = in_turn(run, own_step, ValidationPolicy(workers=2))
+    assert actual == expected
+
+
+def test_what_is_made_for_the_present_metrics_is_kept():
+    model = own_step()
+    trainer = Trainer(model)
+    trainer.evaluate(*VALIDATION, verbose=0)
+    attach(model)
+    trainer.evaluate(*VALIDATION, verbose=0)
+    kept = dict(Traces.of(model)._kept["test"])
+    trainer.evaluate(*VALIDATION, verbose=0)
+    assert Traces.of(model)._kept["test"] == kept

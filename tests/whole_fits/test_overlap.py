@@ -75,22 +75,28 @@ class Held(Trainer):
             return super().validation_step(tf.nest.map_structure(tf.identity, batch))
 
 
-def fit(trainer, epochs=3, callbacks=(), **arguments):
-    arguments.setdefault("validation_data", VALIDATION)
-    return trainer.fit(
-        X, Y, batch_size=16, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks), **arguments
-    )
+def held(train_steps, *, meets=False, **policy):
+    policy = ValidationPolicy(**{"overlap": "always"} | policy)
+    return Held(plain_model(), train_steps, meets=meets, validation=policy)
 
 
-def spans(trainer, name, epoch):
-    return [s for s in trainer.recorder.spans() if s.name == name and s.epoch == epoch]
+def fit(trained, epochs=3, callbacks=(), **arguments):
+    given = {"validation_data": VALIDATION, "batch_size": 16, "shuffle": False, "verbose": 0, **arguments}
+    return trained.fit(X, Y, epochs=epochs, callbacks=list(callbacks), **given).history
+
+
+def spans(trainer, name, *epochs):
+    return [s for s in trainer.recorder.spans() if s.name == name and s.epoch in epochs]
+
+
+def at_ends(act):
+    return keras.callbacks.LambdaCallback(on_epoch_end=act)
 
 
 def test_the_next_epoch_is_trained_while_this_one_is_validated():
     # One step of epoch 1 has to be over before the validation of epoch 0 may go on.
-    policy = ValidationPolicy(workers=2, overlap="always")
-    trainer = Held(plain_model(), STEPS + 1, meets=True, validation=policy)
-    history = fit(trainer).history
+    trainer = held(STEPS + 1, meets=True, workers=2)
+    history = fit(trainer)
     assert not trainer.timed_out, "training and validation did not meet"
     trained, validated = spans(trainer, "train", 1), spans(trainer, "validate", 0)
     assert overlap_s(trained, validated) > 0
@@ -98,18 +104,15 @@ def test_the_next_epoch_is_trained_while_this_one_is_validated():
     assert {s.thread for s in validated} <= {"validation-0", "validation-1"}
     assert {s.thread for s in trained} == {threading.current_thread().name}
     assert trainer.accounts[0].hidden_s > 0
-    expected = plain_model()
-    expected.fit(X, Y, batch_size=16, epochs=3, shuffle=False, verbose=0, validation_data=VALIDATION)
-    assert_same_history(history, expected.history.history)
+    assert_same_history(history, fit(plain_model()))
 
 
 def test_without_lag_no_epoch_begins_before_the_last_one_is_validated():
-    trainer = Held(plain_model(), STEPS, validation=ValidationPolicy(workers=2, max_lag=0))
+    trainer = held(STEPS, workers=2, max_lag=0)
     fit(trainer)
     assert not trainer.timed_out
     for epoch in range(3):
-        trained = [s for e in range(3) for s in spans(trainer, "train", e)]
-        assert overlap_s(trained, spans(trainer, "validate", epoch)) == 0
+        assert overlap_s(spans(trainer, "train", 0, 1, 2), spans(trainer, "validate", epoch)) == 0
         assert spans(trainer, "wait", epoch)
     assert [account.hidden_s for account in trainer.accounts] == [0, 0, 0]
 
@@ -150,39 +153,26 @@ def test_an_epoch_is_validated_in_step_where_the_training_leaves_it_no_core(
     assert any("of a core idle" in m for m in trainer.messages) is in_step
 
 
-class EpochBeginning(keras.callbacks.Callback):
-    """Writes down how many epochs had begun when each one was delivered."""
-
-    def __init__(self, trainer):
-        super().__init__()
-        self.trainer = trainer
-        self.delivered = []
-
-    def on_epoch_end(self, epoch, logs=None):
-        begun = max(s.epoch for s in self.trainer.recorder.spans() if s.name == "train")
-        self.delivered.append((epoch, begun - epoch))
-        assert "val_loss" in logs
-
-
 @pytest.mark.by_default("0", "2")
 @pytest.mark.parametrize("max_lag", [0, 1, 2])
 def test_at_most_max_lag_later_epochs_have_begun_at_delivery(max_lag):
     # The validation of epoch 0 is held until the last step that the lag allows, so the bound is reached.
-    trainer = Held(
-        plain_model(), STEPS * (max_lag + 1), validation=ValidationPolicy(max_lag=max_lag, overlap="always")
-    )
-    begun = EpochBeginning(trainer)
-    fit(trainer, epochs=5, callbacks=[begun])
+    trainer, delivered = held(STEPS * (max_lag + 1), max_lag=max_lag), []
+
+    def note(epoch, logs):
+        begun = max(s.epoch for s in trainer.recorder.spans() if s.name == "train")
+        delivered.append((epoch, begun - epoch))
+        assert "val_loss" in logs
+
+    fit(trainer, epochs=5, callbacks=[at_ends(note)])
     assert not trainer.timed_out
-    assert [epoch for epoch, _ in begun.delivered] == [0, 1, 2, 3, 4], "in epoch order"
-    lags = [lag for _, lag in begun.delivered]
-    assert lags[0] == max_lag
-    assert max(lags) == max_lag
+    assert [epoch for epoch, _ in delivered] == [0, 1, 2, 3, 4], "in epoch order"
+    assert delivered[0][1] == max(lag for _, lag in delivered) == max_lag
 
 
 @pytest.mark.usefixtures("little_to_search")
 def test_a_snapshot_lives_until_its_delivery_and_no_longer(monkeypatch):
-    alive = {}
+    alive, seen = {}, []
     start = ValidationRunner.start
 
     def remember(self, snapshot):
@@ -193,19 +183,11 @@ def test_a_snapshot_lives_until_its_delivery_and_no_longer(monkeypatch):
         gc.collect()
         return {epoch for epoch, references in alive.items() if any(r() is not None for r in references)}
 
-    class Watch(keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.seen = []
-
-        def on_epoch_end(self, epoch, logs=None):
-            self.seen.append((epoch, living()))
-
     monkeypatch.setattr(ValidationRunner, "start", remember)
-    trainer = Held(plain_model(), STEPS + 1, validation=ValidationPolicy(workers=2, overlap="always"))
-    watch = Watch()
-    fit(trainer, epochs=4, callbacks=[watch])
-    for epoch, kept in watch.seen:
+    watch = at_ends(lambda epoch, logs: seen.append((epoch, living())))
+    fit(held(STEPS + 1, workers=2), epochs=4, callbacks=[watch])
+    assert len(seen) == 4
+    for epoch, kept in seen:
         assert epoch in kept
         assert not {e for e in kept if e < epoch}, "an earlier snapshot is still alive"
         assert len(kept) <= 2
@@ -213,41 +195,31 @@ def test_a_snapshot_lives_until_its_delivery_and_no_longer(monkeypatch):
 
 
 def test_no_validation_means_no_lag_and_every_epoch_is_delivered():
-    trainer = Trainer(plain_model())
-    delivered = []
-
-    class Order(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            delivered.append((epoch, sorted(logs)))
-
-    fit(trainer, callbacks=[Order()], validation_data=None)
+    trainer, delivered = Trainer(plain_model()), []
+    order = at_ends(lambda epoch, logs: delivered.append((epoch, sorted(logs))))
+    fit(trainer, callbacks=[order], validation_data=None)
     assert delivered == [(0, ["loss"]), (1, ["loss"]), (2, ["loss"])]
-    assert not [s for s in trainer.recorder.spans() if s.name == "validate"]
+    assert not spans(trainer, "validate", 0, 1, 2)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_workers_are_held_back_until_the_next_call_and_all_of_them_work_while_it_waits(monkeypatch, lag):
     monkeypatch.setattr(suite_module, "_HOLD_S", 3600.0)
     said = []
+
+    def say(kind, name):
+        stock = getattr(kind, name)
+
+        def call(self, *arguments):
+            said.append((name,) if name == "start" else (name, *arguments))
+            return stock(self, *arguments)
+
+        monkeypatch.setattr(kind, name, call)
+
     for name in ("hold", "admit", "admit_beside"):
-        stock = getattr(ValidationSuite, name)
-
-        def call(suite, *most, name=name, stock=stock):
-            said.append((name, *most))
-            stock(suite, *most)
-
-        monkeypatch.setattr(ValidationSuite, name, call)
-    start = ValidationRunner.start
-
-    def started(runner, snapshot):
-        said.append(("start",))
-        return start(runner, snapshot)
-
-    monkeypatch.setattr(ValidationRunner, "start", started)
-    policy = ValidationPolicy(workers=3, max_lag=lag)
-    Trainer(plain_model(), validation=policy).fit(
-        X, Y, batch_size=16, epochs=3, validation_data=VALIDATION, verbose=0
-    )
+        say(ValidationSuite, name)
+    say(ValidationRunner, "start")
+    fit(Trainer(plain_model(), validation=ValidationPolicy(workers=3, max_lag=lag)), shuffle=True)
     at = [index for index, entry in enumerate(said) if entry == ("start",)]
     assert len(at) == 3
     for index in at:

@@ -44,92 +44,82 @@ class Own(keras.Sequential):
         return keras.callbacks.History()
 
 
-class ByBatches(Own):
-    def train(self):
-        self.train_on_batch(X, Y)
+def by_batches(model):
+    model.train_on_batch(X, Y)
 
 
-class ByItsTrainFunction(Own):
-    def train(self):
-        self.make_train_function()
-        self.train_function(iter([(X, Y)]))
+def by_its_train_function(model):
+    model.make_train_function()
+    model.train_function(iter([(X, Y)]))
 
 
-class ByTape(Own):
-    def train(self):
-        variables = self.trainable_variables
-        self.optimizer.apply_gradients(zip(gradients(self, variables), variables, strict=True))
+def by_tape(model):
+    variables = model.trainable_variables
+    model.optimizer.apply_gradients(zip(gradients(model, variables), variables, strict=True))
 
 
-class ByAnotherOptimizer(Own):
-    def train(self):
-        keras.optimizers.Nadam().apply(gradients(self, self.trainable_variables), self.trainable_variables)
+def by_another_optimizer(model):
+    keras.optimizers.Nadam().apply(gradients(model, model.trainable_variables), model.trainable_variables)
 
 
-class ByFunction(Own):
-    @tf.function
-    def step(self):
-        self.optimizer.apply(gradients(self, self.trainable_variables), self.trainable_variables)
-
-    def train(self):
-        self.step()
-
-
-class ByAnotherLibrary(Own):
-    def train(self):
-        values = [variable.value for variable in self.trainable_variables]
-        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-        optimizer.apply_gradients(zip(gradients(self, values), values, strict=True))
+def by_function(model):
+    if not hasattr(model, "step"):
+        model.step = tf.function(
+            lambda: model.optimizer.apply(
+                gradients(model, model.trainable_variables), model.trainable_variables
+            )
+        )
+    model.step()
 
 
-class ByPartOfIt(Own):
-    def train(self):
-        part = keras.Sequential([keras.Input((FEATURES,)), *self.layers])
-        part.compile("sgd", crossentropy())
-        part.fit(X, Y, verbose=0)
+def by_another_library(model):
+    values = [variable.value for variable in model.trainable_variables]
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    optimizer.apply_gradients(zip(gradients(model, values), values, strict=True))
 
 
-class OnAnotherThread(Own):
-    def train(self):
-        thread = threading.Thread(target=self.train_on_batch, args=(X, Y))
-        with mock.patch.object(threading, "excepthook"):
-            thread.start()
-            thread.join()
+def by_part_of_it(model):
+    part = keras.Sequential([keras.Input((FEATURES,)), *model.layers])
+    part.compile("sgd", crossentropy())
+    part.fit(X, Y, verbose=0)
 
 
-class Catches(Own):
-    def train(self):
-        try:
-            self.train_on_batch(X, Y)
-        except ValueError:
-            self.ended -= 1
+def and_catches(model):
+    try:
+        model.train_on_batch(X, Y)
+    except ValueError:
+        model.ended -= 1
 
 
-class ByHand(Own):
-    def train(self):
-        for variable, gradient in zip(
-            self.trainable_variables, gradients(self, self.trainable_variables), strict=True
-        ):
-            variable.assign_sub(0.1 * gradient)
+def by_hand(model):
+    variables = model.trainable_variables
+    for variable, gradient in zip(variables, gradients(model, variables), strict=True):
+        variable.assign_sub(0.1 * gradient)
 
 
-class ByCopy(Own):
-    def train(self):
-        copy = keras.models.clone_model(keras.Sequential(self.layers))
-        copy.compile("sgd", crossentropy())
-        copy.fit(X, Y, verbose=0)
-        self.set_weights(copy.get_weights())
+def by_copy(model):
+    copy = keras.models.clone_model(keras.Sequential(model.layers))
+    copy.compile("sgd", crossentropy())
+    copy.fit(X, Y, verbose=0)
+    model.set_weights(copy.get_weights())
 
 
-class Nothing(Own):
-    def train(self):
-        pass
+def nothing(model):
+    pass
+
+
+def on_another_thread(model):
+    thread = threading.Thread(target=model.train_on_batch, args=(X, Y))
+    with mock.patch.object(threading, "excepthook"):
+        thread.start()
+        thread.join()
 
 
 # Seen at their first update, and at the end.
-EARLY = [ByBatches, ByItsTrainFunction, ByTape, ByAnotherOptimizer, ByFunction]
-EARLY += [ByAnotherLibrary, ByPartOfIt, Catches]
-LATE = [ByHand, ByCopy, Nothing, OnAnotherThread]
+EARLY = [by_batches, by_its_train_function, by_tape, by_another_optimizer, by_function]
+EARLY += [by_another_library, by_part_of_it, and_catches]
+LATE = [by_hand, by_copy, nothing, on_another_thread]
+ByBatches = type("ByBatches", (Own,), {"train": by_batches})
 
 
 def state(model):
@@ -137,7 +127,7 @@ def state(model):
 
 
 def assert_refused(model, call, words):
-    """Makes a call that has to be refused and to leave the model as it was."""
+    """Make a call that has to be refused and to leave the model as it was."""
     before, model.ended = state(model), 0
     with pytest.raises(ValueError, match=words):
         call()
@@ -147,39 +137,39 @@ def assert_refused(model, call, words):
 
 
 @pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize("kind", [*EARLY, *LATE])
-@pytest.mark.by_default("ByFunction-False")
-def test_a_fit_that_trains_by_itself_is_refused_where_it_is_to_be_resumed(kind, again, tmp_path):
-    model = built(kind)
+@pytest.mark.parametrize("train", [*EARLY, *LATE])
+@pytest.mark.by_default("by_function-False")
+def test_a_fit_that_trains_by_itself_is_refused_where_it_is_to_be_resumed(train, again, tmp_path):
+    model = built(type("ByItself", (Own,), {"train": train}))
     if again:
         model.fit(X, Y)  # so that all is traced
     resume = tmp_path / "run"
-    name = f"{kind.__name__}.fit" if "fit" in vars(kind) else "Own.fit"
-    assert_refused(
-        model,
-        lambda: Trainer(model).fit(X, Y, verbose=0, resume=resume),
-        rf"{name} trains by itself, without keras.Model.fit, so that resume would be ignored; call super\(\)",
+    words = (
+        r"Own.fit trains by itself, without keras.Model.fit, so that resume would be ignored; call super\(\)"
     )
-    assert model.ended == (0 if kind in EARLY else 2)
+    assert_refused(model, lambda: Trainer(model).fit(X, Y, verbose=0, resume=resume), words)
+    assert model.ended == (0 if train in EARLY else 2)
     assert not resume.exists()
     model.fit(X, Y)  # works as before
-    assert model.ended == (0 if kind in EARLY else 2) + 2 or kind is Catches
+    assert model.ended == (0 if train in EARLY else 2) + 2 or train is and_catches
 
 
-@pytest.mark.parametrize("kind", [ByBatches, ByTape])
-def test_an_eager_one_is_refused_as_well(kind, tmp_path):
-    model = built(kind, run_eagerly=True)
-    assert_refused(model, lambda: Trainer(model).fit(X, Y, resume=tmp_path), "resume would be ignored")
-    assert model.ended == 0
-
-
-@pytest.mark.by_default("sgd")
+@pytest.mark.by_default("sgd", "by_batches-eager")
 @pytest.mark.parametrize(
-    "optimizer",
-    ["sgd", "ftrl", lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(momentum=0.5))],
+    ("train", "arguments"),
+    [
+        (by_batches, {"run_eagerly": True}),
+        (by_tape, {"run_eagerly": True}),
+        (by_batches, {"optimizer": "sgd"}),
+        (by_batches, {"optimizer": "ftrl"}),
+        (by_batches, {"optimizer": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))}),
+    ],
+    ids=["by_batches-eager", "by_tape-eager", "sgd", "ftrl", "scaled"],
 )
-def test_any_optimizer_is_seen(optimizer, tmp_path):
-    model = built(ByBatches, optimizer() if callable(optimizer) else optimizer)
+def test_an_eager_one_and_any_optimizer_is_seen(train, arguments, tmp_path):
+    optimizer = arguments.get("optimizer", "adam")
+    arguments = arguments | {"optimizer": optimizer() if callable(optimizer) else optimizer}
+    model = built(type("ByItself", (Own,), {"train": train}), **arguments)
     weights = model.get_weights()
     with pytest.raises(ValueError, match="resume would be ignored"):
         Trainer(model).fit(X, Y, resume=tmp_path)
@@ -262,14 +252,12 @@ def test_nothing_is_refused_where_nothing_was_asked_for(given):
     trainer = Trainer(built(ByBatches), **given)
     trainer.fit(X, Y, validation_data=VALIDATION)
     assert trainer.model.ended == 2
-    assert "ByBatches.fit" not in trainer.messages[0]
     assert "Own.fit has trained by itself" in trainer.messages[0]
 
 
 def test_a_library_that_has_replaced_fit_is_refused_by_its_name(tmp_path):
     model = built(keras.Sequential)
-    replaced = mock.patch.object(keras.Model, "fit", lambda self, *_, **__: self.train_on_batch(X, Y))
-    with replaced:
+    with mock.patch.object(keras.Model, "fit", lambda self, *_, **__: self.train_on_batch(X, Y)):
         assert_refused(
             model,
             lambda: Trainer(model).fit(X, Y, resume=tmp_path / "run"),
@@ -299,21 +287,6 @@ class Prepares(keras.Sequential):
         return super().fit(x, y, **arguments)
 
 
-@pytest.mark.nightly
-def test_a_fit_that_passes_on_what_was_asked_for_is_resumed_to_the_same_result(tmp_path):
-    given = dict(verbose=0, validation_data=VALIDATION, batch_size=16)
-    expected = built(Prepares)
-    expected.fit(X, Y, epochs=3, **given)
-    policy = ValidationPolicy(functions={"one": lambda model: 1.0}, max_lag=2, overlap="always")
-    for epochs in (2, 3):
-        trainer = Trainer(built(Prepares), validation=policy)
-        history = trainer.fit(X, Y, epochs=epochs, resume=tmp_path / "run", **given)
-    values = dict(history.history)
-    assert values.pop("val_one") == [1.0] * 3
-    keras.utils.set_random_seed(4)
-    assert_same_history(values, expected.history.history)
-
-
 class Twice(keras.Sequential):
     def fit(self, x, y, **arguments):
         super().fit(x, y, **arguments)
@@ -321,14 +294,17 @@ class Twice(keras.Sequential):
 
 
 @pytest.mark.nightly
-def test_each_training_of_a_fit_is_ours():
-    expected, model = built(Twice), built(Twice)
-    given = dict(epochs=2, batch_size=16, verbose=0, validation_data=VALIDATION)
-    wanted = expected.fit(X, Y, **given).history
-    trainer = Trainer(model, validation=ValidationPolicy(functions={"one": lambda model: 1.0}))
-    history = dict(trainer.fit(X, Y, **given).history)
-    assert history.pop("val_one") == [1.0, 1.0]
-    assert_same_history(history, wanted)
+@pytest.mark.parametrize("kind", [Prepares, Twice])
+def test_a_fit_that_passes_on_what_was_asked_for_is_ours_each_time(kind, tmp_path):
+    given = dict(verbose=0, validation_data=VALIDATION, batch_size=16)
+    expected = built(kind).fit(X, Y, epochs=3, **given).history
+    policy = ValidationPolicy(functions={"one": lambda model: 1.0}, max_lag=2, overlap="always")
+    if kind is Prepares:  # to be resumed
+        given["resume"] = tmp_path
+        Trainer(built(kind), validation=policy).fit(X, Y, epochs=2, **given)
+    history = dict(Trainer(built(kind), validation=policy).fit(X, Y, epochs=3, **given).history)
+    assert history.pop("val_one") == [1.0] * 3
+    assert_same_history(history, expected)
 
 
 def test_a_second_training_is_no_continuation_of_the_first(tmp_path):
@@ -356,8 +332,9 @@ class PassesOn(keras.Sequential):
         return super().evaluate(x, y, **arguments)
 
 
-def double(x, y):
-    return 2 * x, y
+class OwnTestFunction(keras.Sequential):
+    def make_test_function(self, force=False):
+        return super().make_test_function(force)
 
 
 class Doubles(Trainer):
@@ -367,7 +344,7 @@ class Doubles(Trainer):
 
 
 OF_EVALUATE = {
-    "preprocess": (lambda model: Trainer(model, preprocess=double), "preprocess"),
+    "preprocess": (lambda model: Trainer(model, preprocess=lambda x, y: (2 * x, y)), "preprocess"),
     "validation_step": (Doubles, "validation_step of the trainer"),
 }
 
@@ -385,11 +362,6 @@ def test_an_evaluate_that_evaluates_by_itself_is_refused(asked):
 def test_an_evaluate_that_passes_on_what_was_asked_for_gives_it(asked):
     expected = built(PassesOn).evaluate(2 * X, Y, verbose=0)
     assert OF_EVALUATE[asked][0](built(PassesOn)).evaluate(X, Y, verbose=0) == pytest.approx(expected)
-
-
-class OwnTestFunction(keras.Sequential):
-    def make_test_function(self, force=False):
-        return super().make_test_function(force)
 
 
 @pytest.mark.by_default("PassesOn-preprocess")

@@ -61,8 +61,7 @@ def assert_same(actual, expected, where):
         assert list(actual) == list(expected), where
         for key, value in expected.items():
             assert_same(actual[key], value, f"{where} {key}")
-    elif isinstance(expected, (list, tuple)) and type(actual) is type(expected):
-        assert len(actual) == len(expected), where
+    elif isinstance(expected, (list, tuple)):
         for one, other in zip(actual, expected, strict=True):
             assert_same(one, other, where)
     elif isinstance(expected, (int, float, np.ndarray, np.generic)):

@@ -1,4 +1,4 @@
-"""Methods of Keras's own class that somebody has replaced: Keras calls what is there, and so do we."""
+"""An `evaluate` that is not Keras's own, of the model's class or in Keras's place, validates as there."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import Trainer, ValidationPolicy, ValidationSet
-from tests.networks import CLASSES, arrays, assert_same_history, crossentropy, sequential
+from overlap_train import Trainer, ValidationSet
+from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy, sequential
+from tests.whole_fits.comparing import in_turn
 
 X, Y = arrays(48)
-VALIDATION = arrays(24, 1)
-ASKED = dict(batch_size=8, epochs=2, verbose=0, shuffle=False, validation_data=VALIDATION)
-AHEAD = ValidationPolicy(max_lag=2, overlap="always")
+NEAR, FAR = arrays(24, 1), arrays(32, 2)
+ASKED = dict(batch_size=8, epochs=2, verbose=0, shuffle=False, validation_data=NEAR)
+
+
+def fit(trained, **more):
+    return trained.fit(X, Y, **ASKED | more).history
 
 
 def logged(calls):
-    """Returns an `evaluate` around Keras's, which looks like it."""
+    """Return an `evaluate` around Keras's, which looks like it."""
     original = keras.Model.evaluate
 
     @functools.wraps(original)
@@ -40,49 +44,67 @@ def in_a_subclass_of_keras_s(calls):
     return mock.patch.object(keras.Sequential, "evaluate", evaluate, create=True)
 
 
-def mocked(calls):
+def mocked(calls, **how):
     def count(*args, **kwargs):
         calls.append(kwargs["return_dict"])
         return {"loss": 5.0}
 
-    return mock.patch.object(keras.Model, "evaluate", side_effect=count)
+    return mock.patch.object(keras.Model, "evaluate", side_effect=count, **how)
 
 
 def mocked_with_its_signature(calls):
-    def count(self, *args, **kwargs):
-        calls.append(kwargs["return_dict"])
-        return {"loss": 6.0}
-
-    return mock.patch.object(keras.Model, "evaluate", autospec=True, side_effect=count)
-
-
-REPLACED = [logged, in_a_subclass_of_keras_s, mocked, mocked_with_its_signature]
+    return mocked(calls, autospec=True)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("replaced", REPLACED)
-@pytest.mark.by_default("mocked")
+@pytest.mark.parametrize("replaced", [logged, in_a_subclass_of_keras_s, mocked, mocked_with_its_signature])
 def test_an_evaluate_in_the_place_of_keras_s_validates(replaced):
-    histories, called = [], []
-    for ours in (False, True):
-        model, calls = sequential(), []
-        trainer = Trainer(model, validation=AHEAD)
+    def run(trained):
+        calls = []
         with replaced(calls):
-            histories.append((trainer.fit if ours else model.fit)(X, Y, **ASKED).history)
-        called.append(len(calls))
-    assert_same_history(histories[1], histories[0])
-    assert called == [2, 2]
+            history = dict(fit(trained))
+        assert len(calls) == 2
+        return history
+
+    expected, actual, trainer = in_turn(run, sequential)
+    assert_alike(actual, expected)
     assert any("#model-evaluates" in message for message in trainer.messages)
 
 
 @pytest.mark.nightly
 def test_each_of_several_sets_is_given_to_it():
-    calls, sets = [], {"a": VALIDATION, "b": ValidationSet(data=VALIDATION, freq=2)}
+    calls, sets = [], {"a": NEAR, "b": ValidationSet(data=NEAR, freq=2)}
     with logged(calls):
-        history = Trainer(sequential()).fit(X, Y, **(ASKED | {"validation_data": sets})).history
+        history = fit(Trainer(sequential()), validation_data=sets)
     assert len(calls) == 3
     assert [len(history[f"val_{name}_loss"]) for name in sets] == [2, 1]
     assert min(history["val_a_loss"]) > 100
+
+
+def test_it_is_called_around_an_evaluation_too():
+    calls, model = [], sequential()
+    expected = model.evaluate(*NEAR, verbose=0, return_dict=True)
+    with logged(calls):
+        found = Trainer(model).evaluate(*NEAR, verbose=0, return_dict=True)
+    assert len(calls) == 1
+    assert found["loss"] == pytest.approx(expected["loss"] + 100, rel=1e-5)
+
+
+@pytest.mark.nightly
+def test_a_make_test_function_in_the_place_of_keras_s_makes_what_validates():
+    stock = keras.Model.make_test_function
+
+    def own_test_function(model, force=False):
+        original, before = stock(model, force), model.test_function
+        if not hasattr(before, "own"):
+            model.test_function = lambda iterator: {**before(iterator), "own": 7.0}
+            model.test_function.own = True
+        return original
+
+    with mock.patch.object(keras.Model, "make_test_function", own_test_function):
+        expected, actual, _ = in_turn(fit, sequential)
+    assert_alike(actual, expected)
+    assert actual["val_own"] == [7.0, 7.0]
 
 
 def nested(logs):
@@ -97,38 +119,33 @@ def numbered(logs):
     return {0: logs["loss"], "shape": tf.constant([1, 2])}
 
 
-def model_that_returns(change):
-    """Returns a network whose class has an `evaluate` that changes what Keras's returns."""
+def returning(change=lambda logs: logs):
+    """Return a network whose class has an `evaluate` that changes what Keras's returns."""
 
     class Own(keras.Sequential):
         def evaluate(self, *args, **kwargs):
             return change(super().evaluate(*args, **kwargs))
 
-    model = Own([keras.Input((X.shape[1],)), keras.layers.Dense(CLASSES)])
+    keras.utils.set_random_seed(3)
+    model = Own([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
     model.compile("sgd", crossentropy(), metrics=["accuracy"])
     return model
 
 
 @pytest.mark.nightly
-@pytest.mark.by_default("nested")
 @pytest.mark.parametrize("change", [nested, beside, numbered, lambda logs: {}])
 def test_the_structure_of_what_it_returns_is_that_of_keras_s_logs(change):
-    histories, seen = [], []
-    for ours in (False, True):
-        keras.utils.set_random_seed(3)
-        model, logs = model_that_returns(change), []
-        keep = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, given, logs=logs: logs.append(given))
-        fit = Trainer(model, validation=AHEAD).fit if ours else model.fit
-        histories.append(fit(X, Y, callbacks=[keep], **ASKED).history)
-        seen.append(logs)
-    assert_same_history(histories[1], histories[0])
-    for actual, expected in zip(*reversed(seen), strict=True):
-        assert_same_history(actual, expected)
+    def run(trained):
+        logs = []
+        keep = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, given: logs.append(given))
+        return dict(fit(trained, callbacks=[keep])), logs
+
+    expected, actual, _ = in_turn(run, lambda: returning(change))
+    assert_alike(actual, expected)
 
 
 def test_a_set_with_a_name_keeps_it_in_front_of_what_is_inside():
-    sets = {"a": VALIDATION, "b": VALIDATION}
-    history = Trainer(model_that_returns(beside)).fit(X, Y, **(ASKED | {"validation_data": sets})).history
+    history = fit(Trainer(returning(beside)), validation_data={"a": NEAR, "b": NEAR})
     assert "macro" not in history
     assert history["val_a_macro"] == history["val_b_macro"] == [0.25, 0.25]
 
@@ -136,36 +153,60 @@ def test_a_set_with_a_name_keeps_it_in_front_of_what_is_inside():
 @pytest.mark.by_default("<lambda>1")
 @pytest.mark.parametrize("change", [lambda logs: None, lambda logs: list(logs.values())])
 def test_what_is_no_dict_is_the_error_of_keras(change):
-    for fit in (model_that_returns(change).fit, Trainer(model_that_returns(change)).fit):
+    for trained in (returning(change), Trainer(returning(change))):
         with pytest.raises(AttributeError, match="has no attribute 'items'"):
-            fit(X, Y, **ASKED)
+            fit(trained)
 
 
-def test_it_is_called_around_an_evaluation_too():
-    calls, model = [], sequential()
-    expected = model.evaluate(*VALIDATION, verbose=0, return_dict=True)
-    with logged(calls):
-        found = Trainer(model).evaluate(*VALIDATION, verbose=0, return_dict=True)
-    assert len(calls) == 1
-    assert found["loss"] == pytest.approx(expected["loss"] + 100, rel=1e-5)
+# In step each set has its own data, whatever was fitted before.
 
 
-def own_test_function(model, force=False):
-    original, before = type(model).stock(model, force), model.test_function
-    if not hasattr(before, "own"):
-        model.test_function = lambda iterator: {**before(iterator), "own": 7.0}
-        model.test_function.own = True
-    return original
+def eager():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
+    model.compile("sgd", crossentropy(), metrics=["accuracy"], run_eagerly=True)
+    return model
 
 
 @pytest.mark.nightly
-def test_a_make_test_function_in_the_place_of_keras_s_makes_what_validates():
-    histories = []
-    for ours in (False, True):
-        model = sequential()
-        stock = mock.patch.object(keras.Model, "stock", keras.Model.make_test_function, create=True)
-        with stock, mock.patch.object(keras.Model, "make_test_function", own_test_function):
-            fit = Trainer(model, validation=AHEAD).fit if ours else model.fit
-            histories.append(fit(X, Y, **ASKED).history)
-    assert_same_history(histories[1], histories[0])
-    assert histories[1]["val_own"] == [7.0, 7.0]
+@pytest.mark.parametrize("made", [returning, eager])
+def test_each_of_several_sets_is_evaluated(made):
+    found = fit(Trainer(made()), validation_data={"near": NEAR, "far": FAR})
+    for name, data in (("near", NEAR), ("far", FAR)):
+        expected = fit(made(), validation_data=data)
+        ours = {key.replace(f"val_{name}_", "val_"): values for key, values in found.items() if name in key}
+        assert_alike(ours, {key: expected[key] for key in ours})
+
+
+class Fails(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            raise RuntimeError("between two epochs")
+
+
+@pytest.mark.nightly
+def test_a_fit_of_keras_s_that_failed_leaves_its_data_to_no_other():
+    def failed():
+        model = returning()
+        with pytest.raises(RuntimeError, match="between two"):
+            fit(model, validation_data=FAR, callbacks=[Fails()])
+        return model
+
+    expected, actual, _ = in_turn(fit, failed)
+    assert_alike(actual, expected)
+
+
+@pytest.mark.nightly
+def test_an_evaluate_within_a_fit_has_data_of_its_own():
+    def run(trained):
+        """Evaluate other data between two epochs, with a trainer or with Keras."""
+        found, made = [], Trainer if isinstance(trained, Trainer) else lambda model: model
+
+        class Evaluates(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None):
+                found.append(made(self.model).evaluate(*FAR, verbose=0, return_dict=True))
+
+        return dict(fit(trained, callbacks=[Evaluates()])), found
+
+    expected, actual, _ = in_turn(run, returning)
+    assert_alike(actual, expected)

@@ -11,18 +11,10 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import (
-    VALIDATION_ROWS,
-    Outcome,
-    arrays,
-    assert_same_history,
-    assert_same_outcome,
-    assert_same_weights,
-)
+from tests.networks import Outcome, assert_same_outcome
 from tests.pools import sequential
+from tests.whole_fits.comparing import VALIDATION, X, Y, goes_back, layered, slices, waits
 
-X, Y = arrays()
-VALIDATION = arrays(VALIDATION_ROWS, 1)
 BATCH = 16
 
 
@@ -85,32 +77,28 @@ def generator():
         yield X[rows], Y[rows]
 
 
+def shuffled():
+    return slices().shuffle(len(X), seed=3)
+
+
 def through_python():
-    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), seed=3)
     noise = np.random.default_rng(5)
 
     def noisy(x):
         return x + noise.normal(scale=0.1, size=x.shape).astype("float32")
 
     def mapped(x, y):
-        made = tf.numpy_function(noisy, [x], tf.float32)
-        made.set_shape(x.shape)
-        return made, y
+        return tf.ensure_shape(tf.numpy_function(noisy, [x], tf.float32), x.shape), y
 
-    return dataset.map(mapped).batch(BATCH)
+    return shuffled().map(mapped).batch(BATCH)
 
 
 def by_layers():
-    noise = keras.Sequential([keras.layers.GaussianNoise(0.1, seed=3), keras.layers.Dropout(0.1, seed=4)])
-    rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), seed=3).batch(BATCH)
-    return rows.map(lambda x, y: (noise(x, training=True), y)).prefetch(2)
+    noise = keras.layers.GaussianNoise(0.1, seed=3), keras.layers.Dropout(0.1, seed=4)
+    return shuffled().batch(BATCH).map(layered(*noise)).prefetch(2)
 
 
-def shuffled_twice():
-    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), seed=3)
-    return dataset.batch(BATCH).shuffle(3, seed=4)
-
-
+# What makes the data, the steps of an epoch, and `shuffle`.
 SOURCES = {
     "generator": (generator, 4, False),
     "by index": (Indexed, None, False),
@@ -122,7 +110,7 @@ SOURCES = {
     "endless": (Endless, 4, False),
     "through python": (through_python, None, False),
     "by layers": (by_layers, None, False),
-    "shuffled twice": (shuffled_twice, None, False),
+    "shuffled twice": (lambda: shuffled().batch(BATCH).shuffle(3, seed=4), None, False),
 }
 
 
@@ -133,85 +121,71 @@ def callbacks():
     ]
 
 
-@functools.cache
-def with_keras(source):
-    model = sequential()
-    trained(source, model.fit, callbacks=callbacks())
-    return Outcome.of(model)
-
-
-def trained(source, fit, **more):
+def trained(source, fit):
     make, steps, shuffle = SOURCES[source]
     random.seed(1)
     np.random.seed(2)
-    data = make()
-    fit(
-        data,
-        epochs=6,
-        steps_per_epoch=steps,
-        shuffle=shuffle,
-        validation_data=VALIDATION,
-        verbose=0,
-        **more,
-    )
-    return data
+    given = {"steps_per_epoch": steps, "shuffle": shuffle, "validation_data": VALIDATION}
+    fit(make(), epochs=6, **given, callbacks=callbacks(), verbose=0)
 
 
+@functools.cache
+def with_keras(source):
+    model = sequential()
+    trained(source, model.fit)
+    return Outcome.of(model)
+
+
+# From the others no rollback takes more than one epoch back.
 FURTHER_BACK = ("generator", "reshuffled", "augmented", "through python")
-"""Sources from which a rollback takes more than one epoch back; with the others it is nightly."""
 
 
 @pytest.mark.parametrize(
-    ("source", "lag"),
-    [
-        *((source, 1) for source in SOURCES),
-        *(
-            pytest.param(source, 3, marks=() if source in FURTHER_BACK else pytest.mark.nightly)
-            for source in SOURCES
-        ),
-    ],
+    ("source", "lag"), [*((source, 1) for source in SOURCES), *((source, 3) for source in FURTHER_BACK)]
 )
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.by_default("generator-1")
 def test_a_rollback_replays_the_batches_and_the_numbers_are_those_of_keras(source, lag):
     expected = with_keras(source)
-    model = sequential()
-    trainer = Trainer(model, validation=ValidationPolicy(max_lag=lag, overlap="always"))
-    trained(source, trainer.fit, callbacks=callbacks())
-    assert not any("in step with the training:" in message for message in trainer.messages)
-    assert any("back to the end of epoch" in message for message in trainer.messages)
-    assert_same_outcome(model, expected)
+    trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
+    trained(source, trainer.fit)
+    assert not waits(trainer)
+    assert goes_back(trainer)
+    assert_same_outcome(trainer.model, expected)
 
 
 @pytest.mark.parametrize("source", ["generator", "reshuffled"])
 @pytest.mark.by_default("generator")
 def test_where_little_may_be_kept_the_training_waits(source):
-    results = []
-    for limit in (1 << 30, 2 * BATCH * X[0].nbytes):
-        model = sequential()
-        policy = ValidationPolicy(max_lag=2, overlap="always", keep_bytes=limit)
-        trainer = Trainer(model, validation=policy)
-        trained(source, trainer.fit, callbacks=callbacks())
-        waited = any("ValidationPolicy.keep_bytes" in message for message in trainer.messages)
-        assert waited == (limit < 1 << 30)
-        results.append(model)
-    assert_same_history(results[1].history.history, results[0].history.history)
-    assert_same_weights(*results)
+    policy = ValidationPolicy(max_lag=2, overlap="always", keep_bytes=2 * BATCH * X[0].nbytes)
+    trainer = Trainer(sequential(), validation=policy)
+    trained(source, trainer.fit)
+    assert any("ValidationPolicy.keep_bytes" in message for message in trainer.messages)
+    assert_same_outcome(trainer.model, with_keras(source))
 
 
-def test_where_nothing_may_be_kept_it_is_validated_in_step():
-    trainer = Trainer(sequential(), validation=ValidationPolicy(keep_bytes=0))
-    explained = trainer.explain(
-        Indexed(), validation_data=VALIDATION, callbacks=[keras.callbacks.ReduceLROnPlateau("val_loss")]
-    )
-    assert [reason.identifier for reason in explained.reasons] == ["data-once"]
-    assert "ReduceLROnPlateau may change the training, whose batches are not kept" in explained.in_step
-
-
-@pytest.mark.parametrize("source", ["generator", "by index", "through python"])
-def test_a_callback_that_may_reach_what_python_makes_the_data_from_keeps_it_in_step(source):
-    calls = [keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)]
+@pytest.mark.parametrize(
+    ("source", "policy", "callback", "said"),
+    [
+        (
+            *("by index", ValidationPolicy(keep_bytes=0), keras.callbacks.ReduceLROnPlateau),
+            "ReduceLROnPlateau may change the training, whose batches are not kept",
+        ),
+        *(
+            (
+                *(source, ValidationPolicy(), lambda: keras.callbacks.LambdaCallback(on_epoch_end=print)),
+                "LambdaCallback may change what Python makes the training data from",
+            )
+            for source in ("generator", "by index", "through python")
+        ),
+    ],
+    ids=["nothing kept", "generator", "by index", "through python"],
+)
+def test_where_nothing_is_kept_or_python_may_be_reached_it_is_validated_in_step(
+    source, policy, callback, said
+):
     make, steps, _ = SOURCES[source]
-    trainer = Trainer(sequential())
-    explained = trainer.explain(make(), steps_per_epoch=steps, validation_data=VALIDATION, callbacks=calls)
-    assert "LambdaCallback may change what Python makes the training data from" in explained.in_step
+    given = {"steps_per_epoch": steps, "validation_data": VALIDATION, "callbacks": [callback()]}
+    explained = Trainer(sequential(), validation=policy).explain(make(), **given)
+    assert [reason.identifier for reason in explained.reasons] == ["data-once"]
+    assert said in explained.in_step

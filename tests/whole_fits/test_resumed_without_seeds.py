@@ -116,7 +116,6 @@ CASES = {
     "PyDataset": (dropout, lambda: {"x": Shuffled()}),
     "PyDataset, global generator": (dropout, lambda: {"x": ByGlobal(), "validation_data": Shuffled()}),
 }
-BY_DEFAULT = ("some of arrays", "shuffles of both", "PyDataset")
 
 
 def fit(name, directory, every_steps=2, **kill):

@@ -11,7 +11,8 @@ from keras.src.trainers import data_adapters
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._data import array_feed
 from overlap_train._keras import data as keras_data
-from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
+from tests.networks import arrays, sequential
+from tests.whole_fits.comparing import assert_as_keras
 
 X, Y = arrays(70)
 
@@ -57,18 +58,17 @@ def shuffling(request, monkeypatch):
 def test_rows_come_in_the_order_of_keras(shuffling, shuffle, seed):
     assert keras_data.row_shuffling() == shuffling
 
-    def trained(trainer):
+    def build():
         model = sequential()
         tf.random.set_seed(seed)
-        plateau = keras.callbacks.ReduceLROnPlateau("val_loss", patience=0, factor=0.5, min_delta=10.0)
-        arguments = dict(epochs=4, batch_size=16, shuffle=shuffle, callbacks=[plateau], verbose=0)
-        trainer(model).fit(X, Y, validation_data=arrays(33, 1), **arguments)
         return model
 
-    expected = trained(lambda model: model)
-    actual = trained(lambda model: Trainer(model, validation=ValidationPolicy(overlap="always")))
-    assert_same_history(actual.history.history, expected.history.history)
-    assert_same_weights(actual, expected)
+    def run(trained):
+        plateau = keras.callbacks.ReduceLROnPlateau("val_loss", patience=0, factor=0.5, min_delta=10.0)
+        given = {"validation_data": arrays(33, 1), "callbacks": [plateau], "verbose": 0}
+        trained.fit(X, Y, epochs=4, batch_size=16, shuffle=shuffle, **given)
+
+    assert_as_keras(run, ValidationPolicy(overlap="always"), build=build)
 
 
 @pytest.mark.nightly

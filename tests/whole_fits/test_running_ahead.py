@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import types
 
 import keras
-import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._callbacks.hooks import hook_that_waits, may_change_training
-from tests import networks
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, assert_same_weights
+from tests.networks import arrays, assert_alike
 from tests.pools import sequential
+from tests.whole_fits.comparing import AHEAD, VALIDATION, X, Y, assert_as_keras, halves
 
-X, Y = arrays()
-VALIDATION = arrays(VALIDATION_ROWS, 1)
+STEPS = {"steps_per_epoch": 4, "shuffle": False, "verbose": 0}
 
 
 def generator():
@@ -57,101 +54,84 @@ class Halves(keras.callbacks.Callback):
         self.model.optimizer.learning_rate = self.model.optimizer.learning_rate / 2
 
 
-class Fibs(Halves):
-    overlap_safe = True
+def stops(restore=False):
+    return keras.callbacks.EarlyStopping("val_loss", min_delta=10.0, patience=2, restore_best_weights=restore)
 
 
-def fit(make, callbacks, lag=1, epochs=4, validation=VALIDATION, **more):
-    model = sequential()
-    trainer = Trainer(model, validation=ValidationPolicy(max_lag=lag, overlap="always"))
-    arguments = dict(epochs=epochs, steps_per_epoch=4, shuffle=False, verbose=0, callbacks=callbacks, **more)
-    explained = trainer.explain(make(), validation_data=validation, **arguments)
-    trainer.fit(make(), validation_data=validation, **arguments)
-    return trainer, explained
+def saves_slower(path):
+    """Return a stock callback that calls a method which the user has given the model."""
+    return keras.callbacks.ModelCheckpoint(path / "w.weights.h5", save_weights_only=True)
 
 
-@functools.cache
-def fitted_by_keras(source):
-    """Fits without callbacks: none of those below changes the training. No pool takes the model back."""
-    model = networks.sequential()
-    arguments = {"epochs": 4, "steps_per_epoch": 4, "shuffle": False, "verbose": 0}
-    model.fit(source(), validation_data=VALIDATION, **arguments)
-    return model
+def saved_slower(model, *args, **kwargs):
+    model.optimizer.learning_rate.assign(0.5 * model.optimizer.learning_rate)
+    keras.Model.save_weights(model, *args, **kwargs)
 
 
 @pytest.mark.parametrize("source", [generator, Batches])
 @pytest.mark.parametrize(
-    "callbacks",
-    [list, lambda: [keras.callbacks.EarlyStopping("val_loss", patience=9)], lambda: [Watches()]],
-    ids=["none", "early-stopping", "declared"],
+    ("make", "epochs"),
+    [
+        (None, 4),
+        (lambda: keras.callbacks.EarlyStopping("val_loss", patience=9), 4),
+        (Watches, 4),
+        (stops, 8),
+        (lambda: stops(restore=True), 8),
+    ],
+    ids=["none", "patient", "declared", "stops", "restores"],
 )
-@pytest.mark.by_default("early-stopping-generator")
-def test_it_runs_ahead_with_the_numbers_of_keras(source, callbacks):
-    trainer, explained = fit(source, callbacks())
-    expected = fitted_by_keras(source)
-    assert explained.overlaps
-    assert_same_history(trainer.model.history.history, expected.history.history)
-    assert_same_weights(trainer.model, expected)
+@pytest.mark.by_default("patient-generator", "restores-generator")
+def test_it_runs_ahead_with_the_numbers_of_keras(source, make, epochs):
+    def run(trained):
+        callbacks = [make()] if make else []
+        given = {"validation_data": VALIDATION, "callbacks": callbacks, **STEPS}
+        trained.fit(source(), epochs=epochs, **given)
+        explained = isinstance(trained, Trainer) and trained.explain(source(), epochs=epochs, **given)
+        assert not explained or explained.max_lag == 2
+        kept = ("stopped_epoch", "batches", "seen")
+        return [getattr(callback, name, None) for callback in callbacks for name in kept]
 
-
-@pytest.mark.parametrize("restore", [pytest.param(False, marks=pytest.mark.nightly), True])
-def test_early_stopping_ends_where_it_would_have_ended(restore):
-    results = []
-    for lag in (0, 2):
-        stops = keras.callbacks.EarlyStopping(
-            "val_loss", min_delta=10.0, patience=2, restore_best_weights=restore
-        )
-        trainer, explained = fit(generator, [stops], lag=lag, epochs=8)
-        assert explained.max_lag == lag
-        results.append((trainer.model, trainer.ended, stops.stopped_epoch))
-    (expected, *how), (actual, *also) = results
-    assert how == also
-    assert len(actual.history.epoch) < 8
-    assert_same_history(actual.history.history, expected.history.history)
-    assert_same_weights(actual, expected)
+    trainer = assert_as_keras(run)
+    assert (len(trainer.model.history.epoch) < epochs) == (epochs == 8) == (trainer.ended == "stopped")
 
 
 def test_what_may_change_the_training_keeps_it_in_step_and_is_named():
-    trainer, explained = fit(generator, [Halves()])
-    assert not explained.overlaps
-    (reason,) = explained.reasons
+    trainer = Trainer(sequential(), validation=AHEAD)
+    given = {"validation_data": VALIDATION, "callbacks": [Halves()], **STEPS}
+    (reason,) = trainer.explain(generator(), epochs=2, **given).reasons
+    trainer.fit(generator(), epochs=2, **given)
     assert reason.identifier == "data-once"
     assert "Halves may change what Python makes the training data from" in reason.sentence
     assert "overlap_safe = True" in reason.remedy
     assert any(str(reason) in message for message in trainer.messages)
 
 
-def test_a_validation_generator_runs_ahead_likewise():
-    def batches():
+@pytest.mark.parametrize("callbacks", [[], [lambda: halves(1)]], ids=["alone", "rolled back"])
+def test_a_validation_generator_is_drawn_once_for_each_epoch(callbacks):
+    """Keras loses what it has fetched ahead of a generator, how much differs from run to run."""
+
+    def validation():
         for seed in itertools.count():
             yield arrays(16, seed)
 
-    data = (X, Y)
     histories = []
     for lag in (0, 2):
-        model = sequential()
-        trainer = Trainer(model, validation=ValidationPolicy(max_lag=lag, overlap="always"))
-        arguments = {"validation_data": batches(), "validation_steps": 2, "shuffle": False, "verbose": 0}
-        explained = trainer.explain(*data, **arguments | {"validation_data": batches()})
-        assert explained.max_lag == lag
-        histories.append(trainer.fit(*data, epochs=4, **arguments).history)
-    assert_same_history(histories[1], histories[0])
+        trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
+        given = {"validation_steps": 2, "shuffle": False, "verbose": 0}
+        given["callbacks"] = [make() for make in callbacks]
+        explained = trainer.explain(X, Y, validation_data=validation(), **given)
+        assert callbacks or explained.max_lag == lag
+        histories.append(trainer.fit(X, Y, epochs=4, validation_data=validation(), **given).history)
+    assert_alike(histories[1], histories[0])
 
 
 def test_a_false_declaration_is_an_error_and_no_other_training():
+    class Fibs(Halves):
+        overlap_safe = True
+
+    trainer = Trainer(sequential(), validation=AHEAD)
     with pytest.raises(RuntimeError, match="declares overlap_safe = True"):
-        fit(generator, [Fibs()], epochs=6)
-
-
-def test_a_declaration_lets_a_callback_watch_batches_while_the_training_runs_ahead():
-    watches = Watches()
-    model = sequential()
-    trainer = Trainer(model, validation=ValidationPolicy(overlap="always"))
-    trainer.fit(X, Y, batch_size=32, epochs=3, verbose=0, validation_data=VALIDATION, callbacks=[watches])
-    assert trainer.explain(X, Y, validation_data=VALIDATION, callbacks=[watches]).overlaps
-    assert watches.batches == 3 * -(-len(X) // 32)
-    assert sorted(watches.seen) == [0, 1, 2]
-    assert all(np.isfinite(logs["val_loss"]) for logs in watches.seen.values())
+        trainer.fit(generator(), epochs=6, validation_data=VALIDATION, callbacks=[Fibs()], **STEPS)
 
 
 @pytest.mark.parametrize("value", [1, "yes", None, False])
@@ -179,14 +159,9 @@ def test_a_subclass_of_a_stock_callback_may_change_the_training():
     assert hook_that_waits(Watches(), watched=True, late=False) is None
 
 
-def saved_slower(model, *args, **kwargs):
-    model.optimizer.learning_rate.assign(0.5 * model.optimizer.learning_rate)
-    keras.Model.save_weights(model, *args, **kwargs)
-
-
 @pytest.mark.parametrize("on_model", [True, False])
 def test_a_stock_callback_may_call_a_method_that_the_user_has_written(on_model, tmp_path):
-    saver = keras.callbacks.ModelCheckpoint(tmp_path / "w.weights.h5", save_weights_only=True)
+    saver = saves_slower(tmp_path)
     kind = keras.Model if on_model else type("Saves", (keras.Model,), {"save_weights": saved_slower})
     model = kind()
     model.stop_training = False
@@ -199,23 +174,13 @@ def test_a_stock_callback_may_call_a_method_that_the_user_has_written(on_model, 
 
 @pytest.mark.nightly
 def test_what_it_changes_is_seen_in_time(tmp_path):
-    def fitted(train):
+    def build():
         model = sequential(keras.optimizers.SGD(0.1))
         model.save_weights = types.MethodType(saved_slower, model)
-        saver = keras.callbacks.ModelCheckpoint(tmp_path / "w.weights.h5", save_weights_only=True)
-        train(model)(
-            generator(),
-            shuffle=False,
-            steps_per_epoch=4,
-            epochs=4,
-            verbose=0,
-            validation_data=VALIDATION,
-            callbacks=[saver],
-        )
         return model
 
-    policy = ValidationPolicy(max_lag=2, overlap="always")
-    expected = fitted(lambda model: model.fit)
-    model = fitted(lambda model: Trainer(model, validation=policy).fit)
-    assert_same_history(model.history.history, expected.history.history)
-    assert_same_weights(model, expected)
+    def run(trained):
+        given = {"validation_data": VALIDATION, "callbacks": [saves_slower(tmp_path)], **STEPS}
+        trained.fit(generator(), epochs=4, **given)
+
+    assert_as_keras(run, build=build)

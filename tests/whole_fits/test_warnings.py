@@ -7,19 +7,20 @@ import sys
 import warnings
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-from overlap_train import Trainer, ValidationPolicy
+from overlap_train import Trainer
 from overlap_train._keras import data as keras_data
 from overlap_train._keras.names import BEFORE_3_16
-from tests.networks import arrays, crossentropy
+from tests.networks import arrays, assert_alike, crossentropy
 from tests.pools import pooled, sequential
+from tests.whole_fits.comparing import IN_STEP, in_turn, slices
 
 X, Y = arrays(40)
 XV, YV = arrays(24, 1)
+ENDS = 3 if BEFORE_3_16 else 0  # of which Keras up to 3.15 warns each time
 
 
 class Batches(keras.utils.PyDataset):
@@ -36,18 +37,15 @@ class Batches(keras.utils.PyDataset):
 
 
 def dataset(x=X, y=Y):
-    return tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    return slices(x, y).batch(8)
 
 
-DATA = {
-    "arrays": lambda: (X, Y),
-    "dataset": lambda: (dataset(),),
-    "endless": lambda: (dataset().repeat(),),
-    "generator": lambda: (((X[:8], Y[:8]) for _ in range(20)),),
-    "PyDataset": lambda: (Batches(5),),
-    "endless PyDataset": lambda: (Batches(None),),
-}
-ENDLESS = {"endless", "generator", "endless PyDataset"}
+def unknown():
+    return dataset().filter(lambda x, y: True)
+
+
+def generator(count=5):
+    return ((X[:8], Y[:8]) for _ in range(count))
 
 
 def warned(call):
@@ -71,11 +69,25 @@ def drawing():
     return model
 
 
+HOWS = ["at once", "in step", "ahead"]
+
+
 def trained(how, *data, **arguments):
     model = drawing() if how == "in step" else sequential()
-    policy = ValidationPolicy(max_lag=0 if how == "at once" else 1)
+    policy = IN_STEP if how == "at once" else None
     fit = model.fit if how == "keras" else Trainer(model, validation=policy).fit
     return warned(lambda: fit(*data, verbose=0, **arguments))
+
+
+DATA = {
+    "arrays": lambda: (X, Y),
+    "dataset": lambda: (dataset(),),
+    "endless": lambda: (dataset().repeat(),),
+    "generator": lambda: (generator(20),),
+    "PyDataset": lambda: (Batches(5),),
+    "endless PyDataset": lambda: (Batches(None),),
+}
+ENDLESS = {"endless", "generator", "endless PyDataset"}
 
 
 @pytest.mark.parametrize("shuffle", [True, False, "batch"])
@@ -88,82 +100,71 @@ def test_shuffle_is_ignored_with_the_warning_of_keras(name, shuffle):
     assert trained("ours", *DATA[name](), **arguments) == expected
 
 
-def too_few():
-    rows = dataset()
-    return {
-        "arrays": (X, Y),
-        "dataset": (rows,),
-        "PyDataset": (Batches(5),),
-        "of no known size": (rows.filter(lambda x, y: True),),
-        "of another size than it says": (rows.apply(tf.data.experimental.assert_cardinality(5)).take(3),),
-        "generator": (((X[:8], Y[:8]) for _ in range(5)),),
-    }
+def asserted():
+    return dataset().apply(tf.data.experimental.assert_cardinality(5)).take(3)
+
+
+TOO_FEW = {name: DATA[name] for name in ("arrays", "dataset", "PyDataset")}
+TOO_FEW |= {"of no known size": lambda: (unknown(),), "of another size than it says": lambda: (asserted(),)}
+TOO_FEW |= {"generator": lambda: (generator(),)}
 
 
 @pytest.mark.by_default("dataset", "of another size than it says")
-@pytest.mark.parametrize("name", too_few())
+@pytest.mark.parametrize("name", TOO_FEW)
 def test_training_data_that_runs_out_is_told_as_by_keras(name):
     arguments = dict(steps_per_epoch=7, epochs=1, batch_size=8 if name == "arrays" else None, shuffle=False)
-    expected = trained("keras", *too_few()[name], **arguments)
+    expected = trained("keras", *TOO_FEW[name](), **arguments)
     assert len(expected) == 1
-    assert trained("ours", *too_few()[name], **arguments) == expected
+    assert trained("ours", *TOO_FEW[name](), **arguments) == expected
 
 
-@pytest.mark.by_default("dataset-ahead", "arrays-ahead")
-@pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
-@pytest.mark.parametrize("data", ["arrays", "dataset"])
-def test_validation_data_that_runs_out_is_told_as_by_keras(data, how):
-    arguments = dict(
-        validation_data=(XV, YV) if data == "arrays" else dataset(XV, YV),
-        validation_steps=9,
-        validation_batch_size=8 if data == "arrays" else None,
-        epochs=2,
-    )
-    expected = trained("keras", X, Y, **arguments)
-    assert len(expected) == 2
-    assert trained(how, X, Y, **arguments) == expected
+VALIDATED = {
+    "arrays": (lambda: dict(validation_data=(XV, YV), validation_batch_size=8, validation_steps=9), 2),
+    "dataset": (lambda: dict(validation_data=dataset(XV, YV), validation_steps=9), 2),
+    "without a batch": (
+        lambda: dict(validation_data=dataset().filter(lambda x, y: False)),
+        2 if ENDS else 0,
+    ),
+}
 
 
-@pytest.mark.by_default("ahead")
-@pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
-def test_a_validation_without_a_batch_is_told_each_time_as_by_keras(how):
-    nothing = dataset().filter(lambda x, y: False)
-    expected = trained("keras", X, Y, epochs=2, validation_data=nothing)
-    assert len(expected) == (2 if ENDS else 0)
-    assert trained(how, X, Y, epochs=2, validation_data=nothing) == expected
+@pytest.mark.by_default("dataset-ahead", "without a batch-ahead")
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("data", VALIDATED)
+def test_validation_data_that_runs_out_is_told_each_time_as_by_keras(data, how):
+    arguments, count = VALIDATED[data]
+    expected = trained("keras", X, Y, epochs=2, **arguments())
+    assert len(expected) == count
+    assert trained(how, X, Y, epochs=2, **arguments()) == expected
 
 
 @pytest.mark.parametrize("hook", [None, "on_test_batch_end"])
 def test_an_evaluate_of_too_few_batches_is_told_as_by_keras(hook):
-    def run(evaluate):
-        callbacks = (
-            [type("Own", (keras.callbacks.Callback,), {hook: lambda *_, **__: None})()] if hook else []
-        )
-        return warned(lambda: evaluate(XV, YV, batch_size=8, steps=9, verbose=0, callbacks=callbacks))
+    def run(trained):
+        methods = {hook: lambda *_, **__: None} if hook else {}
+        callbacks = [type("Own", (keras.callbacks.Callback,), methods)()]
+        given = dict(batch_size=8, steps=9, verbose=0, callbacks=callbacks)
+        return warned(lambda: trained.evaluate(XV, YV, **given))
 
-    expected = run(sequential().evaluate)
+    expected, actual, _ = in_turn(run)
     assert len(expected) == 1
-    assert run(Trainer(sequential()).evaluate) == expected
+    assert actual == expected
 
 
-def generator(count=5):
-    return ((X[:8], Y[:8]) for _ in range(count))
+def specified():
+    spec = tf.nest.map_structure(lambda a: tf.TensorSpec((8, *a.shape[1:]), a.dtype), (X, Y))
+    return tf.data.Dataset.from_generator(generator, output_signature=spec)
 
 
 OF_NO_KNOWN_LENGTH = {
-    "filtered": lambda: dataset().filter(lambda x, y: True),
-    "filtered and kept": lambda: dataset().filter(lambda x, y: True).cache(),
-    "from a generator": lambda: tf.data.Dataset.from_generator(
-        generator,
-        output_signature=tf.nest.map_structure(lambda a: tf.TensorSpec((8, *a.shape[1:]), a.dtype), (X, Y)),
-    ),
+    "filtered": unknown,
+    "filtered and kept": lambda: unknown().cache(),
+    "from a generator": specified,
     "generator": generator,
 }
-ENDS = 3 if BEFORE_3_16 else 0  # of which Keras up to 3.15 warns each time
 
 
 @pytest.mark.nightly
-@pytest.mark.by_default("filtered and kept")
 @pytest.mark.parametrize("name", OF_NO_KNOWN_LENGTH)
 def test_the_end_of_training_data_of_no_known_length_is_told_once(name):
     make = OF_NO_KNOWN_LENGTH[name]
@@ -173,45 +174,30 @@ def test_the_end_of_training_data_of_no_known_length_is_told_once(name):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
+@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("name", OF_NO_KNOWN_LENGTH)
-@pytest.mark.by_default("filtered-at once")
 def test_the_end_of_validation_data_of_no_known_length_is_told_once(name, how):
     make = OF_NO_KNOWN_LENGTH[name]
     expected = trained("keras", X, Y, epochs=3, validation_data=make())
     assert len(expected) == ENDS
     assert trained(how, X, Y, epochs=3, validation_data=make()) == expected[:1]
-    wanted = warned(lambda: sequential().evaluate(make(), verbose=0))
-    assert warned(lambda: Trainer(sequential()).evaluate(make(), verbose=0)) == wanted
+    wanted, actual, _ = in_turn(lambda trained: warned(lambda: trained.evaluate(make(), verbose=0)))
+    assert actual == wanted
     assert len(wanted) == bool(ENDS)
 
 
 def test_a_generator_that_ends_trains_on_what_keras_looked_at_and_is_told_once():
-    class Counts(keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.batches = []
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.batches.append(0)
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.batches[-1] += 1
-
     counted = []
     for how in ("keras", "ours"):
-        counts = Counts()
+        batches = []
+        counts = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda *_, batches=batches: batches.append(0),
+            on_train_batch_end=lambda batch, logs, batches=batches: batches.append(batches.pop() + 1),
+        )
         said = trained(how, generator(7), epochs=4, callbacks=[counts], shuffle=False)
         assert len(said) == (bool(ENDS) if how == "ours" else ENDS and 4)
-        counted.append(counts.batches)
+        counted.append(batches)
     assert counted[1] == counted[0] == [7, 2, 2, 2]
-
-
-IN_GROUPS = {
-    "dataset": dataset,
-    "PyDataset": lambda: Batches(5),
-    "of no known size": lambda: dataset().filter(lambda x, y: True),
-}
 
 
 @pooled
@@ -221,29 +207,24 @@ def grouped(group):
     return model
 
 
-def said_in_groups(how, group, steps, data):
-    """Returns how often training data, validation data and those of `evaluate` were said to have run out."""
-    model = grouped(group=group)
-    fit, evaluate = model.fit, model.evaluate
-    if how != "keras":
-        trainer = Trainer(model)
-        fit, evaluate = trainer.fit, trainer.evaluate
-    calls = [
-        lambda: fit(data(), epochs=2, steps_per_epoch=steps, verbose=0, shuffle=False),
-        lambda: fit(X, Y, epochs=2, validation_data=data(), validation_steps=steps, verbose=0),
-        lambda: evaluate(data(), steps=steps, verbose=0),
-    ]
-    return [len(warned(call)) for call in calls]
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("group", [2, 3])
 @pytest.mark.parametrize("steps", [3, 4, 5, 6, 7])
-@pytest.mark.parametrize("name", IN_GROUPS)
-@pytest.mark.by_default("dataset-7-3")
-def test_a_group_of_steps_that_has_begun_is_not_short_of_data(name, steps, group):
-    expected = said_in_groups("keras", group, steps, IN_GROUPS[name])
-    assert said_in_groups("ours", group, steps, IN_GROUPS[name]) == expected
+@pytest.mark.parametrize(
+    "data", [dataset, lambda: Batches(5), unknown], ids=["dataset", "PyDataset", "unknown"]
+)
+def test_a_group_of_steps_that_has_begun_is_not_short_of_data(data, steps, group):
+    def run(trained):
+        """Return how often data of a training, a validation and an evaluation was said to have run out."""
+        calls = [
+            lambda: trained.fit(data(), epochs=2, steps_per_epoch=steps, verbose=0, shuffle=False),
+            lambda: trained.fit(X, Y, epochs=2, validation_data=data(), validation_steps=steps, verbose=0),
+            lambda: trained.evaluate(data(), steps=steps, verbose=0),
+        ]
+        return [len(warned(call)) for call in calls]
+
+    expected, actual, _ = in_turn(run, lambda: grouped(group=group), policy=None)
+    assert actual == expected
 
 
 OUT_OF_DATA = {
@@ -287,10 +268,9 @@ def stopped(model):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("how", ["at once", "in step", "ahead"])
+@pytest.mark.parametrize("policy", [None, IN_STEP], ids=["ahead", "in step"])
 @pytest.mark.parametrize("listens", [False, True])
-@pytest.mark.by_default("False-ahead")
-def test_each_validation_sets_stop_evaluating_back(how, listens):
+def test_each_validation_sets_stop_evaluating_back(policy, listens):
     class Sets(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()
@@ -307,22 +287,20 @@ def test_each_validation_sets_stop_evaluating_back(how, listens):
             def on_test_begin(self, logs=None):
                 self.seen.append(stopped(self.model))
 
-    def run(how):
-        model, callback = sequential(), Sets()
-        if hasattr(model, "stop_evaluating"):
-            del model.stop_evaluating
-        trainer = Trainer(model, validation=ValidationPolicy(max_lag=0 if how == "in step" else 1))
-        fit, evaluate = (model.fit, model.evaluate) if how == "keras" else (trainer.fit, trainer.evaluate)
-        fit(X, Y, verbose=0)
-        seen = [stopped(model)]
-        fit(X, Y, verbose=0, epochs=2, validation_data=(XV, YV))
-        seen.append(stopped(model))
-        fit(X, Y, verbose=0, epochs=3, validation_data=(XV, YV), validation_freq=2, callbacks=[callback])
-        seen += [*callback.seen, stopped(model)]
-        evaluate(XV, YV, verbose=0)
-        return [*seen, stopped(model)]
+    def run(trained):
+        model, callback = getattr(trained, "model", trained), Sets()
+        vars(model).pop("stop_evaluating", None)
+        seen = []
+        validated = {"validation_data": (XV, YV)}
+        more = {"epochs": 3, "validation_freq": 2, "callbacks": [callback], **validated}
+        for arguments in ({}, {"epochs": 2, **validated}, more):
+            trained.fit(X, Y, verbose=0, **arguments)
+            seen.append(stopped(model))
+        trained.evaluate(XV, YV, verbose=0)
+        return [*seen, *callback.seen, stopped(model)]
 
-    assert run(how) == run("keras")
+    expected, actual, _ = in_turn(run, policy=policy)
+    assert actual == expected
 
 
 def test_an_evaluate_ends_when_a_callback_says_so():
@@ -330,7 +308,8 @@ def test_an_evaluate_ends_when_a_callback_says_so():
         def on_test_batch_end(self, batch, logs=None):
             self.model.stop_evaluating = batch == 1
 
-    def run(evaluate):
-        return evaluate(XV, YV, batch_size=4, verbose=0, callbacks=[Ends()])
+    def run(trained):
+        return trained.evaluate(XV, YV, batch_size=4, verbose=0, callbacks=[Ends()])
 
-    np.testing.assert_allclose(run(Trainer(sequential()).evaluate), run(sequential().evaluate), rtol=1e-5)
+    expected, actual, _ = in_turn(run)
+    assert_alike(actual, expected)
