@@ -164,7 +164,7 @@ def report() -> tuple[Timing, ...]:
 def format_report(rows: Iterable[Timing] | None = None) -> str:
     """Return the report as a table, with times in milliseconds.
 
-    The ratio is TensorFlow's time over our fastest, also where TensorFlow's kernel was chosen.
+    The ratio is TensorFlow's time over that of our fastest algorithm, also where TensorFlow's was chosen.
 
     Args:
         rows: the rows to show; None means everything timed so far.
