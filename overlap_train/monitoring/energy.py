@@ -150,8 +150,8 @@ def measure(
 ) -> tuple[list[EnergyReading], list[Unavailable]]:
     """Measure the energy of some work beyond that of the idle machine.
 
-    The machine idles for one window, then the work is repeated for another one. `work` must return only when
-    the device is done, too. Without any counter it is not run.
+    The machine idles for one window, then the work is repeated for another one. `work` must not return before
+    the device is done. Without a counter it is not run.
     """
     if not window_s >= MINIMUM_WINDOW_S:
         raise ValueError(f"window_s must be at least {MINIMUM_WINDOW_S}, got {window_s}: counters are coarse")
