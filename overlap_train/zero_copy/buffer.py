@@ -66,7 +66,7 @@ class MappedBuffer(Closing):
 
     Raises:
         TypeError: the shape, dtype or backend has the wrong type.
-        ValueError: the shape, dtype or backend is not possible.
+        ValueError: the shape, dtype or backend is invalid.
         errors.BufferError: there is not enough memory.
         errors.NativeUnavailableError: the backend is "cuda" and there is no usable GPU; the message says why.
     """
@@ -116,7 +116,7 @@ class MappedBuffer(Closing):
 
     @property
     def readers(self) -> int:
-        """The number of living tensors of `tensor()` that share the memory."""
+        """The number of tensors from `tensor()` that still share the memory."""
         return sum(reader() is not None for reader in list(self._readers))
 
     def numpy(self) -> NDArray[Any]:

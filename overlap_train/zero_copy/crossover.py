@@ -63,7 +63,7 @@ def measure_crossover(
 
     Raises:
         TypeError: an argument has the wrong type.
-        ValueError: a size or the number of repeats is not possible.
+        ValueError: a size or the number of repeats is out of range.
         errors.NativeUnavailableError: there is no GPU that TensorFlow and the CUDA driver both see.
     """
     repeats = require_count("repeats", repeats, minimum=1)
