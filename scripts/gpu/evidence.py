@@ -90,10 +90,10 @@ EVIDENCE = Evidence(
     "The CUDA kernels",
     "",
     (
-        Stage("build", kernel_stages.build, 120, _SOURCES),
-        Stage("check", kernel_stages.check, 200, _SOURCES),
+        Stage("build", kernel_stages.build, 120, _SOURCES, 28),
+        Stage("check", kernel_stages.check, 200, _SOURCES, 58),
         *(
-            Stage(name, timing_stages.timing, 200, (*_SOURCES, "scripts/gpu/timing_stages.py"))
+            Stage(name, timing_stages.timing, 200, (*_SOURCES, "scripts/gpu/timing_stages.py"), 56)
             for name in _TIMINGS
         ),
     ),

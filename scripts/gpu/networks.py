@@ -27,6 +27,8 @@ class Network:
     batch: int
     rows: tuple[int, int]  # of the training and of the validation
     outputs: Callable[[Any, Any, bool], Any]  # of keras, the inputs, and whether the least will do
+    start_s: float  # on an H100, estimated: a process, tracing and the choice of cuDNN's algorithms
+    epoch_s: float  # the same: an epoch in float32, with its validation
     words: int = 0
     is_mask: bool = False  # whether a class belongs to each pixel
 
@@ -95,10 +97,13 @@ def _mnist(keras: Any, x: Any, least: bool) -> Any:
     return mnist_cnn()(x)
 
 
+_SMALL = (32, 32, 3)
 NETWORKS = {
-    "mnist": Network((28, 28, 1), (28, 28, 1), 128, (60_000, 10_000), _mnist),
-    "resnet50": Network((224, 224, 3), (32, 32, 3), 64, (3072, 1024), _application("ResNet50")),
-    "efficientnetb0": Network((224, 224, 3), (32, 32, 3), 64, (3072, 1024), _application("EfficientNetB0")),
-    "unet": Network((128, 192, 3), (32, 48, 3), 32, (1024, 320), _unet, is_mask=True),
-    "transformer": Network((128,), (16,), 64, (4096, 1024), _transformer, words=5000),
+    "mnist": Network((28, 28, 1), (28, 28, 1), 128, (60_000, 10_000), _mnist, 12, 0.6),
+    "resnet50": Network((224, 224, 3), _SMALL, 64, (3072, 1024), _application("ResNet50"), 24, 4),
+    "efficientnetb0": Network(
+        (224, 224, 3), _SMALL, 64, (3072, 1024), _application("EfficientNetB0"), 33, 2.5
+    ),
+    "unet": Network((128, 192, 3), (32, 48, 3), 32, (1024, 320), _unet, 14, 1.5, is_mask=True),
+    "transformer": Network((128,), (16,), 64, (4096, 1024), _transformer, 20, 2.5, words=5000),
 }
