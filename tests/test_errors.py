@@ -261,8 +261,9 @@ def test_every_error_ends_with_the_place_of_its_paragraph(kind):
     identifier = place.removeprefix("  see docs/troubleshooting.md#")
     assert identifier == ("lag-zero" if kind is errors.OverlapError else kind.__name__.lower())
     assert str(raised).count("see docs/") == (kind is errors.OverlapError)
-    _, paragraph = PAGE.read_text().split(f"### {kind.__name__}\n")
-    assert "**Remedy:**" in paragraph.partition("\n### ")[0] or kind is errors.OverlapTrainError
+    head = f'<a id="{kind.__name__.lower()}"></a>\n**{kind.__name__}.** '
+    _, paragraph = PAGE.read_text().split(head)
+    assert "**Remedy:**" in paragraph.partition("<a id=")[0] or kind is errors.OverlapTrainError
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 prints no notes")
