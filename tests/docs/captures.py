@@ -200,7 +200,8 @@ def sections(text: str) -> dict[str, str]:
 
 def shape(capture: str) -> str:
     """Return a capture with what differs from run to run left out: numbers, and how far a bar is."""
-    text = re.sub(r"[━─]+", "━", re.sub(r"\d+(:\d+)*(\.\d+)?(e-\d+)?", "0", capture))
+    text = re.sub(r" \(\d+:\d\d:\d\d\)", "", capture)  # of pytest, beyond a minute
+    text = re.sub(r"[━─]+", "━", re.sub(r"\d+(:\d+)*(\.\d+)?(e-\d+)?", "0", text))
     text = re.sub(r"about 0 s saved|no time saved|running ahead has cost about 0 s", "saved", text)
     text = re.sub(r"; (saved; )?(0 s|nothing) waited", "; waited", re.sub(r"0(us|ms|s)/step", "0/step", text))
     return re.sub(r"[ _=-]+", " ", text)
