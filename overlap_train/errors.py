@@ -23,6 +23,9 @@ OverlapTrainError
 All of them can be pickled and copied with their attributes, notes and chain of causes, so they reach the
 parent of a worker process unchanged. Process pools replace the cause by the worker's traceback; the cause
 is then in `__context__`.
+
+Each carries a note with the place of its paragraph in `docs/troubleshooting.md`. Python prints it under the
+message (from 3.11 on). The reasons of an `OverlapError` carry such places themselves.
 """
 
 from __future__ import annotations
@@ -61,11 +64,16 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+PAGE = "docs/troubleshooting.md"
 _LONGEST_CHAIN = 32
 
 
 class OverlapTrainError(Exception):
     """The root of all exceptions of this package."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        _note_the_paragraph_of(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (
@@ -83,7 +91,7 @@ class OverlapError(OverlapTrainError):
 
     def __init__(self, reasons: Sequence[Any]) -> None:
         first = 'overlap="require", but the training would wait because:'
-        super().__init__("\n".join([first, *map(str, reasons)]))
+        Exception.__init__(self, "\n".join([first, *map(str, reasons)]))  # each reason names its paragraph
         self.reasons = tuple(reasons)
 
 
@@ -97,6 +105,7 @@ class ValidationWorkerError(OverlapTrainError):
 
     def __init__(self, message: str, *, epoch: int, shard: int) -> None:
         Exception.__init__(self, message)  # and not what it may be besides: see `worker_error`
+        _note_the_paragraph_of(self)
         self.epoch = epoch
         self.shard = shard
 
@@ -212,6 +221,12 @@ class QueueFullError(SchedulingError):
 
 class SchedulerClosedError(SchedulingError):
     """The scheduler, or the named model in it, has been closed."""
+
+
+def _note_the_paragraph_of(error: OverlapTrainError) -> None:
+    """Add the place of the paragraph about an error's class, or about the nearest one above that is ours."""
+    ours = next(kind for kind in type(error).__mro__ if kind.__module__ == __name__)
+    vars(error).setdefault("__notes__", []).append(f"  see {PAGE}#{ours.__name__.lower()}")
 
 
 class _Link(NamedTuple):

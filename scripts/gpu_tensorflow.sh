@@ -10,11 +10,12 @@
 # There, when none is:
 #     scripts/gpu_tensorflow.sh run [--output DIRECTORY]  page: docs/results/<date>-<card>-tensorflow.md
 # Here, without a GPU:
-#     scripts/gpu_tensorflow.sh run --emulate             every check, on the CPU
+#     scripts/gpu_tensorflow.sh run --emulate [--quick]   every check, on the CPU
+#     scripts/gpu_tensorflow.sh run --plan                which call does what, by times of an H100
 #
 # Every command may be cut off and repeated: what is done is skipped (run --again repeats it). Exit status of run:
-# 0 all done and right, 1 something is wrong, 3 run it again. Everything takes six calls of ten minutes, by the
-# times of an H100: scripts/gpu_evidence.sh once, and run five times, which begins with what decides most.
+# 0 all done and right, 1 something is wrong, 3 run it again. What decides most takes six calls of ten minutes:
+# scripts/gpu_evidence.sh once, and run five times. Every network in every way (the stage "further") takes more.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-}

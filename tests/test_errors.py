@@ -6,13 +6,18 @@ import concurrent.futures
 import copy
 import importlib.util
 import pickle
+import sys
 import threading
+import traceback
 
 import pytest
 
 from overlap_train import errors
+from overlap_train._support.reasons import Reason
 from tests import interpreters
+from tests.docs.pages import DOCS
 
+PAGE = DOCS / "troubleshooting.md"
 KINDS = [getattr(errors, name) for name in errors.__all__]
 
 
@@ -210,3 +215,31 @@ def test_every_error_leaves_a_ray_task():
             assert_whole(raised.value.cause, made(kind))
     finally:
         ray.shutdown()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_error_ends_with_the_place_of_its_paragraph(kind):
+    raised = errors.OverlapError([Reason.of("lag-zero")]) if kind is errors.OverlapError else made(kind)
+    place = "\n".join([str(raised), *getattr(raised, "__notes__", ())]).splitlines()[-1]
+    identifier = place.removeprefix("  see docs/troubleshooting.md#")
+    assert identifier == ("lag-zero" if kind is errors.OverlapError else kind.__name__.lower())
+    assert str(raised).count("see docs/") == (kind is errors.OverlapError)
+    head = f'<a id="{kind.__name__.lower()}"></a>\n**{kind.__name__}.** '
+    _, paragraph = PAGE.read_text().split(head)
+    assert "**Remedy:**" in paragraph.partition("<a id=")[0] or kind is errors.OverlapTrainError
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 prints no notes")
+def test_python_prints_the_place_as_one_last_line():
+    error = errors.worker_error("it failed", epoch=3, shard=1, cause=KeyError("gone"))
+    *_, message, place = "".join(traceback.format_exception_only(error)).splitlines()
+    assert message == "overlap_train.errors.ValidationWorkerError: it failed"
+    assert place == "  see docs/troubleshooting.md#validationworkererror"
+
+
+def test_an_error_that_is_derived_from_ours_names_the_paragraph_of_ours_once():
+    cause = errors.CheckpointError("it failed")
+    error = errors.worker_error("it failed", epoch=3, shard=1, cause=cause)
+    assert error.__notes__ == ["  see docs/troubleshooting.md#validationworkererror"]
+    assert Subclass(2).__notes__ == error.__notes__
+    assert copy.deepcopy(error).__notes__ == pickle.loads(pickle.dumps(error)).__notes__ == error.__notes__

@@ -65,10 +65,11 @@ def evaluate_run(
     """Evaluate each epoch of a training in another process, while it trains or afterwards.
 
     The training has `ValidationPolicy(evaluator=directory)` and gets the results as if it had validated
-    itself. The call returns when the training has ended. It may be started first, and again at any time; but
-    where an ended training has kept its weights, start it behind the next one: it would answer the old one.
-    Behind a training with `CheckpointPolicy(keep_weights="all")` or `EvaluatorPolicy(keep_weights=True)`, or
-    for one that was killed, it evaluates all weights that the directory still holds.
+    itself. The call returns when the training has ended. Start it before or after the training, and again at
+    any time. If an ended training has kept its weights in the directory, start it after the next training, or
+    it would evaluate the old one. After a training with `CheckpointPolicy(keep_weights="all")` or
+    `EvaluatorPolicy(keep_weights=True)`, or one that was killed, it evaluates all weights that the directory
+    still holds.
 
     Args:
         directory: that of the training's `ValidationPolicy(evaluator=...)`, or of its `CheckpointPolicy`.
@@ -91,7 +92,7 @@ def evaluate_run(
     Raises:
         TypeError: an argument has the wrong type.
         ValueError: an argument is out of range, or the validation would change the training.
-        HostMismatchError: the model is another one than that of the training.
+        HostMismatchError: the model differs from that of the training.
         CheckpointError: the directory cannot be used.
     """
     threads.require_runtime()

@@ -64,7 +64,7 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
     Args:
         model: the model, changed in place; built or not, compiled or not.
         batch_size: times layers of known image size now, with batches of this size, so that the report shows
-            what each gains. None leaves the timing to the first training step.
+            what each gains. None times them in the first training step.
         verbose: 1 prints a report of the changed layers, 0 does not.
 
     Returns:

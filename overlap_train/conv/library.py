@@ -214,7 +214,7 @@ def _adopt(path: Path) -> None:
 
 
 def is_available() -> bool:
-    """Return whether the compiled convolution runs here; builds it first if need be. Any thread."""
+    """Return whether the compiled convolution runs here; build it first if necessary. Any thread."""
     try:
         load()
     except NativeUnavailableError:

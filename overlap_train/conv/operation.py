@@ -122,17 +122,17 @@ def tiled_conv2d(
         padding: "SAME" or "VALID", in upper or lower case.
         activation: None, "linear", "relu" (computed within the operation), or a function applied to the
             result.
-        algorithm: "auto", "direct", or "winograd". The last is for 3×3 filters with strides of 1; it has a
-            few times the rounding error, and an infinity or NaN makes the 4×4 outputs around it NaN.
+        algorithm: "auto", "direct", or "winograd". "winograd" is for 3×3 filters with strides of 1. Its
+            rounding error is a few times larger, and an infinity or NaN makes the 4×4 outputs around it NaN.
         dilations: must be 1.
-        batch_hint: the batch size with which "auto" times a shape if the batch is unknown; None means 8.
+        batch_hint: the batch size with which "auto" times a shape whose batch is unknown; None means 8.
         name: name of the name scope.
 
     Returns:
         A tensor [batch, out_height, out_width, out_channels] of the same dtype.
 
     Raises:
-        ValueError: an argument is not possible, or the convolution is dilated.
+        ValueError: an argument has an invalid value, or the convolution is dilated.
         TypeError: an argument has the wrong type, or the dtypes differ.
         NativeUnavailableError: `algorithm` is not "auto", and the library cannot be built or loaded here.
         tf.errors.InvalidArgumentError: shapes that are known only when the operation runs do not fit.

@@ -93,7 +93,7 @@ class ConvKey:
 
     @property
     def untimed(self) -> str:
-        """The algorithm to use without timing: one that is never slower than `STOCK`, or else that."""
+        """The algorithm to use without timing: one that is never slower than `STOCK`, or `STOCK` itself."""
         batch, height, width, _ = self.input_shape
         is_small = batch * height * width <= _FEW_PIXELS
         return MATMUL if is_small and MATMUL in self.algorithms else STOCK
@@ -120,7 +120,7 @@ class Timing:
 
     @property
     def best_of_ours(self) -> float:
-        """TensorFlow's time over our fastest algorithm's; below 1 where we lose."""
+        """TensorFlow's time over our fastest algorithm's; below 1 where TensorFlow is faster."""
         ours = min(ms for name, ms in self.milliseconds.items() if name != STOCK)
         return self.milliseconds[STOCK] / ours
 
@@ -310,7 +310,7 @@ def report() -> tuple[Timing, ...]:
 def format_report(rows: Iterable[Timing] | None = None) -> str:
     """Return the report as a table, with times in milliseconds.
 
-    The ratio is TensorFlow's time over our fastest, also where TensorFlow's kernel was chosen.
+    The ratio is TensorFlow's time over that of our fastest algorithm, also where TensorFlow's was chosen.
 
     Args:
         rows: the rows to show; None means everything timed so far.

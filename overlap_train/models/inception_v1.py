@@ -51,15 +51,14 @@ def inception_v1(
 
     Args:
         input_shape: `(H, W, C)`; the paper's is 224x224x3 with the mean subtracted.
-        num_classes: how many.
+        num_classes: number of classes.
         seed: decides the random weights and the dropout.
         weights: a file that `model.save_weights` of this network wrote (`*.weights.h5`), to load instead of
             keeping random weights.
 
     Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: if an argument is out of range, the file does not fit the network, or the image is too
-            small.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range, the file does not fit the network, or the image is too small.
     """
     input_shape = require_sizes("input_shape", input_shape, length=3)
     num_classes = require_count("num_classes", num_classes, minimum=1)

@@ -13,7 +13,7 @@ def mnist_cnn(*, num_classes: int = 10, dropout: float = 0.5, from_uint8: bool =
     """Return the network, uncompiled; its outputs are logits, float32 `[N, num_classes]`.
 
     Args:
-        num_classes: how many digits there are.
+        num_classes: number of classes.
         dropout: the share of features dropped before the last layer.
         from_uint8: whether the inputs are pixels of 0 to 255, divided by 255 inside the model, or
             already floats of 0 to 1. In both cases images `[N, 28, 28, 1]`.

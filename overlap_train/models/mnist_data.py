@@ -87,7 +87,7 @@ class MnistArrays:
 def load_mnist(
     data_dir: str | os.PathLike[str] | None = None, *, download_timeout_s: float = 60.0
 ) -> MnistArrays:
-    """Return MNIST, or scikit-learn's digits where there is neither a copy nor a network.
+    """Return MNIST, or scikit-learn's digits if there is neither a copy nor a network.
 
     Args:
         data_dir: a TFDS directory, one that holds `mnist/3.0.1`. Default: the environment variable
@@ -95,7 +95,7 @@ def load_mnist(
         download_timeout_s: seconds that a download may take; 0 never downloads.
 
     Raises:
-        TypeError: `data_dir` is no path, or `download_timeout_s` no number.
+        TypeError: `data_dir` is not a path, or `download_timeout_s` is not a number.
         ValueError: `download_timeout_s` is negative.
         DataUnavailableError: the named directory does not exist, holds no MNIST or a damaged one; or MNIST is
             out of reach and scikit-learn not installed.
@@ -121,11 +121,11 @@ def load_mnist(
 def replicate_to(arrays: MnistArrays, size_bytes: int) -> MnistArrays:
     """Return `arrays` with the training part repeated until its images fill `size_bytes`.
 
-    As paper P1 does to make MNIST as large as 1 GB. The images are repeated in order, the last
-    repetition as far as is needed; a size below that of one image set cuts nothing off.
+    Paper P1 enlarges MNIST to 1 GB in this way. The images are repeated in order, and the last repetition
+    ends at the size. A size below that of one image set cuts nothing off.
 
     Raises:
-        TypeError: `arrays` is no `MnistArrays`, or `size_bytes` no integer.
+        TypeError: `arrays` is not a `MnistArrays`, or `size_bytes` is not an integer.
         ValueError: `size_bytes` is not positive.
     """
     require_instance("arrays", arrays, MnistArrays, optional=False)
@@ -146,7 +146,7 @@ def parse_size(text: str) -> int:
     """Return the bytes that a size such as "1GiB", "500 MB" or "4096" stands for.
 
     Raises:
-        TypeError: `text` is no string.
+        TypeError: `text` is not a string.
         ValueError: it is not a positive number with one of the units B, KB to TB or KiB to TiB.
     """
     text = require_text("text", text, empty=True)

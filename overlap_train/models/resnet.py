@@ -19,9 +19,9 @@ def resnet(
 ) -> keras.Model:
     """Return the network, uncompiled: images in 0 to 1, float32 `[N, H, W, C]`, to logits.
 
-    The moving averages forget with a momentum of 0.9, so that they are of use after a short epoch too.
-    One residual block for each of `widths`, every one but the first at half the resolution; the
-    form for small images of He et al., "Deep Residual Learning for Image Recognition", section 4.2.
+    The moving averages have a momentum of 0.9, so that they are useful after a short epoch too. There is a
+    residual block for each of `widths`, and each but the first halves the resolution: the form for small
+    images of He et al., "Deep Residual Learning for Image Recognition", section 4.2.
     """
     num_classes = require_count("num_classes", num_classes, minimum=1)
     filters = require_sizes("widths", widths)

@@ -58,7 +58,7 @@ def unet(
     Args:
         input_shape: [height, width, channels]; height and width may be None, and of any parity.
         classes: channels of the result.
-        widths: channels of each level, the first at full size, each next at half of the one before.
+        widths: channels of each level; each level has half the resolution of the one before.
 
     Returns:
         A model from float32 [batch, height, width, channels] to logits [batch, height, width, classes].

@@ -35,8 +35,8 @@ class AccountLog(Closing):
     """Append one JSON line for each epoch to a file.
 
     A line holds the fields of `EpochAccount`, epochs counted from 0, and `metrics`. NaN and infinity, which
-    JSON lacks, become null. Each line is one write to a file opened for appending. So readers and other
-    writers see whole lines, also after a kill.
+    JSON lacks, become null. Each line is one write to a file opened for appending, so readers and other
+    writers see whole lines, even after a kill.
 
     Use it from one thread.
     """
@@ -162,8 +162,8 @@ class AccountWriter(Closing):
             account: where the time of the epoch went.
             metrics: validation metrics to write with it. If a metric has several numbers, each has its own
                 tag; what is not a number is left out.
-            step: the point on TensorBoard's axis: that of the validated epoch, although training has
-                continued since.
+            step: the point on TensorBoard's axis: that of the validated epoch, although training has gone on
+                since.
 
         Raises:
             TypeError: an argument has the wrong type.

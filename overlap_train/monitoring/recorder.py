@@ -36,7 +36,7 @@ _start = attrgetter("start_s")
 class OpenSpan:
     """Time the body of a `with` statement, and add the span to the recorder at its end.
 
-    Use it for one `with`, on one thread. The span is kept also if the body raises.
+    Use it for one `with`, on one thread. The span is also kept if the body raises.
     """
 
     __slots__ = ("_details", "_epoch", "_name", "_recorder", "_start_s", "_step")

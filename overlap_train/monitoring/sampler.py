@@ -27,7 +27,7 @@ _gpu_given_up = threading.Event()  # for the whole process, so that the reason i
 
 
 class LoadMeter:
-    """Read the load at one moment. Use it from one thread."""
+    """Read the load at the moment of a call. Use it from one thread."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         require_callable("clock", clock)
@@ -48,7 +48,7 @@ class LoadMeter:
 
 
 class Sampler(Closing):
-    """Read the load every `interval_s` on its own thread, until closed.
+    """Read the load every `interval_s` seconds on a thread of its own, until closed.
 
     Memory is bounded: at `max_samples`, each pair of neighbours is merged (loads averaged, memory at its
     higher value) and the interval doubles, so that a long run is covered completely.

@@ -38,9 +38,9 @@ class _Column:
 def format_epoch_table(rows: Iterable[EpochRow], fit: FitAccount | None = None, *, width: int = 100) -> str:
     """Return a table with a row for each epoch: its metrics, and the seconds that it took.
 
-    The column "all" has the seconds of the thread that trains, of which some were trained, waited, rolled
-    back, or taken by the rest, such as callbacks. With `fit` there is a row for its preparation, and perhaps
-    for epochs that were not delivered ("partial"); so the rows add up to the fit, which the total says. A
+    The column "all" has the seconds of the training thread: those trained, waited and rolled back, and the
+    rest, such as callbacks. With `fit` there is a row for its preparation, and one for epochs that were not
+    delivered ("partial"), if there are any. So the rows add up to the total, which is that of the fit. A
     sentence about the validation follows.
 
     Metrics are in the order of their first appearance, those of training before those of validation

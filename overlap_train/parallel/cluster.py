@@ -40,25 +40,26 @@ class TrainingHosts(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # 
 def join_cluster(resolver: Any = None, *, own_rows: bool = False) -> tf.distribute.Strategy:
     """Return the strategy of all hosts; call it first in the program, on each of them.
 
-    With `own_rows`, each host gives `fit` training data of its own, such as `dataset.shard(hosts, index)` in
-    batches of a size of its own: a step's batch is what all of them give. An epoch ends when all have given
-    everything. Loss and metrics are those of the whole batches. Else all hosts give the same data, of which
-    each computes its rows. Validation data is the same on all hosts in either case.
+    With `own_rows`, each host passes its own training data to `fit`, such as `dataset.shard(hosts, index)`,
+    in batches of any size. A step's batch consists of the batches of all hosts, and an epoch ends when every
+    host has used all of its data. Loss and metrics are those of the whole batches. Without `own_rows`, all
+    hosts pass the same data and each computes a part of the rows. Validation data is the same on all hosts in
+    either case.
 
-    `TF_CONFIG` may name one `evaluator` in addition to the hosts that train. On that host another strategy is
-    returned, under which `Trainer.fit` does not train: with the directory of
-    `ValidationPolicy(evaluator=...)`, it evaluates what the others write there until the training ends.
+    `TF_CONFIG` may name one `evaluator` in addition to the hosts that train. That host gets another strategy,
+    under which `Trainer.fit` does not train. With the directory of `ValidationPolicy(evaluator=...)` it
+    evaluates what the others write there, until the training ends.
 
     Args:
         resolver: a `tf.distribute.cluster_resolver.ClusterResolver`, such as `SlurmClusterResolver()`; None
             reads `TF_CONFIG`.
-        own_rows: whether each host's training data is its own; the same on all hosts.
+        own_rows: whether each host passes its own training data; the same on all hosts.
 
     Returns:
         A MultiWorkerMirroredStrategy, or on the evaluator a strategy for its single device.
 
     Raises:
-        TypeError: `resolver` is no resolver, or `own_rows` no bool.
+        TypeError: `resolver` is not a resolver, or `own_rows` is not True or False.
         ClusterConfigError: `TF_CONFIG` or the resolver's cluster is missing or wrong, or this host's port is
             taken. It is also a ValueError.
     """

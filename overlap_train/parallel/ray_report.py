@@ -21,15 +21,15 @@ _CHECKPOINTS = "*.otck"
 class RayReport(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
     """Report each delivered epoch to Ray Train (extra `ray`), with the newest checkpoint.
 
-    Make it on every worker before `fit`: where Ray has started the workers again, the last checkpoint that it
-    got is laid into `resume` then, so that this need not be a directory that all workers share. A checkpoint
-    is written behind the delivery of its epoch, so Ray gets it with the next one.
+    Make it on every worker before `fit`. After Ray has restarted the workers, this puts the last reported
+    checkpoint into `resume`, so the workers need not share that directory. A checkpoint is written after the
+    delivery of its epoch, so Ray gets it with the next epoch.
 
     Args:
-        resume: the directory that `fit(resume=...)` gets; None reports metrics only.
+        resume: the directory passed to `fit(resume=...)`; None reports metrics only.
 
     Raises:
-        TypeError: `resume` is no path.
+        TypeError: `resume` is not a path.
         ImportError: Ray Train is not installed.
     """
 
@@ -50,7 +50,7 @@ class RayReport(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unt
             self._fetch(self._directory)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Report; Keras, or the delivery of the epoch on each host, calls it."""
+        """Report an epoch; called by Keras, or on each host when the epoch is delivered."""
         metrics = {name: float(value) for name, value in (logs or {}).items() if is_number(value)}
         with contextlib.ExitStack() as resources:
             self._ray.report({"epoch": epoch, **metrics}, checkpoint=self._newest(resources))

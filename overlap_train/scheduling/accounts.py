@@ -20,13 +20,13 @@ from overlap_train.scheduling.graph import Job
 
 @dataclass
 class DeviceAccount:
-    """Of one device.
+    """Hold the counts of one device.
 
     Attributes:
-        jobs: layers run.
-        busy_s: inside layers, summed over slots.
-        transfer_bytes: brought here from other devices.
-        overhead_s: the workers' time outside layers while there was work: choosing, queueing, booking.
+        jobs: number of layers run.
+        busy_s: seconds inside layers, summed over slots.
+        transfer_bytes: bytes copied to it from other devices.
+        overhead_s: the workers' seconds outside layers while there was work: choosing, queueing, counting.
     """
 
     jobs: int = 0
@@ -43,24 +43,24 @@ class DeviceAccount:
 
 @dataclass(frozen=True)
 class ModelStatistics:
-    """Of one model; latencies are from `submit` to the result, over the last 1024 requests.
+    """Hold the counts of one model. Latencies run from `submit` to the result, over the last 1024 requests.
 
     Attributes:
         submitted: requests accepted.
-        completed: with a result.
-        failed: with an exception.
-        rejected: not accepted because the model's queue was full.
-        refused: not accepted because they would have been late.
-        dropped: accepted and not run, because they would have been late.
-        met: completed by their deadline.
-        missed: completed or failed after their deadline.
-        worst_lateness_s: the largest time by which a deadline was missed.
+        completed: requests that ended with a result.
+        failed: requests that ended with an exception.
+        rejected: requests not accepted because the model's queue was full.
+        refused: requests not accepted because they would have been late.
+        dropped: requests accepted and then not run, because they would have been late.
+        met: requests completed by their deadline.
+        missed: requests completed or failed after their deadline.
+        worst_lateness_s: the most seconds by which a deadline was missed.
         batches: runs of the network; fewer than `completed` where requests were batched together.
-        latency_mean_s: mean.
-        latency_p50_s: median.
+        latency_mean_s: mean latency.
+        latency_p50_s: median latency.
         latency_p95_s: 95th percentile.
         latency_p99_s: 99th percentile.
-        cost_error: by how much the time in layers differs from its prediction, relative to it, on average.
+        cost_error: the mean relative error of the predicted time in layers.
     """
 
     submitted: int = 0

@@ -154,7 +154,7 @@ class CostModel:
     The estimate for a layer is its profiled time, or a regression's for a layer that was never seen, times a
     factor for the device. The factor follows how much longer than expected recent jobs took. Background load
     slows all layers of a device alike, so the factor also applies to layers not seen since. A slower
-    correction for each layer learns what is particular to it.
+    correction for each layer learns what the other two miss.
 
     Args:
         memory_s: seconds of the most recent work from which a device's factor is learned. Make it shorter

@@ -135,7 +135,7 @@ class Device:
 
     Raises:
         TypeError: a value has the wrong type.
-        ValueError: the name is empty, or the number of slots is not possible.
+        ValueError: the name is empty, or the number of slots is below 1.
     """
 
     name: str

@@ -166,17 +166,17 @@ class Policy(ABC):
     """Whether another device may take a layer that waits."""
 
     def admit(self, request: Request, board: Board) -> None:
-        """Take in a request that was accepted. Called once, before any of its layers is selected."""
+        """Note a new request. Called once, before any of its layers is selected."""
 
     @abstractmethod
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
         """Return the device for layer `index`, all of whose inputs exist.
 
         Args:
-            request: whose layer it is.
-            index: which.
+            request: the request that the layer belongs to.
+            index: the layer's index in the request's graph.
             places: the device of each layer of the request that has run or runs.
-            board: the machine at this moment.
+            board: the state of the machine.
         """
 
     def tail_s(self, request: Request, index: int, device: Device, board: Board) -> float:
@@ -184,7 +184,7 @@ class Policy(ABC):
         return 0.0
 
     def rank(self, request: Request, index: int, board: Board) -> float:
-        """Return the rank of a layer among those of equally urgent requests; the larger goes first."""
+        """Return the rank of a layer among those of equally urgent requests; the largest goes first."""
         return 0.0
 
     def release(self, request: Request) -> None:

@@ -37,7 +37,7 @@ _ON_LATE = ("run", "drop", "reject")
 
 
 class MultiModelScheduler(Closing):
-    """Run requests for several models, layer by layer, where and when that is best.
+    """Run requests for several models, each layer on the device that a policy chooses.
 
     Any thread may call any method.
 
@@ -54,17 +54,17 @@ class MultiModelScheduler(Closing):
         aging_s: seconds of waiting that one unit of priority is worth.
         segments: "auto" merges layers where a call costs more than it gains, "layers" keeps every
             layer, "whole" does not split.
-        cut: the number of pieces, sized by the speed of the devices, in which convolutions of at least 2^26
-            FLOPs and dense layers of at least 2^20 weights run where most cores are idle, unless the profile
-            shows little gain. It needs `segments` "auto" or "layers".
+        cut: the number of pieces in which a large layer runs while most cores are idle, unless the profile
+            shows little gain. Large are convolutions of at least 2^26 FLOPs and dense layers of at least 2^20
+            weights; a piece's size follows the speed of its device. It needs `segments` "auto" or "layers".
         longest_segment_s: the longest run time, in seconds, up to which layers are merged.
-        fold: fold layers into the convolutions before them, with the weights of the moment, and compute these
-            by `tiled_conv2d`, where that is equal up to rounding and faster. The model itself stays as it
-            is; add it again if its weights have changed. With False, later changes are seen.
+        fold: fold layers into the convolutions before them, with the present weights, and compute these by
+            `tiled_conv2d`, where that is equal up to rounding and faster. The model itself stays as it is;
+            add it again if its weights have changed. With False, requests use changed weights.
         profile: measure every layer on every device first. None does so if `costs` is not given and there
             are devices of two kinds or layers to cut.
-        zero_copy: read NumPy inputs in place where their alignment allows it; do not change them until the
-            result is there.
+        zero_copy: read NumPy inputs in place where their alignment allows it; do not change them before the
+            result has arrived.
         recorder: gets a `Span` for each segment that has run.
 
     Raises:
@@ -183,7 +183,7 @@ class MultiModelScheduler(Closing):
         on_late: str = "run",
         timeout_s: float | None = None,
     ) -> Future[Any]:
-        """Request `models[name](x)`, as in inference.
+        """Request `models[name](x)` in inference mode.
 
         A layer that the model's graph calls with `training=True` keeps that. A layer whose own default is
         `training=True`, such as one that augments images, behaves as in `predict`.
@@ -195,14 +195,15 @@ class MultiModelScheduler(Closing):
             deadline_s: seconds from now; the earlier it is, the more urgent is the request.
             on_late: what happens if the deadline cannot be met. "run" delivers the result anyway, and
                 `statistics()` counts a miss. "drop" fails the future with DeadlineError if the request would
-                be late even if it began now. "reject" lets `submit` raise it at once, by the networks' last
-                run times and what is to run before; later ones with "reject" cannot make it late.
+                be late even if it began now. With "reject", `submit` raises it at once, judging by recent run
+                times and by what runs before; later requests with "reject" cannot make an accepted one late.
             timeout_s: seconds to wait for room in the model's queue; None waits for ever, 0 not at all.
 
         Returns:
             A future of what the model returns, as NumPy arrays; they are read-only views where that saves a
-            copy. Its callbacks run on a worker, which must not wait for itself: in them `submit` waits for no
-            room, whatever `timeout_s` says, and `remove` and `drain` raise SchedulingError.
+            copy. Its callbacks run on a worker thread, which must not wait for itself: called in them,
+            `submit` does not wait for room, whatever `timeout_s` says, and `remove` and `drain` raise
+            SchedulingError.
 
         Raises:
             KeyError: no model has that name.

@@ -76,7 +76,7 @@ class MappedBuffer(Closing):
 
     Raises:
         TypeError: the shape, dtype or backend has the wrong type.
-        ValueError: the shape, dtype or backend is not possible.
+        ValueError: the shape, dtype or backend is invalid.
         errors.BufferError: there is not enough memory.
         errors.NativeUnavailableError: the backend is "cuda" and there is no usable GPU; the message says why.
     """
@@ -126,7 +126,7 @@ class MappedBuffer(Closing):
 
     @property
     def readers(self) -> int:
-        """The number of living tensors of `tensor()` that share the memory."""
+        """The number of tensors from `tensor()` that still share the memory."""
         return sum(reader() is not None for reader in list(self._readers))
 
     def numpy(self) -> NDArray[Any]:
@@ -338,7 +338,7 @@ def measure_crossover(
 
     Raises:
         TypeError: an argument has the wrong type.
-        ValueError: a size or the number of repeats is not possible.
+        ValueError: a size or the number of repeats is out of range.
         errors.NativeUnavailableError: there is no GPU that TensorFlow and the CUDA driver both see.
     """
     repeats = require_count("repeats", repeats, minimum=1)

@@ -222,13 +222,13 @@ _cuda: Pool | errors.NativeUnavailableError | None = None
 
 
 def shared_pool(backend: Literal["auto", "host", "cuda"] = "auto") -> Pool:
-    """Return the pool of a backend; "auto" means "cuda" where that can be had, and "host" elsewhere.
+    """Return the pool of a backend; "auto" means "cuda" if there is a usable GPU, and "host" otherwise.
 
-    A GPU is looked for once in each process.
+    Each process looks for a GPU once.
 
     Raises:
-        ValueError: for another name.
-        errors.NativeUnavailableError: for "cuda" where there is no usable GPU.
+        ValueError: there is no backend of that name.
+        errors.NativeUnavailableError: the name is "cuda" and there is no usable GPU.
     """
     if not is_text(backend, "auto", "host", "cuda"):
         raise ValueError(f'backend must be "auto", "host", "cuda" or a Pool, got {short_repr(backend)}')

@@ -128,7 +128,7 @@ class Pool:
         Raises:
             TypeError: `size_bytes` is not an integer.
             ValueError: `size_bytes` is negative.
-            errors.BufferError: the backend has no memory left, even without the kept blocks.
+            errors.BufferError: the backend has no memory left, even after the kept blocks were freed.
         """
         size = size_class(require_count("size_bytes", size_bytes, minimum=0))
         with self._lock:

@@ -183,7 +183,7 @@ def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
     Pages are read from disk when an operation touches them. Truncating the file while it is in use ends the
     process with SIGBUS, as with NumPy alone.
 
-    A copy is made once, into aligned memory. Its reason is logged at level INFO, `explain` returns it
+    A copy is made once, into aligned memory. The reason is logged at level INFO, `explain` returns it
     beforehand, and `statistics` counts the bytes. May be called from any thread.
 
     Args:
@@ -229,7 +229,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[
     Raises:
         errors.BufferError: there is not enough memory.
         TypeError: the dtype is not one of numbers, or the shape has the wrong type.
-        ValueError: the shape is not possible.
+        ValueError: the shape is invalid.
     """
     dtype = any_dtype(dtype)
     if dtype.hasobject:

@@ -98,7 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"compare: {len(failed)} runs failed and nothing is published; the first: {failed[0]}")
             options.publish = None
         line.show(page, options, journal)
-        verdicts = [verdict(group, cores=journal.machine["cores"]) for group in group_runs(found.runs)]
+        where = {"cores": journal.machine["cores"], "others": journal.other_cores}
+        verdicts = [verdict(group, **where) for group in group_runs(found.runs)]
         print(*(f"Verdict: {text}." for text in verdicts if text), sep="\n")
     return bool(failed)
 

@@ -112,10 +112,11 @@ def ratio(group: Group, system: str, baseline: str) -> tuple[float, float] | Non
     return statistics.median(paired), statistics.median(run.epoch_s for run in group.of(system)) / fastest_s
 
 
-def verdict(group: Group, *, cores: int) -> str | None:
-    """Returns what the runs say of `overlap`, in a sentence or two; None if it or a baseline is missing.
+def verdict(group: Group, *, cores: int, others: float | None = None) -> str | None:
+    """Returns what the runs say of `overlap`, in a few sentences; None if it or a baseline is missing.
 
-    A system is faster if it was so in each pair of neighbouring runs.
+    A system is faster if it was so in each pair of neighbouring runs. `others` are the cores that other
+    programs used on average.
     """
     baselines = [name for name in BASELINES if name.startswith("keras") and group.of(name)]
     if not group.of("overlap") or not baselines:
@@ -123,20 +124,22 @@ def verdict(group: Group, *, cores: int) -> str | None:
     best = min(baselines, key=lambda name: statistics.median(run.epoch_s for run in group.of(name)))
     than_keras = _pairs(group, "overlap", best)
     words = {
-        -1: "faster than Keras",
-        0: "no difference from Keras that these runs show",
-        1: "slower than Keras",
+        -1: f"faster than Keras: an epoch takes {_share(than_keras)} of the time of {best}",
+        0: f"no difference from Keras that these runs show: {_share(than_keras)} of the time of {best}",
+        1: f"slower than Keras: an epoch takes {_share(than_keras)} times as long as with {best}",
     }
-    said = f"{group.title}: {words[_sign(than_keras)]}: {_share(than_keras)} of the time of {best}"
-    in_step = _pairs(group, "overlap", "overlap-sync")
-    if not in_step:
-        return said
-    busy = statistics.median(run.cpu_s / run.wall_s for run in group.of("overlap-sync"))
-    gain = "Overlapping gained" if _sign(in_step) < 0 else "Overlapping gained nothing here"
-    cause = f"in step {busy:.1f} of {cores} cores were busy" + (
-        ", so little was idle" if cores - busy < 0.5 else ""
-    )
-    return f"{said}. {gain}: {_share(in_step)} of the time of the same trainer in step; {cause}"
+    said = [f"{group.title}: {words[_sign(than_keras)]}"]
+    if in_step := _pairs(group, "overlap", "overlap-sync"):
+        busy = statistics.median(run.cpu_s / run.wall_s for run in group.of("overlap-sync"))
+        idle = cores - busy - (others or 0.0)
+        gain = "Overlapping gained" if _sign(in_step) < 0 else "Overlapping gained nothing here"
+        cause = f"which kept {busy:.1f} of {cores} cores busy" + (
+            ", so little was idle" if idle < 0.5 else ""
+        )
+        said.append(f"{gain}: {_share(in_step)} of the time of the same trainer in step, {cause}")
+    if others is not None and others > 0.5:
+        said.append(f"Other programs used {others:.1f} cores meanwhile: repeat this on a machine at rest")
+    return ". ".join(said)
 
 
 def _pairs(group: Group, system: str, baseline: str) -> list[float]:

@@ -27,6 +27,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("overlap_train/**/*.py", "overlap_train/conv/native/*", "scripts/bench/*.py")
 # Below this share of what we used ourselves, the system does not count the time of its processors.
 _COUNTED = 0.5
+_SHORTEST_S = 1.0  # of what is counted: the system's clock has ticks of 10 ms
 
 
 class OtherMachineError(ValueError):
@@ -80,19 +81,32 @@ class Journal:
         if key in self._values and (keep is None or keep(self._values[key])):
             return self._values[key]
         before = time.monotonic(), _busy_s(), _own_s()
-        value = json.loads(json.dumps(work()))
-        self._values[key], self._others[key] = value, _other_cores(*before)
-        self._append({"key": key, "value": value, "others": self._others[key]})
-        return value
+        self._values[key] = json.loads(json.dumps(work()))
+        line = {"key": key, "value": self._values[key]}
+        if time.monotonic() - before[0] >= _SHORTEST_S:
+            line["others"] = self._others[key] = _other_cores(*before)
+        self._append(line)
+        return line["value"]
 
     @property
     def others_line(self) -> str:
         """What else ran on the machine meanwhile, in a sentence."""
-        known = [cores for cores in self._others.values() if cores is not None]
-        if not known or len(known) < len(self._others):
+        known = self._known_others()
+        if not known:
             return "How busy other programs kept the machine is not known."
         mean = sum(known) / len(known)
         return f"Other programs used {mean:.2f} cores during a run on average, and {max(known):.2f} at most."
+
+    @property
+    def other_cores(self) -> float | None:
+        """The cores that other programs used on average; None if that is not known."""
+        known = self._known_others()
+        return sum(known) / len(known) if known else None
+
+    def _known_others(self) -> list[float]:
+        """Returns the cores that others used during each run; none if one of them is not known."""
+        known = [cores for cores in self._others.values() if cores is not None]
+        return known if len(known) == len(self._others) else []
 
     def close(self) -> None:
         """Lets another process write."""
@@ -132,7 +146,8 @@ class Journal:
             begun, self.machine = head["identity"], head["machine"]
             for entry in entries:
                 self._values[entry["key"]] = entry["value"]
-                self._others[entry["key"]] = entry["others"]
+                if "others" in entry:
+                    self._others[entry["key"]] = entry["others"]
             known = head["format"] == _FORMAT
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{self._path} is no journal of a comparison: {error!r}") from error

@@ -27,9 +27,10 @@ from overlap_train.monitoring.energy import gpu_joules
 from scripts.gpu.driver import Row, table, wrong_rows
 from scripts.gpu.stages import Context, OutOfTime, Unavailable
 
-PRECISIONS = ("mixed_float16", "float32")
-_ARRAYS = ("keras", "keras_xla", "in_step", "overlap", "auto", "divided")
-_TF_DATA = ("keras", "keras_xla", "in_step", "overlap")
+_MOST = ("keras", "in_step", "overlap")
+_WAYS = (*_MOST, "divided", "auto", "keras_xla")
+_DEEP = ("resnet50", "efficientnetb0")
+_BY_XLA, _COMPILED = ("keras_xla", "keras_jax", "resident"), 3  # times as long to start
 _LAG = {"in_step": 0, "replicas": 0}
 _EPOCHS = {"mnist": 10}  # behind the first
 _LEAST_LEFT_S = 60.0  # no fit is begun with less on a card
@@ -52,6 +53,21 @@ class Fit:
         return f"{self.network} {self.precision} {self.data} {self.system}"
 
     @property
+    def epochs(self) -> int:
+        """The epochs behind the first."""
+        return _EPOCHS.get(self.network, 3)
+
+    @property
+    def expected_s(self) -> float:
+        """Seconds that it takes on an H100, estimated."""
+        network = NETWORKS[self.network]
+        start_s = network.start_s * (
+            _COMPILED if self.system in ("keras_xla", "keras_jax", "resident") else 1
+        )
+        epoch_s = network.epoch_s / (2 if self.precision == "mixed_float16" else 1)
+        return start_s + (1 + self.epochs) * epoch_s
+
+    @property
     def environment(self) -> dict[str, str]:
         """What has to be set before TensorFlow or JAX is imported."""
         common = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -61,15 +77,33 @@ class Fit:
 
 
 def fits() -> Iterator[Fit]:
-    """Yield what is trained, what decides most first."""
+    """Yield what is trained within six calls, what decides most first."""
     yield Fit("mnist", "float32", "tf.data", "keras")
     for system in ("keras", "in_step", "overlap", "resident"):
         yield Fit("mnist", "float32", "arrays", system)
-    real = [name for name in NETWORKS if name != "mnist"]
-    for data, systems in (("arrays", _ARRAYS), ("tf.data", _TF_DATA)):
-        for precision, network, system in itertools.product(PRECISIONS, real, systems):
-            yield Fit(network, precision, data, system)
+    yield from _of_real_size("mixed_float16", "arrays", _WAYS)
+    yield from _of_real_size("float32", "arrays", _MOST)
+    yield from _of_real_size("mixed_float16", "tf.data", _MOST)
     yield Fit("unet", "float32", "arrays", "replicas")  # P2: both parts of the card train
+
+
+def fits_on_jax() -> Iterator[Fit]:
+    """Yield what Keras on JAX trains within six calls."""
+    yield Fit("mnist", "float32", "arrays", "keras_jax")
+    yield from _of_real_size("mixed_float16", "arrays", ("keras_jax",))
+
+
+def further_fits() -> Iterator[Fit]:
+    """Yield what is left of every network in every way, which takes more calls."""
+    before = {*fits(), *fits_on_jax()}
+    for data, systems in (("tf.data", (*_MOST, "keras_xla")), ("arrays", (*_WAYS, "keras_jax"))):
+        for precision in ("float32", "mixed_float16"):
+            yield from (fit for fit in _of_real_size(precision, data, systems) if fit not in before)
+
+
+def _of_real_size(precision: str, data: str, systems: Sequence[str]) -> Iterator[Fit]:
+    real = [name for name in NETWORKS if name != "mnist"]
+    return (Fit(network, precision, data, system) for network, system in itertools.product(real, systems))
 
 
 def networks(context: Context) -> dict[str, Any]:
@@ -79,22 +113,37 @@ def networks(context: Context) -> dict[str, Any]:
 
 def jax(context: Context) -> dict[str, Any]:
     """Train the same by Keras on JAX, from arrays."""
-    if importlib.util.find_spec("jax") is None:
+    if not _has_jax():
         raise Unavailable("JAX is not installed here")
-    named = itertools.product(NETWORKS, PRECISIONS, ["arrays"], ["keras_jax"])
-    return _train_all(context, [Fit(*names) for names in named])
+    return _train_all(context, list(fits_on_jax()))
+
+
+def further(context: Context) -> dict[str, Any]:
+    """Train what is left, but for Keras on JAX where that is not installed."""
+    wanted = [fit for fit in further_fits() if fit.system != "keras_jax" or _has_jax()]
+    return _train_all(context, wanted[-1:] if context.quick else wanted)
+
+
+def _has_jax() -> bool:
+    return importlib.util.find_spec("jax") is not None
 
 
 def _train_all(context: Context, wanted: Sequence[Fit]) -> dict[str, Any]:
-    size = "full" if not (context.emulate or context.quick) else "least" if context.quick else "tiny"
-    if context.quick:  # each way once, with networks that chance has chosen
-        chosen = random.Random(0).sample(wanted, len(wanted))
-        wanted = list({(fit.system, fit.data): fit for fit in chosen}.values())
-    for fit in context.todo(wanted, str):
+    size = "tiny" if context.emulate else "full"
+    sizes = _rehearsed(wanted) if context.quick else dict.fromkeys(wanted, size)
+    for fit in context.todo(sizes, str):
         if not context.emulate and context.left_s < _LEAST_LEFT_S:
             raise OutOfTime(f"out of time at {fit}")
-        context.record.add(str(fit), vars(fit) | _apart(context, fit, size))
+        context.record.add(str(fit), vars(fit) | _apart(context, fit, sizes[fit]))
     return {"fits": len(context.record.rows)}
+
+
+def _rehearsed(wanted: Sequence[Fit]) -> dict[Fit, str]:
+    """Return each way once, with networks that chance has chosen, and those of many layers tiny but whole."""
+    chosen = random.Random(0).sample(wanted, len(wanted))
+    ways = {(fit.system, fit.data): fit for fit in chosen if fit.network not in _DEEP}
+    deep = {fit.network: fit for fit in chosen if fit.network in _DEEP and fit.system == "overlap"}
+    return dict.fromkeys(ways.values(), "least") | dict.fromkeys(deep.values(), "tiny")
 
 
 def _apart(context: Context, fit: Fit, size: str) -> dict[str, Any]:
@@ -132,7 +181,7 @@ def _train(fit: Fit, size: str, emulate: bool) -> dict[str, Any]:
     began_s = time.perf_counter()
     trainer.fit(**arguments, epochs=1, verbose=0)
     first_s = time.perf_counter() - began_s
-    epochs, began_s = _EPOCHS.get(fit.network, 3) if size == "full" else 1, time.perf_counter()
+    epochs, began_s = fit.epochs if size == "full" else 1, time.perf_counter()
     with Meter() as meter:
         history = trainer.fit(**arguments, epochs=epochs, verbose=0).history
     row = {"first_s": first_s, "more_s": time.perf_counter() - began_s, "more_epochs": epochs}
@@ -264,6 +313,8 @@ class Network:
     batch: int
     rows: tuple[int, int]  # of the training and of the validation
     outputs: Callable[[Any, Any, bool], Any]  # of keras, the inputs, and whether the least will do
+    start_s: float  # on an H100, estimated: a process, tracing and the choice of cuDNN's algorithms
+    epoch_s: float  # the same: an epoch in float32, with its validation
     words: int = 0
     is_mask: bool = False  # whether a class belongs to each pixel
 
@@ -332,12 +383,15 @@ def _mnist(keras: Any, x: Any, least: bool) -> Any:
     return mnist_cnn()(x)
 
 
+_SMALL = (32, 32, 3)
 NETWORKS = {
-    "mnist": Network((28, 28, 1), (28, 28, 1), 128, (60_000, 10_000), _mnist),
-    "resnet50": Network((224, 224, 3), (32, 32, 3), 64, (3072, 1024), _application("ResNet50")),
-    "efficientnetb0": Network((224, 224, 3), (32, 32, 3), 64, (3072, 1024), _application("EfficientNetB0")),
-    "unet": Network((128, 192, 3), (32, 48, 3), 32, (1024, 320), _unet, is_mask=True),
-    "transformer": Network((128,), (16,), 64, (4096, 1024), _transformer, words=5000),
+    "mnist": Network((28, 28, 1), (28, 28, 1), 128, (60_000, 10_000), _mnist, 12, 0.6),
+    "resnet50": Network((224, 224, 3), _SMALL, 64, (3072, 1024), _application("ResNet50"), 24, 4),
+    "efficientnetb0": Network(
+        (224, 224, 3), _SMALL, 64, (3072, 1024), _application("EfficientNetB0"), 33, 2.5
+    ),
+    "unet": Network((128, 192, 3), (32, 48, 3), 32, (1024, 320), _unet, 14, 1.5, is_mask=True),
+    "transformer": Network((128,), (16,), 64, (4096, 1024), _transformer, 20, 2.5, words=5000),
 }
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from scripts.gpu import epoch_profile, network_stages, pieces, training_stages
+from scripts.gpu import epoch_profile, evidence, network_stages, pieces, training_stages
 from scripts.gpu.driver import Evidence, Row, Section, table, wrong_rows
-from scripts.gpu.stages import Stage
+from scripts.gpu.network_stages import Fit
+from scripts.gpu.stages import Context, Stage
 
 _TRAINING = ("scripts/gpu/training_stages.py", "overlap_train", "overlap_train/_training")
 _NETWORKS = (
     *("scripts/gpu/network_stages.py", "overlap_train", "overlap_train/_training"),
     "overlap_train/_validation",
 )
+_PROFILE = ("scripts/gpu/epoch_profile.py", "overlap_train/_training")
 _LIBRARIES = [Path("/usr/local/cuda/lib64"), Path("/usr/lib/x86_64-linux-gnu")]
 _STORE = Path("/tmp/overlap_train_tensorflow")
 
@@ -33,29 +36,34 @@ def _tests(rows: list[Row]) -> str:
     return "\n".join(["```", *ends, "```", "", *failures]) + wrong_rows(rows)
 
 
+def _of_fits(name: str, body: Callable[[Context], dict[str, Any]], fits: Iterable[Fit]) -> Stage:
+    return Stage(name, body, 540, _NETWORKS, sum(fit.expected_s for fit in fits), by_rows=True)
+
+
 EVIDENCE = Evidence(
     "scripts.gpu.tensorflow_runs run",
     "scripts/gpu_tensorflow.sh run",
     "TensorFlow",
     "tensorflow",
     (
-        Stage(
-            "profile", epoch_profile.profile, 60, ("scripts/gpu/epoch_profile.py", "overlap_train/_training")
-        ),
-        Stage("policies", training_stages.policies, 300, (*_TRAINING, "overlap_train/scheduling")),
-        Stage("tests", training_stages.tests, 240, _TRAINING),
-        Stage("suite", training_stages.suite, 300, (*_TRAINING, "overlap_train/_validation")),
-        Stage("networks", network_stages.networks, 540, _NETWORKS),
-        Stage("jax", network_stages.jax, 540, _NETWORKS),
+        Stage("profile", epoch_profile.profile, 60, _PROFILE, 45),
+        Stage("policies", training_stages.policies, 300, (*_TRAINING, "overlap_train/scheduling"), 120),
+        Stage("tests", training_stages.tests, 240, _TRAINING, 60),
+        Stage("suite", training_stages.suite, 300, (*_TRAINING, "overlap_train/_validation"), 210),
+        _of_fits("networks", network_stages.networks, network_stages.fits()),
+        _of_fits("jax", network_stages.jax, network_stages.fits_on_jax()),
+        _of_fits("further", network_stages.further, network_stages.further_fits()),
     ),
     (
         Section("networks", "Whole fits, by Keras and overlapped (P1)", network_stages.page_of_networks),
         Section("jax", "The same by Keras on JAX", network_stages.page_of_networks),
+        Section("further", "Every network in every way", network_stages.page_of_networks),
         Section("profile", "What the host does between steps", epoch_profile.page_of_profile),
         Section("policies", "The scheduler's policies on CPU and GPU (P4)", _policies),
         Section("tests", "The tests that need a GPU", _tests),
         Section("suite", "The default tests of the trainer, on the card with operations that repeat", _tests),
     ),
+    (evidence.EVIDENCE,),
 )
 
 
@@ -128,6 +136,8 @@ def _bring(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.plan:
+        return EVIDENCE.run(options)
     if options.emulate:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif not options.body:

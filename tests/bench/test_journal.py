@@ -125,10 +125,14 @@ def test_what_else_ran_is_said_or_said_to_be_unknown(begin, monkeypatch, busy_s,
 
     with begin() as first:
         assert first.others_line == "How busy other programs kept the machine is not known."
+        first.once("at once", lambda: None)
         first.once("one", work)
         assert line in first.others_line
+        cores = first.other_cores
+    assert cores == (1.25 if busy_s else None)
     with begin() as again:
         assert line in again.others_line
+        assert again.other_cores == cores
 
 
 RATIOS = {"winograd": 2.0, "direct": 1.0, "auto": 2.0}

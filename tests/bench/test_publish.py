@@ -204,12 +204,15 @@ def timed(**seconds):
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        ({"overlap": (6.0, 5.0), "keras_tfdata": (9.0, 8.0)}, "faster than Keras: 0.65 (0.62 to 0.67)"),
+        (
+            {"overlap": (6.0, 5.0), "keras_tfdata": (9.0, 8.0)},
+            "faster than Keras: an epoch takes 0.65 (0.62 to 0.67)",
+        ),
         (
             {"overlap": (9.0, 8.0), "keras_tfdata": (8.0, 9.0)},
             "no difference from Keras that these runs show",
         ),
-        ({"overlap": (9.0, 9.0), "keras_tfdata": (6.0, 6.0)}, "slower than Keras: 1.50 (1.50 to 1.50)"),
+        ({"overlap": (9.0, 9.0), "keras_tfdata": (6.0, 6.0)}, "takes 1.50 (1.50 to 1.50) times as long"),
         ({"overlap": (5.0,), "keras_tfdata": (9.0,), "keras_numpy": (8.0,)}, "of the time of keras-numpy"),
         ({"overlap": (5.0,), "keras_tfdata": (9.0,), "overlap_sync": (6.0,)}, ". Overlapping gained: 0.83"),
         ({"overlap": (5.0,), "keras_tfdata": (9.0,), "overlap_sync": (5.0,)}, "gained nothing here: 1.00"),
@@ -229,8 +232,12 @@ def test_full_cores_are_named_as_the_cause(cores, cause):
     group = timed(overlap=(5.0,), keras_tfdata=(9.0,), overlap_sync=(5.0,))
     busy = replace(group, runs=tuple(replace(run, cpu_s=1.9 * run.wall_s) for run in group.runs))
     text = verdict(busy, cores=cores)
-    assert f"in step 1.9 of {cores} cores were busy" in text
+    assert f"in step, which kept 1.9 of {cores} cores busy" in text
     assert ("so little was idle" in text) is cause
+    assert "repeat this" not in text
+    text = verdict(busy, cores=cores, others=1.84)
+    assert text.endswith(". Other programs used 1.8 cores meanwhile: repeat this on a machine at rest")
+    assert "so little was idle" in text
 
 
 def test_paper_stands_next_to_ours_marked_as_measured_elsewhere(runs):

@@ -8,6 +8,9 @@ import itertools
 import json
 import pkgutil
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -148,6 +151,16 @@ def test_the_search_finds_the_right_page_first(browser, words, page):
     found = [result.partition("?")[0].partition("#")[0] for result in seen.found["results"]]
     assert found, "nothing is found"
     assert found[0].endswith(page), list(dict.fromkeys(found))
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node on the PATH")
+def test_the_search_finds_the_right_pages_without_a_browser(site):
+    asked = ["node", str(Path(__file__).with_name("search.js")), str(site), *QUERIES]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120)
+    first = {query: places[:1] for query, places in zip(QUERIES, json.loads(done.stdout), strict=True)}
+    assert len(first) == 20
+    assert {q: p for q, p in first.items() if [x.partition("#")[0] for x in p] != [QUERIES[q]]} == {}
 
 
 @pytest.mark.nightly

@@ -100,7 +100,7 @@ def do(python, tmp_path):
 
 
 def test_train_my_own_model(site, do, tmp_path):
-    assert "epoch 5: " in do(program(*blocks(site / "start" / "five_minutes.html")))
+    assert "\nEpoch 5/5 - 64/64 - " in do(program(*blocks(site / "start" / "five_minutes.html")))
     assert (tmp_path / "timeline.svg").exists()
 
 

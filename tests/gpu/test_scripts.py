@@ -16,18 +16,22 @@ from scripts.gpu.evidence import EVIDENCE
 from scripts.gpu.tensorflow_runs import EVIDENCE as TENSORFLOW
 
 ROOT = Path(__file__).parents[2]
+_MORE_TO_DO = 3
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
-def run(script: str, *arguments: str, status: int = 0, **environment: str) -> str:
+def run(script: str, *arguments: str, status: int = 0, most_calls: int = 1, **environment: str) -> str:
+    """Returns what a script has printed; one that has more to do is called `most_calls` times at most."""
     done = subprocess.run(
         [ROOT / "scripts" / script, *arguments],
         env=os.environ | {"PYTHON": sys.executable} | environment,
         capture_output=True,
         text=True,
         check=False,
-        timeout=550,
+        timeout=600,
     )
+    if done.returncode == _MORE_TO_DO and most_calls > 1:
+        return done.stdout + run(script, *arguments, status=status, most_calls=most_calls - 1, **environment)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
@@ -39,7 +43,9 @@ def check_emulated_page(output: Path, headings: int) -> None:
     found = [line for line in text.splitlines() if line.startswith("## ")]
     assert len(found) == headings
     assert all(line.endswith("(emulated)") for line in found)
-    assert text.count(f"*{EMULATED}*") == headings + 1, "under each section, and on top"
+    shown = [part for part in text.split("\n## ")[1:] if "Not possible here" not in part]
+    assert all(f"*{EMULATED}*" in part for part in shown)
+    assert text.count(f"*{EMULATED}*") == len(shown) + 1, "under each section with rows, and on top"
     assert not re.search(r"\| (met|missed) \|", text), "an emulated run meets no bar"
     assert not re.search(r"[^\w.]/(tmp|home|work|root)/", text), "a path of this machine"
 
@@ -65,11 +71,11 @@ def test_evidence_is_rehearsed_without_tensorflow_and_not_repeated(tmp_path) -> 
 
 
 @needs_compiler
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)  # up to four calls of nine minutes, on a busy machine
 @pytest.mark.nightly
 def test_tensorflow_runs_are_rehearsed_and_not_repeated(tmp_path) -> None:
     arguments = ("run", "--emulate", "--quick", "--output", str(tmp_path))
-    first = run("gpu_tensorflow.sh", *arguments)
+    first = run("gpu_tensorflow.sh", *arguments, most_calls=4)
     assert len(re.findall(r": (done|unavailable) after", first)) == len(TENSORFLOW.stages)
     check_emulated_page(tmp_path, len(TENSORFLOW.sections))
     again = run("gpu_tensorflow.sh", *arguments)

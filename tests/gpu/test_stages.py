@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -206,3 +207,23 @@ def test_emulated_page_says_so_in_title_headings_and_under_every_table(tmp_path)
 def test_what_decides_a_stages_results_is_there(stage):
     """Its digest is taken on the machine with the GPU, where nobody wants to hear that a folder has moved."""
     assert [source for source in stage.sources if not (ROOT / source).exists()] == []
+
+
+def test_what_decides_most_takes_six_calls_of_ten_minutes() -> None:
+    stages = {stage.name: stage for stage in tensorflow_runs.EVIDENCE.stages}
+    calls = [*evidence.EVIDENCE.calls(), *tensorflow_runs.EVIDENCE.calls()]
+    within = [name for call in calls[:6] for name in call]
+    for name in stages.keys() - {"further"}:
+        assert sum(call.get(name, 0.0) for call in calls[:6]) == pytest.approx(stages[name].expected_s), name
+    assert all(sum(call.values()) <= 540 for call in calls)
+    assert sum(call.get("further", 0.0) for call in calls) == pytest.approx(stages["further"].expected_s)
+    plan = tensorflow_runs.EVIDENCE.plan().splitlines()
+    assert plan[6] == "Up to here: 6 calls of ten minutes, by times of an H100."
+    assert all(name in " ".join(plan[:6]) for name in within)
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_a_stage_goes_on_in_the_next_call_only_if_it_has_rows(by_rows) -> None:
+    stages = [Stage("a", target.good, 1, (), 400.0), Stage("b", target.good, 1, (), 300.0, by_rows)]
+    calls = dataclasses.replace(evidence.EVIDENCE, stages=stages).calls()
+    assert calls == [{"a": 400.0} | ({"b": 110.0} if by_rows else {}), {"b": 190.0 if by_rows else 300.0}]
