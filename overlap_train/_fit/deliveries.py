@@ -257,8 +257,8 @@ class Deliveries:
         Where epochs wait, whose snapshots it would hold, the data must be able to go back to all of them,
         and no other host may need them.
         """
-        if self.resumer is None or self.stops or self.hooks.keep_batches:
-            return False  # nothing holds the hooks of batches that are still to be called
+        if self.resumer is None or self.stops or self.hooks.keep_batches or self.hooks.has_begun:
+            return False  # nothing holds which hooks are still to be called, or have been for the next epoch
         feed = self.cursor.feed
         can_go_back = self.hosts.count == 1 and feed.rewindable and not feed.written_variables
         return not len(self.backlog) or (can_go_back and self.backlog.blocks)
