@@ -23,7 +23,7 @@ from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.backlog import Backlog, StepValidations
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from overlap_train.errors import CheckpointError, ValidationTimeoutError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import flat, prefixed
@@ -97,10 +97,11 @@ class Deliveries:
 
         Under Keras they have been delivered by then, and a callback that ended the training has prevented the
         error. Returns whether one of them ended the training or rolled it back, so that the error does not
-        count. What their validation or a callback raises comes before the error.
+        count. What their validation or a callback raises comes before the error. That a checkpoint could not
+        be written counts in any case.
         """
-        raised_by_delivery = error is self._failure or isinstance(error, Interrupted)
-        if raised_by_delivery or self.hosts.count > 1 or not len(self.backlog):
+        counts = error is self._failure or isinstance(error, (Interrupted, CheckpointError))
+        if counts or self.hosts.count > 1 or not len(self.backlog):
             return False
         self._failed_ahead = True  # perhaps between two steps of a call, which has not counted them
         self.cursor.failed(error)
