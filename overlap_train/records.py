@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overlap_train._support.imports import public_names
 from overlap_train._support.printing import html_table
 from overlap_train._support.reasons import Reason
+
+if TYPE_CHECKING:  # which imports NumPy
+    from overlap_train._support.differences import Difference
 
 __all__ = [
     "EpochAccount",
@@ -24,6 +27,7 @@ __all__ = [
     "Span",
     "StepValidation",
     "ValidationResult",
+    "Verification",
     "flat",
     "prefixed",
 ]
@@ -63,6 +67,33 @@ class Span:
     def duration_s(self) -> float:
         """Seconds from the beginning to the end."""
         return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Say whether a fit has Keras's results; `Trainer.verify` returns it. Its text is the verdict.
+
+    Attributes:
+        equal: whether everything is equal bit for bit or up to rounding, a relative difference of 1e-4.
+        verdict: a sentence: equal, and by how much not bit for bit; or the first place that differs; or
+            that it cannot be told, as two runs of Keras differ too.
+        differences: where the two differ by more than rounding, or by rounding if nothing else does, in the
+            order in which it happened. Each has a `place`, the value by Keras (`first`) and overlapped
+            (`second`), and a `size`, relative, infinite for what is no number.
+        messages: what the overlapped fit said of validations in step.
+        keras_s: seconds of the fit by Keras.
+        overlapped_s: seconds of the overlapped fit.
+    """
+
+    equal: bool
+    verdict: str
+    differences: tuple[Difference, ...]
+    messages: tuple[str, ...]
+    keras_s: float
+    overlapped_s: float
+
+    def __str__(self) -> str:
+        return self.verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from overlap_train.monitoring.table import EpochAccounts
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy
-from overlap_train.records import Explanation, FitAccount, StepValidation
+from overlap_train.records import Explanation, FitAccount, StepValidation, Verification
 
 if TYPE_CHECKING:
     from overlap_train._training.settings import TrainerSettings
@@ -302,13 +302,48 @@ class Trainer:
             ValueError: `fit` would raise it before it starts.
             TypeError: `fit` would raise it before it starts.
         """
+        arguments = self._fit_arguments("explain", args, kwargs)
+        return _fit.explain_fit(_fit.make_request(self._settings(), **arguments))
+
+    @tracebacks.filtered
+    def verify(self, *args: Any, **kwargs: Any) -> Verification:
+        """Fit by Keras and overlapped with the same arguments, and return whether the results are the same.
+
+        Both fits begin with the model, the shuffles of datasets and the seeds of Python, NumPy and TensorFlow
+        in the same state. Compared are the logs of each epoch, the calls of callbacks, their plain
+        attributes, the weights and the optimizer. Where the two differ, Keras runs once more: what differs
+        between two runs of Keras is no difference. Afterwards the model is as it was, and so are the
+        callbacks, of which each run gets copies. Files that callbacks write are written by each run;
+        `overlap-train verify` compares these too, in processes of their own.
+
+        Args:
+            args: the positional arguments of `fit`.
+            kwargs: the keyword arguments of `fit`.
+
+        Returns:
+            The verdict, and where the two differ.
+
+        Raises:
+            ValueError: `fit` would raise it before it starts; the data gives its batches once only; or Keras
+                has nothing like what the trainer is to do.
+            TypeError: `fit` would raise it before it starts, or a callback cannot be copied.
+            KeyboardInterrupt: a signal came.
+        """
+        arguments, outcome = self._fit_arguments("verify", args, kwargs), self._outcome
+        try:
+            return _fit.verify_fit(self._settings(), arguments, self.fit, lambda: self.messages)
+        finally:
+            self._outcome = outcome
+
+    def _fit_arguments(self, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
+        """Return the arguments of a call of `fit` by their names, for a method that takes the same."""
         try:
             bound = inspect.signature(Trainer.fit).bind(self, *args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"explain takes the arguments of fit: {error}") from None
+            raise TypeError(f"{name} takes the arguments of fit: {error}") from None
         bound.apply_defaults()
         del bound.arguments["self"]
-        return _fit.explain_fit(_fit.make_request(self._settings(), **bound.arguments))
+        return bound.arguments
 
     def _evaluate_by_model(self, *args: Any, **kwargs: Any) -> Any:
         """Call an `evaluate` of the model's own; its call of Keras's comes back here."""

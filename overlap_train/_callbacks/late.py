@@ -62,6 +62,14 @@ class EpochHooks:
         """Whether hooks of batches are still to be called; no checkpoint holds them."""
         return bool(self._batches)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether an epoch that is still to be trained was begun by the delivery that took it back.
+
+        No checkpoint holds that.
+        """
+        return self._begun_epoch is not None
+
     def begins(self, epoch: int) -> bool:
         """Whether the `on_epoch_begin` of an epoch is still to be called."""
         return bool(self._begins) and self._begins[0] == epoch

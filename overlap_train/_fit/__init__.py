@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from overlap_train._fit.own_methods import OwnMethod, extras_of_evaluate, extras_of_fit
     from overlap_train._fit.request import make_evaluation_set, make_request
     from overlap_train._fit.run import explain_fit, run_evaluate, run_fit
+    from overlap_train._fit.verifying import verify_fit
 
 __all__ = [
     "OwnMethod",
@@ -23,6 +24,7 @@ __all__ = [
     "make_request",
     "run_evaluate",
     "run_fit",
+    "verify_fit",
 ]
 
 _HOMES = {
@@ -34,6 +36,7 @@ _HOMES = {
     "make_request": "request",
     "run_evaluate": "run",
     "run_fit": "run",
+    "verify_fit": "verifying",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

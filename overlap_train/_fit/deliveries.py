@@ -22,7 +22,7 @@ from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.backlog import Backlog, StepValidations
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from overlap_train.errors import CheckpointError, ValidationTimeoutError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import flat, prefixed
@@ -92,10 +92,11 @@ class Deliveries:
 
         Under Keras they have been delivered by then, and a callback that ended the training has prevented the
         error. Returns whether one of them ended the training or rolled it back, so that the error does not
-        count. What their validation or a callback raises comes before the error.
+        count. What their validation or a callback raises comes before the error. That a checkpoint could not
+        be written counts in any case.
         """
-        raised_by_delivery = error is self._failure or isinstance(error, Interrupted)
-        if raised_by_delivery or self.hosts.count > 1 or not len(self.backlog):
+        counts = error is self._failure or isinstance(error, (Interrupted, CheckpointError))
+        if counts or self.hosts.count > 1 or not len(self.backlog):
             return False
         self._failed_ahead = True  # perhaps between two steps of a call, which has not counted them
         self.cursor.failed(error)
@@ -239,8 +240,8 @@ class Deliveries:
 
     def may_checkpoint(self) -> bool:
         """Whether a checkpoint, which holds the epochs that wait, can be written between two steps."""
-        if self.resumer is None or self.stops or self.hooks.keep_batches:
-            return False  # nothing holds the hooks of batches that are still to be called
+        if self.resumer is None or self.stops or self.hooks.keep_batches or self.hooks.has_begun:
+            return False  # nothing holds which hooks are still to be called, or have been for the next epoch
         feed = self.cursor.feed
         # The data must be able to go back to all that wait, and no other host may need them.
         can_go_back = self.hosts.count == 1 and feed.rewindable and not feed.written_variables

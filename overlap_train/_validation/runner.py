@@ -14,6 +14,7 @@ import tensorflow as tf
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import ArrayBatches, Batches, Shard, split_batches, warn_if_short
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
 from overlap_train._validation.pending import Runner, span_since
@@ -52,7 +53,8 @@ class ValidationRunner(Runner):
         # Each host evaluates all of what cannot be divided.
         alone = evaluator.indivisible is not None or self._streamed is not None
         self._hosts: Hosts = SingleHost() if hosts is None or alone else hosts
-        self.parts = 1 if evaluator.indivisible else pool.workers
+        # Parts are added up, which rounds by how many there are.
+        self.parts = 1 if evaluator.indivisible or keras_training.is_deterministic() else pool.workers
         if batches.num_batches is not None:
             self.parts = max(1, min(self.parts, batches.num_batches))
         # Of a generator the batches are gone, and what is drawn anew the user's code may make.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
-import itertools
 import json
-import math
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,32 +14,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ARRAY", "Difference", "Run", "differences"]
+from overlap_train._support.differences import Difference, differences_of, different_calls
+from overlap_train._support.recorded import ARRAY
 
-ARRAY = "values of an array"  # as `recording` writes them
+__all__ = ["Run", "differences"]
 
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 # Parts of a file's name that a run makes up: times, process ids, hashes.
 _MADE_UP = re.compile(r"\d{4,}")
 _LARGEST_TEXT = 5_000_000  # bytes
 _DATED = "metadata.json"  # in a model of Keras's
-_SMALLEST = 1e-300  # size of a difference in bits alone, as of a signed zero
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One place where two runs differ; `size` is relative, and infinite for what is no number."""
-
-    place: str
-    first: Any
-    second: Any
-    size: float
-    decides: bool = False  # of a log, a result or a variable: a program with a seed has it again
-
-    def __str__(self) -> str:
-        if isinstance(self.first, np.ndarray):
-            return self.place
-        return f"{self.place}: {_short(self.first)} by Keras, {_short(self.second)} overlapped"
 
 
 @dataclass(frozen=True)
@@ -122,36 +102,13 @@ class Run:
 
 def differences(first: Run, second: Run) -> Iterator[Difference]:
     """Yield where two runs differ, in the order in which it happened; what was written comes last."""
-    yield from _differences("calls", [c["name"] for c in first.calls], [c["name"] for c in second.calls])
+    yield from differences_of("calls", [c["name"] for c in first.calls], [c["name"] for c in second.calls])
     for number, (a, b) in enumerate(zip(first.calls, second.calls, strict=False)):
         place = f"{a['name']} {number + 1}" if len(first.calls) > 1 else a["name"]
-        for found in _different_results(place, a, b, first.variables[number], second.variables[number]):
-            yield dataclasses.replace(found, decides=True)
-        kinds = ([kind for kind, _ in call["callbacks"]] for call in (a, b))
-        yield from _differences(f"{place}, callbacks", *kinds)
-        for (kind, state), (same, other) in zip(a["callbacks"], b["callbacks"], strict=False):
-            if kind != same:
-                break
-            yield from _differences(f"{place}, {kind}", state, other)
-    yield from _differences("error", first.error, second.error)
-    yield from _differences("file", *_named_alike(first.files, second.files))
-    yield from _differences("line of output", _numbered(first.lines), _numbered(second.lines))
-
-
-def _different_results(
-    place: str,
-    first: Mapping[str, Any],
-    second: Mapping[str, Any],
-    variables: Sequence[np.ndarray],
-    others: Sequence[np.ndarray],
-) -> Iterator[Difference]:
-    """Yield where the logs, the result and the variables of a call differ."""
-    yield from _different_hooks(place, first["hooks"], second["hooks"])
-    yield from _differences(f"{place}, result", first.get("result"), second.get("result"))
-    # By their order: names that Keras makes up count what a process has made.
-    yield from _differences(f"{place}, number of variables", len(variables), len(others))
-    for path, value, other in zip(first.get("variables", ()), variables, others, strict=False):
-        yield from _differences(f"{place}, variable {path}", value, other)
+        yield from different_calls(place, a, b, first.variables[number], second.variables[number])
+    yield from differences_of("error", first.error, second.error)
+    yield from differences_of("file", *_named_alike(first.files, second.files))
+    yield from differences_of("line of output", _numbered(first.lines), _numbered(second.lines))
 
 
 def _named_alike(
@@ -166,77 +123,6 @@ def _named_alike(
             made_up.setdefault(_MADE_UP.sub("#", name), []).append(files[name])
         both.append({**alike, **made_up})
     return both[0], both[1]
-
-
-def _different_hooks(place: str, first: Sequence[Any], second: Sequence[Any]) -> Iterator[Difference]:
-    """Yield where the hooks of a call differ, by epoch."""
-    names = [[f"{hook}({'' if n is None else n})" for hook, n, _ in calls] for calls in (first, second)]
-    for number, (a, b) in enumerate(itertools.zip_longest(*names, fillvalue="nothing")):
-        if a != b:
-            yield Difference(f"{place}, call {number + 1} of callbacks", a, b, math.inf)
-            return
-    ends = [n + 1 for _, n, _ in first if n is not None]  # the epochs, by when they end
-    for (hook, number, logs), (_, _, others) in zip(first, second, strict=True):
-        where = f"epoch {ends[0]}, {hook}" if ends else hook
-        yield from _differences(f"{place}, {where}", logs, others)
-        ends = ends if number is None else ends[1:]
-
-
-def _differences(place: str, first: Any, second: Any) -> Iterator[Difference]:
-    """Yield where two trees of plain values and arrays differ."""
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        for key in dict.fromkeys([*first, *second]):
-            here = f"{place} {key}"
-            if key in first and key in second:
-                yield from _differences(here, first[key], second[key])
-            else:
-                mine, theirs = ("there" if key in values else "missing" for values in (first, second))
-                yield Difference(here, mine, theirs, math.inf)
-    elif isinstance(first, list) and isinstance(second, list):
-        if len(first) != len(second):
-            yield Difference(f"{place}, number of entries", len(first), len(second), math.inf)
-        for number, (a, b) in enumerate(zip(first, second, strict=False)):
-            yield from _differences(f"{place} [{number}]", a, b)
-    elif isinstance(first, str) and isinstance(second, str):
-        yield from _different_texts(place, first, second)
-    else:
-        size = _size(first, second)
-        if size:
-            yield Difference(place, first, second, size)
-
-
-def _different_texts(place: str, first: str, second: str) -> Iterator[Difference]:
-    """Yield a difference for each number in which two texts differ, or one for their words."""
-    if first == second:
-        return
-    if _NUMBER.sub("#", first) != _NUMBER.sub("#", second):
-        yield Difference(place, first, second, math.inf)
-        return
-    pairs = zip(_NUMBER.findall(first), _NUMBER.findall(second), strict=True)
-    for number, (a, b) in enumerate(pairs):
-        whole = a.lstrip("+-").isdigit() and b.lstrip("+-").isdigit()
-        if size := math.inf if whole and a != b else _size(float(a), float(b)):
-            yield Difference(f"{place}, number {number + 1}", a, b, size)
-
-
-def _size(first: Any, second: Any) -> float:
-    """Return by how much two values differ: 0 if they are equal bit for bit, inf where it is no rounding."""
-    kinds = (float, np.ndarray)
-    if not isinstance(first, kinds) or not isinstance(second, kinds):
-        return 0.0 if type(first) is type(second) and first == second else math.inf
-    a, b = np.asarray(first), np.asarray(second)
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return math.inf
-    if a.tobytes() == b.tobytes():
-        return 0.0
-    if a.dtype.kind not in "fc":
-        return math.inf
-    finite = np.isfinite(a)
-    if not np.array_equal(np.where(finite, 0, a), np.where(np.isfinite(b), 0, b), equal_nan=True):
-        return math.inf
-    apart = np.max(np.abs(np.where(finite, a, 0) - np.where(finite, b, 0)), initial=0.0)
-    largest = max(np.max(np.abs(values), initial=0.0, where=finite) for values in (a, b))
-    return max(float(apart / largest) if largest else 0.0, _SMALLEST)
 
 
 def _content(path: Path) -> Any:
@@ -298,8 +184,3 @@ def _datasets(data: bytes) -> dict[str, np.ndarray]:
 
 def _numbered(lines: Sequence[str]) -> dict[str, str]:
     return {str(number + 1): line for number, line in enumerate(lines)}
-
-
-def _short(value: Any) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

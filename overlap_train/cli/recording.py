@@ -7,7 +7,6 @@ directory gets `calls.json`, and for the call N of `fit` an `N.npz` with the var
 
 from __future__ import annotations
 
-import collections
 import functools
 import inspect
 import json
@@ -26,40 +25,13 @@ import tensorflow as tf
 
 from overlap_train._keras import routes
 from overlap_train._support.printing import error_text
-from overlap_train.cli.comparing import ARRAY
+from overlap_train._support.recorded import Hooks, array_of, plain, states, variables_of
 from overlap_train.cli.script import as_main
 from overlap_train.options.validation import ValidationSet
 from overlap_train.routing import Routing
 from overlap_train.trainer import Trainer
 
 __all__ = ["main"]
-
-_DEEPEST, _MOST_VALUES = 6, 100_000  # of what is looked at in a callback's attributes
-
-
-class _Hooks(keras.callbacks.Callback):  # type: ignore[misc]
-    """Notes which hooks of trainings, epochs and validations are called, in order, with which logs.
-
-    Those of beginnings are left out: some fits would have to wait for them.
-    """
-
-    overlap_safe = True  # it only notes
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[str, int | None, Any]] = []
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self.calls.append(("on_train_begin", None, _plain(logs)))
-
-    def on_train_end(self, logs: Any = None) -> None:
-        self.calls.append(("on_train_end", None, _plain(logs)))
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.calls.append(("on_epoch_end", epoch, _plain(logs)))
-
-    def on_test_end(self, logs: Any = None) -> None:
-        self.calls.append(("on_test_end", None, _plain(logs)))
 
 
 class _RefusedError(BaseException):
@@ -144,7 +116,7 @@ class Recorder:
     ) -> Any:
         if self._within:  # by a callback, or by the library itself
             return call(*args, **kwargs)
-        hooks = _Hooks()
+        hooks = Hooks()
         arguments, callbacks = self._arguments(model, name, args, kwargs, hooks)
         record: dict[str, Any] = {"name": name, "model": model.name}
         self._calls.append(record)
@@ -157,15 +129,15 @@ class Recorder:
             record["seconds"] = time.monotonic() - start_s
             record["cpu_seconds"] = time.process_time() - start_cpu_s
             record["hooks"] = hooks.calls
-            record["callbacks"] = [[type(c).__name__, _plain(vars(c))] for c in callbacks]
+            record["callbacks"] = states(callbacks)
             used = trainer()
             record["messages"] = list(used.messages) if used is not None and name == "fit" else []
             if name == "fit":
-                variables = _variables(model)
+                variables = variables_of(model)
                 record["variables"] = [variable.path for variable in variables]
-                values = map(_array, variables)
+                values = map(array_of, variables)
                 np.savez(self._directory / f"{len(self._calls) - 1}.npz", *values)
-        record["result"] = _plain(getattr(result, "history", result))
+        record["result"] = plain(getattr(result, "history", result))
         return result
 
     def _arguments(
@@ -174,7 +146,7 @@ class Recorder:
         name: str,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        hooks: _Hooks,
+        hooks: Hooks,
     ) -> tuple[dict[str, Any], list[Any]]:
         """Return a call's arguments by name, shortened, and the script's callbacks."""
         arguments = inspect.signature(getattr(Trainer, name)).bind(None, *args, **kwargs).arguments
@@ -219,12 +191,6 @@ def _shorten(arguments: dict[str, Any], name: str, batches: int) -> None:
             arguments["validation_steps"] = min(arguments.get("validation_steps") or batches, batches)
 
 
-def _variables(model: keras.Model) -> list[Any]:
-    """Return a model's and its optimizer's variables."""
-    optimizer = getattr(model, "optimizer", None)
-    return [*model.variables, *(optimizer.variables if optimizer is not None else ())]
-
-
 def _require_keras(trainer: Trainer, name: str, validation_data: Any) -> None:
     """End the script where Keras cannot do what its trainer does."""
     settings = trainer._settings()
@@ -233,32 +199,6 @@ def _require_keras(trainer: Trainer, name: str, validation_data: Any) -> None:
     named = isinstance(validation_data, (ValidationSet, Mapping))
     if own or named or (name == "fit" and (not settings.stock or policy.every_steps is not None)):
         raise _RefusedError(f"{type(trainer).__name__}.{name} does what keras.Model.{name} cannot do")
-
-
-def _array(value: Any) -> Any:
-    """Return an array of a type that NumPy stores; of fewer bits than it knows as float32."""
-    array = np.asarray(value)
-    return array if array.dtype.kind in "?biufcSU" else array.astype(np.float32)
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Return what of a value JSON can hold; None for the rest, such as models and open files."""
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, np.generic):
-        return value.item() if value.dtype.kind in "biufU" else None
-    if isinstance(value, np.ndarray) or keras.ops.is_tensor(value):
-        array = _array(value)
-        fits = array.dtype.kind in "biuf" and array.size <= _MOST_VALUES
-        return {ARRAY: array.tolist(), "dtype": array.dtype.name} if fits else None
-    if depth < _DEEPEST:
-        if isinstance(value, Mapping):
-            return {str(k): _plain(v, depth + 1) for k, v in value.items() if str(k)[:1] != "_"}
-        if isinstance(value, (list, tuple, collections.deque)):
-            return [_plain(v, depth + 1) for v in value]
-        if isinstance(value, (set, frozenset)):
-            return sorted(str(_plain(v, depth + 1)) for v in value)
-    return None
 
 
 def main(arguments: list[str]) -> None:

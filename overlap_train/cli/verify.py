@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlap_train.cli.report import Finding, Report, UsageError, one_line, size
+from overlap_train.cli.report import Finding, Report, State, UsageError, one_line, size
 from overlap_train.cli.script import require_script
 
 if TYPE_CHECKING:  # which imports NumPy
@@ -77,39 +77,26 @@ def require_comparable(script: Path, keras: Run, ours: Run) -> None:
 
 def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) -> list[Finding]:
     """Return the verdict on two runs and what it rests on; if they differ, `again` gives others."""
+    from overlap_train._support import differences as judging
     from overlap_train.cli.comparing import differences
 
-    unequal = list(differences(keras, ours))
-    noise = {d.place: d for d in differences(keras, again("keras"))} if unequal else {}
-    # Where two runs of Keras differ by more than rounding, nothing can be told. Where they differ by
-    # rounding, the other may do so.
-    unclear = {place: d for place, d in noise.items() if not d.size <= tolerance}
-    if any(d.decides for d in unclear.values()):
-        # Threads race in such a script, and two runs may agree by chance in what two others do not.
-        noise |= {d.place: d for d in differences(ours, again("overlap"))}
-        unclear = {place: d for place, d in noise.items() if not d.size <= tolerance}
-    clear = [d for d in unequal if d.place not in noise or (d.place not in unclear and d.size > tolerance)]
-    wrong = [d for d in clear if not d.size <= tolerance]
-    unseeded = next((d for d in unclear.values() if d.decides), None)
-    if wrong:
-        findings = [Finding("verdict", "different", f"different: {wrong[0]}", "mend")]
-        findings += [Finding("also", str(d), str(d), "note") for d in wrong[1:_SHOWN]]
-        if len(wrong) > _SHOWN:
-            findings.append(Finding("more", len(wrong) - _SHOWN, f"{len(wrong) - _SHOWN} more", "note"))
-    elif unseeded is not None:
-        text = f"cannot be told: two runs of Keras differ as well, such as in {unseeded.place}"
-        findings = [Finding("verdict", "unclear", text, "mend", "seed what the script draws from")]
-    elif clear:
-        worst = max(clear, key=lambda difference: difference.size)
-        text = f"equal up to rounding: the largest difference is {worst.size:.1e}, {worst}"
-        findings = [Finding("verdict", "rounding", text)]
-    else:
-        findings = [Finding("verdict", "equal", "equal bit for bit")]
-    if unclear:
+    runs = {"keras": keras, "overlap": ours}
+    judgement = judging.judge(
+        list(differences(keras, ours)), lambda by: differences(runs[by], again(by)), tolerance=tolerance
+    )
+    remedy = "seed what the script draws from" if judgement.value == "unclear" else None
+    state: State = "ok" if judgement.value in ("equal", "rounding") else "mend"
+    findings = [Finding("verdict", judgement.value, judgement.text, state, remedy)]
+    others = judgement.wrong[1:]
+    findings += [Finding("also", str(d), str(d), "note") for d in others[: _SHOWN - 1]]
+    if len(others) >= _SHOWN:
+        more = len(others) - _SHOWN + 1
+        findings.append(Finding("more", more, f"{more} more", "note"))
+    if count := len(judgement.varying):
         text = (
-            f"{len(unclear)} values differ between two runs of Keras as well, such as {next(iter(unclear))}"
+            f"{count} values differ between two runs of Keras as well, such as {judgement.varying[0].place}"
         )
-        findings.append(Finding("left out", len(unclear), text, "note"))
+        findings.append(Finding("left out", count, text, "note"))
     findings.append(Finding("compared", keras.counts, keras.summary))
     findings += [Finding("said", text, text, "note") for text in ours.reasons]
     return findings

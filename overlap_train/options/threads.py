@@ -4,6 +4,9 @@ TensorFlow has two pools: inter-op threads run the operations of a graph side by
 divide one operation. A batch that is split into parts (`_training/splitting.py`) keeps every core busy with
 one intra-op thread, and nothing is then lost to dividing small operations. Both pools are sized when
 TensorFlow starts and never again, for the whole process. `available_cores` does not import TensorFlow.
+
+Intra-op threads change results: a convolution adds up its gradient in as many parts as there are threads.
+Inter-op threads do not, so a deterministic process has one thread an operation.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import os
 import warnings
 from dataclasses import dataclass
 
-from overlap_train._support.arguments import require_count
+from overlap_train._support.arguments import require_count, require_flag
 
 _MOST_THREADS = 1 << 16
 
@@ -40,7 +43,11 @@ class ThreadSettings:
 
 
 def configure(
-    *, cores: int | None = None, intra_op_threads: int | None = None, inter_op_threads: int | None = None
+    *,
+    cores: int | None = None,
+    intra_op_threads: int | None = None,
+    inter_op_threads: int | None = None,
+    deterministic: bool = False,
 ) -> ThreadSettings:
     """Size TensorFlow's thread pools so that `Trainer.fit` may split batches over the cores of a CPU.
 
@@ -51,13 +58,17 @@ def configure(
         cores: number of cores to use; None means those that this process may run on.
         intra_op_threads: threads for one operation; None means 1, which batch splitting needs.
         inter_op_threads: operations at the same time; None means `cores`.
+        deterministic: whether a seeded program is to have the same weights bit for bit, whatever `cores`,
+            `max_lag`, and the number of validation workers are. It calls TensorFlow's
+            `enable_op_determinism`, after which an operation that draws without a seed raises.
 
     Returns:
         The settings now in force.
 
     Raises:
-        TypeError: a number is not an integer.
-        ValueError: a number is below 1, or too large for any machine.
+        TypeError: a number is not an integer, or `deterministic` is no bool.
+        ValueError: a number is below 1, or too large for any machine; or several `intra_op_threads` are to
+            be deterministic.
 
     Warns:
         RuntimeWarning: TensorFlow has already started, so the pools do not change.
@@ -67,6 +78,11 @@ def configure(
     cores = _threads("cores", cores, default=available_cores())
     intra = _threads("intra_op_threads", intra_op_threads, default=1)
     inter = _threads("inter_op_threads", inter_op_threads, default=cores)
+    if require_flag("deterministic", deterministic) and intra != 1:
+        raise ValueError(
+            f"deterministic=True needs intra_op_threads=1; got {intra}: a convolution rounds its gradient "
+            "by how many threads share it. Set inter_op_threads, which change no result"
+        )
     try:
         tf.config.threading.set_intra_op_parallelism_threads(intra)
         tf.config.threading.set_inter_op_parallelism_threads(inter)
@@ -80,6 +96,8 @@ def configure(
             stacklevel=2,
         )
         return present
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
     return _present()
 
 

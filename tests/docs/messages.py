@@ -53,6 +53,8 @@ _NOT_SHOWN = (
     ("_keras/training.py", "makes its test function itself"),
     ("_keras/training.py", "keras.Model.evaluate is that of"),
     ("_keras/training.py", "has an evaluate of its own"),
+    ("_support/differences.py", ""),  # the verdicts of `verify`, which its page explains
+    ("_support/recorded.py", "values of an array"),
     ("_support/printing.py", "style="),
     ("_support/reasons.py", ""),
     ("_validation/sets.py", "the trainer's validation_step"),

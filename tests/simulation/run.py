@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.simulation import scheduler as simulated
 from tests.simulation.scenario import Course, Keras, Scenario, evaluated
-from tests.simulation.world import Disk, EndedBySystem, World, forget_process, signalled
+from tests.simulation.world import Broken, Disk, EndedBySystem, World, forget_process, signalled
 
 
 @dataclass
@@ -84,6 +84,9 @@ def _process(
     except EndedBySystem:
         assert len(scenario.signals) > 1 or scenario.stuck is not None, "one signal has ended the process"
         return None, {}
+    finally:
+        if Broken.error is not None:
+            raise Broken.error
     (world,) = worlds
     if course.error is None and course.ended in ("completed", "stopped"):
         assert not world.snapshots, f"{len(world.snapshots)} snapshots outlive the fit"
@@ -96,7 +99,7 @@ def check(scenario: Scenario, course: Course, expected: Course, weights: dict[in
     assert ends == list(range(len(ends))), f"the epochs are delivered in the order {ends}"
     kind = scenario.failure[0] if scenario.failure is not None else None
     if scenario.signals:
-        assert course.error in (None, "KeyboardInterrupt")
+        assert course.error in (None, "KeyboardInterrupt"), course.error
         insists = scenario.stuck is not None and "every_steps" in scenario.policy
         assert course.error is None or len(scenario.signals) > 1 or insists, "one signal has raised"
     if kind in ("thread", "write") and course.error is not None:

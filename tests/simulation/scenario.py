@@ -13,6 +13,16 @@ from typing import Any
 _PRIME = 1_000_003
 ACTIONS = ("stop", "rate", "weight")
 
+# Functions of the package in which a signal comes on purpose: by chance it seldom meets them.
+AIMS = (
+    *("begin_epoch", "agree_on_steps", "run_call", "_end_epoch", "begin", "_deliver_next", "_roll_back"),
+    *("_start", "draw", "draw_ahead", "begin_next", "wait_until_drawn", "wait", "epoch_begin", "release"),
+)
+SECOND_AIMS = (
+    *("in_background", "_write_behind", "_checkpoint", "_start", "draw_ahead", "wait_until_drawn", "begin"),
+    *("_deliver_in_grace", "deliver_until", "begin_next", "_deliver_next", "close", "wait"),
+)
+
 
 def stepped(weight: int, rate: int, batch: int) -> int:
     """Return the weight behind a training step."""
@@ -51,7 +61,7 @@ class Scenario:
         failure: what raises: "evaluation" (of an epoch), "step", "callback" (of an epoch), "write" or
             "thread" (the number of one); with its place.
         stuck: the epoch whose evaluation never ends, or None.
-        signals: after how many switches of threads a signal comes.
+        signals: after how many switches of threads a signal comes, or in which function.
         kill_at: after how many switches the process is killed, or None.
     """
 
@@ -69,7 +79,7 @@ class Scenario:
     checkpoints: dict[str, Any] | None = None
     failure: tuple[str, int] | None = None
     stuck: int | None = None
-    signals: tuple[int, ...] = ()
+    signals: tuple[int | str, ...] = ()
     kill_at: int | None = None
 
     @classmethod
@@ -93,11 +103,38 @@ class Scenario:
             judges=draw.random() < 0.2,
             checkpoints=_draw_checkpoints(draw) if draw.random() < 0.25 and is_held else None,
         )
+        if draw.random() < 0.3:
+            scenario = scenario._at_once(draw)
         return scenario._with_mishap(draw)
+
+    def _at_once(self, draw: random.Random) -> Scenario:
+        """Return a fit in which much goes on at once: ahead, inside epochs, changed, written and resumed."""
+        epochs, steps, max_lag = draw.randint(3, 5), draw.randint(2, 4), draw.randint(1, 3)
+        kind = draw.choice(("held", "held", "ordered"))
+        sets = tuple(SetPlan(name, draw.randint(2, 5), 1, kind) for name in ("", "b")[: draw.randint(1, 2)])
+        policy: dict[str, Any] = {}
+        if kind == "held":
+            policy["every_steps"] = draw.choice((1, 2, steps, steps))
+        elif draw.random() < 0.7:
+            policy["backlog"] = "latest"
+        writes = {"every_epochs": draw.randint(1, 3), "every_steps": draw.choice((1, 2, steps))}
+        actions = {(draw.choice(("begin", "end")), draw.randrange(epochs)): draw.choice(ACTIONS)}
+        return replace(
+            self,
+            epochs=epochs,
+            steps=steps,
+            steps_per_call=draw.randint(1, steps),
+            max_lag=max_lag,
+            sets=sets,
+            actions=actions if draw.random() < 0.6 else {},
+            policy=policy,
+            checkpoints=writes if kind == "held" and draw.random() < 0.7 else None,
+        )
 
     def _with_mishap(self, draw: random.Random) -> Scenario:
         """Return a fit to which something happens, or nothing."""
-        kind = draw.choice((None, None, "fails", "signal", "signal", "resumes", "stuck"))
+        kinds = (None, "fails", "signal", "signal", "aimed", "resumes", "resumes", "stuck", "crowd")
+        kind = draw.choice(kinds)
         if kind == "fails":
             what = draw.choice(("evaluation", "step", "callback", "write", "thread"))
             most = {"step": self.epochs * self.steps, "write": 3, "thread": 6}.get(what, self.epochs)
@@ -106,6 +143,16 @@ class Scenario:
             first = int(draw.expovariate(1 / 150))
             second = (first + int(draw.expovariate(1 / 100)),) if draw.random() < 0.3 else ()
             return replace(self, signals=(first, *second))
+        if kind == "aimed":
+            first = draw.choice((int(draw.expovariate(1 / 150)), draw.choice(AIMS)))
+            aims = SECOND_AIMS
+            if any(each.kind == "ordered" for each in self.sets):
+                aims = ("in_background", "_start")  # when a worker may wait for what nobody draws
+            return replace(self, signals=(first, draw.choice(aims))[: draw.choice((1, 2, 2))])
+        if kind == "crowd" and self.max_lag and draw.random() < 0.3:
+            sets, policy = (SetPlan("", 2, 1, "held"),), {"backlog": "latest", "timeout_s": 8.0}
+            crowd = replace(self, epochs=self.max_lag + 11, steps=1, steps_per_call=1, hooks="ends")
+            return replace(crowd, sets=sets, actions={}, policy=policy, checkpoints=None, stuck=0)
         if kind == "resumes" and all(each.kind == "held" for each in self.sets):
             policy = self.checkpoints or _draw_checkpoints(draw)
             return replace(self, checkpoints=policy, kill_at=int(draw.expovariate(1 / 200)))

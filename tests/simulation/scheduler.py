@@ -15,6 +15,7 @@ import importlib.util
 import itertools
 import math
 import random
+import sys
 import threading as real_threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -60,15 +61,21 @@ class Scheduler:
         seed: of the decisions.
         limit_s: how far the clock may go.
         signals: numbers of switches of threads, in their order, after which `on_signal` is called on the
-            main thread, wherever that is.
+            main thread, wherever that is; or names of functions in which it is called.
         kill_at: the number of switches after which `error` ends everything.
     """
 
     def __init__(
-        self, seed: Any, *, limit_s: float = 55.0, signals: tuple[int, ...] = (), kill_at: float = math.inf
+        self,
+        seed: Any,
+        *,
+        limit_s: float = 55.0,
+        signals: tuple[int | str, ...] = (),
+        kill_at: float = math.inf,
     ) -> None:
         self.random = random.Random(seed)
         self._mean = self.random.choice((3, 10, 40, 160))  # statements between two switches
+        self._hits = self.random.choice((0.05, 0.3))  # of the statements where an aimed signal may come
         self.now = self._begin = 1000.0
         self._limit_s, self._kill_at, self.signals = limit_s, kill_at, list(signals)
         self.on_signal: Callable[[], bool] = lambda: True  # whether the signal is wanted
@@ -79,11 +86,12 @@ class Scheduler:
         self.switches, self.order = 0, []  # the names of the threads that got the baton
         self.error: BaseException | None = None
         self.is_over = False
+        self._take_aim()
         self._draw()
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Call a function on the main thread, and have the others end behind it."""
-        global _active, _left
+        global _active, _left, _aim
         _active = self
         try:
             result = function()
@@ -98,7 +106,21 @@ class Scheduler:
             self.is_over = True
             while len(self.tasks) > 1:
                 self._hand_to(next(task for task in self.tasks if task is not self.main))
-            _active, _left = None, math.inf
+            _active, _left, _aim = None, math.inf, None
+
+    def hit(self) -> None:
+        """Perhaps have the next signal come: the running thread is in the function that it is meant for."""
+        if self.current is self.main and not self.is_over and self.random.random() < self._hits:
+            aim = self.signals.pop(0)
+            self._take_aim()
+            if not self.on_signal():
+                self.signals.insert(0, aim)
+                self._take_aim()
+
+    def signal_now(self) -> None:
+        """Have one more signal come, as soon as the main thread runs."""
+        self.signals.insert(0, 0)
+        self._take_aim()
 
     def pause(self, *, takes_signals: bool) -> None:
         """Let another thread run, or the same one go on."""
@@ -204,13 +226,20 @@ class Scheduler:
             me.baton.acquire()
 
     def _is_signal_due(self) -> bool:
-        return bool(self.signals) and self.switches >= self.signals[0]
+        first = self.signals[0] if self.signals else None
+        return isinstance(first, int) and self.switches >= first
 
     def _deliver_signals(self) -> None:
         while self._is_signal_due():
             self.signals.pop(0)
+            self._take_aim()
             if not self.on_signal():
                 self.signals.insert(0, self.switches + 10)
+                self._take_aim()
+
+    def _take_aim(self) -> None:
+        global _aim
+        _aim = self.signals[0] if self.signals and isinstance(self.signals[0], str) else None
 
 
 class Killed(BaseException):
@@ -250,12 +279,15 @@ class _Carrier:
 
 _idle: list[_Carrier] = []
 _active: Scheduler | None = None
+_aim: str | None = None  # the function in which the next signal is to come
 _left: float = math.inf  # points that the running thread passes before it may lose the baton
 
 
 def point() -> None:
     """Perhaps let another thread run, or a signal come; without effect outside a simulation."""
     global _left
+    if _aim is not None and sys._getframe(1).f_code.co_name == _aim:
+        running().hit()
     _left -= 1
     if _left <= 0:
         running().pause(takes_signals=True)
@@ -296,13 +328,13 @@ class Lock:
             scheduler = running()
             deadline = None if timeout < 0 else scheduler.now + timeout
             while self._is_locked:
-                if not blocking or not self._wait(scheduler, deadline):
+                if not blocking or not self._wait(scheduler, deadline, takes_signals=self.takes_signals):
                     return False
         self._is_locked = True
         return True
 
-    def _wait(self, scheduler: Scheduler, deadline: float | None) -> bool:
-        waiter = Waiter(deadline, takes_signals=self.takes_signals)
+    def _wait(self, scheduler: Scheduler, deadline: float | None, *, takes_signals: bool) -> bool:
+        waiter = Waiter(deadline, takes_signals=takes_signals)
         self._waiters.append(waiter)
         try:
             return scheduler.block(waiter)
@@ -318,6 +350,11 @@ class Lock:
             waiter.woken = True
         self._waiters.clear()
         _point_of_lock()
+
+    def _acquire_restore(self, _: None) -> None:
+        """Take the lock again behind a wait; to survive a signal that raises here is Python's own task."""
+        while not self.acquire(blocking=False):
+            self._wait(running(), None, takes_signals=False)
 
     def locked(self) -> bool:
         return self._is_locked

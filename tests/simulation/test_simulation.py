@@ -63,9 +63,9 @@ def _what_it_did(text: str) -> list[str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(2 * 3600)
+@pytest.mark.timeout(4 * 3600)
 def test_the_simulation_finds_its_faults():
-    status, table = simulate("--count", 10_000, "--table")
+    status, table = simulate("--count", 20_000, "--processes", os.cpu_count(), "--table")
     assert status == 0, table
 
 

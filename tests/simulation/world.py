@@ -55,6 +55,18 @@ from tests.simulation.scenario import Course, Failed, Scenario, SetPlan, acted, 
 _TIMES_S = (0.0, 0.0, 0.01, 0.1, 0.4)
 
 
+class Broken:
+    """Keeps the first thing that was not as it must be, for a fit may lose an error among others."""
+
+    error: AssertionError | None = None
+
+    @classmethod
+    def require(cls, is_so: bool, message: str) -> None:
+        if not is_so:
+            cls.error = cls.error or AssertionError(message)
+            raise cls.error
+
+
 def compute() -> None:
     """Take some time, and a core for it, as a compiled call does."""
     seconds = simulated.running().random.choice(_TIMES_S)
@@ -305,12 +317,12 @@ class Disk:
         return self
 
     def acquire(self) -> None:
-        assert not self.is_locked, "two fits have the directory"
+        Broken.require(not self.is_locked, "two fits have the directory")
         self.is_locked = True
 
     def save(self, state: Any) -> str:
-        assert self.is_locked, "a checkpoint is written without the lock"
-        assert not self.is_writing, "two checkpoints are written at a time"
+        Broken.require(self.is_locked, "a checkpoint is written without the lock")
+        Broken.require(not self.is_writing, "two checkpoints are written at a time")
         self.is_writing = True
         try:
             compute()
@@ -328,7 +340,7 @@ class Disk:
         return check(self._states[-1]) if self._states else None
 
     def close(self) -> None:
-        assert not self.is_writing, "the directory is unlocked while a checkpoint is written"
+        Broken.require(not self.is_writing, "the directory is unlocked while a checkpoint is written")
         self.is_locked = False
 
 
@@ -397,7 +409,7 @@ def _end(number: int) -> None:
 
 
 def _send() -> None:
-    simulated.running().signals.insert(0, 0)
+    simulated.running().signal_now()
 
 
 def signalled() -> bool:
@@ -413,6 +425,7 @@ def signalled() -> bool:
 
 def forget_process() -> None:
     """Put back what the end of a process takes with it."""
+    Broken.error = None
     Listener.now = None
     signals._undoing.clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -473,16 +486,18 @@ class World:
         """Make sure that the training is no further ahead than the policy says, and keeps no more."""
         deliveries = self.session._deliveries
         self.calls_after_signal += self.asked.received is not None
-        assert self.calls_after_signal <= 1, "the training goes on after a signal"
-        assert all(each.is_drawn for each in self.ordered), "the training goes on before data is drawn"
+        Broken.require(self.calls_after_signal <= 1, "the training goes on after a signal")
+        is_drawn = all(each.is_drawn for each in self.ordered)
+        Broken.require(is_drawn, "the training goes on before data is drawn")
         epoch, waiting = deliveries._course.next_epoch, len(deliveries)
         delivered = sum(event[0] == "end" for event in self.actor.events)
         if self.policy.backlog == "block":
-            assert epoch - delivered <= deliveries.backlog.max_lag, f"{delivered} delivered"
-            assert epoch - delivered == waiting, f"{waiting} wait, {epoch - delivered} are not delivered"
-        assert waiting < self.policy.max_snapshots, f"{waiting} snapshots wait"
+            Broken.require(epoch - delivered <= deliveries.backlog.max_lag, f"{delivered} delivered")
+            count = epoch - delivered
+            Broken.require(count == waiting, f"{waiting} wait, {count} are not delivered")
+        Broken.require(waiting < self.policy.max_snapshots, f"{waiting} snapshots wait")
         alive, workers = len(self.snapshots), self.scenario.workers + self.scenario.function
-        assert alive <= waiting + workers + 2, f"{alive} snapshots are alive, {waiting} wait"
+        Broken.require(alive <= waiting + workers + 2, f"{alive} snapshots are alive, {waiting} wait")
 
     def _build(self, resources: contextlib.ExitStack) -> FitSession:
         """Build the parts of the fit, in the order of `FitBuilder`."""
@@ -582,7 +597,7 @@ class World:
     def _function(self, _: Any) -> float:
         values = self._adopted
         compute()
-        assert values is self._adopted, "a function is called twice at a time"
+        Broken.require(values is self._adopted, "a function is called twice at a time")
         return float(values.trainable[0] % 97)
 
     def _build_resumer(self, resources: contextlib.ExitStack) -> resume.Resumer | None:

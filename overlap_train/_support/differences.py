@@ -1,0 +1,194 @@
+"""Where two trainings differ: their logs, calls of hooks, variables and callbacks; and what that says."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_SMALLEST = 1e-300  # size of a difference in bits alone, as of a signed zero
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place where two runs differ; `size` is relative, and infinite for what is no number."""
+
+    place: str
+    first: Any
+    second: Any
+    size: float
+    decides: bool = False  # of a log, a result or a variable: a program with a seed has it again
+
+    def __str__(self) -> str:
+        if isinstance(self.first, np.ndarray):
+            return self.place
+        return f"{self.place}: {_short(self.first)} by Keras, {_short(self.second)} overlapped"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the differences between a run by Keras and an overlapped one say.
+
+    Attributes:
+        value: "equal" bit for bit, equal up to "rounding", "different", or "unclear".
+        text: the same as a sentence.
+        wrong: the differences that are more than rounding, and in which Keras does not differ from itself.
+        varying: those in which two runs of one kind differ by more than rounding.
+    """
+
+    value: str
+    text: str
+    wrong: Sequence[Difference] = ()
+    varying: Sequence[Difference] = ()
+
+
+def judge(
+    unequal: Sequence[Difference], varying: Callable[[str], Iterable[Difference]], *, tolerance: float
+) -> Judgement:
+    """Return what the differences between two runs say.
+
+    Args:
+        unequal: they are.
+        varying: returns how one of them, "keras" or "overlap", differs when it runs again. It is called
+            only where the answer depends on that.
+        tolerance: the largest relative difference that is rounding.
+    """
+    noise = {d.place: d for d in varying("keras")} if unequal else {}
+    # Where two runs of Keras differ by more than rounding, nothing can be told. Where they differ by
+    # rounding, the other may do so.
+    unclear = {place: d for place, d in noise.items() if not d.size <= tolerance}
+    if any(d.decides for d in unclear.values()):
+        # Threads race in such a script, and two runs may agree by chance in what two others do not.
+        noise |= {d.place: d for d in varying("overlap")}
+        unclear = {place: d for place, d in noise.items() if not d.size <= tolerance}
+    clear = [d for d in unequal if d.place not in noise or (d.place not in unclear and d.size > tolerance)]
+    wrong = [d for d in clear if not d.size <= tolerance]
+    unseeded = next((d for d in unclear.values() if d.decides), None)
+    left_out = list(unclear.values())
+    if wrong:
+        return Judgement("different", f"different: {wrong[0]}", wrong, left_out)
+    if unseeded is not None:
+        text = f"cannot be told: two runs of Keras differ as well, such as in {unseeded.place}"
+        return Judgement("unclear", text, (), left_out)
+    if clear:
+        worst = max(clear, key=lambda difference: difference.size)
+        text = f"equal up to rounding: the largest difference is {worst.size:.1e}, {worst}"
+        return Judgement("rounding", text, (), left_out)
+    return Judgement("equal", "equal bit for bit", (), left_out)
+
+
+def different_calls(
+    place: str,
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    variables: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+) -> Iterator[Difference]:
+    """Yield where two records of a call differ, in the order in which it happened; callbacks come last."""
+    for found in _different_results(place, first, second, variables, others):
+        yield dataclasses.replace(found, decides=True)
+    kinds = ([kind for kind, _ in call["callbacks"]] for call in (first, second))
+    yield from differences_of(f"{place}, callbacks", *kinds)
+    for (kind, state), (same, other) in zip(first["callbacks"], second["callbacks"], strict=False):
+        if kind != same:
+            break
+        yield from differences_of(f"{place}, {kind}", state, other)
+
+
+def _different_results(
+    place: str,
+    first: Mapping[str, Any],
+    second: Mapping[str, Any],
+    variables: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+) -> Iterator[Difference]:
+    """Yield where the logs, the result and the variables of a call differ."""
+    yield from _different_hooks(place, first["hooks"], second["hooks"])
+    yield from differences_of(f"{place}, result", first.get("result"), second.get("result"))
+    # By their order: names that Keras makes up count what a process has made.
+    yield from differences_of(f"{place}, number of variables", len(variables), len(others))
+    for path, value, other in zip(first.get("variables", ()), variables, others, strict=False):
+        yield from differences_of(f"{place}, variable {path}", value, other)
+
+
+def _different_hooks(place: str, first: Sequence[Any], second: Sequence[Any]) -> Iterator[Difference]:
+    """Yield where the hooks of a call differ, by epoch."""
+    names = [[f"{hook}({'' if n is None else n})" for hook, n, _ in calls] for calls in (first, second)]
+    for number, (a, b) in enumerate(itertools.zip_longest(*names, fillvalue="nothing")):
+        if a != b:
+            yield Difference(f"{place}, call {number + 1} of callbacks", a, b, math.inf)
+            return
+    ends = [n + 1 for _, n, _ in first if n is not None]  # the epochs, by when they end
+    for (hook, number, logs), (_, _, others) in zip(first, second, strict=True):
+        where = f"epoch {ends[0]}, {hook}" if ends else hook
+        yield from differences_of(f"{place}, {where}", logs, others)
+        ends = ends if number is None else ends[1:]
+
+
+def differences_of(place: str, first: Any, second: Any) -> Iterator[Difference]:
+    """Yield where two trees of plain values and arrays differ."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for key in dict.fromkeys([*first, *second]):
+            here = f"{place} {key}"
+            if key in first and key in second:
+                yield from differences_of(here, first[key], second[key])
+            else:
+                mine, theirs = ("there" if key in values else "missing" for values in (first, second))
+                yield Difference(here, mine, theirs, math.inf)
+    elif isinstance(first, list) and isinstance(second, list):
+        if len(first) != len(second):
+            yield Difference(f"{place}, number of entries", len(first), len(second), math.inf)
+        for number, (a, b) in enumerate(zip(first, second, strict=False)):
+            yield from differences_of(f"{place} [{number}]", a, b)
+    elif isinstance(first, str) and isinstance(second, str):
+        yield from _different_texts(place, first, second)
+    else:
+        size = _size(first, second)
+        if size:
+            yield Difference(place, first, second, size)
+
+
+def _different_texts(place: str, first: str, second: str) -> Iterator[Difference]:
+    """Yield a difference for each number in which two texts differ, or one for their words."""
+    if first == second:
+        return
+    if _NUMBER.sub("#", first) != _NUMBER.sub("#", second):
+        yield Difference(place, first, second, math.inf)
+        return
+    pairs = zip(_NUMBER.findall(first), _NUMBER.findall(second), strict=True)
+    for number, (a, b) in enumerate(pairs):
+        whole = a.lstrip("+-").isdigit() and b.lstrip("+-").isdigit()
+        if size := math.inf if whole and a != b else _size(float(a), float(b)):
+            yield Difference(f"{place}, number {number + 1}", a, b, size)
+
+
+def _size(first: Any, second: Any) -> float:
+    """Return by how much two values differ: 0 if they are equal bit for bit, inf where it is no rounding."""
+    kinds = (float, np.ndarray)
+    if not isinstance(first, kinds) or not isinstance(second, kinds):
+        return 0.0 if type(first) is type(second) and first == second else math.inf
+    a, b = np.asarray(first), np.asarray(second)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return math.inf
+    if a.tobytes() == b.tobytes():
+        return 0.0
+    if a.dtype.kind not in "fc":
+        return math.inf
+    finite = np.isfinite(a)
+    if not np.array_equal(np.where(finite, 0, a), np.where(np.isfinite(b), 0, b), equal_nan=True):
+        return math.inf
+    apart = np.max(np.abs(np.where(finite, a, 0) - np.where(finite, b, 0)), initial=0.0)
+    largest = max(np.max(np.abs(values), initial=0.0, where=finite) for values in (a, b))
+    return max(float(apart / largest) if largest else 0.0, _SMALLEST)
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

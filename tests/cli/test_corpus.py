@@ -1,0 +1,84 @@
+"""`scripts/corpus.sh`: the results of whole programs, by Keras and overlapped, in one table."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CORPUS = runpy.run_path(str(ROOT / "scripts" / "corpus.py"))
+PROGRAM = """
+import keras, numpy as np
+{line}
+model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.arange(32, dtype="float32").reshape(16, 2) / 32
+model.fit(x, x[:, :1] * factor, epochs=2, verbose=0)
+"""
+
+
+def rows(text):
+    """Returns the cells of a printed table by program."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {program: (results, gain) for program, results, gain in cells}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+def test_the_programs_of_the_corpus_have_the_results_of_keras(capsys):
+    status = CORPUS["main"]([str(ROOT / "tests" / "corpus"), "--jobs=2"])
+    found = rows(capsys.readouterr().out)
+    assert len(found) == 10
+    assert {name: text for name, (text, _) in found.items() if not text.startswith("equal")} == {}
+    assert status == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("folder", ["examples", "notebooks"])
+def test_the_examples_that_keras_can_run_are_equal(folder, capsys):
+    status = CORPUS["main"]([str(ROOT / folder), "--jobs=2", "--epochs=2", "--batches=20"])
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert all(text.startswith(("equal", "- ")) for text, _ in rows(printed).values()), printed
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_one_program_that_differs_is_the_status(tmp_path, capsys):
+    folder, marks = tmp_path / "programs", tmp_path / "marks"
+    folder.mkdir()
+    # The second run of a program is the overlapped one.
+    mark = f"with open({str(marks)!r}, 'a') as file: print(file=file)"
+    other = f"{mark}\nfactor = 2.0 if len(open({str(marks)!r}).read()) == 2 else 1.0"
+    (folder / "equal.py").write_text(PROGRAM.format(line="factor = 1.0"))
+    (folder / "other.py").write_text(PROGRAM.format(line=other))
+    (folder / "reads.py").write_text("print('no training')")
+    (folder / "_helper.py").write_text("raise SystemExit('is no program')")
+    assert CORPUS["main"]([str(folder), "--jobs=2"]) == 1
+    found = rows(capsys.readouterr().out)
+    assert found["equal.py"][0] == "equal bit for bit"
+    assert found["other.py"][0].startswith("different: fit, epoch 1")
+    assert found["reads.py"][0].endswith("has not called fit or evaluate")
+    assert set(found) == {"equal.py", "other.py", "reads.py"}
+
+
+def test_a_folder_without_programs_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        CORPUS["main"]([str(tmp_path)])
+    assert "there are no programs in" in capsys.readouterr().err
+
+
+def test_of_a_notebook_the_code_is_run(tmp_path):
+    cells = [
+        {"cell_type": "markdown", "source": ["# Digits"]},
+        {"cell_type": "code", "source": ["%matplotlib inline\n", "x = 1\n", "!ls"]},
+        {"cell_type": "code", "source": ["y = 2"]},
+    ]
+    notebook = tmp_path / "digits.ipynb"
+    notebook.write_text(json.dumps({"cells": cells}))
+    assert CORPUS["code_of"](notebook).split() == ["x", "=", "1", "y", "=", "2"]
