@@ -71,6 +71,7 @@ def _works(options: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]
                 requests=options.requests,
                 repeats=options.repeats,
                 contenders=options.contenders.split(","),
+                workload=options.workload,
             )
         },
     }
@@ -149,6 +150,7 @@ def _command() -> command.Command:
     add("--requests", type=int, default=16, help="for each network and repeat")
     add("--repeats", type=int, default=5)
     add("--contenders", default=",".join(measured.CONTENDERS))
+    add("--workload", default="", help="a file in Band's format to replay: networks, periods, objectives")
     add("--quick", action="store_true", help="small sizes: a check that it runs, no figures")
     return command.Command(
         parser,

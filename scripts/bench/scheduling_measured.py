@@ -74,10 +74,12 @@ def measure(
     requests: int,
     repeats: int,
     contenders: Sequence[str],
+    workload: str = "",
 ) -> dict[str, Any]:
     """Run `requests` single images through each network, `repeats` times for each contender in turn.
 
-    Then each contender gets Poisson arrivals at the shares `LOADS` of its own capacity.
+    Then each contender gets Poisson arrivals at the shares `LOADS` of its own capacity, and the workload of a
+    file in Band's format.
     """
     children = {name: _start(name, size, requests) for name in contenders if available(name)}
     try:
@@ -93,6 +95,8 @@ def measure(
             row["latencies"] = {f"{x:.0%}": _ask(child, "poisson", per_s=x * per_s) for x in LOADS}
             if name.startswith("ours"):
                 row["deadlines"] = _ask(child, "deadlines", per_s=0.7 * per_s)
+            if workload:
+                row["workload"] = _ask(child, "band", path=str(Path(workload).resolve()))
             row["memory_mib"] = _ask(child, "memory")
     finally:
         for child in children.values():
@@ -290,22 +294,41 @@ class _Contender:
         """Requests at random, for the networks in turn; latencies in seconds."""
         rng = np.random.default_rng(1)
         names = [self._names[n % len(self._names)] for n in range(4 * self._requests)]
-        arrivals = list(zip(np.cumsum(rng.exponential(1 / per_s, len(names))), names, strict=True))
+        return self._arrive(list(zip(np.cumsum(rng.exponential(1 / per_s, len(names))), names, strict=True)))
+
+    def band(self, path: str) -> dict[str, float]:
+        """A workload in Band's format: each network again and again after its period."""
+        config = json.loads(Path(path).read_text())
+        until_s, arrivals = config.get("running_time_ms", 10_000) / 1e3, []
+        for model in config["models"]:
+            name, period_s = Path(model["graph"]).stem, model.get("period_ms", 0) / 1e3
+            if name not in self._names:
+                raise ValueError(f"{path}: no network is named {name!r}; there are {self._names}")
+            if not period_s:
+                raise ValueError(f"{path}: {name!r} needs a period_ms; streams without one are not replayed")
+            slo_s = model.get("slo_us", 0) / 1e6 or None
+            for begins_s in np.arange(0.0, until_s, period_s):
+                arrivals += [(begins_s, name, slo_s)] * model.get("batch_size", 1)
+        return self._arrive(sorted(arrivals, key=lambda arrival: arrival[0]))
+
+    def _arrive(self, arrivals: Sequence[tuple[Any, ...]]) -> dict[str, float]:
         ended_s, began_s = [0.0] * len(arrivals), time.perf_counter()
         futures = []
 
         def note(number: int, _: Any) -> None:
             ended_s[number] = time.perf_counter() - began_s
 
-        for number, (at_s, name) in enumerate(arrivals):
+        for number, (at_s, name, *_) in enumerate(arrivals):
             time.sleep(max(began_s + at_s - time.perf_counter(), 0.0))
             future = self._submit(name)
             future.add_done_callback(functools.partial(note, number))
             futures.append(future)
         for future in futures:
             future.result()
-        latencies = [end_s - at_s for end_s, (at_s, _) in zip(ended_s, arrivals, strict=True)]
-        return {f"p{share}_s": float(np.percentile(latencies, share)) for share in (50, 95, 99)}
+        latencies = [end_s - at_s for end_s, (at_s, *_) in zip(ended_s, arrivals, strict=True)]
+        found = {f"p{share}_s": float(np.percentile(latencies, share)) for share in (50, 95, 99)}
+        slos = [(s, slo[0]) for s, (_, _, *slo) in zip(latencies, arrivals, strict=True) if slo and slo[0]]
+        return found | ({"met": float(np.mean([s <= slo for s, slo in slos]))} if slos else {})
 
     def deadlines(self, per_s: float) -> dict[str, Any]:
         """Poisson arrivals, each to be done in four times its cost; what is refused counts for nothing."""
