@@ -59,7 +59,6 @@ _NOT_SHOWN = (
     ("_support/reasons.py", ""),
     ("_validation/sets.py", "the trainer's validation_step"),
     # Names, and parts of what differs from a checkpoint or would be ignored.
-    ("_checkpoint/meta.py", "the settings of each callback"),
     ("_checkpoint/resume.py", "the order and number of all variables"),
     ("_fit/checkpointing.py", "the training data$"),
     ("_fit/checkpointing.py", "the validation data…"),
