@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.interrupts import Interrupted
@@ -68,8 +68,9 @@ def test_what_a_callback_changes_has_all_built_anew_once(does, said):
     ("does", "why"), [(stops, "a callback had stopped it"), (id, "all its epochs are done")]
 )
 def test_a_training_that_is_over_says_so(does, why, tmp_path):
-    epochs = fitted(does, resume=tmp_path).model.history.epoch
-    trainer = fitted(does, resume=tmp_path)
+    policy = CheckpointPolicy(tmp_path, every_epochs=9)  # and behind the last
+    epochs = fitted(does, resume=policy).model.history.epoch
+    trainer = fitted(does, resume=policy)
     *_, resumed, nothing = trainer.messages
     assert resumed == f"resumed after epoch {len(epochs)}"
     assert nothing == f"nothing is left to train: {why}; another directory starts afresh"
@@ -140,6 +141,17 @@ def test_a_failed_validation_leaves_the_model_where_it_began(lag, kind):
         assert model.history.epoch == [0]
     for actual, wanted in zip(left[1], left[0], strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("within", "step", "failed", "gone_on"),
+    [(False, 4, False, False), (True, 4, False, True), (False, 5, False, True), (False, 4, True, True)],
+)
+def test_a_training_has_gone_on_also_before_an_epochs_first_step(within, step, failed, gone_on):
+    deliveries = SimpleNamespace(
+        cursor=SimpleNamespace(within=within), _course=SimpleNamespace(step=step), _failed_ahead=failed
+    )
+    assert Deliveries._trained_on(deliveries, SimpleNamespace(step=4)) is gone_on
 
 
 # What only several hosts meet, with as much of a fit as it takes.
