@@ -70,8 +70,12 @@ def test_what_a_callback_changes_has_all_built_anew_once(does, said):
 )
 def test_a_training_that_is_over_says_so(does, why, tmp_path):
     policy = CheckpointPolicy(tmp_path, every_epochs=9)  # and behind the last
-    epochs = fitted(does, resume=policy).model.history.epoch
-    trainer = fitted(does, resume=policy)
+    ends = []
+    notes = keras.callbacks.LambdaCallback(on_train_end=ends.append)
+    callbacks = [InEpoch(does), notes]
+    epochs = fitted(does, resume=policy, callbacks=callbacks).model.history.epoch
+    trainer = fitted(does, resume=policy, callbacks=callbacks)
+    assert ends[1] == ends[0] != {}
     *_, resumed, nothing = trainer.messages
     assert resumed == f"resumed after epoch {len(epochs)}"
     assert nothing == f"nothing is left to train: {why}; another directory starts afresh"
