@@ -7,6 +7,7 @@ import functools
 import inspect
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -101,20 +102,9 @@ def test_an_error_in_a_block_ends_it():
 
 
 def elsewhere(call):
-    """Calls on another thread and returns what it raised."""
-    failed = []
-
-    def run():
-        try:
-            call()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
+    """Calls on another thread."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(call).result()
 
 
 def test_a_block_is_for_its_thread_unless_for_all(fits):
@@ -145,11 +135,8 @@ def test_threads_route_side_by_side():
             inside.wait(60)
         found[policy.max_lag] = routing.trainer.validation
 
-    threads = [threading.Thread(target=run, args=(policy,)) for policy in policies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(policies)) as threads:
+        list(threads.map(run, policies))
     assert found == {policy.max_lag: policy for policy in policies}
 
 

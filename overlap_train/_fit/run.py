@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -62,7 +61,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         inside, start_s = outcome.step_validations, outcome.start_s
         builder = FitBuilder(request, cursor, callbacks, progress, resources, inside, start_s=start_s)
         with keras_data.WithNote(model, lambda: request.feed.element_spec, "training"):
-            with _naming_lost_hosts(request.settings.hosts):
+            with _NamingLostHosts(request.settings.hosts):
                 session = _open(request, builder, callbacks)
             if session is not None:
                 _run(session, request, builder, outcome)
@@ -141,18 +140,23 @@ def _open(
     return FitSession(request.settings, parts or builder.build(), opening, builder.build)
 
 
-@contextlib.contextmanager
-def _naming_lost_hosts(hosts: Hosts) -> Iterator[None]:
+class _NamingLostHosts:
     """Raises HostLostError in the place of what TensorFlow raises where another host does not answer."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        if isinstance(error, ValidationWorkerError) or hosts.count == 1 or not isinstance(error, _LOST):
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, tf.errors.OpError):
+            return
+        if isinstance(error, ValidationWorkerError) or self._hosts.count == 1 or not isinstance(error, _LOST):
             if "Collective ops is aborted" in error.message:
                 error.add_note(_ABORTED)
-            raise
+            return
         raise HostLostError(
-            f"host {hosts.index} cannot go on, because another host has gone or does not answer; "
+            f"host {self._hosts.index} cannot go on, because another host has gone or does not answer; "
             "start all of them again, with fit(resume=...) from the last checkpoint"
         ) from error
 
@@ -160,7 +164,7 @@ def _naming_lost_hosts(hosts: Hosts) -> Iterator[None]:
 def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome: FitOutcome) -> None:
     """Runs a session and keeps its accounts, however it ends."""
     try:
-        with _naming_lost_hosts(request.settings.hosts):
+        with _NamingLostHosts(request.settings.hosts):
             session.run()
         outcome.ended = session.ended
     finally:

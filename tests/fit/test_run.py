@@ -117,7 +117,7 @@ def test_a_host_that_has_gone_is_told_from_other_failures(run_session, kind):
 @pytest.mark.parametrize("kind", LOST)
 def test_a_host_that_goes_before_the_first_step_is_told_too(kind):
     error = kind(None, None, "deadline exceeded")
-    with pytest.raises(HostLostError) as lost, module._naming_lost_hosts(ThreadHost(0, [None, None], None)):
+    with pytest.raises(HostLostError) as lost, module._NamingLostHosts(ThreadHost(0, [None, None], None)):
         raise error
     assert lost.value.__cause__ is error
 

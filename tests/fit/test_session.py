@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import IdleCores, LagControl
 from overlap_train._fit.session import FitSession
+from overlap_train._snapshot import Snapshot
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.parallel.hosts import SlowHost
 from tests.networks import arrays, crossentropy
@@ -68,8 +69,13 @@ def test_what_a_callback_changes_has_all_built_anew_once(does, said):
     ("does", "why"), [(stops, "a callback had stopped it"), (id, "all its epochs are done")]
 )
 def test_a_training_that_is_over_says_so(does, why, tmp_path):
-    epochs = fitted(does, resume=tmp_path).model.history.epoch
-    trainer = fitted(does, resume=tmp_path)
+    policy = CheckpointPolicy(tmp_path, every_epochs=9)  # and behind the last
+    ends = []
+    notes = keras.callbacks.LambdaCallback(on_train_end=ends.append)
+    callbacks = [InEpoch(does), notes]
+    epochs = fitted(does, resume=policy, callbacks=callbacks).model.history.epoch
+    trainer = fitted(does, resume=policy, callbacks=callbacks)
+    assert ends[1] == ends[0] != {}
     *_, resumed, nothing = trainer.messages
     assert resumed == f"resumed after epoch {len(epochs)}"
     assert nothing == f"nothing is left to train: {why}; another directory starts afresh"
@@ -142,9 +148,6 @@ def test_a_failed_validation_leaves_the_model_where_it_began(lag, kind):
         np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
 
 
-# What only several hosts meet, with as much of a fit as it takes.
-
-
 class Waiting(list):
     """Epochs that wait: whether each is ready here."""
 
@@ -152,6 +155,43 @@ class Waiting(list):
 
     def ready(self):
         return self[0]
+
+
+@pytest.mark.parametrize(
+    ("within", "step", "failed", "gone_on"),
+    [(False, 4, False, False), (True, 4, False, True), (False, 5, False, True), (False, 4, True, True)],
+)
+def test_a_training_has_gone_on_also_before_an_epochs_first_step(within, step, failed, gone_on):
+    deliveries = SimpleNamespace(
+        cursor=SimpleNamespace(within=within), _course=SimpleNamespace(step=step), _failed_ahead=failed
+    )
+    assert Deliveries._trained_on(deliveries, SimpleNamespace(step=4)) is gone_on
+
+
+@pytest.mark.parametrize(("stopped", "waiting"), [(False, False), (True, False), (False, True)])
+def test_a_training_stops_when_a_delivery_or_an_epoch_that_waits_says_so(stopped, waiting):
+    backlog = [SimpleNamespace(stops=False), SimpleNamespace(stops=waiting)]
+    deliveries = SimpleNamespace(_course=SimpleNamespace(stopped=stopped), backlog=backlog)
+    assert Deliveries.stops.fget(deliveries) is (stopped or waiting)
+
+
+def test_a_checkpoint_inside_an_epoch_has_the_logs_of_the_epoch_delivered_last():
+    written = []
+    backlog = Waiting([SimpleNamespace(snapshot="of epoch 2", train_logs={"loss": 1.0})])
+    backlog.max_lag = 1
+    deliveries = SimpleNamespace(
+        resumer=SimpleNamespace(inside=lambda point, *_: written.append(point)),
+        _course=SimpleNamespace(stopped=False, logs={1: {"loss": 2.0}}),
+        backlog=backlog,
+        callbacks=keras.callbacks.CallbackList([]),
+    )
+    Deliveries.checkpoint(deliveries, Snapshot(3, 13, None, "inside epoch 3"))
+    (point,) = written
+    assert (point.epoch, point.position, point.logs) == (3, "inside epoch 3", {"loss": 2.0})
+    assert [each.logs for each in point.undelivered] == [{"loss": 1.0}]
+
+
+# What only several hosts meet, with as much of a fit as it takes.
 
 
 def test_on_several_hosts_an_epoch_is_ready_when_it_is_so_on_all():
