@@ -10,6 +10,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from types import NoneType
 from typing import Any
 
@@ -32,8 +33,10 @@ from overlap_train._keras.data import Arrays, row_order, row_shuffling
 from overlap_train._keras.randomness import global_seed
 from overlap_train._support.arguments import is_count
 from overlap_train._support.fit_arguments import Preprocess
+from overlap_train._support.threads import in_background
 
 _MOST_CACHED = 1 << 20  # rows: 8 MiB
+_MOST_AT_ONCE = 1 << 16  # rows that are shuffled in less time than a thread takes to begin and to end
 
 
 class RowOrders:
@@ -42,7 +45,8 @@ class RowOrders:
     Keras's pipeline draws from the global seed alone, anew in each pass. With a global seed all passes have
     the same order, which is drawn once; so they do where Keras shuffles without drawing (`row_shuffling`).
     Otherwise the order of a pass follows from `own_seed` and the number of the pass, so that any pass can be
-    made again, after a rollback and by another process.
+    made again, after a rollback and by another process. A long order is drawn in a thread while the pass
+    before it is trained.
 
     The global seed is the one that is set when this is made, as with Keras's pipeline, or that of a training
     that goes on here.
@@ -58,14 +62,13 @@ class RowOrders:
         self.seed = seed
         self.own_seed = None if self._repeats else secrets.randbits(63) if own_seed is None else own_seed
         self._current: tuple[int, tf.Tensor] | None = None
+        self._next: tuple[int, Future[npt.NDArray[np.int64]]] | None = None
 
     def __getitem__(self, number: int) -> tf.Tensor:
         """Returns the order of a pass, counted from 0."""
         number = 0 if self._repeats else number
         if self._current is None or self._current[0] != number:
-            # A constant lies on the device that trains.
-            order = self._repeated() if self._repeats else tf.constant(self._draw(number))
-            self._current = number, order
+            self._current = number, self._repeated() if self._repeats else self._draw_ahead(number)
         return self._current[1]
 
     def _repeated(self) -> tf.Tensor:
@@ -82,8 +85,17 @@ class RowOrders:
                 return _keras_order(*self._rows)
             return _cached_order(num_samples, batch_size if shuffle == "batch" else 0, shuffle, self.seed)
 
+    def _draw_ahead(self, number: int) -> tf.Tensor:
+        """Returns the order of a pass, and begins to draw the next one if that takes long."""
+        ahead, self._next = self._next, None
+        order = ahead[1].result() if ahead is not None and ahead[0] == number else self._draw(number)
+        if self._rows[0] > _MOST_AT_ONCE:
+            draw_next = functools.partial(self._draw, number + 1)
+            self._next = number + 1, in_background(draw_next, "overlap-order")
+        return tf.constant(order)  # on the device that trains
+
     def _draw(self, number: int) -> npt.NDArray[np.int64]:
-        """Draws the order of a pass."""
+        """Draws the order of a pass; from any thread."""
         num_samples, batch_size, shuffle = self._rows
         generator = np.random.default_rng([self.own_seed or 0, number])
         if shuffle != "batch":

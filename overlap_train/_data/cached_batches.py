@@ -44,6 +44,9 @@ class Fold(abc.ABC):
         """Returns one batch."""
 
 
+_ONE_BY_ONE = 64  # batches that Python draws, at some 0.1 ms each
+
+
 class CachedFold(Fold):
     """Walks through lists of tensors, one list for each component of a batch."""
 
@@ -145,31 +148,72 @@ class CachedBatches:
                 # After an error of the data its iterator would skip a batch, so that a new one begins.
                 (iterator, first), self._first_pass = self._begin(), None
                 with tf.device("CPU:0"):
-                    count, self.held = self._draw_all(iterator, first)
+                    count, self.held = _draw_all(iterator, first, self.fold.components)
             except Exception as error:
                 self._error, self.failures = error, self.failures + 1
                 raise
-            self.num_batches = count
-            return count
-
-    def _draw_all(self, iterator: Any, batch: Any) -> tuple[int, tuple[tf.Tensor, ...]]:
-        """Returns the number of batches from `batch` on, and the lists of their components."""
-        count, ops = 0, tf.raw_ops
-        lists = [
-            ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=spec.dtype)
-            for spec in self.fold.components
-        ]
-        while batch is not None:
-            tensors = (leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None)
-            lists = [
-                ops.TensorListPushBack(input_handle=handle, tensor=tensor)
-                for handle, tensor in zip(lists, tensors, strict=True)
-            ]
-            count, batch = count + 1, next_batch(iterator)
-        return count, tuple(lists)
+            self.num_batches = int(count)
+            return self.num_batches
 
     def stream(self) -> BatchStream:
         """Returns the batches one by one."""
         return BatchStream(
             lambda _: (self.fold.batch(self.held, index) for index in range(self.fill())), None
         )
+
+
+def _draw_all(
+    iterator: Any, first: Any, components: list[tf.TensorSpec]
+) -> tuple[Any, tuple[tf.Tensor, ...]]:
+    """Returns the number of batches, the first included, and the lists of their components.
+
+    Compiling the loop that draws takes as long as drawing some hundreds of batches one by one, so only many
+    batches are drawn by it.
+    """
+    batch, count = first, 0
+    lists = tuple(
+        tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=spec.dtype)
+        for spec in components
+    )
+    while batch is not None:
+        lists, count = _longer(lists, batch), count + 1
+        if count == _ONE_BY_ONE:
+            all_of_them: tuple[Any, tuple[tf.Tensor, ...]] = _draw_the_rest(
+                iterator, tf.constant(count, tf.int64), lists
+            )
+            return all_of_them
+        batch = next_batch(iterator)
+    return count, lists
+
+
+def _longer(lists: tuple[tf.Tensor, ...], batch: Any) -> tuple[tf.Tensor, ...]:
+    """Returns the lists with the components of a batch appended."""
+    tensors = [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
+    return tuple(
+        tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=tensor)
+        for handle, tensor in zip(lists, tensors, strict=True)
+    )
+
+
+@tf.function(autograph=False)  # type: ignore[untyped-decorator]
+def _draw_the_rest(
+    iterator: Any, count: tf.Tensor, lists: tuple[tf.Tensor, ...]
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Draws all further batches; returns the number of all, and the lists of their components.
+
+    Traced once in a process for each kind of batch, which is all that the trace knows of the data.
+    """
+
+    def draw(count: tf.Tensor, _: tf.Tensor, lists: tuple[tf.Tensor, ...]) -> Any:
+        batch = iterator.get_next_as_optional()
+        return tf.cond(
+            batch.has_value(),
+            lambda: (count + 1, tf.constant(True), _longer(lists, batch.get_value())),
+            lambda: (count, tf.constant(False), lists),
+        )
+
+    with tf.device("CPU:0"):
+        count, _, lists = tf.while_loop(
+            lambda _count, more, _lists: more, draw, (count, tf.constant(True), lists), parallel_iterations=1
+        )
+    return count, lists

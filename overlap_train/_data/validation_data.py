@@ -24,7 +24,7 @@ from overlap_train._data.batches import batch_spec, size_bytes, trace_preprocess
 from overlap_train._data.cached_batches import CachedBatches, Fold
 from overlap_train._data.pipeline import is_repeatable, prepared_batches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
-from overlap_train._keras.data import Arrays, Pipeline, warn_out_of_data
+from overlap_train._keras.data import Arrays, Pipeline
 from overlap_train._support.fit_arguments import Preprocess
 
 
@@ -261,9 +261,3 @@ def split_batches(num_batches: int, parts: int) -> list[Shard]:
         return []
     bounds = [num_batches * i // parts for i in range(parts + 1)]
     return [Shard(*pair) for pair in itertools.pairwise(bounds)]
-
-
-def warn_if_short(count: int, least: int | None) -> None:
-    """Warns, as Keras does, that a validation had fewer batches than were asked for, or none at all."""
-    if count < (least or 1):
-        warn_out_of_data(asked=least is not None)

@@ -37,7 +37,7 @@ from overlap_train._support.fit_arguments import check_frequency
 from overlap_train._support.printing import error_text
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.strategy import find_strategy
-from overlap_train._validation.functions import add_functions
+from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import is_set, named_sets
@@ -261,17 +261,9 @@ class Follower(contextlib.ExitStack):
         )
         if self._functions:
             spec = batch_spec or [[tf.TensorSpec(x.shape, x.dtype) for x in model.inputs]]
-            add_functions(
-                suite,
-                self._functions,
-                self,
-                model=model,
-                state=state,
-                batch_spec=spec,
-                freq=self._freq,
-                on_span=settings.recorder.add,
-                say=functools.partial(warnings.warn, stacklevel=2),
-            )
+            say, span = functools.partial(warnings.warn, stacklevel=2), settings.recorder.add
+            request = FunctionRequest(model, state, spec, self._freq, span, say)
+            add_functions(suite, self._functions, request, self)
         self._built = state, suite, batch_by_batch
 
 

@@ -31,7 +31,7 @@ from overlap_train._snapshot import ModelState
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.step import Step
-from overlap_train._validation.functions import add_functions
+from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.sets import PreparedSet, SetRequest, build_suite, prepare_sets
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
@@ -183,7 +183,7 @@ class FitValidation:
                 on_error=settings.validation.on_error,
                 hosts=settings.hosts,
             )
-        freq = request.validation_freq
+        freq, report = request.validation_freq, settings.recorder.add
         # The suite is built anew before functions are called that are not due before the sets that wait.
         waiting = [request.sets[name].freq for name in suite.waiting]
         functions = {
@@ -191,18 +191,9 @@ class FitValidation:
             for name, each in request.functions.items()
             if 1 not in waiting and (freq if each.freq is None else each.freq) not in waiting
         }
-        add_functions(
-            suite,
-            functions,
-            resources,
-            model=request.model,
-            state=state,
-            batch_spec=feed.element_spec,
-            freq=freq,
-            on_span=settings.recorder.add,
-            say=self._say,
-            hosts=settings.hosts,
-        )
+        spec, hosts = feed.element_spec, settings.hosts
+        needs = FunctionRequest(request.model, state, spec, freq, report, self._say, hosts)
+        add_functions(suite, functions, needs, resources)
         return state, suite
 
 

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -42,45 +42,55 @@ from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 
+@dataclass(frozen=True)
+class FunctionRequest:
+    """What the evaluation functions of a `fit` need."""
+
+    model: keras.Model
+    state: ModelState
+    batch_spec: Any
+    validation_freq: int | Sequence[int]
+    on_span: Callable[[Span], None]
+    say: Callable[[str], None]
+    hosts: Hosts = field(default_factory=SingleHost)
+
+    @property
+    def x_spec(self) -> Any:
+        """The specification of a batch's input."""
+        return keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(self.batch_spec))[0]
+
+
 def add_functions(
     suite: ValidationSuite,
     functions: Mapping[str, EvaluationFunction],
+    request: FunctionRequest,
     resources: contextlib.ExitStack,
-    *,
-    model: keras.Model,
-    state: ModelState,
-    batch_spec: Any,
-    freq: int | Sequence[int],
-    on_span: Callable[[Span], None],
-    say: Callable[[str], None],
-    hosts: Hosts | None = None,
 ) -> None:
     """Adds evaluation functions to a suite; on the training thread."""
-    x_spec = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(batch_spec))[0]
     for name, function in functions.items():
-        own_freq = freq if function.freq is None else function.freq
-        validates = fit_arguments.epoch_selector(own_freq, name="freq")
-        private = _private_model(name, function, model, state, x_spec)
+        freq = request.validation_freq if function.freq is None else function.freq
+        validates = fit_arguments.epoch_selector(freq, name="freq")
+        private = _private_model(name, function, request)
         if isinstance(private, Reason):
-            values = functools.partial(_values, name, function.function, model)
-            live = LiveRunner(values, private, state, on_span, function=name)
+            values = functools.partial(_values, name, function.function, request.model)
+            live = LiveRunner(values, private, request.state, request.on_span, function=name)
             suite.add_function(NamedRunner(name, live, validates), None)
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
-        runner = FunctionRunner(name, function.function, private, pool, model, on_span, say, hosts)
+        runner = FunctionRunner(name, function.function, private, pool, request)
         suite.add_function(NamedRunner(name, runner, validates, is_function=True), pool)
 
 
 def _private_model(
-    name: str, function: EvaluationFunction, model: keras.Model, state: ModelState, x_spec: Any
+    name: str, function: EvaluationFunction, request: FunctionRequest
 ) -> PrivateModel | Reason:
     """Returns the model with which a function is called during the training, or why there is none."""
-    if keras_models.runs_eagerly(model):
+    if keras_models.runs_eagerly(request.model):
         return Reason.of("model-eager")
     try:
         if function.clone is None:
-            require_no_outside(state)
-        return make_private_model(model, state, x_spec, function.clone)
+            require_no_outside(request.state)
+        return make_private_model(request.model, request.state, request.x_spec, function.clone)
     except CopyRefusedError as error:
         if function.clone is None:
             return Reason.of("function-model", f"{name!r}, as {error}")
@@ -101,19 +111,16 @@ class FunctionRunner(Runner):
         function: Callable[[keras.Model], Any],
         private: PrivateModel,
         pool: WorkerPool,
-        model: keras.Model,
-        on_span: Callable[[Span], None],
-        say: Callable[[str], None],
-        hosts: Hosts | None = None,
+        request: FunctionRequest,
     ) -> None:
         self._name = name
         self._function = function
         self._private = private
         self._pool = pool
-        self._model = model
-        self._on_span = on_span
-        self._say = say
-        self._hosts = hosts if hosts is not None else SingleHost()
+        self._model = request.model
+        self._on_span = request.on_span
+        self._say = request.say
+        self._hosts = request.hosts
         self._settings: ThreadSettings | None = None  # that the worker has taken over
         self._changes: Sequence[str] = ()  # what the function has last changed in its model
         self._has_warned = False

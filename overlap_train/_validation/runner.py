@@ -13,8 +13,9 @@ import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
-from overlap_train._data.validation_data import ArrayBatches, Batches, Shard, split_batches, warn_if_short
+from overlap_train._data.validation_data import ArrayBatches, Batches, Shard, split_batches
 from overlap_train._keras import training as keras_training
+from overlap_train._keras.data import warn_out_of_data
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
 from overlap_train._validation.pending import Runner, span_since
@@ -127,7 +128,8 @@ class ValidationRunner(Runner):
         count = self._batches.last_count
         if results and self._streamed is not None:
             count = sum(result.batches for result in results)  # another one may have been made since
-        warn_if_short(count, self._least)
+        if count < (self._least or 1):
+            warn_out_of_data(asked=self._least is not None)
         if count and self._streamed is not None:
             self._streamed.warn_of_end()
 

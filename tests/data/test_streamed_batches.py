@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.validation_data import warn_if_short
 from tests.data.sources import X, Y, make
 
 
@@ -67,22 +66,14 @@ def test_a_pass_begins_when_it_is_drawn_from_and_its_end_is_told_once_however_it
     assert told() == ["end"]
 
 
-def test_a_validation_whose_data_ends_early_is_told_by_the_batches_that_it_had(recwarn):
-    """Keras warns of it; of a validation that ends where it should, it does not."""
+def test_a_validation_whose_data_ends_early_is_told_by_the_batches_that_it_had():
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(5).filter(lambda x, y: True)
     for steps, count in ((2, 2), (3, 3), (9, 3)):
         batches = make(data, steps=steps, cache_bytes=0)
         stream = batches.begin()
         list(iter(stream.draw, None))
         assert batches.last_count == stream.count == count
-        if count < steps:
-            with pytest.warns(UserWarning, match="Your input ran out of data"):
-                warn_if_short(batches.last_count, steps)
-        else:
-            warn_if_short(batches.last_count, steps)
-        warn_if_short(batches.last_count, None)
         batches.close()
-    assert not recwarn.list
 
 
 def test_no_pass_begins_after_the_end():

@@ -584,10 +584,9 @@ class World:
         resources.callback(suite.close)
         if scenario.function:
             alone = resources.enter_context(WorkerPool(1, name="validation-fn"))
+            request = SimpleNamespace(model=self.model, on_span=recorder.add, say=str, hosts=SingleHost())
             private = SimpleNamespace(adopt=self._adopt, changed=lambda values: (), model=self)
-            runner = functions.FunctionRunner(
-                "fn", self._function, private, alone, self.model, recorder.add, str
-            )
+            runner = functions.FunctionRunner("fn", self._function, private, alone, request)
             suite.add_function(NamedRunner("fn", runner, lambda epoch: True, is_function=True), alone)
         return suite
 

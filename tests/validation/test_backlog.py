@@ -49,18 +49,6 @@ def test_a_backlog_leaves_epochs_out_and_never_repeats_a_value(snapshots):
     assert not snapshots.live
 
 
-@pytest.mark.nightly
-def test_block_keeps_no_more_snapshots_than_it_says(snapshots):
-    for max_lag in (0, 1, 2):
-        snapshots.most = 0
-        policy = ValidationPolicy(max_lag=max_lag)
-        Trainer(sequential(), validation=policy).fit(
-            *arrays(), epochs=5, validation_data=VALIDATION, verbose=0
-        )
-        assert 1 <= snapshots.most <= policy.max_snapshots == max_lag + 1
-        assert not snapshots.live
-
-
 X, Y = arrays(64)
 
 
