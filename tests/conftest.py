@@ -65,13 +65,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def left_to_the_night(cases, *, whole=True):
-    """Return the cases of one test that the default run leaves out.
+    """Return which of the cases of a test, perhaps the whole of them, the default run leaves out.
 
     With `each_value=True` those remain with which each value of each parameter is tried once.
-
-    Args:
-        cases: of a test that has the marker `by_default`.
-        whole: whether these are all of them.
     """
     marker = cases[0].get_closest_marker("by_default")
     if marker.kwargs.get("each_value"):

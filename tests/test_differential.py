@@ -22,6 +22,10 @@ from tests.networks import arrays, functional, functional_data, sequential, subc
 from tests.real_callbacks import CountBatches, ReadMetrics, TurnKnob
 from tests.real_code import BUILDERS as REAL
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.* conditioned on metric"),  # of epochs without a validation
+    pytest.mark.filterwarnings("ignore:Can save best model only"),
+]
 kc = keras.callbacks
 
 BUILDERS = {
@@ -154,8 +158,6 @@ SETTINGS = dict(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("ignore:.* conditioned on metric")  # of epochs without a validation
-@pytest.mark.filterwarnings("ignore:Can save best model only")
 @settings(max_examples=3, **SETTINGS)
 @given(run=runs(ALL))
 def test_any_run_equals_keras(run):
@@ -164,8 +166,6 @@ def test_any_run_equals_keras(run):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(5400)
-@pytest.mark.filterwarnings("ignore:.* conditioned on metric")  # of epochs without a validation
-@pytest.mark.filterwarnings("ignore:Can save best model only")
 @settings(max_examples=80, **(SETTINGS | dict(derandomize=False)))
 @given(run=runs(ALL))
 def test_any_run_equals_keras_nightly(run):

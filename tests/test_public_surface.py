@@ -32,7 +32,7 @@ def test_the_names_are_sorted_unique_and_there():
     assert overlap_train.__version__.split(".")[0].isdigit()
 
 
-SHOWN = (
+SHOWN = [
     "",
     ".conv",
     ".errors",
@@ -42,7 +42,7 @@ SHOWN = (
     ".records",
     ".routing",
     ".scheduling",
-)
+]
 
 
 @pytest.mark.parametrize("name", [*SHOWN, ".trainer", ".zero_copy"])

@@ -79,6 +79,24 @@ def layered(*layers):
     return lambda x, y: (stack(x, training=True), y)
 
 
+class Rows(keras.utils.PyDataset):
+    """Batches of rows; notes in `told` that an epoch of it has ended."""
+
+    def __init__(self, x=X, y=Y, size=8):
+        super().__init__()
+        self.x, self.y, self.size, self.told = x, y, size, []
+
+    def __len__(self):
+        return len(self.x) // self.size
+
+    def __getitem__(self, index):
+        rows = slice(index * self.size, (index + 1) * self.size)
+        return self.x[rows], self.y[rows]
+
+    def on_epoch_end(self):
+        self.told.append("data ends")
+
+
 class AtEpoch(keras.callbacks.Callback):
     """Calls a function of itself and the epoch at epochs' ends; remembers nothing."""
 

@@ -13,7 +13,7 @@ from overlap_train.options.functions import split_functions
 from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy
 from tests.pools import pooled
 from tests.seeds import set_random_seed
-from tests.whole_fits.comparing import AHEAD, IN_STEP, assert_as_keras, in_turn, slices
+from tests.whole_fits.comparing import AHEAD, IN_STEP, Rows, assert_as_keras, in_turn, slices
 
 kc = keras.callbacks
 X, Y = arrays(70)
@@ -158,27 +158,12 @@ def test_a_generator_that_ends_is_validated_on_as_by_keras(batches, options):
     assert_as_keras(run, build=plain)
 
 
-class Batches(keras.utils.PyDataset):
-    def __init__(self, told):
-        super().__init__()
-        self.told = told
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        return X[index * 8 : index * 8 + 8], Y[index * 8 : index * 8 + 8]
-
-    def on_epoch_end(self):
-        self.told.append("data ends")
-
-
 def test_validation_data_is_told_of_its_end_when_a_validation_ends():
     def run(trained):
-        told = []
-        note = kc.LambdaCallback(on_epoch_end=lambda epoch, logs: told.append(f"epoch {epoch} ends"))
-        trained.fit(X, Y, epochs=2, verbose=0, validation_data=Batches(told), callbacks=[note])
-        return told
+        rows = Rows(X[:24], Y[:24])
+        note = kc.LambdaCallback(on_epoch_end=lambda epoch, logs: rows.told.append(f"epoch {epoch} ends"))
+        trained.fit(X, Y, epochs=2, verbose=0, validation_data=rows, callbacks=[note])
+        return rows.told
 
     assert_as_keras(run, IN_STEP, build=plain)
 

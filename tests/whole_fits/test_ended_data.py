@@ -12,7 +12,7 @@ from overlap_train import Trainer, ValidationPolicy
 from tests import networks
 from tests.networks import arrays, assert_alike
 from tests.pools import pooled, sequential
-from tests.whole_fits.comparing import IN_STEP, assert_as_keras, in_turn, slices
+from tests.whole_fits.comparing import IN_STEP, Rows, assert_as_keras, in_turn, slices
 from tests.whole_fits.test_late_hooks import grouped
 
 X, Y = arrays(40)
@@ -31,21 +31,6 @@ def nightly(*values):
 ENDS_AND_BEGINNINGS = [TRAIN[0], nightly(TRAIN[1]), nightly(TEST[0]), TEST[1]]
 
 
-class Told(keras.utils.PyDataset):
-    def __init__(self):
-        super().__init__()
-        self.told = []
-
-    def __len__(self):
-        return 5
-
-    def __getitem__(self, index):
-        return X[index * 8 : index * 8 + 8], Y[index * 8 : index * 8 + 8]
-
-    def on_epoch_end(self):
-        self.told.append("end")
-
-
 def shuffled(x=X, y=Y, count=40):
     return slices(x, y).shuffle(count, seed=3).batch(8)
 
@@ -55,7 +40,7 @@ DATA = {
     "dataset": shuffled,
     "unknown": lambda: shuffled().filter(lambda x, y: True),
     "endless": lambda: shuffled().repeat(),
-    "PyDataset": Told,
+    "PyDataset": lambda: Rows(X, Y),
 }
 
 

@@ -16,6 +16,7 @@ from tests.whole_fits.comparing import (
     AHEAD,
     IN_STEP,
     VALIDATION,
+    Rows,
     assert_as_keras,
     halves,
     in_turn,
@@ -73,23 +74,22 @@ class Level(keras.callbacks.Callback):
         self.level = epoch
 
 
-class Rows(keras.utils.PyDataset):
-    """Batches at a level; shuffled at epochs' ends by NumPy's global generator."""
-
-    def __init__(self, x, y, level=None):
-        super().__init__()
-        self.x, self.y, self.order, self.level = x, y, np.arange(len(x)), level
-
-    def __len__(self):
-        return len(self.x) // 16
-
-    def __getitem__(self, index):
-        rows = self.order[index * 16 : index * 16 + 16]
-        return self.x[rows] * (1 if self.level is None else self.level.level), self.y[rows]
+class Shuffled(Rows):
+    """Is shuffled at epochs' ends by NumPy's global generator."""
 
     def on_epoch_end(self):
-        if self.level is None:
-            np.random.shuffle(self.order)
+        order = np.random.permutation(len(self.x))
+        self.x, self.y = self.x[order], self.y[order]
+
+
+class AtLevel(Rows):
+    """Is scaled by what a callback says."""
+
+    level = None
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x * self.level.level, y
 
 
 @pytest.mark.nightly
@@ -97,10 +97,12 @@ class Rows(keras.utils.PyDataset):
 def test_data_of_python_takes_turns_with_hooks_and_with_other_data(make):
     def run(trained):
         keras.utils.set_random_seed(3)
-        level = make and make()
-        given = {"callbacks": [level]} if level else {}
-        validation = VALIDATION if level else Rows(*VALIDATION)
-        return trained.fit(Rows(X, Y, level), validation_data=validation, epochs=4, verbose=0, **given)
+        rows, validation = Shuffled(X, Y, 16), Shuffled(*VALIDATION, 16)
+        if make:
+            rows, validation = AtLevel(X, Y, 16), VALIDATION
+            rows.level = make()
+        callbacks = [rows.level] if make else []
+        trained.fit(rows, validation_data=validation, epochs=4, verbose=0, callbacks=callbacks)
 
     trainer = assert_as_keras(run)
     assert make is not None or not waits(trainer)

@@ -16,7 +16,7 @@ from overlap_train import Trainer, ValidationPolicy, ValidationSet
 from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy
 from tests.pools import pooled
 from tests.seeds import set_random_seed
-from tests.whole_fits.comparing import IN_STEP, assert_as_keras, halves, in_turn, slices
+from tests.whole_fits.comparing import IN_STEP, Rows, assert_as_keras, halves, in_turn, slices
 
 pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
 X, Y = arrays(80)
@@ -40,15 +40,15 @@ def fit(trained, train=(X, Y), validation=VALIDATION, callbacks=(), **arguments)
     return trained.fit(**x, callbacks=list(callbacks), **given)
 
 
-class Changing(keras.utils.PyDataset):
+class Changing(Rows):
     """Has another length from one pass to the next, of which it decides when one begins or when one ends.
 
     Without workers: how many batches Keras's threads draw beyond a pass, and give in the next one, is luck.
     """
 
     def __init__(self, lengths, *, hook="on_epoch_end"):
-        super().__init__()
-        self.lengths, self.passes, self.told = lengths, 0, []
+        super().__init__(X, Y)
+        self.lengths, self.passes = lengths, 0
         for each in ("on_epoch_begin", "on_epoch_end"):
             setattr(self, each, lambda each=each: self._hear(each, counts=each == hook))
 
@@ -58,9 +58,6 @@ class Changing(keras.utils.PyDataset):
 
     def __len__(self):
         return self.lengths[self.passes % len(self.lengths)]
-
-    def __getitem__(self, index):
-        return X[index * 8 : index * 8 + 8], Y[index * 8 : index * 8 + 8]
 
 
 @pytest.mark.parametrize("hook", ["on_epoch_end", "on_epoch_begin"])

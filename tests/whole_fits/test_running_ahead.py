@@ -12,7 +12,7 @@ from overlap_train import Trainer, ValidationPolicy
 from overlap_train._callbacks.hooks import hook_that_waits, may_change_training
 from tests.networks import arrays, assert_alike
 from tests.pools import sequential
-from tests.whole_fits.comparing import AHEAD, VALIDATION, X, Y, assert_as_keras, halves
+from tests.whole_fits.comparing import AHEAD, VALIDATION, Rows, X, Y, assert_as_keras, halves
 
 STEPS = {"steps_per_epoch": 4, "shuffle": False, "verbose": 0}
 
@@ -22,12 +22,8 @@ def generator():
         yield X[start : start + 16], Y[start : start + 16]
 
 
-class Batches(keras.utils.PyDataset):
-    def __len__(self):
-        return len(X) // 16
-
-    def __getitem__(self, index):
-        return X[index * 16 : index * 16 + 16], Y[index * 16 : index * 16 + 16]
+def batches():
+    return Rows(size=16)
 
 
 class Watches(keras.callbacks.Callback):
@@ -68,7 +64,7 @@ def saved_slower(model, *args, **kwargs):
     keras.Model.save_weights(model, *args, **kwargs)
 
 
-@pytest.mark.parametrize("source", [generator, Batches])
+@pytest.mark.parametrize("source", [generator, batches])
 @pytest.mark.parametrize(
     ("make", "epochs"),
     [
