@@ -212,7 +212,8 @@ def test_a_job_beyond_those_admitted_waits_until_one_is_done(monkeypatch):
 def taking(queue, workers=1):
     """Has threads take a job each; returns them and what they take."""
     taken = []
-    threads = [threading.Thread(target=lambda: taken.append(queue.take())) for _ in range(workers)]
+    take = lambda: taken.append(queue.take())  # noqa: E731
+    threads = [threading.Thread(target=take, daemon=True) for _ in range(workers)]
     for thread in threads:
         thread.start()
     return threads, taken
