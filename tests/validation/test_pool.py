@@ -126,6 +126,18 @@ def test_an_idle_worker_keeps_neither_job_nor_result_alive():
         assert result() is None
 
 
+def test_an_idle_worker_lets_its_last_job_go_without_another_one():
+    class Snapshot:
+        pass
+
+    gone, snapshot = threading.Event(), Snapshot()
+    weakref.finalize(snapshot, gone.set)
+    with WorkerPool(1) as pool:
+        pool.submit(id, snapshot).result(WAIT_S)
+        del snapshot
+        assert gone.wait(WAIT_S)
+
+
 def test_a_job_that_failed_lives_no_longer_than_its_future():
     class Snapshot:
         pass
