@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CORPUS = runpy.run_path(str(ROOT / "scripts" / "corpus.py"))
 
-# The trainer's own record, which a fit by Keras leaves empty. Differences are in the order in which they happen,
-# files behind logs, hooks, callbacks and variables: where a file is the first, all of these are equal.
+# The trainer's own record, which a fit by Keras leaves empty. Differences are in the order in which they
+# happen, files behind logs, hooks and variables: where a file is the first, all of these are equal.
 DRAWN = ("different: file timeline.png", "different: file trace.json")
 PROGRAM = """
 import keras, numpy as np
