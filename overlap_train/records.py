@@ -78,8 +78,9 @@ class Verification:
         verdict: a sentence: equal, and by how much not bit for bit; or the first place that differs; or
             that it cannot be told, as two runs of Keras differ too.
         differences: where the two differ by more than rounding, or by rounding if nothing else does, in the
-            order in which it happened. Each has a `place`, the value by Keras (`first`) and overlapped
-            (`second`), and a `size`, relative, infinite for what is no number.
+            order in which it happened, without those in which two runs of Keras differ too. Each has a
+            `place`, the value by Keras (`first`) and overlapped (`second`), and a `size`, relative, infinite
+            for what is no number.
         messages: what the overlapped fit said of validations in step.
         keras_s: seconds of the fit by Keras.
         overlapped_s: seconds of the overlapped fit.

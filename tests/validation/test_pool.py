@@ -126,6 +126,15 @@ def test_an_idle_worker_keeps_neither_job_nor_result_alive(use):
         assert [each() for each in alive] == [None, None], "it waits for the garbage collector"
 
 
+def test_an_idle_worker_lets_its_last_job_go_without_another_one():
+    gone, snapshot = threading.Event(), Snapshot()
+    weakref.finalize(snapshot, gone.set)
+    with WorkerPool(1) as pool:
+        pool.submit(id, snapshot).result(WAIT_S)
+        del snapshot
+        assert gone.wait(WAIT_S)
+
+
 def test_a_forgotten_pool_warns_and_its_threads_end():
     pool = WorkerPool(2, name="validation-leak")
     threads = [t for t in threading.enumerate() if t.name.startswith("validation-leak")]
@@ -194,7 +203,8 @@ def test_a_job_beyond_those_admitted_waits_until_one_is_done(monkeypatch):
 def taking(queue, workers=1):
     """Has threads take a job each; returns them and what they take."""
     taken = []
-    threads = [threading.Thread(target=lambda: taken.append(queue.take())) for _ in range(workers)]
+    take = lambda: taken.append(queue.take())  # noqa: E731
+    threads = [threading.Thread(target=take, daemon=True) for _ in range(workers)]
     for thread in threads:
         thread.start()
     return threads, taken
