@@ -63,7 +63,7 @@ def test_a_validation_inside_an_epoch_has_the_same_time_limit():
 def test_what_waits_for_its_delivery_is_delivered_by_a_fit_that_goes_on():
     runner, delivered = EndedByTest(), []
     stepwise = StepValidations(suite_of(runner), 1, delivered.append)
-    stepwise.after(4, 5, lambda: Snapshot(1, 5, VALUES))
+    stepwise.after(4, 5, lambda: Snapshot(1, 5, None))
     runner.end(1)
     stepwise.wait()
     stepwise.release(oldest_epoch=0)
