@@ -69,7 +69,7 @@ def _stand_in(name: str) -> type[keras.callbacks.Callback]:
 class Grounds:
     """The decisions about callbacks. On the training thread.
 
-    `changed_metric` returns a setting of a metric that has changed since the metric was traced, or None.
+    `changed_metric` returns what has changed of the metrics since they were traced, or None.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Grounds:
         """Return what has changed, in words; None if the same would be decided again."""
         setting = self._changed_metric()
         if setting is not None:
-            return f"{setting} was set, with which the validation computes its metrics"
+            return f"{setting} was set, with which metrics are computed"
         if self._decide() != self._decisions:
             return "callbacks have other methods, functions or settings than before"
         return None

@@ -27,7 +27,7 @@ from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import IdleCores, LagControl, reasons_to_wait
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import StepBuilder, look_only
-from overlap_train._fit.validation_building import FitValidation
+from overlap_train._fit.validation_building import AT_ONCE, FitValidation, TraceTiming
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop, Pace
@@ -53,8 +53,7 @@ class FitParts:
     grounds: Grounds
     sources: ValidationSources
     resumption: AnyStart | None = None  # puts all where a checkpoint has it
-    # Whether to build the validation anew when it is next due: callbacks may set what Keras will trace then.
-    is_provisional: bool = False
+    timing: TraceTiming = AT_ONCE
     reasons: tuple[Reason, ...] = ()  # why the training waits: the first, or all if nothing will be run
 
 
@@ -107,7 +106,11 @@ class FitBuilder:
         lag = 0 if reasons or timing.is_first else self._settings.validation.max_lag
         if suite and not (reasons or timing.is_first or self.looks_only):
             self._say_how(lag)
-        grounds = Grounds(self._callbacks, self._waiting_hook(suite), suite.changed_metric)
+        grounds = Grounds(
+            self._callbacks,
+            self._waiting_hook(suite),
+            lambda: step.changed_metrics() or suite.changed_metric(),
+        )
         self._open(state, step)
         if self._resumer is not None:
             self._resumer.plan = lambda: loop.plan
@@ -130,7 +133,7 @@ class FitBuilder:
             grounds,
             self._validation.sources,
             resumption=self._resumption,
-            is_provisional=timing.is_provisional,
+            timing=timing,
             reasons=reasons,
         )
 

@@ -215,7 +215,7 @@ class FitSession:
         What comes then is building the validation, Python that reads metrics, or a draw in Keras's order.
         """
         suite = self._deliveries.suite
-        first = suite.waits_for(epoch) or (self._parts.is_provisional and suite.due(epoch))
+        first = suite.waits_for(epoch) or (self._parts.timing.is_provisional and suite.due(epoch))
         by_python = self._training.step.metrics.by_python or suite.reads_by_python()
         return first or by_python or self._deliveries.draws_in_order(epoch)
 
@@ -315,12 +315,14 @@ class FitSession:
         if is_as_expected and not waited:
             if not suite.due(epoch):
                 return
-            if self._parts.is_provisional:
+            timing = self._parts.timing
+            if timing.is_provisional and not timing.is_first:  # else it was traced when Keras validated
                 Traces.of(self._model).forget("test")
-            elif (setting := suite.changed_metric()) is not None:
+            elif not timing.is_provisional:
+                setting = suite.changed_metric()
+                if setting is None:
+                    return
                 reason = f"built again, because {setting} was set"
-            else:
-                return
         self._build_anew(reason, self._training)
 
     def _build_anew(self, reason: str | None, training: EpochTraining | None = None) -> None:

@@ -51,7 +51,8 @@ class TraceTiming:
     """When the validation is traced.
 
     The sets in `waits` are left until they are due. With `is_first` Keras traces the next validation after
-    hooks of the user's, so Keras makes it. A validation that `is_provisional` is built anew when next due.
+    hooks of the user's, so Keras makes it, and the trace is made when Keras makes its own. A validation that
+    `is_provisional` is built anew when next due.
     """
 
     waits: frozenset[str] = frozenset()

@@ -8,7 +8,8 @@ training thread.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import operator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -45,6 +46,22 @@ def _leaves(metrics: Iterable[keras.metrics.Metric]) -> Iterator[keras.metrics.M
             yield from _leaves(metric.metrics)
         else:
             yield metric
+
+
+def changed_metrics(
+    model: keras.Model, before: Sequence[keras.metrics.Metric], outputs: Iterable[str], *, own_logs: bool
+) -> str | None:
+    """Return the name of the model's list of metrics if logs are made otherwise with it than with `before`.
+
+    `outputs` are the names in the logs of a step, and `own_logs` says whether these logs count or the
+    metrics; Keras decides that anew at the end of each epoch.
+    """
+    present = model.metrics
+    if len(present) == len(before) and all(map(operator.is_, present, before)):
+        return None
+    if not has_custom_metrics(model) and own_logs == (set(outputs) != set(model.get_metrics_result())):
+        return None
+    return f"{type(model).__name__}.metrics"
 
 
 def has_custom_metrics(model: keras.Model) -> bool:

@@ -54,6 +54,7 @@ class Step:
         self.logs: CarriedLogs | None = None
         # Whether an epoch's logs are the last step's: Keras takes the metrics where both have the same names.
         self.own_logs = True
+        self._present_metrics: Sequence[keras.metrics.Metric] = ()
         self.metrics = MetricsReader(self._read_metrics, eager=True)
         self._adopted: TracedFunction | None = None  # also where this step is traced in parts
 
@@ -85,8 +86,16 @@ class Step:
         varies = keras_metrics.has_custom_metrics(model)
         varies = varies or keras_models.overriding_class(model, "metrics") is not None
         self.own_logs = varies or set(traced.outputs) != set(model.get_metrics_result())
+        self._present_metrics = [] if self.own_logs else list(model.metrics)
         self.logs = CarriedLogs(traced.outputs) if self.own_logs or self._listened_to else None
         self.metrics = metrics if metrics is not None else MetricsReader(self._read_metrics)
+
+    def changed_metrics(self) -> str | None:
+        """Return the name of the model's list of metrics if it calls for the last step's logs now."""
+        if self.own_logs or self.traced is None:
+            return None
+        outputs = self.traced.outputs
+        return keras_metrics.changed_metrics(self._model, self._present_metrics, outputs, own_logs=False)
 
     def using(self, function: StepFunction, *, jit_compile: bool = False) -> Step:
         """Return a copy of this step with a function that computes the same, traced where it is used."""

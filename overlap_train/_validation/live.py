@@ -34,7 +34,8 @@ Validates = Callable[[keras.callbacks.CallbackList], Mapping[str, Any]]
 class LiveRunner(Runner):
     """Validates the model as it is, when its epoch is delivered. Belongs to the training thread.
 
-    `function` is the name of an evaluation function that does so; None for a validation set.
+    `function` is the name of an evaluation function that does so; None for a validation set. Once
+    `at_first_batch` is called: behind the hooks before a first batch, when Keras traces its step.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class LiveRunner(Runner):
         function: str | None = None,
         rewindable: bool = True,
         close: Callable[[], None] = lambda: None,
+        at_first_batch: Callable[[], object] | None = None,
     ) -> None:
         self._validate = validate
+        self._at_first_batch = at_first_batch
         self._state = state
         self._on_span = on_span
         self._function = function
@@ -62,7 +65,7 @@ class LiveRunner(Runner):
         """Validates the model as it is."""
         start_s = time.monotonic()
         self.raised_by_hook = None
-        with _HookErrors(callbacks, self):
+        with _Hooks(callbacks, self):
             logs = dict(self._validate(callbacks))
         if self._function is None:
             result = ValidationResult(logs, (), self._state.read_metrics())
@@ -84,9 +87,18 @@ class LiveRunner(Runner):
         """Ends what the data began."""
         self._close()
 
+    def begin_batch(self) -> None:
+        """Does what is to be done before the first batch."""
+        at_first_batch, self._at_first_batch = self._at_first_batch, None
+        if at_first_batch is not None:
+            at_first_batch()
 
-class _HookErrors:
-    """Notes in `raised_by_hook` what test hooks raise: Keras takes its own frames out of the traceback."""
+
+class _Hooks:
+    """Notes in `raised_by_hook` what test hooks raise: Keras takes its own frames out of the traceback.
+
+    Behind those before a batch it tells the runner that the batch begins.
+    """
 
     def __init__(self, callbacks: keras.callbacks.CallbackList, runner: LiveRunner) -> None:
         self._callbacks = callbacks
@@ -98,20 +110,24 @@ class _HookErrors:
         self._before = {name: attributes[name] for name in _HOOKS if name in attributes}
         for name in _HOOKS:
             # Not `getattr`: a custom list of callbacks may define what that does.
-            attributes[name] = self._noting(object.__getattribute__(self._callbacks, name))
+            hook = object.__getattribute__(self._callbacks, name)
+            attributes[name] = self._noting(hook, begins_batch=name == "on_test_batch_begin")
 
     def __exit__(self, *_: object) -> None:
         for name in _HOOKS:
             del vars(self._callbacks)[name]
         vars(self._callbacks).update(self._before)
 
-    def _noting(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+    def _noting(self, hook: Callable[..., Any], *, begins_batch: bool) -> Callable[..., Any]:
         def noting(*args: Any, **kwargs: Any) -> Any:
             try:
-                return hook(*args, **kwargs)
+                result = hook(*args, **kwargs)
             except Exception as error:
                 self._runner.raised_by_hook = error
                 raise
+            if begins_batch:
+                self._runner.begin_batch()
+            return result
 
         return noting
 

@@ -62,6 +62,11 @@ class SetRequest:
         """The model to be validated."""
         return self.settings.model
 
+    @property
+    def traced_by_keras(self) -> bool:
+        """Whether hooks may still set what Keras traces, so that the present traces are for this once."""
+        return self.first and self.sets_before is not None
+
 
 @dataclass(frozen=True)
 class PreparedSet:
@@ -148,6 +153,8 @@ def build_suite(
         pool=None if settings.devices or tf.config.list_logical_devices("GPU") else pool,
     )
     resources.callback(suite.close)
+    if request.traced_by_keras:
+        Traces.of(request.model).forget("test")
     return suite
 
 
@@ -253,6 +260,9 @@ def _live_runner(
         validate.test_step = lambda batch: function(keras_data.without_optionals(prepare(preprocess, batch)))
     if isinstance(each.batches, StreamedBatches):
         validate.on_pass = each.batches.passed
+    trace = None
+    if request.traced_by_keras and each.step is not None and each.batches is not None:
+        trace = functools.partial(_trace, request, each.batches)
     return LiveRunner(
         validate,
         each.live,
@@ -260,6 +270,7 @@ def _live_runner(
         on_span,
         rewindable=not request.sources.is_only_once(each.name),
         close=evaluate.close,
+        at_first_batch=trace,
     )
 
 

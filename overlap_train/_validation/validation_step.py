@@ -68,6 +68,11 @@ class ValidationStep:
         listed = keras_models.overriding_class(model, "metrics")
         if listed is not None and self.metrics != tuple(map(Same, model.metrics)):
             return f"{listed.__name__}.metrics"
+        before = [metric.thing for metric in self.metrics]
+        if not self.by_python:  # or the user's code may name other metrics each time
+            name = keras_metrics.changed_metrics(model, before, self.step.outputs, own_logs=self.own_logs)
+            if name is not None:
+                return name
         for metric in keras_metrics.metric_leaves(model):
             if Same(metric) not in self.settings:
                 continue

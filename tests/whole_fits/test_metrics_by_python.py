@@ -335,6 +335,62 @@ def test_a_metric_that_a_callback_attaches_is_set_back_by_each_validation(kind):
     assert actual == expected
 
 
+class OwnTrainingLoss(keras.Sequential):
+    """Its training step returns the loss of the batch under the name of the metric."""
+
+    def train_step(self, data):
+        super().train_step(data)
+        x, y = data
+        return {"loss": self.compute_loss(x=x, y=y, y_pred=self(x, training=False), training=False)}
+
+
+class NamesBoth(OwnLoss):
+    """Its logs are the metrics' once a metric is attached."""
+
+    def test_step(self, data):
+        logs = super().test_step(data)
+        return {**logs, "extra": 2 * logs["loss"]}
+
+
+class AttachesAt(keras.callbacks.Callback):
+    """Adds a metric in a hook of the second epoch, or of the first validation."""
+
+    def __init__(self, hook):
+        super().__init__()
+        self.hook = hook
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if (self.hook, epoch) == ("on_epoch_begin", 1):
+            attach(self.model)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if (self.hook, epoch) == ("on_epoch_end", 1):
+            attach(self.model)
+
+    def on_test_begin(self, logs=None):
+        if self.hook == "on_test_begin" and not hasattr(self.model, "extra"):
+            attach(self.model)
+
+
+@pytest.mark.parametrize("kind", [OwnLoss, OwnTrainingLoss, NamesBoth, keras.Sequential])
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end", "on_test_begin"])
+@pytest.mark.by_default("on_epoch_begin-OwnTrainingLoss", "on_epoch_end-OwnLoss", "on_epoch_begin-Sequential")
+def test_whose_logs_count_is_asked_again_once_a_metric_is_attached(hook, kind):
+    """Keras takes the metrics where a step's logs have the same names, and asks at the end of each epoch."""
+
+    def build():
+        set_random_seed(1)
+        model = kind([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
+        model.compile("sgd", crossentropy())
+        return model
+
+    def run(trained):
+        return fit(trained, AttachesAt(hook), epochs=4)
+
+    expected, actual, _ = in_turn(run, build, ALWAYS)
+    assert_alike(actual, expected)
+
+
 def test_what_is_made_for_the_present_metrics_is_kept():
     model = own_step()
     trainer = Trainer(model)

@@ -1,4 +1,4 @@
-"""What hooks set in Python before the first validation is in its trace, as Keras traces it then."""
+"""What hooks set in Python before the first validation is in its trace, as Keras traces it then; not later."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def change(table, monkeypatch):
     return set_scale
 
 
-def hook_of(name, change):
+def hook_of(name, change, last=None):
     """Return a callback that changes the scale at the first call of a hook, of a batch's at the second."""
-    calls, last = [], 2 if name.startswith("on_train_batch") else 1
+    calls, last = [], last or (2 if name.startswith("on_train_batch") else 1)
 
     def hook(self, *arguments, **logs):
         calls.append(name)
@@ -156,6 +156,29 @@ def test_whichever_hook_sets_it(hook, table, change):
 def test_what_is_set_between_epochs_is_seen_by_a_first_validation_behind_it_only(arguments, table, change):
     end = functools.partial(hook_of, "on_epoch_end")
     assert_traced_as_by_keras(lambda: a_layer(table), change, end, **arguments)
+
+
+@pytest.mark.parametrize(("hook", "calls"), [("on_test_end", 1), ("on_epoch_end", 1), ("on_epoch_begin", 2)])
+def test_what_is_set_behind_the_first_validation_is_not_seen(hook, calls, table, change):
+    def made(change):
+        callback = hook_of(hook, change, calls)
+        type(callback).on_test_begin = lambda self, logs=None: table.setdefault("seen", True)
+        return callback
+
+    assert_traced_as_by_keras(lambda: a_layer(table), change, made, epochs=3)
+
+
+def test_what_is_set_behind_the_first_evaluation_is_not_seen(table, change):
+    def run(trained):
+        change(1.0)
+        callback = hook_of("on_test_begin", lambda scale: None)
+        first = trained.evaluate(X, Y, verbose=0, callbacks=[callback])
+        change(0.5)
+        return first, trained.evaluate(X, Y, verbose=0)
+
+    (first, second), actual, _ = in_turn(run, lambda: a_layer(table))
+    assert first == second
+    assert actual == pytest.approx((first, second), rel=1e-5)
 
 
 def test_what_a_step_of_the_trainer_s_reads(table, change):
