@@ -75,7 +75,9 @@ def test_an_epoch_that_is_trained_again_has_begun_and_its_batches_are_forgotten(
     scene.hooks.batch_begin(1, 0)
     scene.hooks.begin_late(scene.state.read())
     scene.hooks.drop()
+    assert scene.hooks.has_begun  # so that no checkpoint is written before its first step
     scene.hooks.epoch_begin(1)
+    assert not scene.hooks.has_begun
     assert scene.keeps.calls == [("begin", 1, {})]
     assert scene.watches.calls == [("begin", 1, {}), ("batch", 0, {}), ("begin", 1, {})]
     scene.hooks.release(2)
