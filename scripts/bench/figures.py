@@ -131,7 +131,7 @@ def verdict(group: Group, *, cores: int, others: float | None = None) -> str | N
     said = [f"{group.title}: {words[_sign(than_keras)]}"]
     if in_step := _pairs(group, "overlap", "overlap-sync"):
         busy = statistics.median(run.cpu_s / run.wall_s for run in group.of("overlap-sync"))
-        idle = cores - busy - (others or 0.0)
+        idle = cores - busy
         gain = "Overlapping gained" if _sign(in_step) < 0 else "Overlapping gained nothing here"
         cause = f"which kept {busy:.1f} of {cores} cores busy" + (
             ", so little was idle" if idle < 0.5 else ""
