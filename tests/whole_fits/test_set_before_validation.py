@@ -1,4 +1,4 @@
-"""What hooks set in Python before the first validation is in its trace, as Keras traces it then; not later."""
+"""What hooks set in Python before the first validation is in its trace, as in Keras, and nothing later."""
 
 from __future__ import annotations
 
