@@ -136,7 +136,8 @@ def add_handler(handler: Handler, *, everywhere: bool) -> None:
 def remove_handler(handler: Handler, *, everywhere: bool) -> None:
     """End what `add_handler` began; any thread may do so, as where a generator is closed by another."""
     with _lock:
-        pairs = [(other, thread) for other, thread in _handlers if other is handler]
+        # Equal, not the same: a bound method is made anew each time it is asked for.
+        pairs = [(other, thread) for other, thread in _handlers if other == handler]
         thread = threading.current_thread()
         mine = [pair for pair in pairs if pair[1] is (None if everywhere else thread)]
         _handlers.remove((mine or pairs)[-1])

@@ -95,9 +95,9 @@ def test_values_of_callbacks_that_are_not_theirs_are_passed_over(training, newes
     meta = dict(container.read(newest).meta)
     for callback in meta["callbacks"]:
         if callback["object"][0] == "EarlyStopping":
-            callback["object"][1]["wait"] = "three"
+            callback["object"][1]["monitor"] = "three"
     rewritten(newest, meta=meta)
-    assert_passed_over(training, r"000002.*EarlyStopping.wait is of type str")
+    assert_passed_over(training, r"000002.*EarlyStopping.monitor is no state of it")
 
 
 TEXTS = (b"", b"{nope", b"[" * 100_000, b"null", b"[]", b"3", b"\xff\xfe", b"1" * 5000, b'{"epoch": 1}')

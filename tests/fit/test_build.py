@@ -12,10 +12,9 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._fit import build as module
 from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.interrupts import Interrupted
-from overlap_train._fit.validation_building import _set_request
 from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.progress import ProgressReporter
-from tests import networks, pools
+from tests import pools
 from tests.fit.requests import request_of
 from tests.networks import arrays
 from tests.parallel.together import ThreadHost
@@ -123,31 +122,3 @@ def test_a_signal_ends_the_waits_of_one_host_alone(fit, monkeypatch):
     settings = type(one.request.settings)
     monkeypatch.setattr(settings, "hosts", property(lambda _: ThreadHost(0, [None, None], None)))
     parts.deliveries.check_interrupted()
-
-
-class PrintsTests(keras.callbacks.Callback):
-    def on_test_batch_end(self, batch, logs=None):
-        print(logs)
-
-
-class OwnStep(Trainer):
-    def validation_step(self, batch):
-        return super().validation_step(batch)
-
-
-@pytest.mark.cpu_only("batches are joined where operations need not repeat")
-@pytest.mark.parametrize(
-    ("kind", "options", "callbacks", "rows"),
-    [
-        (Trainer, {}, [keras.callbacks.EarlyStopping()], 1024),
-        (Trainer, {}, [PrintsTests()], None),
-        (OwnStep, {}, [], None),
-        (Trainer, {"preprocess": lambda x, y: (x, y)}, [], None),
-    ],
-)
-def test_batches_of_arrays_are_joined_where_nobody_sees_them(kind, options, callbacks, rows):
-    trainer = kind(networks.sequential("sgd"), **options)
-    trainer.model.evaluate(*arrays(4), verbose=0)  # which builds the metrics
-    listed = keras.callbacks.CallbackList(callbacks, model=trainer.model)
-    most_rows = _set_request(trainer._settings(), None, listed, within_evaluate=False).most_rows
-    assert (None if most_rows is None else most_rows(arrays(8))) == rows

@@ -265,7 +265,7 @@ def test_a_checkpoint_between_steps_needs_data_that_goes_back_to_all_that_waits(
     deliveries = SimpleNamespace(
         resumer=object(),
         stops=False,
-        hooks=SimpleNamespace(keep_batches=False),
+        hooks=SimpleNamespace(keep_batches=False, has_begun=False),
         cursor=SimpleNamespace(feed=feed),
         hosts=SimpleNamespace(count=hosts),
         backlog=backlog,
