@@ -162,7 +162,10 @@ def described(model: keras.Model) -> dict[str, str]:
 
 
 class RunWriter:
-    """Writes the files of one training, and locks them from `open` until it is left. One thread at a time."""
+    """Writes the files of one training, one thread at a time.
+
+    From `open` until it is left it locks them and gives signs of life.
+    """
 
     def __init__(
         self, path: str | os.PathLike[str], model: keras.Model, *, batch_by_batch: bool = False
@@ -172,6 +175,7 @@ class RunWriter:
         self._model = model
         self._run = Run.begin(batch_by_batch=batch_by_batch)
         self._lock = DirectoryLock(self.directory.path)
+        self._sign: Sign | None = None
         self._number = 0
 
     def open(self) -> None:
@@ -187,6 +191,11 @@ class RunWriter:
             self._lock.release()
             raise self._cannot_write(error) from error
         self._number = max((entry.number for entry in directory.entries("weights")), default=0)
+        self._sign = Sign(directory, "training", "evaluator")
+
+    def seen_s(self) -> float:
+        """Return when an evaluator last gave a sign of life, by `time.monotonic()`; 0 if never."""
+        return 0.0 if self._sign is None else self._sign.seen_s()
 
     def next(self, kind: str, epoch: int) -> Entry:
         """Return the name of the next file of weights."""
@@ -221,6 +230,8 @@ class RunWriter:
         except OSError as error:
             warnings.warn(f"the evaluator is not told of the end: {error}", RuntimeWarning, stacklevel=2)
         finally:
+            if self._sign is not None:
+                self._sign.close()
             self._lock.release()
 
     def _end(self) -> None:

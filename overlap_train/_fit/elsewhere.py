@@ -22,7 +22,6 @@ from overlap_train._checkpoint.run_directory import (
     LEAST_WAIT_S,
     Entry,
     RunWriter,
-    Sign,
     arrays_of,
     backing_off,
 )
@@ -104,7 +103,6 @@ class Evaluator(Runner):
         self._on_span = on_span
         self._files = RunWriter(policy.directory, model, batch_by_batch=batch_by_batch)
         self._directory = self._files.directory
-        self._sign: Sign | None = None
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._ending = False
@@ -116,7 +114,6 @@ class Evaluator(Runner):
         if self._idle or self._thread is not None:
             return
         self._files.open()
-        self._sign = Sign(self._directory, "training", "evaluator")
         work = leaves_nothing(self._work)
         self._thread = start(threading.Thread(target=work, name="validation-elsewhere", daemon=True))
 
@@ -141,15 +138,12 @@ class Evaluator(Runner):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Says how the training ended; one that failed says nothing, like one that was killed."""
-        if self._thread is None or self._sign is None:
+        if self._thread is None:
             return
         self._ending = True
         self._wake.set()
         self._thread.join()
-        try:
-            self._files.__exit__(kind)
-        finally:
-            self._sign.close()
+        self._files.__exit__(kind)
 
     def _ask(self, kind: str, snapshot: Snapshot) -> _Request:
         self.open()
@@ -177,13 +171,13 @@ class Evaluator(Runner):
                 self._drop(request)
             elif not request.written:
                 self._write(request)
-        if not self._requests or self._sign is None:
+        if not self._requests:
             return False
         oldest = self._requests[0]
         if not (oldest.running() or oldest.set_running_or_notify_cancel()):
             self._drop(oldest)  # given up since the look above
             return True
-        seen_s = self._sign.seen_s()
+        seen_s = self._files.seen_s()
         return self._take(oldest) or self._give_up(oldest, seen_s)
 
     def _write(self, request: _Request) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import keras
@@ -17,7 +18,7 @@ import pytest
 from overlap_train import CheckpointPolicy, EvaluatorPolicy, Trainer, ValidationPolicy, ValidationSet
 from overlap_train._checkpoint import run_directory
 from overlap_train._checkpoint.run_directory import RunDirectory
-from overlap_train._fit import elsewhere
+from overlap_train._fit import elsewhere, evaluator
 from overlap_train._fit.evaluator import Follower
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train.errors import (
@@ -189,7 +190,7 @@ def test_a_metric_added_behind_fifty_epochs_is_the_one_computed_in_them_bit_for_
 
     one = fit(model=sequential(metrics=[top()]), callbacks=callbacks(), **task)
     policy = CheckpointPolicy(tmp_path, keep_weights="all", every_epochs=7)
-    two = fit(callbacks=callbacks(), resume=policy, **task)
+    two = fit(ValidationPolicy(overlap="always"), callbacks=callbacks(), resume=policy, **task)
     assert any("back to the end of epoch" in message for message in two.messages)
     values = later(tmp_path, timeout_s=3600.0)  # it has ended
     assert list(values) == list(range(50))
@@ -212,6 +213,30 @@ def test_weights_are_kept_of_each_delivered_epoch_also_where_the_training_fails_
     found = later(tmp_path)
     assert [each["val_loss"] for each in found.values()] == pytest.approx(expected, rel=exact, abs=0)
     assert sorted(path.name[:4] for path in tmp_path.iterdir()) == [".loc", "ckpt", "eval"]
+
+
+@pytest.mark.nightly
+def test_a_training_that_keeps_weights_is_followed_for_longer_than_the_time_to_wait_for_a_sign(
+    monkeypatch, tmp_path
+):
+    timeout_s, followed, begun_s = 1.0, threading.Event(), time.monotonic()
+
+    def looking():
+        def next_s(happened):
+            if time.monotonic() - begun_s > 3 * timeout_s:
+                followed.set()
+            return 0.05
+
+        return next_s
+
+    class WaitsAtItsEnd(keras.callbacks.Callback):
+        def on_train_end(self, logs=None):
+            assert followed.wait(60), "the evaluator gave the training up"
+
+    monkeypatch.setattr(evaluator, "backing_off", looking)
+    with evaluating(tmp_path, CLEAN, timeout_s=timeout_s) as results:
+        fit(resume=CheckpointPolicy(tmp_path, keep_weights="all"), callbacks=[WaitsAtItsEnd()])
+    assert [each["val_loss"] for each in results[0].values()] == alone()["val_loss"]
 
 
 def test_with_an_evaluator_elsewhere_it_is_in_its_directory_that_weights_are_kept(tmp_path):
