@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
-from overlap_train._keras.optimizers import WeightListener, build_optimizer
+from overlap_train._keras.optimizers import UnbuiltAgain, WeightListener
 from overlap_train._snapshot import StateVariable, same_bits
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.validation_sources import is_set
@@ -94,6 +94,7 @@ class OwnMethod:
         self._extras = extras
         self._refusal: ValueError | None = None
         self._listener: WeightListener | None = None
+        self._unbuilt: UnbuiltAgain | None = None
         self._before: dict[int, tuple[StateVariable, tf.Tensor]] = {}
         self._values: dict[int, tf.Tensor] = {}
 
@@ -138,7 +139,7 @@ class OwnMethod:
     def _listen(self) -> None:
         if self._extras and self._method == "fit":
             model = self._model
-            build_optimizer(model)  # so that all is known that its updates change
+            self._unbuilt = UnbuiltAgain(model)
             optimizer = getattr(model, "optimizer", None)
             momenta = () if optimizer is None else optimizer.variables
             for variable in (*model.variables, *momenta, *model.metrics_variables):
@@ -149,12 +150,14 @@ class OwnMethod:
     def _stop_listening(self) -> None:
         if self._listener is not None:
             self._listener.close()
-        self._listener, self._before, self._values = None, {}, {}
+        self._listener, self._unbuilt, self._before, self._values = None, None, {}, {}
 
     def _refuse_own_work(self) -> NoReturn:
         """Puts the model back to where it stood before the call, and raises."""
         for state, value in self._before.values():
             state.assign(value)
+        if self._unbuilt is not None:
+            self._unbuilt.undo()
         does, extras = "trains" if self._method == "fit" else "evaluates", " and ".join(self._extras)
         remedy = "put Keras's method back" if self.by_library else f"call super().{self._method}(...) in it"
         self._refuse(

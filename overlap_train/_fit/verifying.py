@@ -21,6 +21,7 @@ from overlap_train._fit.run import explain_fit
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import randomness, routes
 from overlap_train._keras.copies import preserved_state
+from overlap_train._keras.optimizers import build_optimizer
 from overlap_train._support.arguments import short_repr
 from overlap_train._support.differences import Difference, differences_of, different_calls, judge
 from overlap_train._support.printing import error_text
@@ -129,9 +130,8 @@ class _Verifier:
         self._attributes = {name: getattr(model, name, None) for name in ("stop_training", "history")}
         # Shuffles of a dataset go on drawing from where an iterator before has left them.
         self._feed = feed if isinstance(feed, IteratorFeed) and feed.rewindable else None
-        optimizer = getattr(model, "optimizer", None)
-        if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
-            optimizer.build(model.trainable_variables)
+        with model.distribute_strategy.scope():
+            build_optimizer(model)
         optimizers = [each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer)]
         of_model = [*model.variables, *(v for each in optimizers for v in each.variables)]
         variables = {id(v): v for v in (*of_model, *randomness.global_variables())}.values()

@@ -1,7 +1,7 @@
 """The losses and metrics of a model: how they take a batch, and the logs.
 
 Leans on `CompileMetrics`, `MetricsList`, `pythonify_logs`, `_get_metrics_result_or_logs`,
-`_flatten_metrics_in_order`, `_compile_loss`, `_loss_tracker`, `_compute_loss`,
+`_flatten_metrics_in_order`, `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_compute_loss`,
 `_aggregate_additional_loss`, `_flat_losses` and `_fn_kwargs`. Losses are computed while tracing, on the
 training thread.
 """
@@ -56,10 +56,14 @@ def changed_metrics(
     `outputs` are the names in the logs of a step, and `own_logs` says whether these logs count or the
     metrics; Keras decides that anew at the end of each epoch.
     """
-    present = model.metrics
+    present, compiled = model.metrics, model._compile_metrics
     if len(present) == len(before) and all(map(operator.is_, present, before)):
         return None
-    if not has_custom_metrics(model) and own_logs == (set(outputs) != set(model.get_metrics_result())):
+    if compiled is not None and not compiled.built:  # the model was compiled: all is traced anew
+        return None
+    # Several replicas would read them together.
+    is_read_alone = not has_custom_metrics(model) and model.distribute_strategy.num_replicas_in_sync == 1
+    if is_read_alone and own_logs == (set(outputs) != set(model.get_metrics_result())):
         return None
     return f"{type(model).__name__}.metrics"
 

@@ -66,6 +66,10 @@ class UnbuiltAgain:
         pass
 
     def __exit__(self, *_: object) -> None:
+        self.undo()
+
+    def undo(self) -> None:
+        """Have the optimizer as it was."""
         for optimizer, count in zip(self._unbuilt, self._counts, strict=True):
             del optimizer._variables[count:]
             optimizer.built = False

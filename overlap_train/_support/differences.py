@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+ARRAY = "values of an array"  # the key under which a recorded value has those of an array
+
 _SMALLEST = 1e-300  # size of a difference in bits alone, as of a signed zero
 
 

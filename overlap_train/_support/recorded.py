@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-ARRAY = "values of an array"  # the key under which `plain` keeps them
+from overlap_train._support.differences import ARRAY
 
 _DEEPEST, _MOST_VALUES = 6, 100_000  # of what is looked at in a callback's attributes
 

@@ -261,7 +261,8 @@ def _live_runner(
     if isinstance(each.batches, StreamedBatches):
         validate.on_pass = each.batches.passed
     trace = None
-    if request.traced_by_keras and each.step is not None and each.batches is not None:
+    # A step of the trainer's takes the place of the model's meanwhile, and Keras traces nothing to follow.
+    if request.traced_by_keras and each.step is not None and each.batches and validate.test_step is None:
         trace = functools.partial(_trace, request, each.batches)
     return LiveRunner(
         validate,

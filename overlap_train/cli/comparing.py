@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.differences import Difference, differences_of, different_calls
-from overlap_train._support.recorded import ARRAY
+from overlap_train._support.differences import ARRAY, Difference, differences_of, different_calls
 
 __all__ = ["Run", "differences"]
 

@@ -104,9 +104,9 @@ def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) 
 
 def record(directory: Path, by: str, options: argparse.Namespace) -> Run:
     """Run the script by "keras" or by "overlap", in a process and a working directory of its own."""
+    require_script(options.script)
     from overlap_train.cli.comparing import Run
 
-    require_script(options.script)
     work, here = directory / "work", Path.cwd()
     _require_room(here)
     shutil.copytree(here, work, ignore=_ignored, copy_function=_copied, symlinks=False)

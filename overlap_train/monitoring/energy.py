@@ -32,8 +32,10 @@ class EnergyReading:
 
 def gpu_joules() -> float:
     """Return the joules that all GPUs have counted so far, or raise RuntimeError if none counts."""
-    import pynvml
-
+    try:
+        import pynvml
+    except ImportError as error:
+        raise RuntimeError("no GPU counts its energy here: nvidia-ml-py is not installed") from error
     try:
         pynvml.nvmlInit()
         handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))

@@ -70,6 +70,8 @@ def configure(
         ValueError: a number is below 1, or too large for any machine; or several `intra_op_threads` are to
             be deterministic.
 
+        RuntimeError: TensorFlow has already started, and `deterministic` cannot be had any more.
+
     Warns:
         RuntimeWarning: TensorFlow has already started, so the pools do not change.
     """
@@ -86,7 +88,12 @@ def configure(
     try:
         tf.config.threading.set_intra_op_parallelism_threads(intra)
         tf.config.threading.set_inter_op_parallelism_threads(inter)
-    except RuntimeError:
+    except RuntimeError as error:
+        if deterministic:
+            raise RuntimeError(
+                "configure(deterministic=True) came too late: TensorFlow has started already. Call it right "
+                "after the imports, before the first tensor, layer or dataset is made"
+            ) from error
         present = _present(in_force=False)
         warnings.warn(
             f"overlap_train.configure() came too late: TensorFlow has started already. {present}: "

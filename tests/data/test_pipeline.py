@@ -104,7 +104,7 @@ PIPELINES = [
 @pytest.mark.by_default("<lambda>-facts7", "filled-facts13")
 @pytest.mark.parametrize(("make", "facts"), PIPELINES)
 def test_what_a_pipeline_tells_about_another_pass(make, facts):
-    """By tf.raw_ops.SerializeIterator, Dataset._variant_tensor and the flags of the stages."""
+    """By tf.raw_ops.DatasetToGraphV2, Dataset._variant_tensor and the flags of the stages."""
     asked = {
         ALIKE: is_repeatable,
         REORDERS: reorders,
@@ -152,22 +152,43 @@ def _noise(row):
     return row + tf.random.normal([2])
 
 
+def _told(row):
+    tf.print(row)
+    return row
+
+
 @pytest.mark.parametrize(
-    ("make", "expected"),
+    "make",
     [
-        (lambda d: d.map(lambda row: row * 2).filter(lambda row: row[0] > 3).batch(3).prefetch(2), True),
-        (lambda d: d.map(tf.nn.relu, num_parallel_calls=2).padded_batch(2).take(3).skip(1).repeat(2), True),
-        (lambda d: d.batch(4).unbatch().cache().concatenate(d).window(2).flat_map(lambda w: w), True),
-        (lambda d: tf.data.Dataset.range(2).interleave(lambda i: d.shard(2, i)), True),
-        (lambda d: d.map(lambda row: tf.while_loop(lambda r: r[0] < 9, lambda r: [r + 1], [row])[0]), True),
-        (lambda d: d.map(lambda row: tf.py_function(lambda r: r, [row], tf.float32)), False),
-        (lambda d: d.flat_map(lambda row: tf.data.Dataset.range(2).map(lambda _: _noise(row))), False),
-        (lambda d: d.filter(lambda row: tf.random.uniform([]) > 0.5), False),
+        lambda d: d,
+        lambda d: d.map(lambda row: row * 2).filter(lambda row: row[0] > 3).batch(3).prefetch(2),
+        lambda d: d.map(tf.nn.relu, num_parallel_calls=2).padded_batch(2).take(3).skip(1).repeat(2),
+        lambda d: d.batch(4).unbatch().cache().concatenate(d).shuffle(5, reshuffle_each_iteration=False),
+        lambda d: tf.data.Dataset.zip((d, tf.data.Dataset.range(12))).with_options(tf.data.Options()),
+        lambda d: d.map(lambda row: tf.while_loop(lambda r: r[0] < 9, lambda r: [r + 1], [row])[0]),
+        lambda d: d.map(lambda row: row + np.ones((2,), "float32")),
+        lambda d: d.map(lambda row: tf.py_function(lambda r: r, [row], tf.float32)),
+        lambda d: d.map(_noise),
+        lambda d: d.concatenate(d.map(_noise)),
+        lambda d: d.concatenate(d.map(lambda row: tf.py_function(lambda r: r, [row], tf.float32))),
+        lambda d: d.filter(lambda row: tf.random.uniform([]) > 0.5),
     ],
 )
-def test_a_pipeline_is_repeatable_unless_something_draws_or_is_python(make, expected):
-    """By tf.raw_ops.SerializeIterator, which looks into functions and those that they call."""
-    assert is_repeatable(make(rows())) is expected
+def test_a_large_dataset_is_judged_by_its_operations_as_a_small_one_by_what_is_written_out(make, monkeypatch):
+    written_out = is_repeatable(make(rows()))
+    monkeypatch.setattr("overlap_train._data.pipeline._MOST_SERIALIZED_BYTES", 0)
+    assert is_repeatable(make(rows())) is written_out
+
+
+def test_a_large_dataset_is_not_written_out(monkeypatch):
+    monkeypatch.setattr("overlap_train._data.pipeline._MOST_SERIALIZED_BYTES", ROWS.nbytes - 1)
+    monkeypatch.setattr(tf.raw_ops, "DatasetToGraphV2", lambda **_: pytest.fail("written out"))
+    assert is_repeatable(rows().batch(3))
+    table = tf.constant(ROWS)
+    assert is_repeatable(tf.data.Dataset.range(3).map(lambda index: table[index])), "captured by a function"
+    unknown = tf.data.Dataset.zip((rows(), tf.data.Dataset.random(seed=1)))
+    for dataset in (rows().map(_told), unknown, rows().flat_map(tf.data.Dataset.from_tensors)):
+        assert not is_repeatable(dataset), "what is not known to keep nothing is drawn anew each time"
 
 
 def test_autotune_is_off_unless_the_user_decided():

@@ -7,7 +7,9 @@ import os
 import types
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy
@@ -166,6 +168,22 @@ def test_what_is_set_behind_the_first_validation_is_not_seen(hook, calls, table,
         return callback
 
     assert_traced_as_by_keras(lambda: a_layer(table), change, made, epochs=3)
+
+
+def test_batches_are_prepared_once_where_a_hook_runs_before_the_first_validation(change):
+    def prepare(x, y):
+        return 2.0 * x, tf.one_hot(tf.cast(y, tf.int32), CLASSES)
+
+    def build():
+        return network(loss=keras.losses.CategoricalCrossentropy(from_logits=True))
+
+    def run(fit, x, y):
+        callback = hook_of("on_test_begin", change)
+        return fit(x, y, callbacks=[callback], epochs=3, **{**ARGUMENTS, "validation_data": (x, y)}).history
+
+    prepared = [np.asarray(part) for part in prepare(X, Y)]
+    expected = run(build().fit, *prepared)
+    assert_alike(run(Trainer(build(), validation=ALWAYS, preprocess=prepare).fit, X, Y), expected)
 
 
 def test_what_is_set_behind_the_first_evaluation_is_not_seen(table, change):
