@@ -128,6 +128,9 @@ class _Packer:
         return key
 
 
+_MOST_HASHED = 10_000_000  # parts
+
+
 class _Unpacker:
     """Makes values from their JSON."""
 
@@ -135,6 +138,7 @@ class _Unpacker:
         self._arrays = dict(arrays)  # each belongs to one value, which removes it
         self._values: list[Any] = []  # the numbered ones
         self._fixed: list[Any] = []  # the tuples and frozensets
+        self._sizes: dict[int, int] = {}  # their parts, each as often as it is shared, by their ids
 
     def unpack(self, value: Any) -> Any:
         """Return a value from its JSON."""
@@ -154,15 +158,28 @@ class _Unpacker:
         number = len(values)
         values.append(None)
         values[number] = self._container(kind, content)
+        if values is self._fixed:
+            self._sizes[id(values[number])] = 1 + sum(map(self._size, values[number]))
         return values[number]
+
+    def _size(self, value: Any) -> int:
+        return self._sizes.get(id(value), 1)
+
+    def _hashed(self, value: Any) -> Any:
+        """Return a value that will be hashed, which takes as many steps as it has parts."""
+        unpacked = self.unpack(value)
+        if self._size(unpacked) > _MOST_HASHED:
+            raise ValueError("nested excessively")
+        return unpacked
 
     def _container(self, kind: str, content: Any) -> Any:
         if kind in _FROM_ARRAY:
             return _FROM_ARRAY[kind](self._arrays.pop(content))
         if kind in _COLLECTIONS:
-            return _COLLECTIONS[kind](map(self.unpack, content))
+            unpack = self._hashed if kind in ("set", "frozenset") else self.unpack
+            return _COLLECTIONS[kind](map(unpack, content))
         if kind == "dict":
-            return {self.unpack(key): self.unpack(item) for key, item in content}
+            return {self._hashed(key): self.unpack(item) for key, item in content}
         if kind == "deque":
             maxlen, items = content
             return collections.deque(map(self.unpack, items), maxlen)

@@ -62,6 +62,8 @@ def test_what_can_be_copied_can_be_read_however_deep(around):
         *({"datetime": "yesterday"}, {"timedelta": [10**30, 0, 0]}, {"tuple": [], "set": []}, {"again": 9}),
         [{"tensor": "matrix"}, {"tensor": "matrix"}],
         functools.reduce(lambda inner, _: [inner], range(900), 1),
+        # A tuple of twice the tuple before, 60 times: to hash the last one would take for ever.
+        [{"tuple": [1]}, *({"tuple": [{"same": n}] * 2} for n in range(60)), {"set": [{"same": 60}]}],
         *({"generator": ["Random", 3]}, {"object": ["a", {}, None]}, {"object": ["a", [], None, []]}),
     ],
     ids=lambda value: f"{value!r:.40}",
