@@ -22,6 +22,7 @@ from overlap_train._callbacks.hooks import (
     acts_in,
     asks_schedule,
     hook_that_waits,
+    overrides,
     wants_test_batches,
     wants_train_batches,
 )
@@ -83,6 +84,7 @@ class Grounds:
             *(id, asks_schedule, wants_train_batches, wants_test_batches, waiting_hook),
             functools.partial(acts_in, hooks=TEST_BATCH_HOOKS),
             functools.partial(acts_in, hooks=["on_test_begin"]),
+            functools.partial(overrides, hook="on_epoch_begin"),
         )
         self._changed_metric = changed_metric
         self._decisions = self._decide()

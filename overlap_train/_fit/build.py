@@ -28,6 +28,7 @@ from overlap_train._fit.lag import IdleCores, LagControl, reasons_to_wait
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import StepBuilder, look_only
 from overlap_train._fit.validation_building import AT_ONCE, FitValidation, TraceTiming
+from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop, Pace
@@ -106,10 +107,21 @@ class FitBuilder:
         lag = 0 if reasons or timing.is_first else self._settings.validation.max_lag
         if suite and not (reasons or timing.is_first or self.looks_only):
             self._say_how(lag)
+        model = self._request.model
+        validates, tests = keras_training.validates_itself(model), model.test_function
+        trains = keras_training.train_function(model)
+
+        def replaced_evaluate() -> str | None:
+            if keras_training.validates_itself(model) != validates:
+                return "the model's evaluate"
+            if tests in (None, model.test_function) or keras_training.train_function(model) is not trains:
+                return None  # or the model was compiled, which has its own message
+            return "the model's test function"
+
         grounds = Grounds(
             self._callbacks,
             self._waiting_hook(suite),
-            lambda: step.changed_metrics() or suite.changed_metric(),
+            lambda: step.changed_metrics() or suite.changed_metric() or replaced_evaluate(),
         )
         self._open(state, step)
         if self._resumer is not None:

@@ -64,7 +64,9 @@ class StepBuilder:
         trace = traces.get_step("train", token, key, feed.element_spec, rows, step.trace)
         reader = None
         if settings.replicas is None:
-            reader = traces.get("train", token, ("metrics", *map(Same, model.metrics)), self._make_reader)
+            methods = keras_metrics.custom_methods(model)
+            key = ("metrics", *map(Same, [*model.metrics, *methods]))
+            reader = traces.get("train", token, key, self._make_reader)
         step.adopt(trace, reader)
         return step
 

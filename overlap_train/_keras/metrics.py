@@ -68,12 +68,20 @@ def changed_metrics(
     return f"{type(model).__name__}.metrics"
 
 
+REPLACED = "a method of the model or of a metric"  # the name of such a change
+
+
 def has_custom_metrics(model: keras.Model) -> bool:
     """Whether the user's code resets the metrics of `model`, or computes their results."""
+    return bool(custom_methods(model))
+
+
+def custom_methods(model: keras.Model) -> list[Any]:
+    """Return the functions of the user's that reset the metrics of `model` or compute their results."""
     methods = [model.reset_metrics, model.get_metrics_result]
     for metric in metric_leaves(model):
         methods += [metric.reset_state, metric.result]
-    return not all(map(models.is_stock_method, methods))
+    return [getattr(m, "__func__", m) for m in methods if not models.is_stock_method(m)]
 
 
 def reads_settings(model: keras.Model) -> bool:

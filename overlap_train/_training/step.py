@@ -55,6 +55,7 @@ class Step:
         # Whether an epoch's logs are the last step's: Keras takes the metrics where both have the same names.
         self.own_logs = True
         self._present_metrics: Sequence[keras.metrics.Metric] = ()
+        self._methods: Sequence[Any] = ()
         self.metrics = MetricsReader(self._read_metrics, eager=True)
         self._adopted: TracedFunction | None = None  # also where this step is traced in parts
 
@@ -87,11 +88,16 @@ class Step:
         varies = varies or keras_models.overriding_class(model, "metrics") is not None
         self.own_logs = varies or set(traced.outputs) != set(model.get_metrics_result())
         self._present_metrics = [] if self.own_logs else list(model.metrics)
+        self._methods = keras_metrics.custom_methods(model)
         self.logs = CarriedLogs(traced.outputs) if self.own_logs or self._listened_to else None
         self.metrics = metrics if metrics is not None else MetricsReader(self._read_metrics)
 
     def changed_metrics(self) -> str | None:
-        """Return the name of the model's list of metrics if it calls for the last step's logs now."""
+        """Return how to name what has changed of the metrics if logs are made otherwise now, or None."""
+        if self._adopted is None:
+            return None
+        if self._methods != keras_metrics.custom_methods(self._model):
+            return keras_metrics.REPLACED
         if self.own_logs or self.traced is None:
             return None
         outputs = self.traced.outputs

@@ -54,6 +54,7 @@ class ValidationStep:
     # the metrics of the model and the plain settings of each, on which all but the step itself depends
     metrics: tuple[Same, ...] = ()
     settings: Mapping[Same, Mapping[str, Any]] = field(default_factory=dict)
+    methods: Sequence[Any] = ()  # of the user's that set these metrics back and read them
     by_python: bool = False  # whether Python sets the metrics back and reads them, each time
     # what the step does nothing to but add to, such as the states of seed generators
     counters: tuple[Counter, ...] = ()
@@ -68,6 +69,8 @@ class ValidationStep:
         listed = keras_models.overriding_class(model, "metrics")
         if listed is not None and self.metrics != tuple(map(Same, model.metrics)):
             return f"{listed.__name__}.metrics"
+        if self.methods != keras_metrics.custom_methods(model):
+            return keras_metrics.REPLACED
         before = [metric.thing for metric in self.metrics]
         if not self.by_python:  # or the user's code may name other metrics each time
             name = keras_metrics.changed_metrics(model, before, self.step.outputs, own_logs=self.own_logs)
@@ -171,6 +174,7 @@ def _around(
             for metric in keras_metrics.metric_leaves(model)
             if not by_python or keras_models.is_stock_method(type(metric))  # what Python runs may count
         },
+        methods=keras_metrics.custom_methods(model),
         by_python=by_python,
         counters=counters,
     )

@@ -1,4 +1,4 @@
-"""An `evaluate` that is not Keras's own, of the model's class or in Keras's place, validates as there."""
+"""Methods of a model or a metric that are replaced, such as `evaluate`, count as under Keras."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationSet
 from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy, sequential
-from tests.whole_fits.comparing import in_turn
+from tests.whole_fits.comparing import AHEAD, IN_STEP, AtEpoch, in_turn
 
 X, Y = arrays(48)
 NEAR, FAR = arrays(24, 1), arrays(32, 2)
@@ -210,3 +210,68 @@ def test_an_evaluate_within_a_fit_has_data_of_its_own():
 
     expected, actual, _ = in_turn(run, returning)
     assert_alike(actual, expected)
+
+
+def replaces_test_step(model):
+    model.test_step = lambda data: {"loss": tf.constant(5.0)}
+    model.make_test_function(force=True)
+
+
+def replaces(owner_of, name, value):
+    def act(model):
+        setattr(owner_of(model), name, value)
+
+    return act
+
+
+def of_model(model):
+    return model
+
+
+def of_metric(model):
+    return model.metrics[0]
+
+
+REPLACED = {
+    "test_step": replaces_test_step,
+    "get_metrics_result": replaces(of_model, "get_metrics_result", lambda: {"loss": tf.constant(5.0)}),
+    "reset_metrics": replaces(of_model, "reset_metrics", lambda: None),
+    "evaluate": replaces(of_model, "evaluate", lambda *arguments, **named: {"loss": 5.0}),
+    "result": replaces(of_metric, "result", lambda: tf.constant(5.0)),
+    "reset_state": replaces(of_metric, "reset_state", lambda: None),
+}
+
+
+@pytest.mark.parametrize("policy", [AHEAD, IN_STEP], ids=["ahead", "in step"])
+@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.by_default("result-ahead", "reset_metrics-in step", "test_step-ahead", "evaluate-in step")
+def test_what_a_callback_replaces_counts_from_the_next_epoch_on(name, policy):
+    """Keras looks these methods up anew in each epoch, on the object."""
+
+    def run(trained):
+        replacing = AtEpoch(lambda callback, epoch: epoch or REPLACED[name](callback.model))
+        return fit(trained, epochs=3, callbacks=[replacing])
+
+    expected, actual, _ = in_turn(run, sequential, policy)
+    assert_alike(actual, expected)
+
+
+class BeginsLater(keras.callbacks.Callback):
+    """Has a hook from the end of its first epoch on."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.on_epoch_begin = lambda epoch, logs=None: self.begun.append(epoch)
+
+
+def test_a_hook_that_a_callback_gets_while_it_trains_is_called_from_then_on():
+    def run(trained):
+        callback = BeginsLater()
+        fit(trained, epochs=4, callbacks=[callback])
+        return callback.begun
+
+    expected, actual, _ = in_turn(run, sequential, AHEAD)
+    assert actual == expected == [1, 2, 3]
