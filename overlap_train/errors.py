@@ -21,8 +21,8 @@ OverlapTrainError
     └── SchedulerClosedError     the scheduler, or the model in it, was closed
 
 All of them can be pickled and copied with their attributes, notes and chain of causes, so they reach the
-parent of a worker process unchanged. Process pools replace the cause by the worker's traceback; the cause
-is then in `__context__`.
+parent of a worker process; an attribute that cannot be pickled arrives as its text. Process pools replace
+the cause by the worker's traceback; the cause is then in `__context__`.
 
 Each carries a note with the place of its paragraph in `docs/troubleshooting.md`. Python prints it under the
 message (from 3.11 on). The reasons of an `OverlapError` carry such places themselves.

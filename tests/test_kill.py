@@ -150,7 +150,7 @@ def test_killed_inside_long_epochs_the_result_is_that_of_the_unbroken_run(tmp_pa
     print("inside epochs:", kill_inside_epochs(tmp_path, KILLS, LONG))
 
 
-@pytest.mark.nightly  # whole_fits/test_step_checkpoints.py kills inside an epoch once, on each kind of data
+@pytest.mark.nightly  # whole_fits/test_resume.py kills inside an epoch once, on each kind of data
 @pytest.mark.timeout(600)
 def test_killed_inside_long_epochs_twice(tmp_path):
     kill_inside_epochs(tmp_path, 2, SHORTER)
