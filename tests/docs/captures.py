@@ -51,7 +51,7 @@ def run(source: str, folder: Path, *command: str, **options: object) -> subproce
     return subprocess.run(
         [sys.executable, *(command or ["train.py"])],
         cwd=folder,
-        env=environment(),
+        env=environment(options.pop("columns", COLUMNS)),
         stdout=options.pop("stdout", subprocess.PIPE),
         text=True,
         check=True,
@@ -60,10 +60,10 @@ def run(source: str, folder: Path, *command: str, **options: object) -> subproce
     )
 
 
-def environment() -> dict[str, str]:
+def environment(columns: int = COLUMNS) -> dict[str, str]:
     """Return the variables of a program that a user starts."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    given = {"TERM": "xterm", "COLUMNS": str(COLUMNS), "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    given = {"TERM": "xterm", "COLUMNS": str(columns), "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     return {
         **os.environ,
         **given,
@@ -104,7 +104,7 @@ def by_pytest(folder: Path) -> str:
     """Return what pytest shows of a test that trains."""
     body = "def test_it_learns():\n    history = " + _FIT.format(", verbose=2")
     source = f"{_MODEL}\n\n{body}    assert history.history['val_loss'][-1] < 0.5\n"
-    done = run(source, folder, "-m", "pytest", "-q", "-rP", "-p", "no:cacheprovider", "train.py")
+    done = run(source, folder, "-m", "pytest", "-q", "-rP", "-p", "no:cacheprovider", "train.py", columns=80)
     return without_table(done.stdout[done.stdout.index("_____") :])
 
 
