@@ -133,7 +133,7 @@ def _obstacle(error: OSError, path: str | os.PathLike[str], directory: bool) -> 
 
 
 _MAGIC = b"OTCKPT"
-_VERSION = 3
+_VERSION = 4
 _PREAMBLE = struct.Struct("<6sHQ32s")
 _LARGEST_MANIFEST_BYTES = 1 << 26  # parsed, it takes some twenty times as much
 

@@ -13,12 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._keras.randomness import (
-    BIT_GENERATORS,
-    require_numpy_state,
-    require_python_state,
-    require_seeds,
-)
+from overlap_train._keras.randomness import BIT_GENERATORS, require_numpy_state, require_python_state
 
 _BITS: Mapping[str, Any] = {name: getattr(np.random, name) for name in BIT_GENERATORS}
 
@@ -32,9 +27,15 @@ class GeneratorValue:
 
 
 def is_generator(value: Any) -> bool:
-    """Whether a value is a generator whose state is known, and not of a subclass that may hold more."""
-    kinds = (random.Random, np.random.Generator, np.random.RandomState)
-    return type(value) in kinds or type(value) in _BITS.values()
+    """Whether a value is a generator whose state is known: all that it is, and what it has spawned."""
+    if isinstance(value, np.random.Generator):
+        value = value.bit_generator if type(value) is np.random.Generator else None
+    if type(value) in (random.Random, np.random.RandomState):
+        return True
+    # Which children come next is in the seeds, not in the state.
+    return type(value) in _BITS.values() and not getattr(
+        getattr(value, "seed_seq", None), "n_children_spawned", 0
+    )
 
 
 def copy_generator(value: Any) -> GeneratorValue:
@@ -44,80 +45,40 @@ def copy_generator(value: Any) -> GeneratorValue:
         return GeneratorValue("Random", value.getstate())
     if kind is np.random.RandomState:
         return GeneratorValue("RandomState", _copy_state(value.get_state(legacy=False)))
-    bits = value.bit_generator if kind is np.random.Generator else value
-    return GeneratorValue(kind.__name__, {"bits": _copy_state(bits.state), "seeds": _seeds_of(bits)})
+    return GeneratorValue(kind.__name__, _copy_state(_bits_of(value).state))
 
 
 def require_state(value: GeneratorValue) -> None:
-    """Raise TypeError, ValueError or KeyError unless a state can be handed to a generator of its kind."""
-    kind, state = value.kind, value.state
-    if kind == "Random":
-        require_python_state(state)
-    elif kind == "RandomState":
-        require_numpy_state(state, legacy=True)
-    elif type(state) is not dict or state.keys() != {"bits", "seeds"}:
-        raise TypeError("a generator without all of its parts")
-    else:
-        name = require_numpy_state(state["bits"])
-        if kind not in ("Generator", name):
-            raise ValueError(f"another generator with the state of a {name}")
-        if state["seeds"] is not None:
-            require_seeds(state["seeds"])
+    """Raise TypeError or ValueError unless a state can be handed to a generator of its kind."""
+    if value.kind == "Random":
+        require_python_state(value.state)
+    elif value.kind == "RandomState":
+        require_numpy_state(value.state, legacy=True)
+    elif value.kind not in ("Generator", require_numpy_state(value.state)):
+        raise ValueError(f"another generator with the state of a {value.state['bit_generator']}")
 
 
-def put_generator(live: Any, value: GeneratorValue) -> Any:
-    """Return a generator with a state, the live one if it takes that; raise what `require_state` raises."""
-    require_state(value)
-    kind, state = value.kind, value.state
-    generator = live if _takes(live, value) else _made(kind, state)
-    if kind == "Random":
-        generator.setstate(state)
-    elif kind == "RandomState":
-        generator.set_state(_copy_state(state))
-    else:
-        bits = generator.bit_generator if kind == "Generator" else generator
-        bits.state = _copy_state(state["bits"])
-    return generator
-
-
-def _takes(live: Any, value: GeneratorValue) -> bool:
-    """Whether a generator is of the kind of a state, and would spawn the same children."""
+def takes(live: Any, value: GeneratorValue) -> bool:
+    """Whether a generator is of the kind that a state is of."""
     present = copy_generator(live) if is_generator(live) else None
     if present is None or present.kind != value.kind or value.kind == "Random":
         return present is not None and present.kind == value.kind
-    before, now = (state.get("bits", state)["bit_generator"] for state in (value.state, present.state))
-    seeds = value.state.get("seeds")
-    spawns_alike = not seeds or not seeds["n_children_spawned"] or bool(present.state["seeds"] == seeds)
-    return before == now and spawns_alike
+    return bool(present.state["bit_generator"] == value.state["bit_generator"])
 
 
-def _made(kind: str, state: Any) -> Any:
-    if kind == "Random":
-        return random.Random()
-    if kind == "RandomState":
-        return np.random.RandomState(_BITS[state["bit_generator"]]())
-    seeds = None if state["seeds"] is None else np.random.SeedSequence(**state["seeds"])
-    bits = _BITS[state["bits"]["bit_generator"]](seeds)
-    return np.random.Generator(bits) if kind == "Generator" else bits
+def put_generator(live: Any, value: GeneratorValue) -> None:
+    """Give a generator that `takes` a state that one; raise what `require_state` raises."""
+    require_state(value)
+    if value.kind == "Random":
+        live.setstate(value.state)
+    elif value.kind == "RandomState":
+        live.set_state(_copy_state(value.state))
+    else:
+        _bits_of(live).state = _copy_state(value.state)
 
 
-def _seeds_of(bits: Any) -> dict[str, Any] | None:
-    """Return what decides the children that a generator spawns; None if no file may hold that."""
-    seeds = getattr(bits, "seed_seq", None)
-    if type(seeds) is not np.random.SeedSequence:
-        return None
-    entropy = seeds.entropy
-    content = {
-        "entropy": None if entropy is None else np.asarray(entropy, object).tolist(),
-        "spawn_key": tuple(int(key) for key in seeds.spawn_key),
-        "pool_size": seeds.pool_size,
-        "n_children_spawned": seeds.n_children_spawned,
-    }
-    try:
-        require_seeds(content)
-    except (TypeError, ValueError):  # longer than a file may hold
-        return None
-    return content
+def _bits_of(value: Any) -> Any:
+    return value.bit_generator if isinstance(value, np.random.Generator) else value
 
 
 def _copy_state(state: Any) -> Any:

@@ -3,8 +3,7 @@
 In the JSON, None, bool, int, float, str and lists stand for themselves. Any other value is a dict of one
 entry that names its kind: `{"tuple": […]}`, `{"dict": [[key, value], …]}`, or `{"array": name}`. Integers of
 more digits than JSON takes are written in base 16, and long lists of numbers as arrays. Mutable values have
-numbers, in the order of writing; a second place of one is `{"again": number}`. Tuples and frozensets have
-numbers of their own, and `{"same": number}`.
+numbers, in the order of writing; a second place of one is `{"again": number}`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from overlap_train._copies.generators import GeneratorValue, require_state
-from overlap_train._copies.values import ObjectValue, VariableValue
+from overlap_train._copies.values import DICTS, ObjectValue, VariableValue
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
 
@@ -62,7 +61,6 @@ class _Packer:
         self.arrays: Arrays = {}
         self._prefix = prefix
         self._numbers: dict[int, int] = {}  # of mutable values, by `id`
-        self._fixed: dict[int, int] = {}  # of tuples and frozensets
 
     def pack(self, value: Any) -> Any:
         """Return the JSON of a value."""
@@ -77,9 +75,6 @@ class _Packer:
             if isinstance(value, kind):
                 return {name: write(value)}
         if isinstance(value, (tuple, frozenset)):
-            if id(value) in self._fixed:
-                return {"same": self._fixed[id(value)]}
-            self._fixed[id(value)] = len(self._fixed)
             is_tuple = isinstance(value, tuple)
             return {"tuple": [*map(self.pack, value)]} if is_tuple else {"frozenset": self._members(value)}
         if tf.is_tensor(value):
@@ -93,7 +88,7 @@ class _Packer:
         if isinstance(value, list):
             return self._list(value)
         if isinstance(value, dict):
-            return {"dict": [[self.pack(key), self.pack(item)] for key, item in value.items()]}
+            return {type(value).__name__: [[self.pack(key), self.pack(item)] for key, item in value.items()]}
         if isinstance(value, set):
             return {"set": self._members(value)}
         if isinstance(value, collections.deque):
@@ -106,7 +101,7 @@ class _Packer:
             return {"generator": [value.kind, self.pack(value.state)]}
         if isinstance(value, ObjectValue):
             attributes = {name: self.pack(part) for name, part in value.attributes.items()}
-            return {"object": [value.kind, attributes, self.pack(value.items), list(value.lost)]}
+            return {"object": [value.kind, attributes, list(value.lost)]}
         raise TypeError(f"a {type(value).__name__}, which no checkpoint holds")
 
     def _list(self, items: list[Any]) -> Any:
@@ -128,17 +123,12 @@ class _Packer:
         return key
 
 
-_MOST_HASHED = 10_000_000  # parts
-
-
 class _Unpacker:
     """Makes values from their JSON."""
 
     def __init__(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         self._arrays = dict(arrays)  # each belongs to one value, which removes it
         self._values: list[Any] = []  # the numbered ones
-        self._fixed: list[Any] = []  # the tuples and frozensets
-        self._sizes: dict[int, int] = {}  # their parts, each as often as it is shared, by their ids
 
     def unpack(self, value: Any) -> Any:
         """Return a value from its JSON."""
@@ -146,40 +136,29 @@ class _Unpacker:
             return value
         entry: Any = value if isinstance(value, dict) else {"list": value}
         ((kind, content),) = entry.items()
-        if kind in ("again", "same"):
-            return (self._values if kind == "again" else self._fixed)[content]
+        if kind == "again":
+            return self._values[content]
         if kind in _TEXTS:
             return _TEXTS[kind][2](content)
         if kind == "int":
             return int(content, 16)
         if kind in ("scalar", "tensor"):
             return _FROM_ARRAY[kind](self._arrays.pop(content))
-        values = self._fixed if kind in ("tuple", "frozenset") else self._values
-        number = len(values)
-        values.append(None)
-        values[number] = self._container(kind, content)
-        if values is self._fixed:
-            self._sizes[id(values[number])] = 1 + sum(map(self._size, values[number]))
-        return values[number]
+        if kind in ("tuple", "frozenset"):
+            return _COLLECTIONS[kind](map(self.unpack, content))
+        number = len(self._values)
+        self._values.append(None)
+        self._values[number] = self._changeable(kind, content)
+        return self._values[number]
 
-    def _size(self, value: Any) -> int:
-        return self._sizes.get(id(value), 1)
-
-    def _hashed(self, value: Any) -> Any:
-        """Return a value that will be hashed, which takes as many steps as it has parts."""
-        unpacked = self.unpack(value)
-        if self._size(unpacked) > _MOST_HASHED:
-            raise ValueError("nested excessively")
-        return unpacked
-
-    def _container(self, kind: str, content: Any) -> Any:
+    def _changeable(self, kind: str, content: Any) -> Any:
         if kind in _FROM_ARRAY:
             return _FROM_ARRAY[kind](self._arrays.pop(content))
         if kind in _COLLECTIONS:
-            unpack = self._hashed if kind in ("set", "frozenset") else self.unpack
-            return _COLLECTIONS[kind](map(unpack, content))
-        if kind == "dict":
-            return {self._hashed(key): self.unpack(item) for key, item in content}
+            return _COLLECTIONS[kind](map(self.unpack, content))
+        if kind in _DICTS:
+            items = {self.unpack(key): self.unpack(item) for key, item in content}
+            return collections.defaultdict(None, items) if kind == "defaultdict" else _DICTS[kind](items)
         if kind == "deque":
             maxlen, items = content
             return collections.deque(map(self.unpack, items), maxlen)
@@ -190,11 +169,11 @@ class _Unpacker:
             return generator
         if kind != "object":
             raise KeyError(kind)
-        name, attributes, items, lost = content
-        parts = {part: self.unpack(value) for part, value in attributes.items()}
-        return ObjectValue(name, parts, self.unpack(items), tuple(lost))
+        name, attributes, lost = content
+        return ObjectValue(name, {n: self.unpack(part) for n, part in attributes.items()}, tuple(lost))
 
 
+_DICTS: Mapping[str, Callable[[Mapping[Any, Any]], Any]] = {kind.__name__: kind for kind in DICTS}
 _COLLECTIONS: Mapping[str, Callable[[Iterable[Any]], Any]] = {
     "list": list,
     "set": set,

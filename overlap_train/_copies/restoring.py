@@ -1,21 +1,20 @@
 """Copies put back where they were.
 
 Lists, dicts, sets, deques, arrays, variables, generators and objects that are still in their places are
-changed in place, so that all that share them see it. Where none is, a new one is made, except for variables
-and objects: the file does not say how. A value that several names share stays shared.
+changed in place, so that all that share them see it. Where none is, a new one is made, except for variables,
+generators and objects: the file does not say how. A value that several names share stays shared.
 """
 
 from __future__ import annotations
 
 import collections
-import enum
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from overlap_train._copies.generators import GeneratorValue, put_generator
+from overlap_train._copies.generators import GeneratorValue, put_generator, takes
 from overlap_train._copies.values import (
     GET_STATE,
     SIMPLE,
@@ -25,16 +24,12 @@ from overlap_train._copies.values import (
     ObjectValue,
     Parts,
     VariableValue,
-    base_of,
-    content_of,
     has_get_state,
     is_variable,
     keeps,
     parts_of,
     tf_variable,
 )
-
-_CONTAINERS = (list, dict, set, collections.deque)
 
 
 class NotPutBackError(Exception):
@@ -90,39 +85,38 @@ class Restorer:
         return self._new[id(value)]
 
     def _put(self, live: Any, value: Any, label: str) -> Any:
-        if isinstance(value, VariableValue):
-            return _assign(live, value)
-        if isinstance(value, GeneratorValue):
-            return put_generator(live, value)
-        if isinstance(value, ObjectValue):
-            return self._object(live, value, label)
+        if isinstance(value, (VariableValue, GeneratorValue, ObjectValue)):
+            self._put_into(live, value, label)
+            return live
         if isinstance(value, np.ndarray):
             return _write(live, value)
         if isinstance(value, dict):
             present = live if isinstance(live, dict) else {}
-            return _refill(
-                live, {k: self.put(dict.get(present, k), each, label) for k, each in value.items()}
-            )
+            items = {k: self.put(dict.get(present, k), each, label) for k, each in value.items()}
+            if isinstance(value, collections.defaultdict) and type(live) is not type(value):
+                raise NotPutBackError("there is no defaultdict in its place")
+            return _refill(live, items, type(value))
         if isinstance(value, (list, tuple, collections.deque)):
             places = itertools.chain(live if type(live) is type(value) else (), itertools.repeat(None))
             items = [self.put(place, each, label) for each, place in zip(value, places, strict=False)]
-            if isinstance(value, collections.deque):
-                return _refill(live, collections.deque(items, value.maxlen))
-            return _refill(live, type(value)(items))
-        return _refill(live, set(value)) if isinstance(value, set) else value
+            other_length = getattr(live, "maxlen", None) != getattr(value, "maxlen", None)
+            if isinstance(value, collections.deque) and (other_length or type(live) is not type(value)):
+                live = collections.deque(maxlen=value.maxlen)
+            return _refill(live, items, type(value))
+        return _refill(live, value, set) if isinstance(value, set) else value
 
-    def _object(self, live: Any, value: ObjectValue, label: str) -> Any:
-        if type(live).__name__ != value.kind:
+    def _put_into(self, live: Any, value: Any, label: str) -> None:
+        """Change what is there to what the file does not say how to make."""
+        if isinstance(value, VariableValue):
+            _assign(live, value)
+        elif isinstance(value, ObjectValue):
+            if type(live).__name__ != value.kind:
+                raise NotPutBackError(f"there is no {value.kind} in its place")
+            self.attributes(live, value.attributes, label)
+        elif takes(live, value):
+            put_generator(live, value)
+        else:
             raise NotPutBackError(f"there is no {value.kind} in its place")
-        if isinstance(live, enum.Enum):
-            if value.items not in type(live).__members__:
-                raise NotPutBackError(f"a {value.kind} has no such member")
-            return type(live)[value.items]
-        self.attributes(live, value.attributes, label)
-        base = base_of(type(live))
-        if value.items is not None and issubclass(base, type(value.items)):
-            _fill(base, live, self.put(content_of(live), value.items, label))
-        return live
 
     def _is_plain(self, live: Any) -> bool:
         try:
@@ -132,7 +126,7 @@ class Restorer:
         return True
 
 
-def _assign(live: Any, value: VariableValue) -> Any:
+def _assign(live: Any, value: VariableValue) -> None:
     if not is_variable(live):
         raise NotPutBackError("there is no variable in its place")
     target, content = tf_variable(live), value.tensor
@@ -142,7 +136,6 @@ def _assign(live: Any, value: VariableValue) -> Any:
             f"{target.shape} {target.dtype.name}"
         )
     target.assign(content)
-    return live
 
 
 def _write(live: Any, value: Any) -> Any:
@@ -153,23 +146,10 @@ def _write(live: Any, value: Any) -> Any:
     return live
 
 
-def _refill(live: Any, new: Any) -> Any:
-    """Return the live container with a new content, or the new one if the live one is of another kind."""
-    if type(live) is not type(new) or type(new) not in _CONTAINERS:
-        return new
-    if isinstance(new, collections.deque) and live.maxlen != new.maxlen:
-        return new
-    _fill(type(new), live, new)
+def _refill(live: Any, content: Any, kind: Any) -> Any:
+    """Return the live container with a new content, or a new one if the live one is of another kind."""
+    if type(live) is not kind or kind is tuple:
+        return kind(content)
+    live.clear()
+    (live.extend if kind in (list, collections.deque) else live.update)(content)
     return live
-
-
-def _fill(base: Any, live: Any, content: Any) -> None:
-    """Give a container a new content, by the methods of the class of Python's that it is based on."""
-    base.clear(live)
-    if base in (list, collections.deque):
-        base.extend(live, content)
-    elif base is set:
-        base.update(live, content)
-    else:
-        for key, item in content.items():
-            base.__setitem__(live, key, item)

@@ -1,17 +1,15 @@
-"""The part of Python objects that a checkpoint can hold: which values are plain, and their copies.
+"""What a checkpoint can hold of Python: which values are plain, and their copies.
 
 Plain are None, numbers, text, bytes, paths, dates, arrays and tensors, and lists, tuples, dicts, sets and
 deques of plain values. Variables are copied by value, random generators by their state. An object is copied
-by what its `get_state` returns, by its variables if it is one of Keras's or TensorFlow's, and else by its
-attributes if the user has written its class. Everything else is not plain, and stays with the live object.
-A value that two names share has one copy.
+by what its `get_state` returns, or by its variables if it is one of Keras's or TensorFlow's. Everything else
+is not plain, and stays with the live object. What two names share has one copy.
 """
 
 from __future__ import annotations
 
 import collections
 import datetime
-import enum
 import functools
 import inspect
 import logging
@@ -28,8 +26,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._copies.generators import copy_generator, is_generator
-from overlap_train._inspection.code import Origin, origin_of, variables_of
+from overlap_train._copies.generators import GeneratorValue, copy_generator, is_generator
 
 SIMPLE = frozenset(
     {type(None), bool, int, float, complex, str, bytes, type(pathlib.Path()), datetime.timedelta}
@@ -42,14 +39,12 @@ GET_STATE = "get_state()"
 DEEPEST = 60
 """The most containers in each other: to copy, pack and put back more could exhaust the stack."""
 
+DICTS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
+"""The types of dicts that are plain; the function of a `defaultdict` stays with the live one."""
+
 Foreign = Callable[[], Collection[int]]
 Parts = Callable[[Any], Mapping[str, Any] | None]
 
-_BASES: tuple[type, ...] = (collections.OrderedDict, dict, list, set, collections.deque)
-# Classes without memory of their own, whose objects are their attributes and what they hold as a container.
-_OPEN = (*(object, types.SimpleNamespace, collections.defaultdict, collections.Counter, *_BASES),)
-_ABSTRACT = ("abc", "collections", "collections.abc", "typing")
-_HEAP_TYPE = 1 << 9
 _STATEFUL = (keras.Layer, keras.metrics.Metric, keras.optimizers.Optimizer, tf.Module)
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, type)
 # Code, settings and tools, which a training does not change: nothing is lost if no checkpoint holds them.
@@ -86,7 +81,6 @@ class ObjectValue:
     kind: str  # the name of its class
     # Those that are plain, or its variables by number.
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    items: Any = None  # what it holds as a container, or the name of a member of an enumeration
     lost: tuple[str, ...] = ()  # what is not plain and may change
 
 
@@ -94,8 +88,9 @@ class Copier:
     """Copies values; what several of them share has one copy.
 
     `foreign` returns the `id` of each variable that is restored elsewhere, and `parts` the parts of an object
-    by name, or None. A copy that stands `alone`, from which the value can be made anew, holds no objects, and
-    a tensor for each variable. Objects that are `apart` are copied by themselves, such as other callbacks.
+    by name, or None. A copy that stands `alone`, from which the value can be made anew, holds no objects and
+    no generators, and a tensor for each variable. Objects that are `apart` are copied by themselves, such as
+    other callbacks.
     """
 
     def __init__(
@@ -110,10 +105,9 @@ class Copier:
         self.copy_arrays = copy_arrays
         self._apart = frozenset(map(id, apart))
         self._list_foreign, self._parts, self._alone = foreign, parts or parts_of, alone
-        self._copies: dict[
-            int, tuple[Any, Any]
-        ] = {}  # by `id`: the value, which keeps its `id`, and its copy
-        self._above: set[int] = set()  # what holds the value that is being copied
+        # By `id`: the value, which keeps its `id`, and its copy.
+        self._copies: dict[int, tuple[Any, Any]] = {}
+        self._depth = 0
 
     @functools.cached_property
     def _foreign(self) -> Collection[int]:
@@ -124,7 +118,6 @@ class Copier:
 
         If it says itself what it remembers and that is not plain, this is a NotPlainError.
         """
-        self._above.add(id(value))
         attributes: dict[str, Any] = {}
         lost: list[str] = []
         for name, part in parts.items():
@@ -137,10 +130,7 @@ class Copier:
                 lost += [] if error.constant else [name]
             else:
                 lost += [f"{name}.{inner}" for inner in getattr(attributes[name], "lost", ())]
-        self._above.discard(id(value))
-        base = base_of(type(value))
-        items = None if base is object else self.copy(content_of(value))
-        return ObjectValue(type(value).__name__, attributes, items, tuple(lost))
+        return ObjectValue(type(value).__name__, attributes, tuple(lost))
 
     def _attribute(self, kind: type, name: str, part: Any) -> Any:
         if not keeps(kind, name):
@@ -155,24 +145,19 @@ class Copier:
             raise NotPlainError("what is copied by itself", constant=True)
         if id(value) in self._copies:
             return self._copies[id(value)][1]
-        if len(self._above) >= DEEPEST:
+        if self._depth >= DEEPEST:
             raise NotPlainError(f"a container in more than {DEEPEST} others")
-        if id(value) in self._above:  # an object that refers to one above it finds it there again
-            raise NotPlainError("a container that holds itself", constant=type(value) not in _BASES)
-        copy = self._copy_guarded(value)
-        self._copies[id(value)] = value, copy
-        return copy
-
-    def _copy_guarded(self, value: Any) -> Any:
-        self._above.add(id(value))
+        self._depth += 1
         try:
-            return self._copy(value, type(value))
+            copy = self._copy(value, type(value))
         except (MemoryError, NotPlainError):
             raise
         except Exception as error:  # of a proxy whose object has gone, say
             raise NotPlainError(f"{type(value).__name__} that raises {type(error).__name__}") from error
         finally:
-            self._above.discard(id(value))
+            self._depth -= 1
+        self._copies[id(value)] = value, copy
+        return copy
 
     def _copy(self, value: Any, kind: type) -> Any:
         if kind in (list, tuple, set, frozenset) and SIMPLE.issuperset(map(type, value)):
@@ -185,7 +170,7 @@ class Copier:
             if isinstance(value, tf.Tensor) and value.dtype.is_numpy_compatible and value.dtype != tf.string:
                 return value
             raise NotPlainError(f"tensor of {value.dtype}")
-        if is_generator(value):
+        if is_generator(value) and not self._alone:
             return copy_generator(value)
         if kind is datetime.datetime and type(value.tzinfo) in (type(None), datetime.timezone):
             return value
@@ -195,8 +180,9 @@ class Copier:
             return collections.deque(self._items(value), value.maxlen)
         if kind in (set, frozenset):
             return kind(map(self._key, value))
-        if kind is dict:
-            return dict(zip(map(self._key, value), self._items(value.values()), strict=True))
+        if kind in DICTS:
+            items = dict(zip(map(self._key, value), self._items(value.values()), strict=True))
+            return collections.defaultdict(None, items) if kind is collections.defaultdict else kind(items)
         return self._object(value)
 
     def _variable(self, value: Any) -> Any:
@@ -221,41 +207,30 @@ class Copier:
 
     def _key(self, key: Any) -> Any:
         copy = self.copy(key)
-        if isinstance(copy, ObjectValue):
+        if isinstance(copy, (ObjectValue, GeneratorValue)):
             raise NotPlainError(f"a key of type {type(key).__name__}")
         return copy
 
     def _object(self, value: Any) -> ObjectValue:
         name, is_constant = type(value).__name__, isinstance(value, _CONSTANT)
-        if self._alone or is_constant:
-            raise NotPlainError(name, constant=is_constant)
-        if isinstance(value, enum.Enum):
-            return ObjectValue(name, items=value.name)
-        parts = self._parts(value)
+        parts = None if self._alone or is_constant else self._parts(value)
         if parts is None:
-            raise NotPlainError(name)
+            raise NotPlainError(name, constant=is_constant)
         copy = self.object(value, parts)
-        if parts and not copy.attributes and not copy.lost and copy.items is None:
+        if parts and not copy.attributes and not copy.lost:
             raise NotPlainError("a part of the model", constant=True)
         return copy
 
 
 def parts_of(value: Any) -> Mapping[str, Any] | None:
-    """Return the parts of an object by name; None if it is more than these.
-
-    An object is more if its class is written in C and has memory of its own, or is a library's, whose objects
-    may hold what belongs to the process.
-    """
+    """Return the parts of an object by name; None if nothing says what they are."""
     if has_get_state(value):
         return {GET_STATE: None}
     if isinstance(value, (keras.random.SeedGenerator, tf.random.Generator)):
         return {"0": value.state}
     if isinstance(value, _STATEFUL):
         return {str(number): variable for number, variable in enumerate(value.variables)}
-    if not _is_open(type(value)):
-        return None
-    # `Box[int]()` sets this one, which says nothing of the object.
-    return {name: part for name, part in variables_of(value).items() if name != "__orig_class__"}
+    return None
 
 
 def has_get_state(value: Any) -> bool:
@@ -268,43 +243,16 @@ def reported_state(value: Any, method: str = "get_state") -> Any:
     return Copier(alone=True).copy(getattr(value, method)())
 
 
-def _is_open(kind: Any) -> bool:
-    """Whether objects of a class are their attributes, and what they hold as a container."""
-    frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
-    bases = [base for base in kind.__mro__ if base not in _OPEN]
-    return kind is not object and not frozen and all(map(_adds_attributes, bases))
-
-
-def _adds_attributes(kind: type) -> bool:
-    written = origin_of(kind) is Origin.USER or kind.__module__ in _ABSTRACT
-    return written and bool(kind.__flags__ & _HEAP_TYPE)
-
-
 def keeps(kind: Any, name: str) -> bool:
     """Whether objects of a class may have a value under a name: it is not that of a method or a property."""
     member = inspect.getattr_static(kind, name, None)
-    if isinstance(member, types.MemberDescriptorType):
-        return True
     if name.startswith("__") or isinstance(member, _NO_ATTRIBUTES):
         return False
-    return bool(kind.__dictoffset__) and not (callable(member) and hasattr(type(member), "__get__"))
-
-
-def base_of(kind: type) -> Any:
-    """Return the class of Python's that says what a class holds besides attributes: `object` for nothing."""
-    return next((base for base in kind.__mro__ if base in _BASES), object)
-
-
-def content_of(value: Any) -> Any:
-    """Return what an object holds as a container, without calling methods of its class."""
-    base = base_of(type(value))
-    if base is collections.deque:
-        return collections.deque(base.__iter__(value), value.maxlen)
-    return dict(base.items(value)) if issubclass(base, dict) else base(base.__iter__(value))
+    return not (callable(member) and hasattr(type(member), "__get__"))
 
 
 def places(value: Any, label: str) -> collections.Counter[str]:
-    """Count the variables and objects in a copy, by what holds them and their class.
+    """Count the variables, generators and objects in a copy, by what holds them.
 
     They come back only where there are as many in the resumed process.
     """
@@ -315,12 +263,9 @@ def places(value: Any, label: str) -> collections.Counter[str]:
         if type(value) in SIMPLE or id(value) in ids:
             continue
         ids.add(id(value))
-        if isinstance(value, VariableValue):
-            counts[label] += 1
-        elif isinstance(value, ObjectValue):
-            counts[label] += value.items is not None or bool(value.attributes)
+        counts[label] += isinstance(value, (VariableValue, GeneratorValue, ObjectValue))
+        if isinstance(value, ObjectValue):
             waiting += [(f"{label}.{name}", part) for name, part in value.attributes.items()]
-            waiting.append((label, value.items))
         elif isinstance(value, (list, tuple, collections.deque, dict)):
             waiting += [(label, part) for part in (value.values() if isinstance(value, dict) else value)]
     return counts

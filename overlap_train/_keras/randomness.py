@@ -29,9 +29,6 @@ BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 """The names of NumPy's bit generators."""
 
 _NUMBERS = 625  # in the state of a `random.Random`: 624, and the position in them
-_SEED_PARTS = frozenset(("entropy", "spawn_key", "pool_size", "n_children_spawned"))
-_LARGEST_POOL = 64
-_MOST_SEED_BITS = 1 << 14  # NumPy takes a time that grows with the square of an integer's length
 _MOST_GLOBAL_SEED_BITS = 1 << 12
 # Numbers by which NumPy indexes memory without looking at them, and the largest that they may be.
 _POSITIONS = {"pos": 624, "buffer_pos": 4, "has_uint32": 1, "has_gauss": 1}
@@ -82,23 +79,6 @@ def require_python_state(state: Any) -> None:
         raise ValueError("a state of other numbers than a generator's")
     if not isinstance(gauss, (float, NoneType)):
         raise TypeError(f"a number of type {type(gauss).__name__}")
-
-
-def require_seeds(parts: Any) -> None:
-    """Raise TypeError or ValueError unless parts can be those of a `SeedSequence` that is made quickly."""
-    if type(parts) is not dict or parts.keys() != _SEED_PARTS:
-        raise ValueError("seeds without all of their parts")
-    entropy, key = parts["entropy"], parts["spawn_key"]
-    numbers = [] if entropy is None else entropy if type(entropy) is list else [entropy]
-    if type(key) is not tuple or not all(type(n) is int and n >= 0 for n in (*numbers, *key)):
-        raise TypeError("seeds that are no whole numbers")
-    bits = sum(max(32, number.bit_length()) for number in (*numbers, *key))
-    if bits > _MOST_SEED_BITS:
-        raise ValueError(f"seeds of {bits} bits")
-    if not _is_whole(parts["pool_size"], _LARGEST_POOL) or parts["pool_size"] < 4:
-        raise ValueError("a pool of another size")
-    if not _is_whole(parts["n_children_spawned"], 2**32 - 1):
-        raise ValueError("seeds of another number of children")
 
 
 _numpy_random: Any = np.random  # whose stubs lack `get_bit_generator` and `set_bit_generator`

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import datetime
-import enum
 from pathlib import Path
 
 import keras
@@ -39,17 +38,6 @@ class Directory:
         return self.path
 
 
-class Mark:
-    """What a callback keeps an object of."""
-
-    def __init__(self) -> None:
-        self.count, self.seen, self.phase = 1, [2], Phase.MAIN
-
-
-class Phase(enum.Enum):
-    MAIN = 1
-
-
 class Remembering(keras.callbacks.Callback):
     """Remembers a value of each kind."""
 
@@ -60,10 +48,10 @@ class Remembering(keras.callbacks.Callback):
         self.array, self.scalar = np.arange(4.0), np.float32(2)
         self.average = keras.Variable(np.zeros(3, "float32"))
         self.text, self.bits, self.point = "text", b"\x00\xff", 1 + 2j
-        self.mark, self.random, self.day = Mark(), np.random.default_rng(1), datetime.datetime(2026, 1, 2)
+        self.random, self.day = np.random.default_rng(1), datetime.datetime(2026, 1, 2)
         self.bits_of_random = np.random.Philox(2)
         self.bits_of_random.random_raw()
-        self.common = {"mark": self.mark, 1: [self.array, self.seen]}
+        self.common = collections.OrderedDict({"mean": keras.metrics.Mean(), 1: [self.array, self.seen]})
 
     def get_config(self):
         return {}

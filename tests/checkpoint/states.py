@@ -18,7 +18,7 @@ _PREAMBLE = struct.Struct("<6sHQ32s")
 def sealed(text: bytes, data: bytes = b"", *, size: int | None = None) -> bytes:
     """Returns a file around a manifest, with the checksum that belongs to it."""
     size = len(text) if size is None else size
-    return _PREAMBLE.pack(b"OTCKPT", 3, size, hashlib.sha256(text).digest()) + text + data
+    return _PREAMBLE.pack(b"OTCKPT", 4, size, hashlib.sha256(text).digest()) + text + data
 
 
 def opened(content: bytes) -> tuple[dict[str, Any], bytes]:

@@ -58,13 +58,11 @@ def test_what_can_be_copied_can_be_read_however_deep(around):
     "value",
     [
         *({}, {"nothing": 1}, {"array": "gone"}, {"int": 3}, {"set": [[1]]}, {"dict": [[1, 2, 3]]}),
-        *({"deque": [10**30, []]}, {"bytes": "xy"}, {"complex": ["a", "b"]}, {"path": 3}, {"same": 0}),
+        *({"deque": [10**30, []]}, {"bytes": "xy"}, {"complex": ["a", "b"]}, {"path": 3}, {"again": 0}),
         *({"datetime": "yesterday"}, {"timedelta": [10**30, 0, 0]}, {"tuple": [], "set": []}, {"again": 9}),
         [{"tensor": "matrix"}, {"tensor": "matrix"}],
         functools.reduce(lambda inner, _: [inner], range(900), 1),
-        # A tuple of twice the tuple before, 60 times: to hash the last one would take for ever.
-        [{"tuple": [1]}, *({"tuple": [{"same": n}] * 2} for n in range(60)), {"set": [{"same": 60}]}],
-        *({"generator": ["Random", 3]}, {"object": ["a", {}, None]}, {"object": ["a", [], None, []]}),
+        *({"generator": ["Random", 3]}, {"object": ["a", {}, None]}, {"object": ["a", [], []]}),
     ],
     ids=lambda value: f"{value!r:.40}",
 )
@@ -114,9 +112,8 @@ def test_what_is_held_twice_is_written_once():
     assert first is second["x"] is third[0]
 
 
-@pytest.mark.parametrize("around", [lambda value: [value] * 10, lambda value: (value, value)])
-def test_much_that_is_shared_is_written_read_and_put_back_at_once(around):
-    value = functools.reduce(lambda inner, _: around(inner), range(50), ([],))
+def test_much_that_is_shared_is_written_read_and_put_back_at_once():
+    value = functools.reduce(lambda inner, _: [inner] * 10, range(50), [])
     packed = json.dumps(pack(Copier().copy(value), "here")[1])
     assert len(packed) < 10_000
     back = Restorer().put(None, packed_and_unpacked(Copier().copy(value)))
@@ -152,43 +149,22 @@ def drawn(generator) -> list:
 
 
 @pytest.mark.parametrize("made", MAKERS.values(), ids=MAKERS)
-@pytest.mark.parametrize("there", [True, False])
-def test_the_next_numbers_are_those_that_would_have_come(made, there):
-    generator, live = made(), made() if there else None
+def test_the_next_numbers_are_those_that_would_have_come(made):
+    generator, live = made(), made()
     drawn(generator)
     copy = packed_and_unpacked(Copier().copy(generator))
     expected = [drawn(generator), drawn(generator)]
-    other = Restorer().put(live, copy)
-    assert [drawn(other), drawn(other)] == expected
-    assert (other is live) == there  # who shares it goes on with it, too
+    assert Restorer().put(live, copy) is live  # who shares it goes on with it, too
+    assert [drawn(live), drawn(live)] == expected
 
 
-def test_what_has_been_spawned_is_not_spawned_again():
+def test_a_generator_that_has_spawned_is_not_plain():
+    """Its next children follow from its seeds, which no state has."""
     generator = np.random.default_rng(1)
+    Copier().copy(generator)
     generator.spawn(2)
-    copy = packed_and_unpacked(Copier().copy(generator))
-    other = Restorer().put(np.random.default_rng(1), copy)
-    assert other.spawn(1)[0].random() == generator.spawn(1)[0].random()
-
-
-SEEDS = [["entropy", 1], ["spawn_key", {"tuple": []}], ["pool_size", 4], ["n_children_spawned", 1]]
-BITS = {
-    "dict": [
-        ["bit_generator", "PCG64"],
-        ["state", {"dict": [["state", 1], ["inc", 3]]}],
-        ["has_uint32", 0],
-        ["uinteger", 0],
-    ]
-}
-
-
-def generator(seeds):
-    return {"generator": ["Generator", {"dict": [["bits", BITS], ["seeds", seeds]]}]}
-
-
-def test_a_whole_state_of_a_generator_is_taken():
-    """Of which the states below lack a part."""
-    assert unpack({}, generator({"dict": SEEDS})).kind == "Generator"
+    with pytest.raises(NotPlainError, match="Generator"):
+        Copier().copy(generator)
 
 
 @pytest.mark.parametrize(
@@ -196,18 +172,11 @@ def test_a_whole_state_of_a_generator_is_taken():
     [
         {"generator": ["Random", {"tuple": [3, {"tuple": []}, None]}]},
         {"generator": ["Popen", []]},
-        {
-            "generator": [
-                "Generator",
-                {"dict": [["bits", {"dict": [["bit_generator", "os"]]}], ["seeds", None]]},
-            ]
-        },
-        *(generator({"dict": [part for part in SEEDS if part[0] != name]}) for name, _ in SEEDS),
-        generator({"dict": [*SEEDS, ["more", 1]]}),
-        generator({"dict": [["entropy", {"int": "f" * 500_000}], *SEEDS[1:]]}),
-        generator([]),
+        {"generator": ["Generator", {"dict": [["bit_generator", "os"]]}]},
+        {"generator": ["Philox", {"dict": [["bit_generator", "PCG64"], ["state", {"dict": []}]]}]},
+        {"generator": ["Generator", []]},
     ],
-    ids=lambda content: f"{content}"[:80],
+    ids=str,
 )
 def test_a_state_of_no_generator_is_corrupt(content):
     with pytest.raises(CheckpointCorruptError, match="is invalid"):
