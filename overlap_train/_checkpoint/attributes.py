@@ -5,10 +5,8 @@ Python's and NumPy's global generators, and of a `PyDataset` the attributes that
 training began, or what its own `get_state` or `state_dict` returns. It is taken while nothing draws.
 
 For the model it is the plain attributes that a training sets on it, such as a callback's
-`self.model.best_epoch = 3`: numbers, texts and None that differ from those at the beginning of `fit`. They
-are put back before the step is traced. An attribute that the model's own code reads stays as it is: the trace
-of the unbroken run holds its value at the beginning, and another value would train otherwise. Where the model
-runs eagerly there is no trace. Belongs to the training thread.
+`self.model.best_epoch = 3`: numbers, texts and None that differ from those at the beginning of `fit`. Belongs
+to the training thread.
 """
 
 from __future__ import annotations
@@ -17,8 +15,7 @@ import functools
 import hashlib
 import json
 import random
-import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import keras
@@ -37,10 +34,8 @@ from overlap_train._copies.values import (
     parts_of,
     reported_state,
 )
-from overlap_train._inspection.code import Origin, Unclear, origin_of, variables_of
-from overlap_train._inspection.reach import names_in, reached
+from overlap_train._inspection.code import variables_of
 from overlap_train._keras.copies import base_attributes
-from overlap_train._keras.models import flat_layers
 from overlap_train._keras.randomness import (
     numpy_state,
     require_numpy_state,
@@ -183,11 +178,10 @@ def keras_attributes() -> frozenset[str]:
 
 
 class ModelAttributes:
-    """The plain attributes of a model that change from now on; `code` computes steps besides the model."""
+    """The plain attributes of a model that change from now on."""
 
-    def __init__(self, model: keras.Model, code: Iterable[Any] = ()) -> None:
+    def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._code = tuple(code)
         self._initial = self._plain()
 
     def changed(self) -> dict[str, Any]:
@@ -196,17 +190,18 @@ class ModelAttributes:
         return {n: value for n, value in self._plain().items() if (n, type(value), value) not in initial}
 
     def put_back(self, values: Mapping[str, Any]) -> list[str]:
-        """Put attributes back; return the names of those that have to stay as they are."""
+        """Put attributes back that a training had added; return the names of others, which stay as they are.
+
+        What a model has before the training its code may read: the trace of the unbroken run holds its value
+        at the beginning.
+        """
         attributes, present = variables_of(self._model), self._plain()
-        names = [name for name, value in values.items() if name not in present or present[name] != value]
-        in_code = self._names_in_code() if names and not self._model.run_eagerly else frozenset()
         stay = []
-        for name in names:
-            is_other = not self._is_own(name) or type(attributes.get(name)) not in _PLAIN  # a layer, say
-            if is_other or in_code is None or name in in_code:
+        for name, value in values.items():
+            if name not in attributes and self._is_own(name):
+                setattr(self._model, name, value)
+            elif name not in present or present[name] != value:
                 stay.append(name)
-            else:
-                setattr(self._model, name, values[name])
         return stay
 
     def _plain(self) -> dict[str, Any]:
@@ -216,15 +211,3 @@ class ModelAttributes:
     def _is_own(self, name: str) -> bool:
         """Whether an attribute is one that Keras does not set, and no method or property."""
         return not name.startswith("_") and name not in keras_attributes() and keeps(type(self._model), name)
-
-    def _names_in_code(self) -> frozenset[str] | None:
-        """Return the names in the code of the model and of its step; None if that is unknown."""
-        model, layers = self._model, flat_layers(self._model)
-        if any(origin_of(base) is Origin.LIBRARY for layer in layers for base in type(layer).__mro__):
-            return None  # whose code is not looked into
-        roots = [*layers, model.loss, *model.metrics, *self._code]
-        try:
-            functions = reached(roots, types.FunctionType)
-        except Unclear:
-            return None
-        return names_in(functions)

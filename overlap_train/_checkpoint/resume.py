@@ -203,7 +203,9 @@ class Resumer(Closing):
         stay = self._attributes.put_back(meta["attributes"]) if self._attributes is not None else ()
         if stay:
             names = ", ".join(stay)
-            self._say(f"these attributes of the model are not put back, because its code reads them: {names}")
+            self._say(
+                f"these attributes of the model are not put back, because it had them before fit: {names}"
+            )
 
     def _redraw_validation_data(self, checkpoint: LoadedCheckpoint) -> None:
         """Draw the validation data as far as it had been drawn."""

@@ -164,7 +164,7 @@ def _make_resumer(
         {**fingerprint(request.model, feed), **_describe_validation(request)},
         state,
         check_data=lambda place: check_position(place, feed, asked=bool(request.steps_per_epoch)),
-        attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
+        attributes=ModelAttributes(request.model),
         reported=reported,
         weights=weights,
         trained_by=lambda: keras_training.train_function(request.model),

@@ -57,12 +57,6 @@ def reaches(roots: Iterable[Any], targets: Iterable[Any]) -> Any | None:
     return next((thing for thing in _walk(roots, kinds) if id(thing) in by_id), None)
 
 
-def names_in(functions: Iterable[types.FunctionType]) -> frozenset[str]:
-    """Return the names of variables and attributes in the code of users' functions."""
-    codes = (function.__code__ for function in functions if origin_of(function) is Origin.USER)
-    return frozenset[str]().union(*map(code.names_in, codes))
-
-
 def _walk(roots: Iterable[Any], kinds: tuple[type, ...]) -> Iterator[Any]:
     """Yield each object once, the nearest first."""
     level = list(roots)
