@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from overlap_train._keras import routes
-from overlap_train._support.arguments import checks_names, require_flag, require_instance
+from overlap_train._support.arguments import require_flag, require_instance
 from overlap_train._support.fit_arguments import is_refusal_of
 from overlap_train._support.imports import public_names, require_tensorflow
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
@@ -147,7 +147,6 @@ class _Block(contextlib.ContextDecorator, contextlib.AbstractContextManager[Rout
             self._routing.require_fit()
 
 
-@checks_names("routed", validation=ValidationPolicy, execution=ExecutionPlan)
 def routed(
     *,
     validation: ValidationPolicy | None = None,
@@ -184,7 +183,6 @@ _installed: list[Routing] = []
 _install_lock = threading.Lock()
 
 
-@checks_names("install", validation=ValidationPolicy, execution=ExecutionPlan)
 def install(*, validation: ValidationPolicy | None = None, execution: ExecutionPlan | None = None) -> Routing:
     """Send `keras.Model.fit` and `evaluate` through `Trainer`, on all threads, until `uninstall`.
 

@@ -64,7 +64,6 @@ class Trainer:
         recorder: keeps the spans of all threads, for a timeline.
     """
 
-    @arguments.checks_names("Trainer", validation=ValidationPolicy, execution=ExecutionPlan)
     def __init__(
         self,
         model: keras.Model,
@@ -206,9 +205,6 @@ class Trainer:
 
     @tracebacks.filtered
     @routes.dispatches_to_model("fit")
-    @arguments.checks_names(
-        "Trainer.fit", "Trainer(model, {})", validation=ValidationPolicy, execution=ExecutionPlan
-    )
     def fit(
         self,
         x: Data | None = None,

@@ -37,7 +37,6 @@ from overlap_train.records import EpochAccount, Span
 from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 from overlap_train.zero_copy.pool import HostBackend
-from tests.support.values import Number, Text, Unprintable
 
 PACKAGES = ["", ".conv", ".monitoring", ".options", ".parallel", ".records", ".scheduling", ".zero_copy"]
 LIMIT_S = 10  # hit by what hangs, not by what a busy machine delays
@@ -73,10 +72,6 @@ VALUES = {repr(value): value for value in SHOWN} | {
     "array of two": np.array([1, 2]),
     "array of text": np.array(["a", "b"]),
     "empty array": np.zeros((0, 3)),
-    "unprintable": Unprintable(),
-    "text that raises": Text("auto"),
-    "another text that raises": Text("relu"),
-    "number that raises": Number(1),
 }
 
 
@@ -272,7 +267,7 @@ def walk(name, chosen, call=None, good=None):
         for shown, value in VALUES.items():
             if not chosen(name, argument, shown):
                 continue
-            if (name, argument) in UNSHOWN and shown in ("unprintable", "10**5000"):
+            if (name, argument) in UNSHOWN and shown == "10**5000":
                 continue
             with limited(f"{name}({argument}={shown})"):
                 problem = attempt(call, good, argument, value)

@@ -101,23 +101,6 @@ def test_what_prepares_a_batch_is_a_function(preprocess):
         Trainer(sequential(), preprocess=preprocess)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"max_lag": 2},
-            "ValidationPolicy has: pass Trainer(model, validation=ValidationPolicy(max_lag=...))",
-        ),
-        ({"execution": None}, "pass Trainer(model, execution=ExecutionPlan(...))"),
-        ({"callback": 2}, "did you mean 'callbacks'?"),
-    ],
-)
-def test_an_argument_that_fit_has_not_is_answered_with_where_it_belongs(arguments, message):
-    with pytest.raises(TypeError) as raised:
-        Trainer(sequential()).fit(X, Y, **arguments)
-    assert str(raised.value) == f"Trainer.fit has no argument {next(iter(arguments))!r}; {message}"
-
-
 def test_an_evaluation_comes_as_keras_returns_it():
     model = sequential()
     trainer = Trainer(model)
@@ -193,12 +176,3 @@ def test_what_neither_has_and_what_a_property_raises_are_the_errors_of_python():
         with pytest.raises(AttributeError, match=r"no attribute '(nothing|_repr_png_)'"):
             getattr(trainer, name)
     assert not hasattr(Trainer(sequential()), "compile")
-
-
-def test_an_argument_of_a_policy_is_answered_with_the_policy():
-    with pytest.raises(TypeError, match=r"pass validation=ValidationPolicy\(max_lag=...\)"):
-        Trainer(sequential(), max_lag=0)
-    with pytest.raises(TypeError, match=r"pass execution=ExecutionPlan\(jit=...\)"):
-        Trainer(sequential(), jit=True)
-    with pytest.raises(TypeError, match=r"Trainer takes validation, .* by name; got 1 without one"):
-        Trainer(sequential(), ValidationPolicy())

@@ -7,12 +7,9 @@ then pass the call on, as `routed()` does to Keras. Any thread.
 from __future__ import annotations
 
 import contextlib
-import numbers
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
-
-import numpy as np
 
 from overlap_train._support.arguments import (
     is_text,
@@ -63,8 +60,8 @@ def check_fit(
     return FitNumbers(
         epochs=require_count("epochs", epochs, minimum=0),
         initial_epoch=require_count("initial_epoch", initial_epoch, minimum=0),
-        batch_size=_rows("batch_size", batch_size),
-        validation_batch_size=_rows("validation_batch_size", validation_batch_size),
+        batch_size=_count_or_none("batch_size", batch_size),
+        validation_batch_size=_count_or_none("validation_batch_size", validation_batch_size),
         steps_per_epoch=_count_or_none("steps_per_epoch", steps_per_epoch),
         validation_steps=_count_or_none("validation_steps", validation_steps),
         validation_split=_fraction(validation_split),
@@ -77,19 +74,10 @@ def _count_or_none(name: str, value: Any) -> int | None:
     return None if value is None else require_count(name, value, minimum=1)
 
 
-def _rows(name: str, value: Any) -> int | None:
-    """Return the rows of a batch, which may be a tensor of any type, as TensorFlow counts them."""
-    number = scalar(value)
-    is_tensor = number is not value and not isinstance(value, (np.ndarray, np.generic))
-    if is_tensor and isinstance(number, float) and number.is_integer():
-        number = int(number)
-    return _count_or_none(name, number if is_tensor and isinstance(number, int) else value)
-
-
 def _fraction(value: Any) -> float:
     if value is None:  # as in Keras
         return 0.0
-    split = require_real("validation_split", scalar(value), infinite=True)
+    split = require_real("validation_split", value, infinite=True)
     if not 0.0 <= split < 1.0:
         raise ValueError(f"validation_split must be at least 0 and below 1; got {short_repr(value)}")
     return split
@@ -98,11 +86,8 @@ def _fraction(value: Any) -> float:
 def _shuffle(value: Any) -> bool | str:
     if is_text(value, "batch"):
         return "batch"
-    number = scalar(value)
     try:
-        return require_flag(
-            "shuffle", int(number) if isinstance(number, float) and number in (0, 1) else value
-        )
+        return require_flag("shuffle", value)
     except TypeError as error:
         raise ValueError(f"shuffle must be True, False or 'batch'; got {short_repr(value)}") from error
 
@@ -131,11 +116,8 @@ def require_verbosity(verbose: Any) -> Any:
     number = scalar(verbose)
     if is_text(number, "auto"):
         return "auto"
-    try:
-        if isinstance(number, (bool, numbers.Number, np.generic)) and number in (0, 1, 2):
-            return int(number)
-    except Exception:  # of a user's class that acts as a number
-        pass
+    if isinstance(number, (int, float)) and number in (0, 1, 2):
+        return int(number)
     raise ValueError(f"verbose must be 'auto', 0, 1 or 2; got {short_repr(verbose)}")
 
 
@@ -143,7 +125,7 @@ def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, An
     """Return arguments of `keras.Model.evaluate`; raise TypeError or ValueError for bad ones."""
     return {
         "steps": _count_or_none("steps", steps),
-        "batch_size": _rows("batch_size", batch_size),
+        "batch_size": _count_or_none("batch_size", batch_size),
         "verbose": require_verbosity(verbose),
     }
 
@@ -158,21 +140,13 @@ def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Ca
     if isinstance(validation_freq, Sequence) and not is_plain:
         epochs = {require_count(name, epoch, minimum=1) for epoch in validation_freq}
         return lambda epoch: epoch + 1 in epochs
-    if isinstance(validation_freq, Iterable) and not is_plain and _has_items(validation_freq):
+    if isinstance(validation_freq, Iterable) and not is_plain and getattr(validation_freq, "ndim", True):
         raise ValueError(
             f"Expected `{name}` to be a list or int. Received: {name}={short_repr(validation_freq)} of the "
             f"type {type(validation_freq)}."
         )
     every = require_count(name, validation_freq, minimum=1)
     return lambda epoch: (epoch + 1) % every == 0
-
-
-def _has_items(value: Any) -> bool:
-    """Whether an iterable has items, and is not an array without dimensions."""
-    try:
-        return bool(getattr(value, "ndim", True))
-    except Exception:  # a value that raises anything is no number
-        return True
 
 
 _OWNER = "_overlap_train_refused_by"

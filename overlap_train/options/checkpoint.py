@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 from overlap_train._support.arguments import (
     freeze,
-    knows_names,
-    plain_text,
     require_choice,
     require_count,
     require_path,
@@ -20,7 +18,6 @@ from overlap_train.errors import CheckpointError
 __all__ = ["CheckpointPolicy", "checkpoint_policy"]
 
 
-@knows_names
 @dataclass(frozen=True)
 class CheckpointPolicy:
     """Set where and when checkpoints are written; pass it, or only the directory, as `fit(resume=…)`.
@@ -53,12 +50,10 @@ class CheckpointPolicy:
     keep_weights: Literal["all", "float16"] | None = None
 
     def __post_init__(self) -> None:
-        directory = self.directory
-        require_path("directory", directory)
+        require_path("directory", self.directory)
         expected = "a number of seconds or None"
         freeze(
             self,
-            directory=plain_text(directory) if isinstance(directory, str) else directory,
             every_epochs=require_count("every_epochs", self.every_epochs, minimum=1),
             every_steps=None
             if self.every_steps is None

@@ -11,7 +11,6 @@ from overlap_train._support.arguments import (
     auto_or,
     freeze,
     is_text,
-    knows_names,
     require_choice,
     require_count,
     require_flag,
@@ -24,7 +23,6 @@ _KERNELS = ("auto", "keras", "fast")
 _MOST_SPLITS = 4096
 
 
-@knows_names
 @dataclass(frozen=True, kw_only=True)
 class ExecutionPlan:
     """Set how `Trainer.fit` executes its steps.

@@ -12,7 +12,6 @@ import numpy as np
 
 from overlap_train._support.arguments import (
     freeze,
-    knows_names,
     require_callable,
     require_mapping,
     short_repr,
@@ -27,7 +26,6 @@ __all__ = [
 ]
 
 
-@knows_names
 @dataclass(frozen=True)
 class EvaluationFunction:
     """Wrap a function that evaluates a model, with its options.

@@ -11,8 +11,6 @@ from typing import Any
 from overlap_train._support.arguments import (
     LARGEST,
     freeze,
-    knows_names,
-    plain_text,
     require_choice,
     require_count,
     require_flag,
@@ -34,7 +32,6 @@ _MOST_WORKERS = 4096
 _SKIPPED = 8  # epochs without a validation that may wait for an older one to be delivered
 
 
-@knows_names
 @dataclass(frozen=True)
 class EvaluatorPolicy:
     """Set how a training and its evaluator meet; pass it, or only the directory, as `evaluator`.
@@ -61,13 +58,11 @@ class EvaluatorPolicy:
         require_path("directory", self.directory)
         freeze(
             self,
-            directory=plain_text(self.directory) if isinstance(self.directory, str) else self.directory,
             keep_weights=require_flag("keep_weights", self.keep_weights),
             wait_s=require_seconds("wait_s", self.wait_s, zero=True),
         )
 
 
-@knows_names
 @dataclass(frozen=True, kw_only=True)
 class ValidationPolicy:
     """Set how the validation runs during the training.
@@ -174,7 +169,6 @@ class ValidationPolicy:
         return self.max_lag + (1 if self.backlog == "block" else 1 + _SKIPPED)
 
 
-@knows_names
 @dataclass(frozen=True)
 class ValidationSet:
     """Describe one of several sets of `fit(validation_data={"clean": ..., "noisy": ValidationSet(...)})`.

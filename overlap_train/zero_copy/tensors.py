@@ -27,7 +27,7 @@ import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
-from overlap_train._support.arguments import is_count, plain_text, require_choice, require_integer, short_repr
+from overlap_train._support.arguments import is_count, require_choice, require_integer, short_repr
 from overlap_train._support.caches import copy_times
 from overlap_train._support.files import read_regular, replace_content
 from overlap_train.zero_copy import dlpack
@@ -393,7 +393,7 @@ def checked_device(device: str) -> int | None:
     """Return the number of a GPU, or None for the CPU."""
     if not isinstance(device, str):
         raise TypeError(f"device must be a name such as 'CPU:0', got {short_repr(device)}")
-    kind, _, number = plain_text(device).upper().rpartition("/DEVICE:")[2].lstrip("/").partition(":")
+    kind, _, number = device.upper().rpartition("/DEVICE:")[2].lstrip("/").partition(":")
     if kind == "CPU" and number in ("", "0"):
         return None
     if kind == "GPU" and (number == "" or (number.isascii() and number.isdigit())):

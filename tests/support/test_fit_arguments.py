@@ -34,28 +34,6 @@ def test_fit_takes_no_epoch_at_all_and_the_scalars_of_numpy():
     sequential().fit(x, y, validation_split=None, verbose=0)  # as under Keras
 
 
-class Hostile:
-    """Raises whatever it is asked."""
-
-    def __repr__(self):
-        raise RuntimeError("repr")
-
-    def __iter__(self):
-        raise RuntimeError("iter")
-
-    def __getattr__(self, name):
-        raise RuntimeError(name)
-
-
-def test_what_raises_at_every_question_is_refused_by_name():
-    with pytest.raises(ValueError, match="Expected `freq` to be a list or int"):
-        fit_arguments.epoch_selector(Hostile(), name="freq")
-    with pytest.raises(ValueError, match="Expected `validation_freq` to be a list or int"):
-        fit_arguments.check_frequency(Hostile())
-    with pytest.raises(TypeError, match="preprocess must be a function of a batch or None; got"):
-        Trainer(sequential(), preprocess=Hostile())
-
-
 def test_epochs_to_validate_may_be_a_range_of_any_length():
     validated = fit_arguments.epoch_selector(range(2, 10**12, 2))
     assert [validated(epoch) for epoch in range(4)] == [False, True, False, True]
@@ -87,13 +65,6 @@ def test_a_count_comes_back_as_an_integer_of_python(name, form):
     assert (type(value), value) == (int, 3)
 
 
-@pytest.mark.parametrize("form", [lambda n: tf.constant(float(n)), tf.Variable])
-def test_the_rows_of_a_batch_may_be_whatever_tensorflow_counts_with(form):
-    for name in ("batch_size", "validation_batch_size"):
-        assert getattr(fit_arguments.check_fit(**{name: form(8)}), name) == 8
-    assert fit_arguments.check_evaluate(batch_size=form(8), steps=None, verbose=0)["batch_size"] == 8
-
-
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize(
     "value", [2.0, "2", np.array([2]), tf.constant([2]), tf.constant(2.5), True, object()]
@@ -103,7 +74,7 @@ def test_what_is_no_count_is_refused_by_name(name, value):
         fit_arguments.check_fit(**{name: value})
 
 
-@pytest.mark.parametrize("form", [np.array, np.float16, tf.constant, float])
+@pytest.mark.parametrize("form", [np.array, np.float16, float])
 def test_a_fraction_comes_back_as_a_float_of_python(form):
     split = fit_arguments.check_fit(validation_split=form(0.25)).validation_split
     assert (type(split), split) == (float, 0.25)
@@ -111,7 +82,7 @@ def test_a_fraction_comes_back_as_a_float_of_python(form):
         fit_arguments.check_fit(validation_split=form(1.5))
 
 
-@pytest.mark.parametrize("form", [int, float, np.array, tf.constant, keras.Variable])
+@pytest.mark.parametrize("form", [int, float, np.array])
 def test_how_much_is_shown_may_be_said_in_any_number(form):
     verbose = fit_arguments.check_fit(verbose=form(2)).verbose
     assert (type(verbose), verbose) == (int, 2)
@@ -120,11 +91,11 @@ def test_how_much_is_shown_may_be_said_in_any_number(form):
 
 
 @pytest.mark.parametrize(
-    ("value", "shuffled"), [("batch", "batch"), (0.0, False), (np.array(1), True), (np.float32(1), True)]
+    ("value", "shuffled"), [("batch", "batch"), (0, False), (np.array(1), True), (np.True_, True)]
 )
 def test_whether_rows_are_shuffled_is_a_flag_or_a_word(value, shuffled):
     assert fit_arguments.check_fit(shuffle=value).shuffle is shuffled
-    for other in (2, 0.5, "rows", None, np.array([1])):
+    for other in (2, 1.0, "rows", None, np.array([1])):
         with pytest.raises(ValueError, match="shuffle must be True, False or 'batch'"):
             fit_arguments.check_fit(shuffle=other)
 
