@@ -157,11 +157,6 @@ def flat_layers(model: keras.Model) -> list[keras.Layer]:
     return list(model._flatten_layers())
 
 
-def scope_variable_ids(scope: keras.StatelessScope) -> set[int]:
-    """Return the `id` of every variable that has a value in a scope (`state_mapping`)."""
-    return set(scope.state_mapping)
-
-
 def compiled_parts(model: keras.Model) -> tuple[Any, Any]:
     """Return the loss and the metrics that `compile` has made (`_compile_loss`, `_compile_metrics`)."""
     return model._compile_loss, model._compile_metrics

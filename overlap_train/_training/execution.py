@@ -229,7 +229,7 @@ def _around(task: Task, splits: int) -> Callable[[StepFunction], StepFunction]:
 def _checked_splits(task: Task, splits: int) -> int:
     obstacle = "Trainer.train_step is overridden"
     if task.settings.stock:
-        obstacle = find_obstacle(task.model, task.feed.element_spec, trusted=True) or ""
+        obstacle = find_obstacle(task.model, task.feed.element_spec) or ""
     if obstacle:
         raise ValueError(
             f"batch_splits={splits} is not possible for the model {task.model.name!r}: {obstacle}; "

@@ -31,10 +31,8 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
-from overlap_train._keras import replicas as keras_replicas
 from overlap_train._keras import training as keras_training
 from overlap_train._training.parts import (
     Masks,
@@ -77,11 +75,10 @@ _TENSORFLOWS = (
 _STATE_AND_LOSSES = ("stateful", "mask_zero", "activity_regularizer")
 
 
-def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = False) -> str | None:
+def find_obstacle(model: keras.Model, element_spec: Any) -> str | None:
     """Return why a step of a built and compiled model cannot be split, or None if it can.
 
-    With `trusted`, the user vouches for unknown layers: each row of their outputs depends on its own row
-    only.
+    It can for layers of Keras's that treat each row by itself, by what they are and by their options.
     """
     if not keras_models.is_stock_method(model.train_step):
         return f"{type(model).__name__}.train_step is not Keras's own"
@@ -89,30 +86,25 @@ def find_obstacle(model: keras.Model, element_spec: Any, *, trusted: bool = Fals
         return "there is nothing to train"
     if tf.distribute.get_strategy().num_replicas_in_sync > 1:
         return "replicas share each batch already"
-    unknown = None if trusted else unknown_layer(model)
+    unknown = unknown_layer(model)
     if unknown is not None:
         return f"nothing is known of whether {unknown} treats each row of a batch by itself"
-    if not trusted and _is_plain(model, element_spec):
-        return None
-    return _trace_obstacle(model, element_spec)
-
-
-def _is_plain(model: keras.Model, element_spec: Any) -> bool:
-    """Whether the options and symbolic tensors of a model of known layers show that there is no obstacle."""
     if not all(isinstance(spec, tf.TensorSpec) for spec in keras.tree.flatten(element_spec)):
-        return False
+        return "its data is sparse or ragged"
     symbolic = [*(getattr(model, "inputs", None) or ()), *(getattr(model, "outputs", None) or ())]
     if not symbolic or not all(len(tensor.shape) > 1 and tensor.shape[0] is None for tensor in symbolic):
-        return False
+        return "its inputs and outputs have no axis for any number of rows"
     x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(element_spec)[0])
     if len({spec.shape[:1].as_list()[0] for spec in x if spec.shape.rank}) != 1:
-        return False
+        return "its inputs differ in their number of rows"
     dropping = set(map(id, dropout_layers(model)))
     for layer in keras_models.flat_layers(model):
-        draws = draws_random_numbers(layer) and id(layer) not in dropping
-        if draws or any(getattr(layer, option, None) for option in _STATE_AND_LOSSES):
-            return False
-    return True
+        if draws_random_numbers(layer) and id(layer) not in dropping:
+            return f"the layer {layer.name!r} draws random numbers"
+        option = next((option for option in _STATE_AND_LOSSES if getattr(layer, option, None)), None)
+        if option is not None:
+            return f"the layer {layer.name!r} has {option}, which is of the whole batch"
+    return None
 
 
 def draws_random_numbers(layer: keras.Layer) -> bool:
@@ -142,59 +134,6 @@ def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None
             if not isinstance(operation, keras.Layer):
                 return f"the operation {operation.name!r}"
     return None
-
-
-def _trace_obstacle(model: keras.Model, element_spec: Any) -> str | None:
-    """Trace a model's forward pass, and return what it does besides computing outputs from inputs."""
-    x = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(element_spec))[0]
-    inputs = [spec for spec in keras.tree.flatten(x) if isinstance(spec, tf.TensorSpec)]
-    if len({spec.shape[0] for spec in inputs if spec.shape.rank}) > 1:
-        return "its inputs differ in their number of rows"
-    obstacles: list[str | None] = []
-
-    def look(batch: Batch) -> tf.Tensor:
-        x = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(batch))[0]
-        obstacles.append(_forward_obstacle(model, x))
-        return tf.constant(0)
-
-    specs = keras.tree.map_structure(_with_any_batch, element_spec)
-    try:
-        tf.function(look, autograph=False).get_concrete_function(specs)
-    except (TypeError, ValueError, tf.errors.OpError) as error:
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return f"it cannot be traced with batches of any size: {first_line[:200]}"
-    return obstacles[-1]
-
-
-def _forward_obstacle(model: keras.Model, x: Any) -> str | None:
-    variables = [*model.trainable_variables, *model.non_trainable_variables, *model.metrics_variables]
-    before = {id(v): v.value.read_value() for v in variables}
-    mapping = [(v, before[id(v)]) for v in variables]
-    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-        outputs = leaves_of(keras_training.forward(model, x))
-    changes = {id(v): v.path for v in variables if scope.get_current_value(v) is not before[id(v)]}
-    for layer in dropout_layers(model):  # whose parts draw what the whole batch would
-        changes.pop(id(layer.seed_generator.state), None)
-    others = keras_models.scope_variable_ids(scope) - before.keys()
-    if any(leaf.shape.rank == 0 for leaf in leaves_of(x)):
-        return "an input has no batch axis"
-    if any(isinstance(leaf, tf.SparseTensor) for leaf in leaves_of(x)):
-        return "an input is sparse"
-    if changes or others:
-        return f"training changes state of the model: {next(iter(changes.values()), 'a random generator')}"
-    if scope.losses:
-        return "add_loss or an activity regulariser adds a loss that depends on the batch"
-    if any(leaf.shape.rank in (None, 0) or leaf.shape[0] is not None for leaf in outputs):
-        return "an output has no row for each row of the inputs"
-    if any(keras_replicas.MASK in keras_replicas.carried_by(leaf) for leaf in outputs):
-        return "an output carries a mask, whose weights are those of the whole batch"
-    return None
-
-
-def _with_any_batch(spec: Any) -> Any:
-    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
-        return spec
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
 
 
 def rows_correspond(
