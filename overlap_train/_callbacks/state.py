@@ -37,13 +37,11 @@ from overlap_train._copies.values import (
     ObjectValue,
     has_get_state,
     is_code,
-    keeps,
     model_variables,
     parts_of,
     places,
 )
 from overlap_train._inspection.code import function_of, stored_in, variables_of
-from overlap_train.errors import CheckpointCorruptError
 
 # For each class of Keras: the attributes that are state.
 _STATE: Mapping[str, tuple[str, ...]] = {
@@ -123,18 +121,6 @@ def restore_all(pairs: Sequence[tuple[keras.callbacks.Callback, ObjectValue]]) -
     for callback, state in pairs:
         restorer.attributes(callback, state.attributes, state.kind)
     return tuple(restorer.stay)
-
-
-def check_all(pairs: Iterable[tuple[keras.callbacks.Callback, ObjectValue]]) -> None:
-    """Raise CheckpointCorruptError for a state with an attribute that no callback of the class has."""
-    for callback, state in pairs:
-        kind = type(callback)
-        names, others = of_keras(kind)  # type: ignore[arg-type]
-        for name in state.attributes:
-            if name not in {*names, GET_STATE} and (name in others or not keeps(kind, name)):
-                raise CheckpointCorruptError(
-                    f"its {state.kind}.{name} is no state of it. Take an older checkpoint or start afresh."
-                )
 
 
 class Unstored:

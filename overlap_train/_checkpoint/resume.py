@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files, sync_files
-from overlap_train._callbacks.state import Settings, Unstored, capture_all, check_all, restore_all
+from overlap_train._callbacks.state import Settings, Unstored, capture_all, restore_all
 from overlap_train._checkpoint.attributes import ModelAttributes
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
@@ -41,13 +41,13 @@ from overlap_train._checkpoint.fingerprints import differences, listed_differenc
 from overlap_train._checkpoint.run_directory import RunWriter, arrays_of
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._copies.values import ObjectValue
-from overlap_train._data.cursor import Cursor, CursorState, check_position
+from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._keras.randomness import random_states, set_random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
 from overlap_train._support.closing import Closing
 from overlap_train._support.printing import error_text
 from overlap_train._support.threads import in_background
-from overlap_train.errors import CheckpointCorruptError, CheckpointMismatchError
+from overlap_train.errors import CheckpointMismatchError
 from overlap_train.options.checkpoint import CheckpointPolicy
 from overlap_train.records import Span
 
@@ -63,7 +63,7 @@ class Resumer(Closing):
 
     Making it locks the directory and reads the newest sound checkpoint in it. CheckpointCorruptError means
     that all are damaged, CheckpointMismatchError that the newest sound one belongs to another model, data or
-    history. `check_data` raises ValueError for an invalid position in the data.
+    history.
 
     `weights` keeps the weights of all epochs. `trained_by` returns the function that trains; once it is
     another than at the start, nothing more is written. `say` gets messages about what no checkpoint will
@@ -77,7 +77,6 @@ class Resumer(Closing):
         belongs_to: Mapping[str, str],
         variables: ModelState,
         *,
-        check_data: Callable[[CursorState], None] = check_position,
         attributes: ModelAttributes | None = None,
         reported: ReportedSettings | None = None,
         weights: RunWriter | None = None,
@@ -110,7 +109,6 @@ class Resumer(Closing):
         self._ceased = False
         self._writing: Future[None] | None = None
         self._store = CheckpointStore(policy.directory, policy.keep)
-        self._check_data = check_data
         self._appending: list[keras.callbacks.CSVLogger] = []
         self._store.acquire()
         try:
@@ -128,7 +126,6 @@ class Resumer(Closing):
         """Match the callbacks with those of the checkpoint; call it before `on_train_begin`."""
         callbacks = list(callbacks)
         self._files, self._settings = files_of(callbacks), Settings(callbacks)
-        self._accept()
         if self._newest is not None:
             self._appending = append_to_files([callback for callback, _ in self._matches(self._newest)])
 
@@ -147,7 +144,6 @@ class Resumer(Closing):
         delivered, so that only some callbacks are due.
         """
         callbacks, self._function = list(callbacks), self._trained_by()
-        self._accept()
         checkpoint, self._newest = self._newest, None
         self._unstored.begin(callbacks, capture_all(callbacks))
         if checkpoint is None:
@@ -260,15 +256,12 @@ class Resumer(Closing):
                 f"{listed_differences(changes)}"
             )
 
-    def _load(self, *, of_callbacks: bool = False) -> LoadedCheckpoint | None:
-        """Read the newest checkpoint that makes sense, to the callbacks too if they have been accepted."""
+    def _load(self) -> LoadedCheckpoint | None:
+        """Read the newest checkpoint that makes sense."""
 
         def check(state: CheckpointState) -> LoadedCheckpoint:
             self._require_same(state)
-            checkpoint = take_apart(state, self._variables, self._check_data)
-            if of_callbacks:
-                self._check_callbacks(checkpoint)
-            return checkpoint
+            return take_apart(state, self._variables)
 
         return self._store.load_latest(check)
 
@@ -277,10 +270,8 @@ class Resumer(Closing):
         before, now = dict(state.fingerprint), dict(self._fingerprint)
         if before == now:
             return
-        settings = state.meta.get("configuration")
-        if isinstance(settings, dict):
-            before = {**before, **settings, **before}
-            now = {**now, **self._reported.configuration, **now}
+        before = {**before, **state.meta["configuration"], **before}
+        now = {**now, **self._reported.configuration, **now}
         changes = differences(before, now)
         # The order of the variables follows from what else differs.
         causes = [change for change in changes if not change.startswith(_ALL_VARIABLES)]
@@ -289,18 +280,6 @@ class Resumer(Closing):
             f"{listed_differences(causes or changes)}. Build the same training, or give another directory to "
             "start afresh."
         )
-
-    def _accept(self) -> None:
-        """Go back to an older checkpoint if the newest is invalid to the callbacks."""
-        if self._newest is None:
-            return
-        try:
-            self._check_callbacks(self._newest)
-        except CheckpointCorruptError:
-            self._newest = self._load(of_callbacks=True)
-
-    def _check_callbacks(self, checkpoint: LoadedCheckpoint) -> None:
-        check_all(self._matches(checkpoint))
 
     def steps_left(self, step: int) -> int | None:
         """Return how many steps may follow `step` before a checkpoint is due; None if any."""

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._copies.generators import GeneratorValue, require_state
+from overlap_train._copies.generators import GeneratorValue
 from overlap_train._copies.values import DICTS, ObjectValue, VariableValue
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
@@ -164,9 +164,7 @@ class _Unpacker:
             return collections.deque(map(self.unpack, items), maxlen)
         if kind == "generator":
             name, state = content
-            generator = GeneratorValue(name, self.unpack(state))
-            require_state(generator)
-            return generator
+            return GeneratorValue(name, self.unpack(state))
         if kind != "object":
             raise KeyError(kind)
         name, attributes, lost = content

@@ -7,14 +7,12 @@ import os
 import socket
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
-from tests.checkpoint.states import sealed, state
+from tests.checkpoint.states import state
 
 
 def put(path: Path, kind: str, target: Path) -> None:
@@ -201,30 +199,3 @@ def test_names_that_leave_no_next_number_are_not_counted(tmp_path):
     with CheckpointStore(tmp_path) as store:
         assert store.paths == ()
         assert store.save(state(1)).name == "ckpt-000001.otck"
-
-
-def manifest_of(shape: list[int]) -> bytes:
-    entry = f'{{"name": "a", "dtype": "|u1", "shape": {shape}, "sha256": "x"}}'
-    return f'{{"epoch": 1, "step": 1, "meta": {{}}, "fingerprint": {{}}, "arrays": [{entry}]}}'.encode()
-
-
-@pytest.mark.parametrize("shape", [[1 << 50], [2**62, 2**62, 2**62], [2**64], [-1], [1.5], ["a"]], ids=str)
-def test_sizes_are_checked_before_memory_is_taken(tmp_path, monkeypatch, shape):
-    monkeypatch.setattr(np, "empty", lambda *arguments: pytest.fail("memory is taken"))
-    (tmp_path / "f").write_bytes(sealed(manifest_of(shape), b"1234567890"))
-    with pytest.raises(CheckpointCorruptError, match=r"truncated or changed|is invalid"):
-        container.read(tmp_path / "f")
-
-
-def test_a_manifest_without_end_is_not_read(tmp_path):
-    path = tmp_path / "f"
-    path.write_bytes(sealed(b"", size=1 << 40))
-    os.truncate(path, 1 << 41)  # a hole takes no room on the disk
-    with pytest.raises(CheckpointCorruptError, match="ends inside its manifest"):
-        container.read(path)
-
-
-def test_what_could_not_be_read_again_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(container, "_LARGEST_MANIFEST_BYTES", 1000)
-    with CheckpointStore(tmp_path) as store, pytest.raises(ValueError, match="put large values into arrays"):
-        store.save(CheckpointState(1, 1, {}, {"text": "x" * 1000}))

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train.errors import CheckpointMismatchError
-from tests.checkpoint.resuming import Directory
 from tests.killing import Killed, Kills
 from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
 from tests.pools import pooled
@@ -56,6 +55,22 @@ def killed_with_log(directory: Path, *, append: bool = False) -> CheckpointPolic
     return policy
 
 
+class Directory:
+    """A directory whose files are put back as they were."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+    def restore(self) -> Path:
+        for file in self.path.rglob("*"):
+            if file.is_file() and file not in self._files:
+                file.unlink()
+        for file, content in self._files.items():
+            file.write_bytes(content)
+        return self.path
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     directory = tmp_path_factory.mktemp("killed")
@@ -67,6 +82,19 @@ def policy_and_log(killed):
     """Returns the policy of a training that was killed, and the path of its log, both as it left them."""
     policy, directory = killed
     return policy, directory.restore() / "log.csv"
+
+
+def test_a_log_is_durable_before_the_checkpoint_that_counts_on_it(tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+
+    def noted(descriptor):
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    fit(tmp_path / "run", epochs=1, callbacks=[keras.callbacks.CSVLogger(tmp_path / "log.csv")])
+    (first, *_) = (place for place, name in enumerate(synced) if name.startswith(".ckpt-000001-"))
+    assert synced.index("log.csv") < first
 
 
 # What a refusal leaves alone.

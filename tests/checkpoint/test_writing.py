@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import keras
 import pytest
 
 from overlap_train import CheckpointPolicy
+from overlap_train._checkpoint import container
 from overlap_train._checkpoint.attributes import ModelAttributes
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.resume import Resumer
@@ -82,6 +84,19 @@ def test_what_the_training_has_set_on_the_model_goes_on(writer, model, tmp_path)
         assert resumer._newest.meta["attributes"] == {"best_epoch": 2}
     finally:
         resumer.close()
+
+
+def test_one_that_cannot_be_taken_apart_is_passed_over(writer, model, tmp_path):
+    made, _ = writer()
+    for epoch in (1, 2):
+        deliver(made, model, epoch)
+    made.close()
+    newest = tmp_path / "ckpt-000002.otck"
+    state = container.read(newest)
+    meta = {name: part for name, part in state.meta.items() if name != "random"}
+    newest.write_bytes(b"".join(container.encode(dataclasses.replace(state, meta=meta))))
+    with pytest.warns(RuntimeWarning, match=r"ckpt-000001.*ckpt-000002.*a part of it is invalid"):
+        assert writer()[0]._newest.state.epoch == 1
 
 
 def test_where_the_system_starts_no_thread_the_training_writes_and_each_write_is_a_span(
