@@ -29,7 +29,6 @@ BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 """The names of NumPy's bit generators."""
 
 _NUMBERS = 625  # in the state of a `random.Random`: 624, and the position in them
-_MOST_GLOBAL_SEED_BITS = 1 << 12
 # Numbers by which NumPy indexes memory without looking at them, and the largest that they may be.
 _POSITIONS = {"pos": 624, "buffer_pos": 4, "has_uint32": 1, "has_gauss": 1}
 
@@ -126,25 +125,6 @@ def global_seed(seed: int | None) -> contextlib.ExitStack:
     undo = contextlib.ExitStack()
     set_until(undo, context.context(), "_seed", seed)
     return undo
-
-
-def check_random_states(states: Mapping[str, Any]) -> None:
-    """Raise what `set_random_states` would raise for states, without setting any."""
-    _unpacked(states["python"])
-    require_numpy_state(states["numpy"], legacy=True)
-    if states["eager"] is not None:
-        if type(states["eager"]) is not list:
-            raise TypeError(f"a state of type {type(states['eager']).__name__}")
-        seed, state = states["eager"]
-        _unpacked(state)
-        if seed is not None and (type(seed) is not int or seed.bit_length() > _MOST_GLOBAL_SEED_BITS):
-            raise TypeError(f"a seed of type {type(seed).__name__}, or one that is too long")
-    for name, size in (("keras", 2), ("tensorflow", 3)):
-        value = states.get(name, np.zeros(size, np.int64))
-        if type(value) is not np.ndarray:  # NumPy might make one of any size of it
-            raise TypeError(f"a state of type {type(value).__name__}")
-        if value.dtype != np.int64 or value.shape != (size,):
-            raise TypeError(f"a state of {value.dtype}{value.shape}")
 
 
 def numpy_state() -> Any:
