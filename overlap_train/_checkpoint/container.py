@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overlap_train._support.arguments import short_repr
-from overlap_train._support.files import Replacing, open_regular, what_is_no_file
+from overlap_train._support.files import Replacing, open_regular
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
 Bytes = bytes | memoryview
@@ -99,39 +99,6 @@ def _sync(descriptor: int, tolerated: tuple[int, ...]) -> None:
             raise
 
 
-_ADVICE: Mapping[int | None, str] = {
-    errno.EROFS: "Give a directory on a file system that can be written",
-    errno.EFBIG: "Raise the limit of a file's size (ulimit -f), or give a directory on another disk",
-    errno.ENAMETOOLONG: "Give a shorter path",
-}
-
-
-def explain(error: OSError, path: str | os.PathLike[str], *, directory: bool = False) -> str:
-    """Return what is wrong with the path of a file, or of a directory, and what to do about it."""
-    reason = error.strerror or str(error)
-    advice = _obstacle(error, path, directory) or _ADVICE.get(error.errno)
-    if advice is None and error.errno in (errno.EACCES, errno.EPERM):
-        advice = f"Let user {os.geteuid()} read and write there, or give another directory"
-    if advice is not None:
-        return f"{reason}. {advice}"
-    return f"{reason}. Give another directory" if directory else reason
-
-
-def _obstacle(error: OSError, path: str | os.PathLike[str], directory: bool) -> str | None:
-    """Return what is in the way: something that is no file where one belongs, or no directory."""
-    in_the_way = (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY)
-    if error.errno not in (*in_the_way, *([errno.ENOENT] if directory else [])):
-        return None
-    for place in () if directory or error.errno == errno.ENOTDIR else (error.filename2, error.filename, path):
-        kind = None if place is None else what_is_no_file(place)
-        if kind is not None:
-            return f"{os.fspath(place)} is {kind}, where a file belongs; move it away"
-    for place in (Path(path), *Path(path).parents):
-        if os.path.lexists(place) and not os.path.isdir(place):
-            return f"{place} is no directory; move it away, or give another directory"
-    return None
-
-
 _MAGIC = b"OTCKPT"
 _VERSION = 4
 _PREAMBLE = struct.Struct("<6sHQ32s")
@@ -171,9 +138,7 @@ def read(path: str | os.PathLike[str]) -> CheckpointState:
         raise CheckpointError(f"There is no checkpoint at {os.fspath(path)}.") from error
     except (_Damage, OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.errno in _NOT_DAMAGE:
-            raise CheckpointError(
-                f"The checkpoint {os.fspath(path)} cannot be read: {explain(error, path)}."
-            ) from error
+            raise CheckpointError(f"The checkpoint {os.fspath(path)} cannot be read: {error}.") from error
         raise CheckpointCorruptError(
             f"The checkpoint {os.fspath(path)} cannot be used: {error}. Take an older one of the directory "
             f"{Path(path).parent}, or give another directory to start afresh."

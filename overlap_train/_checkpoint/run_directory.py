@@ -33,7 +33,7 @@ import keras
 import numpy.typing as npt
 
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.container import CheckpointState, explain
+from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.store import DirectoryLock
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Values, weights_of
@@ -91,8 +91,9 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            reason = explain(error, self.path, directory=True)
-            raise CheckpointError(f"{self.path} cannot be made for the evaluator: {reason}.") from error
+            raise CheckpointError(
+                f"{self.path} cannot be made for the evaluator: {error}. Give another directory."
+            ) from error
 
     def entries(self, *kinds: str) -> list[Entry]:
         """Return the files of some kinds, by their numbers."""
@@ -246,8 +247,7 @@ class RunWriter:
         )
 
     def _cannot_write(self, error: OSError) -> CheckpointError:
-        path = self.directory.path
-        return CheckpointError(f"{path} cannot be written for the evaluator: {explain(error, path)}")
+        return CheckpointError(f"{self.directory.path} cannot be written for the evaluator: {error}")
 
 
 class Sign(Closing):

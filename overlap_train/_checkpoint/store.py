@@ -2,9 +2,6 @@
 
 A checkpoint is written under another name, made durable, renamed, and the rename made durable. Only then are
 older ones deleted. So a crash at any moment leaves the old ones or the new one, and never a half.
-
-The file of the lock is written to, so it is used only if it can be no other: a regular file of one name,
-which holds nothing or the number of a process.
 """
 
 from __future__ import annotations
@@ -21,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.container import CheckpointState, explain, sync_directory
+from overlap_train._checkpoint.container import CheckpointState, sync_directory
 from overlap_train._support.closing import Closing
-from overlap_train._support.files import IrregularFileError, open_lock, try_lock
-from overlap_train.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
+from overlap_train._support.files import open_lock, try_lock
+from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_LONGEST_CONTENT = 32
 
 
 class DirectoryLock:
@@ -43,21 +39,12 @@ class DirectoryLock:
     def acquire(self) -> None:
         """Take the lock, unless this object holds it.
 
-        A lock whose file was deleted or replaced since, with its directory or alone, keeps nobody out any
-        more and is taken again. CheckpointError means that another store holds it, or that something that is
-        no lock lies in its place; OSError that the lock file cannot be made.
+        CheckpointError means that another store holds it, OSError that the lock file cannot be made.
         """
-        path = self._directory / ".lock"
         if self._descriptor is not None:
-            if _is_at(path, self._descriptor):
-                return
-            self.release()
+            return
+        descriptor = open_lock(self._directory / ".lock")
         try:
-            descriptor = open_lock(path)
-        except IrregularFileError as error:
-            raise CheckpointError(_not_a_lock(path, str(error))) from error
-        try:
-            _require_lock_file(path, descriptor)
             self._lock(descriptor)
         except BaseException:
             os.close(descriptor)
@@ -85,41 +72,15 @@ class DirectoryLock:
             )
             is_free = True
         if not is_free:
-            holder = os.pread(descriptor, _LONGEST_CONTENT, 0).decode("ascii", "replace").strip() or "unknown"
             raise CheckpointError(
-                f"Another training (process {holder}) writes its checkpoints into {self._directory}. Wait "
-                "until it has ended, or give this one another directory."
+                f"Another training writes its checkpoints into {self._directory}. Wait until it has ended, "
+                "or give this one another directory."
             )
-        with suppress(OSError):  # who holds it is for the message only
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode("ascii"), 0)
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", None) is not None:
             warnings.warn(f"The lock of {self._directory} was not released.", ResourceWarning, stacklevel=1)
             self.release()
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file is still the one at a path."""
-    with suppress(OSError):
-        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
-    return False
-
-
-def _require_lock_file(path: Path, descriptor: int) -> None:
-    if os.fstat(descriptor).st_nlink > 1:
-        raise CheckpointError(_not_a_lock(path, "the file has another name too"))
-    content = os.pread(descriptor, _LONGEST_CONTENT + 1, 0)
-    if len(content) > _LONGEST_CONTENT or not (content.strip(b"\0 \r\n") or b"0").isdigit():
-        raise CheckpointError(_not_a_lock(path, "it holds something else than the number of a process"))
-
-
-def _not_a_lock(path: Path, reason: str) -> str:
-    return (
-        f"{path} is not the lock of a training's checkpoints: {reason}. Look at it and delete it, or give "
-        "another directory."
-    )
 
 
 _locks: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
@@ -136,8 +97,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 # With more digits the next name would be too long for a file system sooner than the numbers were used up.
 _NAME = re.compile(r"ckpt-([0-9]{6,18})\.otck")
-_LEFTOVER = re.compile(r"\.ckpt-[0-9]{6,18}(-[0-9a-f]{16}\.otck|\.otck\.tmp)")  # the second of older versions
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LEFTOVER = re.compile(r"\.ckpt-[0-9]{6,18}-[0-9a-f]{16}\.otck")
 
 
 class CheckpointStore(Closing):
@@ -164,27 +124,24 @@ class CheckpointStore(Closing):
         except FileNotFoundError:
             return ()
         except OSError as error:
-            reason = explain(error, self._directory, directory=True)
             raise CheckpointError(
-                f"The checkpoints in {self._directory} cannot be listed: {reason}."
+                f"The checkpoints in {self._directory} cannot be listed: {error}. Give another directory."
             ) from error
         return tuple(path for _, path in sorted(numbered))
 
     def acquire(self) -> None:
         """Make the directory and lock it until `close`, unless it is locked already.
 
-        CheckpointError: another training holds it, it cannot be made, or no number is left in it.
+        CheckpointError: another training holds it, or it cannot be made.
         """
         try:
             if not self._directory.is_dir():
                 self._directory.mkdir(parents=True, exist_ok=True)
                 sync_directory(self._directory.parent)
-            self._next_path()
             self._lock.acquire()
         except OSError as error:
-            reason = explain(error, self._directory, directory=True)
             raise CheckpointError(
-                f"Checkpoints cannot be written into {self._directory}: {reason}."
+                f"Checkpoints cannot be written into {self._directory}: {error}. Give another directory."
             ) from error
 
     def save(self, state: CheckpointState) -> Path:
@@ -216,19 +173,10 @@ class CheckpointStore(Closing):
         a checkpoint that may be sound and cannot be read is a CheckpointError.
         """
         reasons: dict[Path, str] = {}
-        paths = list(self.paths)
-        while paths:
-            path = paths.pop()
+        for path in reversed(self.paths):
             try:
                 content = check(container.read(path))
-            except CheckpointMismatchError:
-                raise
-            except CheckpointError as error:
-                if path not in self.paths:  # deleted since they were listed, because newer ones were saved
-                    reasons, paths = {}, list(self.paths)
-                    continue
-                if not isinstance(error, CheckpointCorruptError):
-                    raise
+            except CheckpointCorruptError as error:
                 self._damaged.add(path)
                 reasons[path] = str(error.__cause__ or error)
                 continue
@@ -255,16 +203,9 @@ class CheckpointStore(Closing):
         return self
 
     def _next_path(self) -> Path:
-        """Return the path of the next checkpoint; behind the last number, made by hand, there is none."""
         paths = self.paths
         number = 1 + (int(_NAME.fullmatch(paths[-1].name)[1]) if paths else 0)  # type: ignore[index]
-        path = self._directory / f"ckpt-{number:06d}.otck"
-        if not _NAME.fullmatch(path.name):
-            raise CheckpointError(
-                f"Checkpoints cannot be written into {self._directory}: behind {paths[-1].name} no number is "
-                "left. Move it away, or give another directory."
-            )
-        return path
+        return self._directory / f"ckpt-{number:06d}.otck"
 
     def _prune(self) -> None:
         """Delete all that are older than the oldest to be kept; damaged ones do not count as kept."""
@@ -279,17 +220,11 @@ class CheckpointStore(Closing):
                 warnings.warn(f"The old checkpoint {path} stays: {error}.", RuntimeWarning, stacklevel=3)
 
     def _cannot_write(self, path: Path, pieces: Sequence[container.Bytes], error: OSError) -> str:
-        reason = explain(error, path)
-        if error.errno in _FULL:
-            reason += ". Delete what is not needed there, or give a directory on another disk"
         needed = sum(memoryview(piece).nbytes for piece in pieces)
-        free = "an unknown number of"
+        room = f"It needs {needed} bytes"
         with suppress(OSError):
-            free = str(shutil.disk_usage(self._directory).free)
-        return (
-            f"The checkpoint {path} cannot be written: {reason}. It needs {needed} bytes, and {free} bytes "
-            "are free. Older checkpoints are as before."
-        )
+            room += f", and {shutil.disk_usage(self._directory).free} bytes are free"
+        return f"The checkpoint {path} cannot be written: {error}. {room}. Older checkpoints are as before."
 
 
 def _in_words(reasons: Mapping[Path, str]) -> str:

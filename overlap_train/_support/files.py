@@ -19,45 +19,22 @@ import stat
 import time
 from pathlib import Path
 
-_KINDS = {
-    stat.S_IFLNK: "a link",
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-}
-_DEVICE = "a device"
 _STEM_CHARACTERS = 32  # of a file's name in that of its replacement, which must not get too long
-
-
-class IrregularFileError(OSError):
-    """There is something at a path that is no regular file; the message says what."""
 
 
 def open_regular(
     path: str | os.PathLike[str], flags: int, mode: int = 0o666, *, follow_links: bool = False
 ) -> int:
-    """Open a regular file and return its descriptor; never waits, as the open of a pipe would."""
+    """Open a regular file and return its descriptor; never waits, as the open of a pipe would.
+
+    Anything else is an OSError.
+    """
     careful = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow_links else os.O_NOFOLLOW)
-    try:
-        descriptor = os.open(path, flags | careful, mode)
-    except OSError as error:
-        kind = None if follow_links else what_is_no_file(path)
-        if kind is None:
-            raise
-        raise IrregularFileError(f"it is {kind} and not a regular file") from error
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
+    descriptor = os.open(path, flags | careful, mode)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise IrregularFileError(f"it is {_kind(status.st_mode)} and not a regular file")
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     return descriptor
-
-
-def what_is_no_file(path: str | os.PathLike[str]) -> str | None:
-    """Return what is at a path if it is no regular file, such as "a link" or "a directory", or None."""
-    with contextlib.suppress(OSError):
-        mode = os.lstat(path).st_mode
-        return None if stat.S_ISREG(mode) else _kind(mode)
-    return None
 
 
 def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links: bool = True) -> bytes:
@@ -87,8 +64,10 @@ class Replacing:
         self._unfinished = target.parent / name
 
     def __enter__(self) -> Path:
-        if what_is_no_file(self._target) == _DEVICE:
-            raise IrregularFileError(f"{self._target} is {_DEVICE} and not a regular file")
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            mode = os.lstat(self._target).st_mode
+            if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                raise OSError(errno.EINVAL, "a device, which no file may replace", os.fspath(self._target))
         self._target.parent.mkdir(parents=True, exist_ok=True)
         # Not by `tempfile`, whose files only their owner may read. The process decides who may, and asking
         # for that (`os.umask`) would change it for all threads.
@@ -119,10 +98,6 @@ def replace_content(path: Path, text: str) -> None:
     """Replace the content of a file at once, so that a reader never sees half of it; make its folders."""
     with Replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
-
-
-def _kind(mode: int) -> str:
-    return _KINDS.get(stat.S_IFMT(mode), _DEVICE)
 
 
 _POLL_S = 0.1

@@ -94,7 +94,7 @@ class Disk:
             undo()
 
 
-LEFTOVERS = (".ckpt-000009.otck.tmp", f".ckpt-000009-{'0' * 16}.otck")  # of an older version, and of this one
+LEFTOVERS = (f".ckpt-000008-{'0' * 16}.otck", f".ckpt-000009-{'0' * 16}.otck")
 
 
 def save_on(disk_error, at, directory, *, undo_names=False):

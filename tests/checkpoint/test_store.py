@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,44 +18,13 @@ from tests.checkpoint.states import state
 def test_second_store_is_refused_until_the_first_is_closed(tmp_path):
     first, second = CheckpointStore(tmp_path), CheckpointStore(tmp_path)
     first.save(state(1))
-    with pytest.raises(CheckpointError, match=rf"Another training \(process {os.getpid()}\)"):
+    with pytest.raises(CheckpointError, match="Another training"):
         second.save(state(2))
     assert second.load_latest().epoch == 1
     first.close()
     first.close()
     second.save(state(2))
     second.close()
-
-
-@pytest.mark.parametrize("lost", ["the directory", "the file", "for another file"])
-def test_a_lock_that_was_lost_is_taken_again(tmp_path, lost):
-    directory = tmp_path / "run"
-    first, second = CheckpointStore(directory), CheckpointStore(directory)
-    first.save(state(1))
-    if lost == "the directory":
-        shutil.rmtree(directory)
-    else:
-        (directory / ".lock").unlink()
-        if lost == "for another file":
-            (directory / ".lock").touch()
-    first.save(state(2))
-    with pytest.raises(CheckpointError, match="Another training"):
-        second.save(state(3))
-    first.close()
-    second.close()
-
-
-def test_a_lock_that_was_lost_to_another_is_not_taken_back(tmp_path):
-    first, second = CheckpointStore(tmp_path), CheckpointStore(tmp_path)
-    first.save(state(1))
-    (tmp_path / ".lock").unlink()
-    second.save(state(2))
-    with pytest.raises(CheckpointError, match="Another training"):
-        first.save(state(3))
-    assert first.load_latest().epoch == 2
-    second.close()
-    first.save(state(3))
-    first.close()
 
 
 HOLD = """
@@ -76,7 +44,7 @@ def test_lock_ends_with_its_process_though_a_forked_child_lives_on(tmp_path):
         child = int(process.stdout.readline())
         try:
             store = CheckpointStore(tmp_path)
-            with pytest.raises(CheckpointError, match=rf"process {process.pid}\)"):
+            with pytest.raises(CheckpointError, match="Another training"):
                 store.save(state())
             process.kill()
             process.wait()
@@ -125,24 +93,10 @@ def test_order_is_by_number_when_the_digits_run_out(tmp_path):
         assert store.load_latest().epoch == 8
 
 
-def test_a_directory_without_a_number_left_is_refused_before_anything_is_written(tmp_path):
-    last = tmp_path / f"ckpt-{'9' * 18}.otck"
-    last.write_bytes(b"by hand")
-    store = CheckpointStore(tmp_path)
-    for write in (store.acquire, lambda: store.save(state(1))):
-        with pytest.raises(CheckpointError, match=r"behind ckpt-9+\.otck no number is left"):
-            write()
-    assert list(tmp_path.iterdir()) == [last]
-    last.rename(tmp_path / f"ckpt-{'9' * 17}8.otck")
-    assert store.save(state(1)) == last
-    assert store.load_latest().epoch == 1
-    store.close()
-
-
 def test_other_files_are_left_alone(tmp_path):
     for name in ("ckpt-000009.otck.bak", "notes.txt", ".ckpt-x.tmp"):
         (tmp_path / name).write_text("mine")
-    (tmp_path / ".ckpt-000003.otck.tmp").write_text("half of one")
+    (tmp_path / f".ckpt-000003-{'0' * 16}.otck").write_text("half of one")
     with CheckpointStore(tmp_path) as store:
         store.save(state())
     assert {p.name for p in tmp_path.iterdir()} == {
@@ -182,24 +136,3 @@ def test_all_damaged_raises_rather_than_starting_afresh(tmp_path):
             store.load_latest()
     assert all(str(raised.value).count(path.name) == 1 for path in paths)
     assert str(raised.value).count("it ends after 20 bytes") == 1
-
-
-def test_a_directory_that_cannot_be_made_says_what_to_do(tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "at all")
-    for place in (tmp_path / "link" / "run", "/proc/nothing/here"):
-        with pytest.raises(CheckpointError, match=r"[Gg]ive another directory"):
-            CheckpointStore(place).acquire()
-
-
-def test_a_checkpoint_deleted_between_listing_and_reading_is_no_damaged_one(tmp_path, monkeypatch):
-    store, read = CheckpointStore(tmp_path, keep=1), container.read
-
-    def late(path):
-        monkeypatch.setattr(container, "read", read)
-        store.save(state(7))
-        return read(path)
-
-    with store:
-        store.save(state(0))
-        monkeypatch.setattr(container, "read", late)
-        assert CheckpointStore(tmp_path).load_latest().epoch == 7
