@@ -50,16 +50,8 @@ def describe_configuration(model: keras.Model) -> dict[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras warns of lambdas, which are not stored here
         layers = keras_models.flat_layers(model)
-        labels = _numbered(layer.name for layer in layers)
-        names = {layer.name: label for label, layer in zip(labels, layers, strict=True)}
-        for label, layer in zip(labels, layers, strict=True):
-            config = _config_of(layer)
-            texts |= _flat(label, {"": type(layer).__name__, **_own_settings(layer, config)})
-            for part in config.get("layers", ()) if isinstance(layer, keras.Model) else ():
-                if isinstance(part, Mapping) and part.get("inbound_nodes"):
-                    inputs = _as_text(_plain(_inputs(part["inbound_nodes"], names)))
-                    name = str(part.get("name"))
-                    texts[f"{names.get(name, _without_numbers(name))}.inputs"] = inputs
+        for label, layer in zip(_numbered(layer.name for layer in layers), layers, strict=True):
+            texts |= _flat(label, {"": type(layer).__name__, **_own_settings(layer, _config_of(layer))})
         if isinstance(getattr(model, "optimizer", None), keras.optimizers.Optimizer):
             texts |= _flat("optimizer", _config_of(model.optimizer))
         arguments = keras_copies.compile_arguments(model) or {}
@@ -165,16 +157,6 @@ def _is_layer(part: Any) -> bool:
         return bool(part) and all(map(_is_layer, part))
     config = part.get("config") if isinstance(part, Mapping) else None
     return isinstance(config, Mapping) and {"name", "trainable"} <= config.keys()
-
-
-def _inputs(part: Any, names: Mapping[str, str]) -> Any:
-    """Return how a layer is called in a functional model, with the layers' labels as `names`."""
-    if isinstance(part, Mapping) and part.get("class_name") == "__keras_tensor__":
-        name, *place = part["config"]["keras_history"]
-        return [names.get(name, _without_numbers(str(name))), *place]
-    if isinstance(part, Mapping):
-        return {key: _inputs(value, names) for key, value in part.items()}
-    return [_inputs(each, names) for each in part] if isinstance(part, (list, tuple)) else part
 
 
 def _flat(label: str, config: Mapping[str, Any]) -> dict[str, str]:

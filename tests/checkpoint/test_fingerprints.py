@@ -43,12 +43,12 @@ class Subclassed(keras.Model):
         return self.dense(x) * self.alpha
 
 
-def functional(*, factor=0.5, rate=0.1, residual=True, scale=1.0, function=None, dtype=None):
+def functional(*, rate=0.1, scale=1.0, function=None, dtype=None):
     x = keras.Input((4,))
     y = layers.Dense(4, activation=function, kernel_regularizer="l2", dtype=dtype)(x)
     y = Scaled(scale)(layers.Dropout(rate)(y))
-    y = layers.Add()([x, y]) if residual else layers.Add()([y, y])
-    y = layers.Bidirectional(layers.GRU(2, dropout=rate))(layers.Reshape((2, 2))(y * factor))
+    y = layers.Add()([x, y])
+    y = layers.Bidirectional(layers.GRU(2, dropout=rate))(layers.Reshape((2, 2))(y * 0.5))
     made = keras.Model(x, layers.Dense(1)(y))
     made.compile("adam", "mse")
     return made
@@ -92,9 +92,7 @@ def cosine(steps):
 
 PLAIN = functional()
 OTHERWISE = {
-    "constant": (PLAIN, functional(factor=0.7), "multiply.inputs"),
     "rate": (PLAIN, functional(rate=0.2), "dropout.rate is 0.2 (was 0.1)"),
-    "graph": (PLAIN, functional(residual=False), "add.inputs"),
     "own attribute": (PLAIN, functional(scale=3.0), "scaled.scale is 3 (was 1)"),
     "activation": (PLAIN, functional(function="relu"), "dense.activation is relu (was linear)"),
     "policy": (PLAIN, functional(dtype="mixed_bfloat16"), "dense.dtype is mixed_bfloat16 (was float32)"),
