@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import csv
 import dis
 import enum
 import functools
-import importlib.machinery
-import importlib.metadata
 import linecache
-import os
 import sys
 import sysconfig
 import types
@@ -107,7 +103,6 @@ def _slots_of(kind: Any) -> tuple[tuple[str, Any], ...]:
 SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 _HEAP_TYPE = 1 << 9
 _STANDARD_FOLDERS = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
-_MODULES = tuple(importlib.machinery.all_suffixes())
 _TRAINING_PACKAGES = frozenset({"jax", "keras", "overlap_train", "tensorflow", "tf_keras", "torch"})
 
 
@@ -154,55 +149,16 @@ def _origin_of_file(file: str, package: str) -> Origin:
         return Origin.LIBRARY
     # A user's file may be called `statistics.py`, too.
     standard = not file or any(PurePath(file).is_relative_to(folder) for folder in _STANDARD_FOLDERS)
-    if standard and package in sys.stdlib_module_names:
-        return Origin.STANDARD
-    depths = (depth for depth, part in enumerate(parts) if part.split(".")[0] == package)
-    installed = any("/".join(parts[d:]) in _installed_in(str(PurePath(*parts[:d]))) for d in depths)
-    return Origin.LIBRARY if installed else Origin.USER
-
-
-@functools.cache
-def _installed_in(folder: str) -> frozenset[str]:
-    """Return the modules that pip has installed into a folder of any name, as with `--target` or by PEX.
-
-    Only files in a record count: an editable installation is the user's, and so is a module next to a
-    library in a package of the same name, such as `utils` or one without an `__init__.py`.
-    """
-    try:
-        if not any(name.endswith(".dist-info") for name in os.listdir(folder)):
-            return frozenset()
-        distributions = importlib.metadata.distributions(path=[folder])
-        records = [distribution.read_text("RECORD") or "" for distribution in distributions]
-    except (OSError, ValueError):  # an unreadable folder or record
-        return frozenset()
-    files = (row[0] for record in records for row in csv.reader(record.splitlines()) if row)
-    return frozenset(file for file in files if file.endswith(_MODULES))
+    return Origin.STANDARD if standard and package in sys.stdlib_module_names else Origin.USER
 
 
 def is_simple(thing: Any) -> bool:
-    """Whether something is a number, a text or None, and not of a user's class that behaves like one."""
+    """Whether something is a number, a text, None or a member of an enumeration of these.
+
+    Not one of a user's class that behaves like a number or a text.
+    """
     kind: Any = type(thing)
-    return isinstance(thing, SIMPLE) and _is_simple_class(kind)
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_simple_class(kind: Any) -> bool:
-    if origin_of(kind) is not Origin.USER:
-        return True
-    # Members of an enumeration are numbers or texts with a name, unless their class has methods.
-    return issubclass(kind, enum.Enum) and not any(
-        _is_users_code(member)
-        for base in kind.__mro__
-        if origin_of(base) is Origin.USER
-        for member in vars(base).values()
-    )
-
-
-def _is_users_code(member: Any) -> bool:
-    if isinstance(member, (property, functools.cached_property)):
-        return True
-    function = getattr(member, "__func__", member)
-    return isinstance(function, types.FunctionType) and origin_of(function) is Origin.USER
+    return isinstance(thing, SIMPLE) and (isinstance(thing, enum.Enum) or origin_of(kind) is not Origin.USER)
 
 
 def module_of(thing: Any) -> str:
