@@ -260,23 +260,3 @@ def test_training_is_that_of_keras(loop):
     networks.assert_same_weights(actual, expected, rtol=1e-3)
     assert "fast recurrence" in " ".join(trainer.messages)
     assert not [layer for layer in keras_models.flat_layers(actual) if "inner_loop" in vars(layer)]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", sorted(KINDS))
-@pytest.mark.by_default("LSTM")
-def test_a_step_has_fewer_operations_than_keras(kind):
-    layer = keras.layers.Bidirectional(KINDS[kind](UNITS))
-    layer.build((None, STEPS, FEATURES))
-
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(layer(x, training=True))
-        return tape.gradient(loss, [variable.value for variable in layer.trainable_variables])
-
-    def operations(function):
-        traced = tf.function(function, autograph=False)
-        graph = traced.get_concrete_function(tf.TensorSpec((None, STEPS, FEATURES))).graph.as_graph_def()
-        return len(graph.node) + sum(len(function.node_def) for function in graph.library.function)
-
-    assert operations(on_our_loops(step, layer)) < 0.7 * operations(step)

@@ -17,19 +17,51 @@ def refuses(model, message, plan=None, **arguments):
         Trainer(model, execution=plan).fit(*arrays(), verbose=0, **arguments)
 
 
-def test_something_that_is_no_strategy():
-    with pytest.raises(TypeError, match=r"strategy must be a tf.distribute.Strategy or None; got str"):
-        Trainer(sequential(), strategy="mirrored")
+def mirrored(model=sequential):
+    return on_two(model)()
 
 
-def test_a_strategy_that_did_not_make_the_model():
-    with pytest.raises(ValueError, match=r"'sequential' was not made in the scope of the MirroredStrategy"):
-        Trainer(sequential(), strategy=STRATEGY)
+# What is made, in the scope of which strategy, and what that says.
+REFUSED = {
+    "no strategy": (
+        lambda: Trainer(sequential(), strategy="mirrored"),
+        r"strategy must be a tf.distribute.Strategy or None; got str",
+    ),
+    "a model from outside": (
+        lambda: Trainer(sequential(), strategy=STRATEGY),
+        r"'sequential' was not made in the scope of the MirroredStrategy",
+    ),
+    "another strategy": (
+        lambda: Trainer(mirrored(), strategy=tf.distribute.OneDeviceStrategy("CPU:1")),
+        "not made in the scope of the OneDeviceStrategy",
+    ),
+    "an unsupported one": (
+        lambda: Trainer(
+            sequential(),
+            strategy=tf.distribute.experimental.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0"),
+        ),
+        "CentralStorageStrategy is not supported; pass a tf.distribute.Mir",
+    ),
+}
 
 
-def test_a_trainer_in_the_scope_for_a_model_from_outside():
-    model = sequential()
-    with STRATEGY.scope(), pytest.raises(ValueError, match="was not made in the scope of the Mirrored"):
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_strategy_that_cannot_train_the_model(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "make", "message"),
+    [
+        (STRATEGY, sequential, "was not made in the scope of the Mirrored"),
+        (tf.distribute.OneDeviceStrategy("CPU:1"), mirrored, "outside it"),
+    ],
+    ids=["a model from outside", "of another strategy"],
+)
+def test_a_trainer_in_a_scope(strategy, make, message):
+    model = make()
+    with strategy.scope(), pytest.raises(ValueError, match=message):
         Trainer(model)
 
 
@@ -52,53 +84,25 @@ def test_an_optimizer_from_outside_the_scope():
     refuses(model, "the optimizer SGD of the model 'sequential' was not made in the scope")
 
 
-def test_another_strategy_than_the_models():
-    other = tf.distribute.OneDeviceStrategy("CPU:1")
-    with pytest.raises(ValueError, match="not made in the scope of the OneDeviceStrategy"):
-        Trainer(on_two(sequential)(), strategy=other)
-
-
-def test_the_scope_of_another_strategy():
-    model = on_two(sequential)()
-    with tf.distribute.OneDeviceStrategy("CPU:1").scope(), pytest.raises(ValueError, match="outside it"):
-        Trainer(model)
-
-
-def test_strategies_that_are_not_supported():
-    strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0", "CPU:1"], "CPU:0")
-    with pytest.raises(
-        ValueError, match=r"CentralStorageStrategy is not supported; pass a tf.distribute.Mir"
-    ):
-        Trainer(sequential(), strategy=strategy)
-
-
 def test_a_batch_that_is_smaller_than_the_replicas_are_many():
     refuses(on_two(sequential)(), "batch_size is 1, and 2 replicas are to share each batch", batch_size=1)
 
 
 @pytest.mark.parametrize(
-    ("plan", "named"),
+    ("plan", "options", "message"),
     [
-        (ExecutionPlan(batch_splits=2), "batch_splits"),
-        (ExecutionPlan(jit=True), "jit=True"),
-        (ExecutionPlan(kernels="fast"), "kernels='fast'"),
+        (ExecutionPlan(batch_splits=2), {}, "batch_splits is not possible under a tf.distribute strategy"),
+        (ExecutionPlan(jit=True), {}, "jit=True is not possible under a tf.distribute strategy"),
+        (ExecutionPlan(kernels="fast"), {}, "kernels='fast' is not possible under a tf.distribute strategy"),
+        (None, {"jit_compile": True}, r"model.compile\(jit_compile=True\) is not possible"),
     ],
 )
-def test_plans_for_one_device(plan, named):
-    refuses(
-        on_two(sequential)(),
-        f"{named} is not possible under a tf.distribute strategy of several replicas",
-        plan,
-    )
-
-
-def test_a_model_compiled_for_xla():
-    model = on_two(lambda: sequential(jit_compile=True))()
-    refuses(model, r"model.compile\(jit_compile=True\) is not possible")
+def test_plans_and_models_for_one_device(plan, options, message):
+    refuses(mirrored(lambda: sequential(**options)), message, plan)
 
 
 def test_gradient_accumulation():
-    model = on_two(lambda: sequential(keras.optimizers.SGD(gradient_accumulation_steps=2)))()
+    model = mirrored(lambda: sequential(keras.optimizers.SGD(gradient_accumulation_steps=2)))
     refuses(model, "gradient_accumulation_steps does not work under tf.distribute")
 
 
@@ -114,19 +118,6 @@ def test_an_output_that_has_no_rows():
         return model
 
     refuses(on_two(build)(), "without a row for each row of the inputs")
-
-
-@pytest.mark.parametrize(
-    ("workers", "error", "message"),
-    [
-        ("CPU:0", TypeError, "workers must be an integer, a sequence of devices"),
-        ((1,), ValueError, "workers must be a number or names of devices"),
-        ((), ValueError, "workers is empty"),
-    ],
-)
-def test_devices_that_cannot_be_meant(workers, error, message):
-    with pytest.raises(error, match=message):
-        ValidationPolicy(workers=workers)
 
 
 def test_a_device_that_is_not_there():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 
 import keras
 import numpy as np
@@ -11,9 +10,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._training.replicas import on_single_replica
-from overlap_train._training.step import Step
-from overlap_train._training.strategy import Replicas
 from tests.networks import arrays, crossentropy
 from tests.test_no_leak import graphs
 
@@ -87,7 +83,6 @@ def rows():
 PIPELINES = {
     "shuffled": lambda: rows().shuffle(100).batch(16),
     "cached": lambda: rows().cache().shuffle(100).batch(16).prefetch(2),
-    "shuffled twice": lambda: rows().shuffle(100).shuffle(10).batch(16),
     "interleaved": lambda: (
         tf.data.Dataset.range(4)
         .shuffle(4)
@@ -98,27 +93,6 @@ PIPELINES = {
 }
 
 
-class InParts(keras.utils.PyDataset):
-    """Batches of 16 rows, of which Keras draws the order; notes which hooks are called."""
-
-    def __init__(self):
-        super().__init__()
-        self.called = []
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        chosen = slice(16 * index, 16 * index + 16)
-        return X[chosen], Y[chosen]
-
-    def on_epoch_begin(self):
-        self.called.append("begin")
-
-    def on_epoch_end(self):
-        self.called.append("end")
-
-
 def fitted_twice(strategy, fit, evaluate, make, **lengths):
     """Returns what two trainings and an evaluation behind each show, on the same two data objects."""
     model, train, validation = network(strategy), make(), make()
@@ -127,8 +101,7 @@ def fitted_twice(strategy, fit, evaluate, make, **lengths):
         history = fit(model)(train, epochs=2, verbose=0, validation_data=validation, **lengths)
         shown += [history.history["loss"], history.history["val_loss"]]
         shown.append(evaluate(model)(validation, verbose=0, steps=3))
-    called = [data.called for data in (train, validation) if isinstance(data, InParts)]
-    return shown, model.get_weights(), called
+    return shown, model.get_weights()
 
 
 def by_keras_and_by_trainer(strategy, make, **lengths):
@@ -146,58 +119,6 @@ def test_orders_are_drawn_behind_the_batches_at_which_keras_looks(strategy, make
     ours, theirs = by_keras_and_by_trainer(STRATEGIES[strategy], make, **lengths)
     for mine, expected in zip(ours[0] + ours[1], theirs[0] + theirs[1], strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.nightly
-def test_a_pydataset_is_looked_at_and_told_so_as_under_keras():
-    ours, theirs = by_keras_and_by_trainer(STRATEGIES["OneDeviceStrategy"], InParts)
-    for mine, expected in zip(ours[0] + ours[1], theirs[0] + theirs[1], strict=True):
-        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-7)
-    assert ours[2] == theirs[2]
-
-
-@pytest.mark.nightly
-def test_a_resumed_training_looks_as_often_as_an_unbroken_one(tmp_path):
-    strategy, results = STRATEGIES["OneDeviceStrategy"], []
-    for places in (["whole"], ["parts", "parts"]):
-        for place, epochs in zip(places, [1, 3][-len(places) :], strict=True):
-            model = network(strategy)
-            history = Trainer(model).fit(
-                PIPELINES["shuffled"](),
-                epochs=epochs,
-                verbose=0,
-                validation_data=PIPELINES["shuffled"](),
-                validation_steps=2,
-                resume=tmp_path / place,
-            )
-        results.append((history.history["loss"], history.history["val_loss"], model.get_weights()))
-    for whole, part in zip(*results, strict=True):
-        for expected, resumed in zip(whole, part, strict=True):
-            np.testing.assert_array_equal(resumed, expected)
-
-
-def operations(strategy):
-    """Counts the operations of a step by kind, but for those that only name a value."""
-    model = network(strategy)
-    function = model.train_step
-    scope = contextlib.nullcontext()
-    if strategy is not None:
-        function, scope = on_single_replica(Replicas(strategy), function), strategy.scope()
-    spec = (tf.TensorSpec((16, 12)), tf.TensorSpec((16,), tf.int64))
-    with scope:
-        step = Step(model, function)
-        step.trace(spec)
-        step.trace(spec)
-        graph = tf.function(step.run, autograph=False).get_concrete_function(spec).graph
-    counted = Counter(operation.type for operation in graph.get_operations())
-    return {kind: number for kind, number in counted.items() if kind not in ("Identity", "NoOp")}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.by_default("MirroredStrategy")
-def test_a_step_has_the_operations_of_one_without_a_strategy(strategy):
-    assert operations(STRATEGIES[strategy]) == operations(None)
 
 
 @pytest.mark.nightly
