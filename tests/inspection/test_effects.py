@@ -121,20 +121,12 @@ def ctc():
     return model, (tf.TensorSpec([None, 8, 3]), tf.TensorSpec([None, 3], tf.int32))
 
 
-def attending():
-    x = keras.Input((6, 8))
-    attention = kl.MultiHeadAttention(2, 4, dropout=0.1)(x, x)
-    model = keras.Model(x, kl.Dense(1)(kl.LayerNormalization()(attention)))
-    model.compile("adam", "mse")
-    return model, (tf.TensorSpec([None, 6, 8]), tf.TensorSpec([None, 6, 1]))
-
-
 def awkward():
     return subclassed(), (tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None], tf.int64))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("make", [ctc, attending, awkward])
+@pytest.mark.parametrize("make", [ctc, awkward])
 def test_other_models_do_nothing_such(make):
     model, batch = make()
     assert effects(model.train_step, batch) == []

@@ -52,14 +52,6 @@ def test_read_only_inputs_are_known():
     assert written_inputs(concrete(body, tf.TensorSpec([])).graph) == {1}
 
 
-def test_operations_of_nested_functions_are_listed():
-    inner = tf.function(lambda x: tf.random.normal([]) + x, autograph=False)
-    graph = concrete(lambda x: inner(tf.nn.relu(x)), tf.TensorSpec([])).graph
-    runs = {kind: by for kind, _, by in nested_operations(graph)}
-    assert runs["Relu"].type == "Relu"
-    assert outer_operations(graph)[runs["RandomStandardNormal"]].type == "StatefulPartitionedCall"
-
-
 def test_the_outer_operation_is_found_through_loops_and_branches():
     inner = tf.function(lambda x: tf.random.normal([]) + x, autograph=False)
 
@@ -93,17 +85,6 @@ def test_another_computation_is_seen():
     graphs.append((names, {"nested": True, "activation": "tanh"}))
     computations = [computation(network(names, **options)) for names, options in graphs]
     assert len(set(computations)) == len(graphs)
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_the_order_of_what_is_computed_with_counts(nested):
-    def graph_of(function):
-        inner = tf.function(function) if nested else function
-        spec = tf.TensorSpec([2])
-        return tf.function(lambda x, y: inner(x, y)).get_concrete_function(spec, spec).graph
-
-    assert computation(graph_of(lambda x, y: x - y)) == computation(graph_of(lambda a, b: a - b))
-    assert computation(graph_of(lambda x, y: x - y)) != computation(graph_of(lambda x, y: y - x))
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._inspection.traced import TracedFunction, private_handles, trace, union
-from overlap_train._inspection.traces import Traces, function_key
+from overlap_train._inspection.traced import TracedFunction, private_handles, trace
+from overlap_train._inspection.traces import Traces
 from tests.networks import FEATURES, arrays, sequential
 
 X, Y = arrays(40)
@@ -72,42 +72,6 @@ def test_a_function_that_makes_variables_is_traced_again():
     assert "raw" in names(traced.variables)
 
 
-def test_variables_that_change_no_trace_need_no_second_one():
-    made, times = [], []
-
-    def step(x):
-        times.append(x)
-        if not made:
-            made.append(keras.Variable(lambda shape, dtype: tf.ones(shape, dtype), shape=(2,)))
-        return x * made[0].value
-
-    traced = TracedFunction(step, tf.TensorSpec([2]), harmless=lambda: [made[0].value.handle])
-    assert len(times) == 1
-    assert traced(tf.ones([2])).numpy().tolist() == [1.0, 1.0]
-
-
-def test_a_variable_whose_value_is_part_of_the_trace_is_made_as_tensorflow_makes_it():
-    variables = []
-
-    def step(x):
-        if not variables:
-            variables.append(tf.Variable(tf.zeros([2]) + 3.0))
-        return x * variables[0]
-
-    assert TracedFunction(step, tf.TensorSpec([2]))(tf.ones([2])).numpy().tolist() == [3.0, 3.0]
-
-
-def test_reading_inside_control_flow_is_no_writing():
-    table, limit = tf.Variable([1.0, 2.0, 3.0], name="table"), tf.Variable(2, name="limit")
-
-    def step(x):
-        return tf.while_loop(lambda i, _: i < limit, lambda i, s: (i + 1, s + table[i]), (0, x))[1]
-
-    traced = TracedFunction(step, tf.TensorSpec([]))
-    assert names(traced.variables) == ["limit", "table"]
-    assert traced.written == []
-
-
 def evaluate(traced, variables, values, x):
     @tf.function(autograph=False)
     def run(values, x):
@@ -134,34 +98,6 @@ def test_on_private_variables_nothing_of_the_live_ones_is_read_or_written():
     assert (float(weight), float(count)) == (10.0, 0.0)
     assert float(traced(tf.constant(2.0))) == 21.0
     assert float(count) == 1.0
-
-
-def test_private_variables_of_several_threads_do_not_meet():
-    total = tf.Variable(0.0)
-
-    def step(x):
-        for _ in range(20):
-            total.assign_add(x)
-        return total.read_value()
-
-    traced = TracedFunction(step, tf.TensorSpec([]))
-    run = tf.function(
-        lambda x: traced.on(private_handles(traced.variables, [tf.constant(0.0)]), x), autograph=False
-    ).get_concrete_function(tf.TensorSpec([]))
-    barrier, results = threading.Barrier(4), []
-
-    def work(x):
-        barrier.wait(30)
-        results.extend((x, float(run(tf.constant(x)))) for _ in range(50))
-
-    threads = [threading.Thread(target=work, args=(float(n),)) for n in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(results) == 200
-    assert all(result == 20.0 * x for x, result in results)
-    assert float(total) == 0.0
 
 
 @pytest.mark.nightly
@@ -200,15 +136,6 @@ def test_a_step_traced_by_rows_runs_for_any_number_of_them_and_on_private_variab
     assert traced({"x": tf.ones([4, 3]), "y": tf.ones([4])})["known"].numpy() == 4
 
 
-def test_the_union_counts_a_variable_once_and_as_written_if_any_function_writes():
-    shared = tf.Variable(1.0)
-    reads = TracedFunction(lambda: shared + 1.0)
-    writes = TracedFunction(lambda: shared.assign_add(1.0))
-    (variable,) = union([reads, None, writes])
-    assert variable.written
-    assert not reads.variables[0].written
-
-
 def test_what_cannot_be_traced_is_none_and_no_exception():
     assert trace(lambda x: x + 1.0, tf.TensorSpec([])) is not None
     assert trace(lambda x: x.numpy(), tf.TensorSpec([])) is None
@@ -228,16 +155,6 @@ def test_traces_are_kept_until_keras_would_make_its_function_anew():
     assert get() == 2
     model.make_train_function(force=True)
     assert get() == 3
-
-
-def test_a_method_is_told_by_its_object():
-    class Steps:
-        def step(self):
-            pass
-
-    first, second = Steps(), Steps()
-    assert function_key(first.step) == function_key(first.step)
-    assert function_key(first.step) != function_key(second.step)
 
 
 @pytest.mark.nightly
