@@ -77,39 +77,6 @@ def test_what_is_another_from_the_start_is_named():
     assert second.files == ["other.png"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"python": value} for value in (3, range(3), (3, (1,) * 625, "a"))),
-        *({"numpy": value} for value in (3, range(3), {"bit_generator": "os"})),
-        *({"position": 3}, {"position": {"numpy": 3}}),
-    ],
-    ids=lambda change: f"{change}"[:60],
-)
-def test_a_state_of_no_generator_is_found_before_it_is_put_back(change):
-    state = DataState(Source()).take()
-    DataState(Source()).check(state)
-    with pytest.raises(ValueError, match=r"\w"):
-        DataState(Source()).check({**state, **change})
-
-
-def test_a_state_without_that_of_a_global_generator_leaves_it_as_it_is():
-    state, before = DataState(Source()).take(), random.getstate()
-    del state["python"]
-    assert DataState(Source()).put_back(state) == []
-    assert random.getstate() == before
-
-
-@pytest.mark.parametrize("pos", [-1, 625, 400_000_000])
-def test_a_position_of_numpys_is_looked_at_before_numpy_gets_it(pos):
-    state, before = DataState(None).take(), np.random.get_state()[2]
-    state["numpy"]["state"]["pos"] = pos
-    for call in (DataState(None).check, DataState(None).put_back):
-        with pytest.raises(ValueError, match="pos is out of range"):
-            call(state)
-    assert np.random.get_state()[2] == before
-
-
 @pytest.mark.parametrize("rows", [1, 4, 5, 400])
 def test_a_large_array_is_told_by_rows_over_all_of_it(rows, monkeypatch):
     monkeypatch.setattr(attributes, "_DIGEST_BYTES", 64)
@@ -118,11 +85,6 @@ def test_a_large_array_is_told_by_rows_over_all_of_it(rows, monkeypatch):
     assert len(taken) == min(rows, 4)
     np.testing.assert_array_equal(taken[[0, -1]], array[[0, -1]])
     assert len(np.unique(taken[:, 0])) == len(taken)
-
-
-@pytest.mark.parametrize("array", [np.float64(3).reshape(()), np.zeros((0, 2)), np.zeros((9, 0))])
-def test_arrays_without_rows_to_choose_from_are_taken_whole(array):
-    assert attributes.sampled_rows(array).shape == array.shape
 
 
 class Held:
@@ -204,13 +166,8 @@ def test_what_has_changed_since_the_beginning_is_kept(model):
     model.rate, model.best_epoch, model.seen = 0.25, 3, object()
     model.stop_training = True
     assert attributes.changed() == {"rate": 0.25, "best_epoch": 3}
-
-
-def test_a_number_of_another_kind_is_a_change(model):
-    model.rate = 1
-    attributes = ModelAttributes(model)
-    model.rate = True
-    assert attributes.changed() == {"rate": True}
+    model.best_epoch, model.rate = 3.0, 0.5
+    assert attributes.changed() == {"best_epoch": 3.0}
 
 
 def test_what_a_model_had_before_stays(model):
