@@ -11,7 +11,6 @@ import pytest
 
 from overlap_train._support import caches
 from overlap_train._support.caches import conditions, processor_name
-from tests import interpreters
 
 
 @pytest.mark.parametrize(
@@ -73,21 +72,10 @@ def _read_anew():
     caches._processor.cache_clear()
 
 
-@pytest.mark.nightly
-def test_another_process_finds_the_same():
-    expected = repr(conditions())  # first, as TensorFlow's import may set variables that count
-    code = "from overlap_train._support.caches import conditions; print(repr(conditions()))"
-    found = interpreters.run(["-c", code], check=True, timeout=120)
-    assert found.stdout.strip() == expected
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        *("TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS", "OMP_NUM_THREADS", "KMP_BLOCKTIME"),
-        *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ZENDNN_PRIMITIVE_CACHE_CAPACITY"),
-        *("TF_NUM_INTRAOP_THREADS", "LD_PRELOAD", "MALLOC_ARENA_MAX", "OVERLAP_TRAIN_CONV_ISA"),
-        *("OVERLAP_TRAIN_CONV_HELPERS", "OVERLAP_TRAIN_CONV_CUDA"),
+        *("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "OMP_NUM_THREADS", "LD_PRELOAD", "OVERLAP_TRAIN_CONV_ISA"),
     ],
 )
 def test_what_decides_which_code_runs_counts(monkeypatch, name):
@@ -96,10 +84,9 @@ def test_what_decides_which_code_runs_counts(monkeypatch, name):
     assert conditions() != before
 
 
-@pytest.mark.parametrize("name", ["HOME", "PWD", "TF_CPP_MIN_LOG_LEVEL", "SLURM_JOB_ID"])
-def test_what_does_not_leaves_the_times_in_force(monkeypatch, name):
+def test_what_does_not_leaves_the_times_in_force(monkeypatch):
     before = conditions()
-    monkeypatch.setenv(name, "another")
+    monkeypatch.setenv("PWD", "another")
     assert conditions() == before
 
 

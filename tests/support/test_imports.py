@@ -13,9 +13,6 @@ import pytest
 
 from overlap_train import Trainer, accelerate, install, routed
 from overlap_train._support.imports import configured_backend, import_extra, lazy_names, require_tensorflow
-from overlap_train.errors import DataUnavailableError
-from overlap_train.models import mnist_data as mnist
-from overlap_train.monitoring import AccountWriter, save_timeline
 from overlap_train.scheduling import MultiModelScheduler
 from tests.pools import sequential
 
@@ -114,26 +111,11 @@ print(int(model.optimizer.iterations), run.exists())
     assert last == "0 False"
 
 
-def hide(monkeypatch, package):
-    """Makes a package look as if it were not installed, whatever of it was imported before."""
-
-    class Hidden:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name.partition(".")[0] == package:
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    monkeypatch.setattr(sys, "meta_path", [Hidden, *sys.meta_path])
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
-
-
-@pytest.mark.parametrize("package", ["", "no-such"])
-def test_a_missing_module_is_told_with_its_package(package):
+def test_a_missing_module_is_told_with_its_package():
     assert import_extra("json.decoder", purpose="this").__name__ == "json.decoder"
-    name = package or "nosuch"
-    with pytest.raises(ModuleNotFoundError, match=f"it needs {name}, .*: pip install {name}$"):
-        import_extra("nosuch.part", purpose="it", package=package)
+    for package in ("nosuch", "no-such"):
+        with pytest.raises(ModuleNotFoundError, match=f"it needs {package}, .*: pip install {package}$"):
+            import_extra("nosuch.part", purpose="it", package=package)
 
 
 def test_a_module_that_lacks_another_says_which(tmp_path, monkeypatch):
@@ -141,26 +123,6 @@ def test_a_module_that_lacks_another_says_which(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'nosuch'$"):
         import_extra("halfthere", purpose="it")
-
-
-@pytest.mark.parametrize(
-    ("package", "call", "error", "text"),
-    [
-        (
-            "matplotlib",
-            lambda path: save_timeline(path / "t.png", []),
-            ModuleNotFoundError,
-            "save_timeline needs",
-        ),
-        ("tensorboard", AccountWriter, ModuleNotFoundError, "AccountWriter needs"),
-        ("sklearn", lambda path: mnist._embedded_digits("no network"), DataUnavailableError, "no network"),
-    ],
-    ids=["a picture", "scalars", "digits"],
-)
-def test_what_needs_a_package_that_is_missing_names_it(monkeypatch, tmp_path, package, call, error, text):
-    hide(monkeypatch, package)
-    with pytest.raises(error, match=rf"{text}.*pip install {package.replace('sklearn', 'scikit-learn')}"):
-        call(tmp_path)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 import tensorflow as tf
-from tensorflow.python.eager import context
 from tensorflow.python.eager.context import FunctionCallOptions
 
 from overlap_train._support.closing import Closing
@@ -62,31 +61,6 @@ def test_threads_that_call_tensorflow_leave_nothing(run):
     before = options()
     run(call)
     assert options() == before
-
-
-def test_what_is_raised_is_raised():
-    """On a thread of its own: of the one that goes on, TensorFlow must forget nothing."""
-    raised = []
-
-    @leaves_nothing
-    def fail():
-        raise LookupError("no")
-
-    def run():
-        try:
-            fail()
-        except LookupError as error:
-            raised.append(str(error))
-
-    run_in_a_thread(run)
-    assert raised == ["no"]
-
-
-def test_what_runs_at_once_takes_nothing_from_the_thread_that_goes_on(no_threads):
-    before = context.context().op_callbacks
-    in_background(call, "behind").result()
-    assert context.context().op_callbacks is not None
-    assert context.context().op_callbacks == before
 
 
 @pytest.fixture
