@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from overlap_train._inspection.graph import handle_spec, nested_operations, outer_operations, signatures_of
+from overlap_train._inspection.graph import handle_spec, nested_operations, signatures_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Effect:
     """Something that a step does besides computing with tensors and variables."""
 
     operation: str
-    where: str  # the operation's name, which begins with those of the layers, and the line of the program
+    where: str  # its name, which begins with those of the layers, and outside functions its line
     what: str
     remedy: str
 
@@ -87,15 +87,10 @@ _OWN_PREFIX = "overlap_train_"
 def find_effects(graph: Any) -> tuple[Effect, ...]:
     """Return the effects of the operations in a traced graph, one for each type and place."""
     effects: dict[tuple[str, str], Effect] = {}
-    outer: dict[str, Any] | None = None
-    for kind, name, caller in nested_operations(graph):
+    for kind, name, operation in nested_operations(graph):
         if is_kept(kind) or name.rpartition("/")[2].startswith(_OWN_PREFIX):
             continue
-        if isinstance(caller, str):
-            outer = outer_operations(graph) if outer is None else outer
-            caller = outer.get(caller)
-            name = f"{caller.name}/{name}" if caller is not None else name
-        where = _place(name, caller)
+        where = _place(name, operation)
         what, remedy = next((what, remedy) for pattern, what, remedy in KINDS if re.match(pattern, kind))
         effects.setdefault((kind, where), Effect(kind, where, what, remedy))
     return tuple(effects.values())

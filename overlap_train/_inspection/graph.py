@@ -155,52 +155,28 @@ def written_inputs(graph: Any) -> set[int]:
 
 
 def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield the type and the name of all operations that a graph runs, and their callers.
+    """Yield the type and the name of all operations that a graph runs, and at the outer level the operation.
 
-    The caller is the operation itself at the outer level, and the name of the function for an operation in a
-    function's definition, which has no place in the program. A call whose type is the name of a function, as
-    in a CTC loss, is left out.
+    Those in a function's definition have no place in the program. A call whose type is the name of a
+    function, as in a CTC loss, is left out.
     """
     functions = {function.signature.name: function for function in graph.as_graph_def().library.function}
     for operation in graph.get_operations():
         if operation.type not in functions:
             yield operation.type, operation.name, operation
-    for name, function in functions.items():
+    for function in functions.values():
         for node in function.node_def:
             if node.op not in functions:
-                yield node.op, node.name, name
+                yield node.op, node.name, None
 
 
 def sends_any_shape(graph: Any) -> bool:
     """Whether replicas may send each other tensors of unknown shape, such as sparse gradients."""
     return any(
         re.match(r"Collective(Reduce|Gather|AllToAll)", kind) is not None
-        and (isinstance(caller, str) or not caller.inputs[0].shape.is_fully_defined())
-        for kind, _, caller in nested_operations(graph)
+        and (operation is None or not operation.inputs[0].shape.is_fully_defined())
+        for kind, _, operation in nested_operations(graph)
     )
-
-
-def outer_operations(graph: Any) -> dict[str, Any]:
-    """Return the operation at the outer level that runs each function of a graph, by the function's name."""
-    definition = graph.as_graph_def()
-    functions = {function.signature.name: function for function in definition.library.function}
-    callers: dict[str, Any] = {}
-    for outer in definition.node:
-        nodes = [outer]
-        while nodes:
-            for name in _called_by(nodes.pop()):
-                if name in functions and name not in callers:
-                    callers[name] = graph.get_operation_by_name(outer.name)
-                    nodes += functions[name].node_def
-    return callers
-
-
-def _called_by(node: Any) -> Iterator[str]:
-    yield node.op
-    for value in node.attr.values():
-        if value.HasField("func"):
-            yield value.func.name
-        yield from (function.name for function in value.list.func)
 
 
 def python_function(token: bytes) -> Any:

@@ -115,7 +115,7 @@ KINDS = {
         "no snapshot holds what a step does: {}",
         ("keep its state in variables of the model (add_weight)", "move it to a callback"),
         "A step or `preprocess` does something that is in no variable, so it can be neither undone nor made "
-        "on a copy. The message names the operation and the line.",
+        "on a copy. The message names the operation, and its line unless that is in a function.",
     ),
     "validation-writes": Kind(
         "the validation changes variables that are no metric of the model ({})",

@@ -12,8 +12,6 @@ from overlap_train._inspection.graph import (
     computation,
     handle_spec,
     iterator_over_nothing,
-    nested_operations,
-    outer_operations,
     written_inputs,
 )
 
@@ -50,18 +48,6 @@ def test_read_only_inputs_are_known():
 
     assert written_inputs(concrete(lambda x: x * VARIABLE, tf.TensorSpec([])).graph) == set()
     assert written_inputs(concrete(body, tf.TensorSpec([])).graph) == {1}
-
-
-def test_the_outer_operation_is_found_through_loops_and_branches():
-    inner = tf.function(lambda x: tf.random.normal([]) + x, autograph=False)
-
-    def body(i, x):
-        return i + 1, tf.cond(x > 0, lambda: inner(x), lambda: x)
-
-    graph = concrete(lambda x: tf.while_loop(lambda i, _: i < 3, body, (0, x)), tf.TensorSpec([])).graph
-    outer = outer_operations(graph)
-    (draws,) = {by for kind, _, by in nested_operations(graph) if kind == "RandomStandardNormal"}
-    assert outer[draws].type == "While"
 
 
 def network(names, *, nested=False, activation="relu"):
