@@ -193,8 +193,7 @@ class LoadedCheckpoint:
 class ReportedSettings:
     """Settings that may differ when a training goes on; the user is told of a difference."""
 
-    settings: Mapping[str, str] = field(default_factory=dict)  # of this trainer
-    # Of the model, its optimizer and its compilation.
+    # Of the model, its optimizer, its compilation and the trainer.
     configuration: Mapping[str, str] = field(default_factory=dict)
     rate: Callable[[], str | None] = lambda: None  # the learning rate with which the training goes on
 
@@ -240,7 +239,6 @@ def as_checkpoint(
         "logs": plain_logs(point.logs),
         "max_lag": point.max_lag,
         "files": [asdict(mark) for mark in python.files],
-        "settings": reported.settings,
         "configuration": reported.configuration,
         "inside": inside,
         "random": packed(dict(python.random), "random"),

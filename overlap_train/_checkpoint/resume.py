@@ -234,10 +234,6 @@ class Resumer(Closing):
 
     def _report_changes(self, checkpoint: LoadedCheckpoint) -> None:
         meta, numbers = checkpoint.meta, self._numbers(checkpoint)
-        for name, value in self._reported.settings.items():
-            before = meta["settings"].get(name, value)
-            if before != value:
-                self._say(f"{name} is {value}; until the checkpoint it was {before}")
         new = [type(c).__name__ for c, n in zip(self._settings.callbacks, numbers, strict=True) if n is None]
         if new:
             self._say(f"these callbacks are not in the checkpoint and begin now: {', '.join(new)}")

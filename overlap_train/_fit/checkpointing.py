@@ -186,12 +186,13 @@ def _reported_settings(request: FitRequest) -> ReportedSettings:
     seeds = {f"{name}.seeds of shuffles": seeds_of(source) for name, source in data.items()}
     configuration = {
         **describe_configuration(model),
+        **policy,
         **{name: str(each) for name, each in seeds.items() if each},
         "fit.steps_per_epoch": str(request.steps_per_epoch or request.feed.num_batches),
         "Trainer.train_step": "stock" if settings.stock else _name(settings.train_step),
         "Trainer.preprocess": _name(settings.preprocess),
     }
-    return ReportedSettings(policy, configuration, rate=lambda: rate_text(model))
+    return ReportedSettings(configuration, rate=lambda: rate_text(model))
 
 
 def _name(function: Any) -> str:
