@@ -221,10 +221,13 @@ class CheckpointStore(Closing):
 
     def _cannot_write(self, path: Path, pieces: Sequence[container.Bytes], error: OSError) -> str:
         needed = sum(memoryview(piece).nbytes for piece in pieces)
-        room = f"It needs {needed} bytes"
+        free: int | str = "some"
         with suppress(OSError):
-            room += f", and {shutil.disk_usage(self._directory).free} bytes are free"
-        return f"The checkpoint {path} cannot be written: {error}. {room}. Older checkpoints are as before."
+            free = shutil.disk_usage(self._directory).free
+        return (
+            f"The checkpoint {path} cannot be written: {error}. It needs {needed} bytes; {free} are free. "
+            "Older checkpoints are as before."
+        )
 
 
 def _in_words(reasons: Mapping[Path, str]) -> str:
