@@ -165,19 +165,3 @@ def test_a_generator_that_has_spawned_is_not_plain():
     generator.spawn(2)
     with pytest.raises(NotPlainError, match="Generator"):
         Copier().copy(generator)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"generator": ["Random", {"tuple": [3, {"tuple": []}, None]}]},
-        {"generator": ["Popen", []]},
-        {"generator": ["Generator", {"dict": [["bit_generator", "os"]]}]},
-        {"generator": ["Philox", {"dict": [["bit_generator", "PCG64"], ["state", {"dict": []}]]}]},
-        {"generator": ["Generator", []]},
-    ],
-    ids=str,
-)
-def test_a_state_of_no_generator_is_corrupt(content):
-    with pytest.raises(CheckpointCorruptError, match="is invalid"):
-        unpack({}, content)
