@@ -17,7 +17,6 @@ from overlap_train._checkpoint.fingerprints import (
     listed_differences,
     rate_text,
 )
-from overlap_train._data import array_feed
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 
@@ -217,22 +216,6 @@ def test_training_data_of_one_kind_is_told_from_that_of_another():
     kinds = [pipeline(X, Y), Batches(), generator(), pipeline(X, Y).repeat(), captured(X)]
     assert len({str(described_data(kind)) for kind in kinds}) == len(kinds)
     assert described_data(captured(X)) != described_data(captured(X + 1))
-
-
-def test_each_row_of_arrays_counts_unless_they_are_large(monkeypatch):
-    x = np.zeros((5000, 2), "float32")
-    other = x.copy()
-    other[1234, 1] = 1
-
-    def described(x):
-        rows = recognize(x, x, batch_size=100)
-        return make_feed(rows, hold_in_memory=lambda size: True).describe()
-
-    assert described(x) == described(x.copy())
-    assert described(x) != described(other)
-    monkeypatch.setattr(array_feed, "_DIGEST_BYTES", 1600)
-    assert described(x)["content"].endswith("of 100 rows")
-    assert described(x) == described(other)
 
 
 def test_a_loss_is_told_by_its_class_and_settings_or_by_its_name():

@@ -20,7 +20,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from overlap_train._copies.restoring import NotPutBackError, Restorer
-from overlap_train._copies.values import Copier, NotPlainError, VariableValue, model_variables, places
+from overlap_train._copies.values import Copier, NotPlainError, model_variables, places
 from tests.copies.strategies import VALUES, packed_and_unpacked
 
 
@@ -73,14 +73,6 @@ def test_what_is_not_plain_says_whether_anything_is_lost(value, constant):
     assert caught.value.constant is constant
 
 
-def test_a_list_in_itself_is_lost():
-    loop = []
-    loop.append(loop)
-    with pytest.raises(NotPlainError, match="in more than 60 others") as caught:
-        copied(loop)
-    assert not caught.value.constant
-
-
 def test_what_two_hold_has_one_copy_in_all_that_is_copied_together():
     shared, copier = [np.zeros(1)], Copier()
     first, second = copier.copy({"a": shared, "b": (shared, [shared])}), copier.copy(shared)
@@ -92,8 +84,12 @@ def test_what_is_nested_too_deep_is_not_plain_but_may_be_held_twice():
     inner = functools.reduce(lambda value, _: [value], range(50), [])
     for value in ([inner, inner], [inner, [[inner]] * 20]):
         assert packed_and_unpacked(copied(value)) == value
-    with pytest.raises(NotPlainError, match="in more than 60 others"):
-        copied(functools.reduce(lambda v, _: [v], range(400), []))
+    loop = []
+    loop.append(loop)
+    for value in (functools.reduce(lambda v, _: [v], range(400), []), loop):
+        with pytest.raises(NotPlainError, match="in more than 60 others") as caught:
+            copied(value)
+        assert not caught.value.constant
 
 
 class Lazy:
@@ -108,14 +104,6 @@ def test_what_raises_when_it_is_looked_at_is_not_plain(make):
     with pytest.raises(NotPlainError, match="that raises") as caught:
         copied(make())
     assert not caught.value.constant
-
-
-def test_variables_are_taken_without_a_copy_of_their_buffer():
-    variable = keras.Variable(np.zeros(1000, np.float32))
-    value = copied(variable)
-    assert isinstance(value, VariableValue)
-    variable.assign_add(np.ones(1000, np.float32))
-    assert float(tf.reduce_max(value.tensor)) == 0.0
 
 
 @pytest.mark.parametrize(

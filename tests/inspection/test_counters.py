@@ -177,22 +177,6 @@ def test_what_a_metric_counts_is_its_own():
     compared(build, callbacks=lambda: [SetsCount()])
 
 
-class Reads(kc.Callback):
-    def __init__(self, seen):
-        super().__init__()
-        self.seen = seen
-
-    def on_test_begin(self, logs=None):
-        self.seen.append(int(self.model.seen))
-
-
-@pytest.mark.nightly
-def test_a_hook_before_the_validation_finds_what_the_one_before_has_left():
-    seen = []
-    compared(MODELS["counts"], overlaps=False, callbacks=lambda: [Reads(seen)])
-    assert seen[:5] == seen[5:]
-
-
 def test_counters_wrap_around():
     class Small(Counts):
         first, step = tf.constant(250, tf.uint8), tf.constant(90, tf.uint8)

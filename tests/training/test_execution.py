@@ -60,15 +60,6 @@ def test_plans_by_hand_equal_keras(plan, expected):
     assert_equals_keras(Trainer(perceptron(), execution=plan), expected)
 
 
-@pytest.mark.nightly
-def test_jit_keeps_the_averages_of_several_outputs():
-    x, y = networks.functional_data(120)  # whole batches, so that XLA compiles one step
-    expected, actual = networks.functional(), networks.functional()
-    plain = expected.fit(x, y, batch_size=40, epochs=1, verbose=0)
-    history = Trainer(actual, execution=ExecutionPlan(jit=True)).fit(x, y, batch_size=40, epochs=1, verbose=0)
-    networks.assert_same_history(history.history, plain.history)
-
-
 def test_in_memory_refuses_a_dataset():
     data = tf.data.Dataset.from_tensor_slices(networks.arrays()).batch(8)
     with pytest.raises(ValueError, match="loop='in_memory' needs arrays"):

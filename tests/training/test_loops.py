@@ -61,12 +61,6 @@ def test_it_goes_on_where_it_stopped_and_ends_with_the_smaller_batch(kind):
     assert cursor.remaining() == 0
 
 
-@pytest.mark.parametrize("kind", ["arrays", "iterator"])
-def test_logs_that_the_metrics_tell_are_not_carried(kind):
-    loop, cursor, _ = make(kind, own_logs=False)
-    assert loop.run(cursor, 2).logs is None
-
-
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_a_call_that_makes_no_step_has_no_logs():
     """Else the empty ones that a loop begins with would pass for a step's."""

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._training.step import MetricsReader, Step, require_optimizer
-from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, assert_same_weights, crossentropy
+from tests.networks import CLASSES, FEATURES, arrays, crossentropy
 
 X, Y = arrays(8)
 SPEC = (tf.TensorSpec([None, FEATURES], tf.float32), tf.TensorSpec([None], tf.int64))
@@ -36,28 +36,6 @@ def ready(model, function=None, **options):
 
 def batch():
     return tf.constant(X), tf.constant(Y)
-
-
-def test_tracing_makes_every_variable_and_takes_no_step():
-    model = unbuilt()
-    step = ready(model)
-    assert model.built
-    assert model.optimizer.built
-    assert set(step.traced.outputs) == {"loss", "accuracy"}
-    assert int(model.optimizer.iterations) == 0
-    assert all(not np.any(keras.ops.convert_to_numpy(v)) for v in model.metrics_variables)
-
-
-def test_a_trace_makes_the_steps_that_keras_makes():
-    expected, actual = unbuilt("sgd"), unbuilt("sgd")
-    wanted = expected.fit(X, Y, batch_size=4, shuffle=False, verbose=0).history
-    step = ready(actual)
-    for rows in (slice(0, 4), slice(4, 8)):
-        step.run((tf.constant(X[rows]), tf.constant(Y[rows])))
-    assert_same_weights(actual, expected)
-    got = {name: [float(value)] for name, value in step.metrics().items()}
-    assert_same_history(got, {name: wanted[name] for name in got})
-    assert set(got) == set(wanted)
 
 
 def test_the_logs_are_carried_only_where_the_metrics_do_not_tell_them():
@@ -102,15 +80,6 @@ def test_logs_of_any_structure_come_back_as_they_were():
 def test_a_step_that_returns_no_logs_is_refused():
     with pytest.raises(TypeError, match=r"train_step returned .*; expected a dict of names and values"):
         ready(unbuilt(), lambda batch: tf.zeros([]))
-
-
-def test_an_optimizer_that_no_step_uses_stays_as_it_is_and_one_that_is_used_is_built():
-    """As under Keras, where a model with its own optimizers may ignore the compiled one."""
-    model = unbuilt()
-    ready(model, model.test_step)
-    assert not model.optimizer.built
-    ready(model)
-    assert model.optimizer.built
 
 
 def test_only_a_model_that_needs_an_optimizer_is_refused_without():
