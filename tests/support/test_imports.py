@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -25,9 +24,8 @@ TAKERS = {
 }
 
 
-@pytest.mark.parametrize("backend", ["jax", "torch", "openvino", "numpy"])
+@pytest.mark.parametrize("backend", ["jax"])
 @pytest.mark.parametrize("name", TAKERS)
-@pytest.mark.by_default(each_value=True)
 def test_another_backend_is_refused_by_name(name, backend, monkeypatch):
     model = sequential()
     require_tensorflow()
@@ -81,34 +79,6 @@ except ImportError as error:
     text = on_backend("absent", program)
     assert "Keras runs on the backend 'absent'" in text
     assert "set KERAS_BACKEND=tensorflow before keras is imported" in text
-
-
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_a_fit_on_another_backend_begins_nothing(backend, tmp_path):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    program = f"""
-import pathlib, keras, numpy as np
-from overlap_train import Trainer, routed
-x = np.ones((16, 3), "float32")
-model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-run = pathlib.Path({str(tmp_path / "run")!r})
-for verbose in (0, 1):
-    try:
-        Trainer(model).fit(x, x[:, :1], verbose=verbose, resume=run)
-    except RuntimeError as error:
-        print(error)
-try:
-    with routed(resume=run):
-        model.fit(x, x[:, :1])
-except RuntimeError as error:
-    print(error)
-print(int(model.optimizer.iterations), run.exists())
-"""
-    *text, last = on_backend(backend, program).splitlines()
-    assert [f"the backend {backend!r}" in line for line in text] == [True] * 3
-    assert last == "0 False"
 
 
 def test_a_missing_module_is_told_with_its_package():

@@ -28,7 +28,7 @@ def assert_close(results, **tolerances):
         np.testing.assert_allclose(ours, theirs, **tolerances)
 
 
-@pytest.mark.parametrize("shape", [(6, 5), (6, 4, 5), (6, 4, 3, 5), (3, 2, 4, 3, 5)])
+@pytest.mark.parametrize("shape", [(6, 5), (6, 4, 3, 5), (3, 2, 4, 3, 5)])
 @pytest.mark.parametrize(
     "options", [{}, {"scale": False}, {"center": False, "momentum": 0.5}, {"epsilon": 0.1}]
 )
