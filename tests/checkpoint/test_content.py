@@ -24,8 +24,7 @@ from overlap_train._checkpoint.content import (
 )
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import TracedFunction
-from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot, StateVariable
-from overlap_train.records import StepValidation
+from overlap_train._snapshot import ModelState, Snapshot, StateVariable
 from tests.killing import Killed, Kills
 from tests.networks import CLASSES, arrays, assert_same_history
 from tests.pools import pooled
@@ -54,7 +53,7 @@ def captured(value, dtype, **options):
     return ModelState(model, trace.variables), variable
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fn", "bool", "uint8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "bool"])
 @pytest.mark.parametrize("value", [1.0, [1.0, 0.0], [[1.0]], []], ids=str)
 def test_values_of_any_number_come_back_whatever_their_shape(dtype, value):
     state, variable = captured(value, dtype)
@@ -104,16 +103,6 @@ def test_logs_are_what_json_has():
     numbers = {"loss": np.float32(2), "tensor": tf.constant(2.0), "small": tf.constant(2.0, tf.bfloat16)}
     others = {"array": np.zeros(2), "object": object()}
     assert plain_logs(plain | numbers | others) == plain | dict.fromkeys(numbers, 2.0)
-
-
-RESULTS = tuple(StepValidation(step // 4, step, {"val_loss": 1.0 / (step + 1)}) for step in (2, 5, 8))
-
-
-def test_what_a_training_will_do_again_is_not_kept():
-    stood = InsideEpochs(RESULTS[:1], RESULTS[1:], Snapshot(2, 9, None), {"val_x_loss": 2.0})
-    assert stood.until(5).pending is None
-    assert (stood.until(5).finished, stood.until(5).live) == (RESULTS[1:2], {})
-    assert not InsideEpochs()
 
 
 X, Y = arrays(40)

@@ -208,29 +208,12 @@ def test_a_training_pipeline_is_not_told_by_where_its_files_lie():
     assert described_data(read("here")) != described_data(read("here", count=3))
 
 
-def test_training_data_of_one_kind_is_told_from_that_of_another():
-    def generator():
-        while True:
-            yield X[:2], Y[:2]
-
-    kinds = [pipeline(X, Y), Batches(), generator(), pipeline(X, Y).repeat(), captured(X)]
-    assert len({str(described_data(kind)) for kind in kinds}) == len(kinds)
-    assert described_data(captured(X)) != described_data(captured(X + 1))
-
-
 def test_a_loss_is_told_by_its_class_and_settings_or_by_its_name():
-    def described(loss):
-        found = fingerprint(model(loss=loss), feed())
-        return {name: text for name, text in found.items() if name.startswith("loss")}
-
     crossentropy = keras.losses.BinaryCrossentropy
-    assert described("mse") == {"loss": "mse"}
-    assert described(own_loss) == {"loss": "own_loss"}
-    assert described(crossentropy()) == described(crossentropy())
-    assert differences(described(crossentropy()), described(crossentropy(from_logits=True))) == [
-        "loss.from_logits is True (was False)"
-    ]
-    assert described(lambda y, p: keras.ops.mean(p)) == {"loss": "<lambda>"}
+    assert others(model(loss="mse"), model(loss=own_loss)) == ["loss is own_loss (was mse)"]
+    one, other = model(loss=crossentropy()), model(loss=crossentropy(from_logits=True))
+    assert others(one, model(loss=crossentropy())) == []
+    assert others(one, other) == ["loss.from_logits is True (was False)"]
 
 
 def test_losses_of_several_outputs_have_a_name_each():

@@ -70,29 +70,6 @@ def test_a_call_that_makes_no_step_has_no_logs():
     assert (done.steps, done.exhausted, done.logs) == (0, True, None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_halts_after_the_step_whose_loss_is_not_finite(kind):
-    rows = ROWS.copy()
-    rows[4] = np.nan
-    loop, cursor, _ = make(kind, guard=True, rows=rows)
-    done = loop.run(cursor, 4)
-    assert done.halted
-    assert (done.steps, cursor.steps) == (2, 2)
-    loop, cursor, _ = make(kind, guard=False, rows=rows)
-    assert not loop.run(cursor, 4).halted
-    assert cursor.steps == 4
-
-
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_the_end_of_data_of_unknown_length_is_found_out():
-    loop, cursor, seen = make("iterator", known=False)
-    assert cursor.remaining() is None
-    done = loop.run(cursor, 100)
-    assert done.exhausted
-    assert (done.steps, float(seen)) == (4, 45.0)
-    assert cursor.current_pass is None
-
-
 @pytest.mark.parametrize("kind", ["arrays", "iterator"])
 def test_what_prepares_it_makes_no_step_and_draws_no_batch(kind):
     loop, cursor, seen = make(kind)

@@ -7,10 +7,9 @@ import itertools
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from overlap_train._training.parts import Outputs, dropout_layers, whole_batch_dropout
+from overlap_train._training.parts import dropout_layers, whole_batch_dropout
 
 ROWS, WIDTH = 6, 5
 X = tf.constant(np.arange(1.0, ROWS * WIDTH + 1).reshape(ROWS, WIDTH), tf.float32)
@@ -34,11 +33,9 @@ def in_parts(model, *bounds, rows=ROWS, masks=None):
     return tf.concat(parts, 0)
 
 
-@pytest.mark.parametrize("twice", [False, True])
-@pytest.mark.parametrize("bounds", [(0, 6), (0, 2, 6), (0, 1, 3, 6)])
-def test_parts_get_the_random_numbers_of_the_whole_batch(bounds, twice):
-    whole, parted = dropping(twice=twice), dropping(twice=twice)
-    np.testing.assert_array_equal(in_parts(parted, *bounds), whole(X, training=True))
+def test_parts_get_the_random_numbers_of_the_whole_batch():
+    whole, parted = dropping(twice=True), dropping(twice=True)
+    np.testing.assert_array_equal(in_parts(parted, 0, 1, 3, 6), whole(X, training=True))
     # Also the numbers after that: the generator has been drawn from once for each call.
     np.testing.assert_array_equal(parted(X, training=True), whole(X, training=True))
 
@@ -69,23 +66,3 @@ def test_only_dropout_itself_that_drops_something_is_known():
     model = keras.Sequential([keras.Input((4, WIDTH)), *layers[:-1]])
     nested = keras.Sequential([keras.Input((4, WIDTH)), model, keras.layers.Dense(2)])
     assert dropout_layers(nested) == [drop]
-
-
-LOGITS = np.array([[0.5, -1.0, 2.0], [90.0, 0.0, -90.0]], "float32")
-
-
-def test_nested_outputs_logits_and_masks_that_layers_have_set_are_put_together():
-    def make(logits):
-        output = tf.identity(logits)
-        output._keras_logits, output._keras_mask = logits * 2.0, logits[:, 0] > 1.0
-        outputs = Outputs({"a": output, "b": [logits, None]})
-        halves = ([tensor[rows] for tensor in outputs.tensors] for rows in (slice(1), slice(1, None)))
-        made = outputs.of([tf.concat(pair, 0) for pair in zip(*halves, strict=True)])
-        assert made["b"][1] is None
-        assert made["b"][0] is not logits
-        return made["b"][0], made["a"]._keras_logits, made["a"]._keras_mask
-
-    plain, logits, mask = tf.function(make, autograph=False)(tf.constant(LOGITS))
-    np.testing.assert_array_equal(plain, LOGITS)
-    np.testing.assert_array_equal(logits, LOGITS * 2)
-    np.testing.assert_array_equal(mask, [False, True])
