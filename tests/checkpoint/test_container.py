@@ -8,8 +8,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
@@ -45,21 +43,10 @@ def test_strided_arrays_survive_and_can_be_written(tmp_path):
     loaded.arrays["t"][:] = 5
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=10,
-)
-
-
-# Numbers that JSON rounds or lacks.
-@pytest.mark.nightly
-@example({"big": 2**53 + 1, "huge": -(10**300), "inf": [math.inf, -math.inf], "nan": math.nan, "zero": -0.0})
-@given(meta=st.dictionaries(st.text(), JSON))
-@settings(max_examples=50, deadline=None)
-def test_any_meta_survives(tmp_path_factory, meta):
+def test_numbers_that_json_rounds_or_lacks_survive(tmp_path):
+    meta = {"big": 2**53 + 1, "huge": -(10**300), "inf": [math.inf, -math.inf], "nan": math.nan, "zero": -0.0}
     saved = state(meta=meta)
-    assert_same(saved, roundtrip(saved, tmp_path_factory.getbasetemp() / "any_meta"))
+    assert_same(saved, roundtrip(saved, tmp_path / "f"))
 
 
 @pytest.mark.parametrize(

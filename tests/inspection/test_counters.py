@@ -196,15 +196,6 @@ def test_of_two_sets_of_which_one_may_be_drawn_anew_each_follows_the_other():
     assert_same_history(*histories)
 
 
-@pytest.mark.nightly
-def test_a_resumed_training_draws_on(tmp_path):
-    settings = {"validation_data": VALIDATION, "verbose": 0, "batch_size": 16}
-    whole = Trainer(MODELS["draws"]()).fit(X, Y, epochs=4, **settings).history
-    Trainer(MODELS["draws"]()).fit(X, Y, epochs=2, resume=tmp_path, **settings)
-    resumed = Trainer(MODELS["draws"]()).fit(X, Y, epochs=4, resume=tmp_path, **settings).history
-    assert_same_history(resumed, whole)
-
-
 VARIABLE, ADDED = tf.Variable([1, 5], dtype=tf.int64), tf.constant([0, 1], tf.int64)
 FLOATS = tf.Variable(1.0)
 

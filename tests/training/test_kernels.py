@@ -17,7 +17,7 @@ from overlap_train._training.kernels import (
     fused_batch_normalization,
     has_slow_gradient,
 )
-from overlap_train.conv import library, selection
+from overlap_train.conv import library
 from tests import networks
 
 RNG = np.random.default_rng(5)
@@ -277,27 +277,6 @@ def test_short_runs_of_few_parts_and_who_asks_for_it_keep_the_last_bit_of_keras(
     trainer = Trainer(deep(layers), execution=plan)
     trainer.fit(*images(), batch_size=8, epochs=2, verbose=0)
     assert not [message for message in trainer.messages if "fast" in message]
-
-
-@pytest.mark.nightly
-@needs_library
-def test_convolutions_that_nobody_has_timed_are_tensorflows():
-    selection.clear_timings()
-    model, (x, y) = deep(4), images(8)
-
-    def operations():
-        found = find_kernels(model, times=False)
-        assert found.names == ("convolution", "normalization", "Adam")
-        return traced_operations(found.around(model.train_step, 8), (x, y))
-
-    assert "OverlapTiledConv2D" not in operations()
-    assert not selection.report()
-    key = selection.ConvKey("forward", "float32", (8, 6, 6, 2), (3, 3, 2, 2), (1, 1), "SAME")
-    times = dict.fromkeys(key.algorithms, 1.0) | {selection.STOCK: 2.0}
-    selection.store([selection.Timing(key, times, "direct")])
-    selection.forget_process()
-    assert "OverlapTiledConv2D" in operations(), "as another process has timed it"
-    selection.clear_timings()
 
 
 def layer_of(channels: int = 64, **options) -> keras.layers.DepthwiseConv2D:

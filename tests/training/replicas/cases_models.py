@@ -19,28 +19,9 @@ from tests.networks import (
     assert_same_history,
     assert_same_weights,
     crossentropy,
-    functional,
-    functional_data,
     looking_up,
-    subclassed,
 )
 from tests.training.replicas.cases_numbers import assert_same_on_both, fit_both
-
-
-def test_two_inputs_and_outputs_with_loss_weights():
-    fit_both(functional, *functional_data(), validation_data=functional_data(VALIDATION_ROWS, 1))
-
-
-def test_sample_weights_regulariser_add_loss_and_an_unbuilt_model():
-    x, y = arrays()
-    weights = np.random.default_rng(2).random(len(x)).astype("float32")
-    fit_both(
-        lambda: subclassed("adam", keras.layers.LayerNormalization),
-        x,
-        y,
-        sample_weight=weights,
-        batch_size=50,
-    )
 
 
 def test_auc_and_a_metric_whose_state_is_no_sum():

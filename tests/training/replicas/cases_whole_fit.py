@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
-from overlap_train._inspection.traces import Traces
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, assert_same_weights, sequential
 from tests.pools import pooled
@@ -126,31 +125,6 @@ def test_evaluate_equals_keras():
     x, y = arrays()
     wanted = expected.evaluate(x, y, verbose=0, return_dict=True)
     assert Trainer(actual).evaluate(x, y, verbose=0, return_dict=True) == pytest.approx(wanted, rel=1e-5)
-
-
-def test_fitting_twice_traces_once(monkeypatch):
-    model = on_two(sequential)()
-    trainer = Trainer(model)
-    fit(model, trainer, epochs=1)
-    kept = Traces.of(model)._kept
-    traced = {kind: dict(kept[kind]) for kind in ("train", "test")}
-    assert all(traced.values())
-    fit(model, trainer, epochs=1)
-    assert Traces.of(model)._kept == traced
-
-
-# Several workers share such a validation in validation/test_backlog.py.
-@pytest.mark.nightly
-def test_validation_after_every_few_steps():
-    model = on_two(sequential)()
-    trainer = Trainer(model, validation=ValidationPolicy(every_steps=3))
-    fit(model, trainer, epochs=2)
-    expected = sequential()
-    reference = Trainer(expected, validation=ValidationPolicy(every_steps=3))
-    fit(expected, reference, epochs=2)
-    for a, b in zip(trainer.step_validations, reference.step_validations, strict=True):
-        assert a.step == b.step
-        assert dict(a.metrics) == pytest.approx(dict(b.metrics), rel=1e-5)
 
 
 def test_averaged_weights_reach_both_replicas():

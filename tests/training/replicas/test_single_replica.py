@@ -48,22 +48,13 @@ def trained(model, plan, data="arrays"):
     ("strategy", "data", "plan", "options"),
     [
         ("OneDeviceStrategy", "arrays", ExecutionPlan(), {}),
-        # nightly: the one with 6 splits stands for all with splits, "jit" for compiled models
-        pytest.param(
-            "OneDeviceStrategy", "dataset", ExecutionPlan(batch_splits=2), {}, marks=pytest.mark.nightly
-        ),
         ("MirroredStrategy", "arrays", ExecutionPlan(), {}),
         ("MirroredStrategy", "arrays", ExecutionPlan(jit=True), {}),
-        pytest.param(
-            "MirroredStrategy", "dataset", ExecutionPlan(), {"jit_compile": True}, marks=pytest.mark.nightly
-        ),
-        pytest.param(
-            "MirroredStrategy", "arrays", ExecutionPlan(batch_splits=2), {}, marks=pytest.mark.nightly
-        ),
+        ("MirroredStrategy", "dataset", ExecutionPlan(), {"jit_compile": True}),
         # more parts than the last batch of 4 has rows
         ("MirroredStrategy", "dataset", ExecutionPlan(batch_splits=6), {}),
     ],
-    ids=["one", "one split", "auto", "jit", "compiled", "split", "6 splits"],
+    ids=["one", "auto", "jit", "compiled", "6 splits"],
 )
 @pytest.mark.by_default("auto")
 def test_numbers_are_those_without_a_strategy(strategy, data, plan, options):

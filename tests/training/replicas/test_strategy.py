@@ -92,14 +92,6 @@ def test_missing_variables_are_made_in_the_scope():
     assert replicas.own_metrics(model).keys() == {"loss"}
 
 
-def test_a_function_is_traced_as_on_the_first_replica():
-    def number():
-        return tf.distribute.get_replica_context().replica_id_in_sync_group
-
-    assert Replicas(STRATEGY).in_one_replica(number)() == 0
-    assert Replicas(STRATEGY).in_one_replica(lambda a, b: a + b)(1, 2) == 3
-
-
 def test_a_model_may_be_compiled_after_its_trainer_is_made():
     with STRATEGY.scope():
         made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
