@@ -37,10 +37,8 @@ CASES = {
         "RandomUniformInt",
         "SeedGenerator",
     ),
-    "tf.random.shuffle": (lambda x: tf.random.shuffle(x), "RandomShuffle", "SeedGenerator"),
     "tf.random.categorical": (lambda x: tf.random.categorical([x], 3), "Multinomial", "SeedGenerator"),
     "tf.py_function": (lambda x: tf.py_function(lambda v: v, [x], tf.float32), "EagerPyFunc", "add_weight"),
-    "tf.numpy_function": (lambda x: tf.numpy_function(lambda v: v, [x], tf.float32), "PyFunc", "add_weight"),
     "tf.print": (lambda x: (tf.print(x), x)[1], "PrintV2", "callback"),
     "a table": (
         lambda x: (TABLE.insert(tf.constant("a"), tf.constant(1, tf.int64)), x)[1],

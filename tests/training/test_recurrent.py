@@ -9,11 +9,8 @@ import tensorflow as tf
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from overlap_train import ExecutionPlan, Trainer
-from overlap_train._keras import models as keras_models
 from overlap_train._training import kernels
 from overlap_train._training.recurrent import is_stock_recurrence, recur
-from tests import networks
 
 pytestmark = pytest.mark.cpu_only("Keras asks cuDNN for LSTM and GRU on a GPU")
 
@@ -218,45 +215,3 @@ def patched():
 )
 def test_layers_that_compute_something_else_keep_their_loop(layer):
     assert not is_stock_recurrence(layer)
-
-
-def network(**layer_options):
-    keras.utils.set_random_seed(7)
-    frozen = keras.layers.GRU(6, return_sequences=True, trainable=False)
-    model = keras.Sequential(
-        [
-            keras.Input((networks.FEATURES,)),
-            keras.layers.Reshape((6, 2)),
-            keras.layers.Masking(),
-            keras.layers.Bidirectional(keras.layers.LSTM(5, return_sequences=True, **layer_options)),
-            frozen,
-            keras.layers.GRU(4, kernel_regularizer="l2", bias_constraint="max_norm"),
-            keras.layers.Dense(networks.CLASSES),
-        ]
-    )
-    model.compile(keras.optimizers.SGD(0.1), networks.crossentropy(), metrics=["accuracy"])
-    return model
-
-
-def padded():
-    x, y = networks.arrays(96)  # whole batches, so that one step is traced
-    x[::3, 6:] = 0.0
-    x[5] = 0.0  # masked throughout
-    return x, y
-
-
-# No validation: these kernels are those of training steps.
-ARGUMENTS = {"batch_size": 32, "epochs": 2, "verbose": 0}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("loop", ["in_memory", "iterator"])
-def test_training_is_that_of_keras(loop):
-    expected, actual = network(dropout=0.25), network(dropout=0.25)
-    theirs = expected.fit(*padded(), **ARGUMENTS)
-    trainer = Trainer(actual, execution=ExecutionPlan(loop=loop, kernels="fast", jit=False))
-    ours = trainer.fit(*padded(), **ARGUMENTS)
-    networks.assert_same_history(ours.history, theirs.history, rtol=1e-4)
-    networks.assert_same_weights(actual, expected, rtol=1e-3)
-    assert "fast recurrence" in " ".join(trainer.messages)
-    assert not [layer for layer in keras_models.flat_layers(actual) if "inner_loop" in vars(layer)]

@@ -57,19 +57,11 @@ class Own(keras.Model):
         return {"seen": self.seen.result()}
 
 
-class Evaluating(Own):
-    """Has an `evaluate` of its own besides."""
-
-    def evaluate(self, *args, **options):
-        logs = super().evaluate(*args, **options)
-        return {**logs, "twice": 2 * logs["seen"]} if options.get("return_dict") else logs
-
-
-def build(judge, kind=Own):
+def build(judge):
     keras.utils.set_random_seed(1)
 
     def make():
-        model = kind(judge)
+        model = Own(judge)
         model.compile("sgd", crossentropy())
         return model
 
@@ -96,14 +88,6 @@ def test_a_fit_and_an_evaluate_give_keras_s_numbers(judge, data):
     assert any("Own.test_step may count its replicas" in message for message in trainer.messages)
     wanted = expected.evaluate(dataset(), verbose=0, return_dict=True)
     assert Trainer(actual).evaluate(dataset(), verbose=0, return_dict=True) == pytest.approx(wanted, rel=1e-5)
-
-
-@pytest.mark.parametrize("judge", [by_count, pytest.param(by_number, marks=pytest.mark.nightly)])
-def test_a_models_own_evaluate_is_asked_on_all_of_them(judge):
-    expected, actual = build(judge, Evaluating), build(judge, Evaluating)
-    found = fitted(Trainer(actual).fit, VALIDATION)
-    assert "val_twice" in found
-    assert_same_history(found, fitted(expected.fit, VALIDATION))
 
 
 @pytest.mark.parametrize(
