@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from overlap_train._checkpoint import container
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 from tests.checkpoint.states import state

@@ -35,6 +35,13 @@ class Tracker:
         self.phase = Phase.MAIN
         return self.rng.uniform(0.5, 1.0)
 
+    def get_state(self):
+        return {"calls": self.calls, "phase": self.phase.name, "rng": self.rng.bit_generator.state}
+
+    def set_state(self, state):
+        self.calls, self.phase = state["calls"], Phase[state["phase"]]
+        self.rng.bit_generator.state = state["rng"]
+
 
 class Stages(keras.callbacks.Callback):
     """Goes through stages, of which one is the present one; drives the learning rate by where it stands."""
