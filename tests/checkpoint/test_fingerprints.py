@@ -181,11 +181,6 @@ def test_what_differs_is_told_by_its_name():
     ]
 
 
-def pipeline(*arrays, shuffled=False):
-    dataset = tf.data.Dataset.from_tensor_slices(arrays if len(arrays) > 1 else arrays[0])
-    return (dataset.shuffle(6) if shuffled else dataset).batch(2)
-
-
 class Batches(keras.utils.PyDataset):
     def __len__(self):
         return 3

@@ -77,12 +77,6 @@ def test_latest_is_the_last_written_though_its_epoch_be_lower(tmp_path):
         assert store.load_latest().epoch == 4
 
 
-def test_another_store_goes_on_counting(tmp_path):
-    for epoch in range(12):
-        with CheckpointStore(tmp_path, keep=1) as store:
-            assert store.save(state(epoch)).name == f"ckpt-{epoch + 1:06d}.otck"
-
-
 def test_other_files_are_left_alone(tmp_path):
     for name in ("ckpt-000009.otck.bak", "notes.txt", ".ckpt-x.tmp"):
         (tmp_path / name).write_text("mine")

@@ -100,42 +100,6 @@ def test_on_private_variables_nothing_of_the_live_ones_is_read_or_written():
     assert float(count) == 1.0
 
 
-@pytest.mark.nightly
-def test_a_step_traced_by_rows_runs_for_any_number_of_them_and_on_private_variables():
-    total = tf.Variable([0.0, 0.0], name="total")
-
-    def step(batch):
-        rows = batch["x"].shape[0]
-        total.assign_add([0.0 if rows is None else float(rows), 1.0])
-        return {"mean": tf.reduce_mean(batch["x"]), "known": tf.constant(rows or 0)}
-
-    spec = {"x": tf.TensorSpec((None, 3)), "y": tf.TensorSpec((None,))}
-    traced = TracedFunction(step, spec, rows=4)
-    assert names(traced.variables) == names(traced.written) == ["total"]
-
-    @tf.function
-    def several(handles, x):
-        def body(i, known):
-            rows = {"x": x[4 * i : 4 * i + 4], "y": x[4 * i : 4 * i + 4, 0]}
-            logs = traced.on(handles, rows) if handles else traced(rows)
-            return i + 1, tf.tensor_scatter_nd_update(known, [[i]], [logs["known"]])
-
-        return tf.while_loop(lambda i, _: i < 3, body, (0, tf.zeros([3], tf.int32)))[1]
-
-    assert several(None, tf.ones([10, 3])).numpy().tolist() == [4, 4, 0]
-    assert total.numpy().tolist() == [8.0, 3.0]
-
-    @tf.function
-    def privately(values, x):
-        handles = private_handles(traced.variables, values)
-        several(handles, x)
-        return tf.raw_ops.ReadVariableOp(resource=handles[id(total.handle)], dtype=tf.float32)
-
-    assert privately([tf.constant([1.0, 1.0])], tf.ones([6, 3])).numpy().tolist() == [5.0, 4.0]
-    assert total.numpy().tolist() == [8.0, 3.0]
-    assert traced({"x": tf.ones([4, 3]), "y": tf.ones([4])})["known"].numpy() == 4
-
-
 def test_what_cannot_be_traced_is_none_and_no_exception():
     assert trace(lambda x: x + 1.0, tf.TensorSpec([])) is not None
     assert trace(lambda x: x.numpy(), tf.TensorSpec([])) is None
