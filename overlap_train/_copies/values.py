@@ -264,8 +264,9 @@ def places(value: Any, label: str) -> collections.Counter[str]:
             continue
         ids.add(id(value))
         counts[label] += isinstance(value, (VariableValue, GeneratorValue, ObjectValue))
-        if isinstance(value, ObjectValue):
-            waiting += [(f"{label}.{name}", part) for name, part in value.attributes.items()]
+        if isinstance(value, ObjectValue):  # whose variables, which have numbers, come with it
+            parts = value.attributes.items()
+            waiting += [(f"{label}.{name}", part) for name, part in parts if not name.isdecimal()]
         elif isinstance(value, (list, tuple, collections.deque, dict)):
             waiting += [(label, part) for part in (value.values() if isinstance(value, dict) else value)]
     return counts

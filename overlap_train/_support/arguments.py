@@ -198,7 +198,7 @@ def is_count(value: object, largest: int = LARGEST) -> bool:
 def require_integer(name: str, value: Any, *, expected: str = "an integer") -> int:
     """Return `value` as an int; raise TypeError for anything else, a boolean included."""
     if not isinstance(value, bool) and hasattr(value, "__index__"):
-        with contextlib.suppress(TypeError):  # of an array of several
+        with contextlib.suppress(AttributeError, TypeError):  # of a tensor of floats, an array of several
             return operator.index(value)
     raise _wrong_type(name, value, expected)
 
@@ -260,7 +260,7 @@ def _as_real(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-    except TypeError:
+    except (TypeError, ValueError):
         return None
 
 

@@ -77,8 +77,11 @@ def test_what_an_assertion_would_print_is_no_part_of_a_computation():
     """Messages tell the names of tensors, and so those of the layers around them."""
 
     def graph_of(message, limit=0.0):
-        spec = tf.TensorSpec([2])
-        return concrete(lambda x: tf.debugging.assert_greater(x, limit, message=message), spec).graph
+        def checked(x):
+            tf.debugging.assert_greater(x, limit, message=message)
+            return x
+
+        return concrete(checked, tf.TensorSpec([2])).graph
 
     assert computation(graph_of("in dense_9")) == computation(graph_of("in dense_10"))
     assert computation(graph_of("in dense_9")) != computation(graph_of("in dense_9", limit=1.0))
