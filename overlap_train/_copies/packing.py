@@ -171,7 +171,7 @@ class _Unpacker:
         return ObjectValue(name, {n: self.unpack(part) for n, part in attributes.items()}, tuple(lost))
 
 
-_DICTS: Mapping[str, Callable[[Mapping[Any, Any]], Any]] = {kind.__name__: kind for kind in DICTS}
+_DICTS: Mapping[str, Any] = {kind.__name__: kind for kind in DICTS}
 _COLLECTIONS: Mapping[str, Callable[[Iterable[Any]], Any]] = {
     "list": list,
     "set": set,

@@ -92,10 +92,10 @@ class Restorer:
             return _write(live, value)
         if isinstance(value, dict):
             present = live if isinstance(live, dict) else {}
-            items = {k: self.put(dict.get(present, k), each, label) for k, each in value.items()}
+            content = {k: self.put(dict.get(present, k), each, label) for k, each in value.items()}
             if isinstance(value, collections.defaultdict) and type(live) is not type(value):
                 raise NotPutBackError("there is no defaultdict in its place")
-            return _refill(live, items, type(value))
+            return _refill(live, content, type(value))
         if isinstance(value, (list, tuple, collections.deque)):
             places = itertools.chain(live if type(live) is type(value) else (), itertools.repeat(None))
             items = [self.put(place, each, label) for each, place in zip(value, places, strict=False)]

@@ -159,7 +159,7 @@ class Copier:
         self._copies[id(value)] = value, copy
         return copy
 
-    def _copy(self, value: Any, kind: type) -> Any:
+    def _copy(self, value: Any, kind: Any) -> Any:
         if kind in (list, tuple, set, frozenset) and SIMPLE.issuperset(map(type, value)):
             return kind(value)  # a history is long, and has nothing to look into
         if isinstance(value, (np.ndarray, np.generic)):
