@@ -21,7 +21,6 @@ import tensorflow as tf
 from overlap_train._inspection.code import Unclear
 from overlap_train._inspection.effects import is_kept
 from overlap_train._inspection.reach import reached
-from overlap_train._keras.data import hugging_face_kind
 
 T = TypeVar("T")
 
@@ -184,7 +183,8 @@ def _state_of(function: Any) -> Any:
 
 def _is_plain(dataset: Any, collate: Any) -> bool:
     collator = collate if inspect.isfunction(collate) else type(collate)
-    plain = hugging_face_kind(dataset) == "Dataset" and dataset.format["type"] != "custom"
+    kinds = map(_name, type(dataset).__mro__)
+    plain = ("datasets.arrow_dataset", "Dataset") in kinds and dataset.format["type"] != "custom"
     return plain and _name(collator) in _COLLATORS
 
 

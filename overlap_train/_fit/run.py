@@ -26,7 +26,6 @@ from overlap_train._fit.session import FitSession, open_fit
 from overlap_train._fit.step_building import look_only
 from overlap_train._fit.validation_building import TraceTiming, build_validation, make_sources
 from overlap_train._inspection.traces import Traces
-from overlap_train._keras import data as keras_data
 from overlap_train._keras import threads
 from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
@@ -60,13 +59,12 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         outcome.messages = progress.messages
         inside, start_s = outcome.step_validations, outcome.start_s
         builder = FitBuilder(request, cursor, callbacks, progress, resources, inside, start_s=start_s)
-        with keras_data.WithNote(model, lambda: request.feed.element_spec, "training"):
-            with _NamingLostHosts(request.settings.hosts):
-                session = _open(request, builder, callbacks)
-            if session is not None:
-                _run(session, request, builder, outcome)
-            else:
-                outcome.ended = "completed"
+        with _NamingLostHosts(request.settings.hosts):
+            session = _open(request, builder, callbacks)
+        if session is not None:
+            _run(session, request, builder, outcome)
+        else:
+            outcome.ended = "completed"
     outcome.take(builder.ledger, model.history)  # again: it takes time to close what was opened
     if request.verbose != 0 and outcome.accounts:
         TolerantStream(sys.stdout).write(f"{outcome.accounts}\n")

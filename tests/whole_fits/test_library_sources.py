@@ -133,21 +133,3 @@ def test_grain_goes_on_without_drawing_again(tmp_path, name):
         counts.append(len(drawn) // BATCH)
     specs = counts[0] - 20
     assert counts[1] == 5 + specs
-
-
-@needs_datasets
-@pytest.mark.parametrize(
-    ("make", "remedy"),
-    [
-        (lambda rows: rows, r"data\.to_tf_dataset\(columns="),
-        (lambda rows: rows.with_format("numpy"), r"data\.to_tf_dataset\(columns="),
-        (lambda rows: rows.to_iterable_dataset(), "a generator of batches"),
-        (lambda rows: rows["x"], "an array"),
-    ],
-)
-@pytest.mark.parametrize("role", ["training", "validation"])
-def test_a_dataset_that_keras_does_not_take_is_refused_with_what_it_takes(make, remedy, role):
-    data = make(library_sources.rows())
-    given = {"x": data} if role == "training" else {"x": X, "y": Y, "validation_data": data}
-    with pytest.raises((ValueError, TypeError), match=f"{role} data is a Hugging Face .*{remedy}"):
-        Trainer(sequential()).fit(**given, verbose=0)
