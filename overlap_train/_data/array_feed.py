@@ -206,7 +206,7 @@ class ArrayFeed(Feed):
         if self._shuffle and isinstance(seeds, list):
             self._orders.draw_under(*seeds)
 
-    def memory(self, *, begun: bool, batch: int) -> dict[str, Any]:
+    def memory(self, *, begun: bool) -> dict[str, Any]:
         seeds = {"seed": self._orders.seed, "own_seed": self._orders.own_seed}
         return seeds if self._shuffle else {}
 

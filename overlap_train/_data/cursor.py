@@ -172,7 +172,7 @@ class Cursor:
         steps = self.steps if self._within else 0
         is_open = self._pass is not None
         begun = is_open and (self._within or (bool(self._steps_per_epoch) and self.seen > 0))
-        data = self.feed.memory(begun=begun, batch=self.seen)
+        data = self.feed.memory(begun=begun)
         if data and begun:
             data = {**data, "marked": self._pass_epoch}
         if self.feed.num_batches is None and self._measured is not None:
@@ -187,7 +187,7 @@ class Cursor:
         if state.data.get("begun", True):
             return state
         self.feed.tell_anew()
-        return replace(state, data={**state.data, **self.feed.memory(begun=False, batch=0)})
+        return replace(state, data={**state.data, **self.feed.memory(begun=False)})
 
     def restore(self, state: CursorState) -> None:
         """Goes back to a position; the data is fetched again only if another epoch begins."""

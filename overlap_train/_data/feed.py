@@ -136,7 +136,7 @@ class Feed(abc.ABC):
     def mark(self) -> None:
         """Records that the first batch of the present pass is about to be drawn."""
 
-    def memory(self, *, begun: bool, batch: int) -> dict[str, Any]:
+    def memory(self, *, begun: bool) -> dict[str, Any]:
         """Returns what another process needs in addition to the position, in values for a checkpoint."""
         return {}
 

@@ -37,38 +37,8 @@ class SourceState(Protocol):
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
         """Puts a state of another process back; returns what of it stays as it is."""
 
-    def told(self, state: Mapping[str, Any]) -> Any:
-        """Returns what the source itself told as a state was taken."""
-
 
 NotesState = Callable[[Any], SourceState]
-
-
-def state_at(iterator: Any, count: int, note: NotesState) -> dict[str, Any] | None:
-    """Returns the state of a source whose iterator has yielded `count` elements, for `begun_at`.
-
-    None if the iterator has prefetched others, or has a state that no checkpoint can hold.
-    """
-    if iterator is None or iterator.count != count:
-        return None
-    try:
-        return note(iterator).take()
-    except TypeError:
-        return None
-
-
-def begun_at(source: Any, count: int, state: Mapping[str, Any], note: NotesState) -> Any:
-    """Makes a source begin its next pass where another process stood, and returns the iterator of that pass.
-
-    Returns None if the source does not accept the state, so that its elements have to be drawn.
-    """
-    seeds = note(None)
-    try:
-        iterator = source.begin_at(count, seeds.told(state))
-    except (AttributeError, LookupError, TypeError, ValueError):
-        return None
-    seeds.put_back(state)
-    return iterator
 
 
 class PipelineVariables:

@@ -18,7 +18,6 @@ from overlap_train._data.pipeline_parts import (
     hides_sources,
     is_lookup,
     looked_up_once,
-    makes_passes_alike,
     nodes_of,
     own_stages,
     without_autotune,
@@ -232,15 +231,6 @@ def calls_python(dataset: Any) -> bool:
     A function that only looks rows up by their number does not count.
     """
     return not all(map(is_lookup, python_functions(dataset)))
-
-
-@looked_up_once
-def python_draws_at_pass(dataset: Any) -> bool:
-    """Whether the Python in a pipeline depends on nothing but global seeds as a pass begins."""
-    functions = python_functions(dataset)
-    alike = all(is_lookup(function) or makes_passes_alike(function) for function in functions)
-    depends = reorders(dataset) or keeps_state(dataset) or draws_orders(dataset) or bool(read_by(dataset))
-    return bool(functions) and alike and not depends
 
 
 @looked_up_once

@@ -163,24 +163,6 @@ def is_lookup(function: Any) -> bool:
     return _is_plain(function.keywords.get("dataset"), function.keywords.get("collate_fn"))
 
 
-def makes_passes_alike(function: Any) -> bool:
-    """Whether a function belongs to a generator that is fed by processes of Hugging Face's."""
-    source: Any = getattr(_state_of(function), "_generator", None)
-    if _name(type(source)) != (_MODULE, "NumpyMultiprocessingGenerator"):
-        return False
-    return _is_plain(source.dataset, source.collate_fn)
-
-
-def _state_of(function: Any) -> Any:
-    """Returns the state of the generator of which `Dataset.from_generator` made a function."""
-    if inspect.ismethod(function):
-        return function.__self__
-    try:
-        return inspect.getclosurevars(function).nonlocals.get("generator_state")
-    except TypeError:
-        return None
-
-
 def _is_plain(dataset: Any, collate: Any) -> bool:
     collator = collate if inspect.isfunction(collate) else type(collate)
     kinds = map(_name, type(dataset).__mro__)

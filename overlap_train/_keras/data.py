@@ -14,7 +14,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from overlap_train._keras.data_sources import BatchMaker, DataWorkers, with_position
+from overlap_train._keras.data_sources import BatchMaker, DataWorkers
 from overlap_train._keras.names import (
     BEFORE_3_16,
     ArrayDataAdapter,
@@ -43,7 +43,6 @@ class Pipeline:
     # the same batches: by index, from a generator, from Grain.
     resumable: bool
     stateful: Any  # the user's object whose attributes are that state
-    grain: Any  # a dataset of Grain's, from `with_position`
     # Whether Keras draws its first batch before the first pass of a training and before each validation
     # (`_maybe_symbolic_build`), and can draw it again: this advances whatever the user's data draws from.
     # How many batches a generator loses depends on timing; here it loses none.
@@ -165,9 +164,8 @@ def recognize(
     that Keras cannot read, and empty data other than a dataset to validate on, raise ValueError.
     """
     require_usable(x, y, sample_weight, role=role)
-    grain = with_position(x)
     adapter = get_data_adapter(
-        x=x if grain is None else grain,
+        x=x,
         y=y,
         sample_weight=sample_weight,
         batch_size=batch_size,
@@ -175,7 +173,7 @@ def recognize(
         shuffle=shuffle,
         class_weight=class_weight,
     )
-    pipeline = _pipeline(adapter, x, grain, looked_at)
+    pipeline = _pipeline(adapter, x, looked_at)
     if isinstance(adapter, ArrayDataAdapter):
         return _arrays(adapter, shuffle, pipeline)
     # Keras goes on training if a dataset has nothing to validate on, and fails if Python has nothing.
@@ -229,7 +227,7 @@ def without_optionals(batch: Any) -> Any:
     )
 
 
-def _pipeline(adapter: Any, x: Any, grain: Any, looked_at: bool) -> Pipeline:
+def _pipeline(adapter: Any, x: Any, looked_at: bool) -> Pipeline:
     enqueuer = getattr(adapter, "enqueuer", None)
     return Pipeline(
         is_dataset=isinstance(adapter, TFDatasetAdapter),
@@ -237,7 +235,6 @@ def _pipeline(adapter: Any, x: Any, grain: Any, looked_at: bool) -> Pipeline:
         restarts=not isinstance(adapter, GeneratorDataAdapter),
         resumable=isinstance(adapter, (GeneratorDataAdapter, GrainDatasetAdapter, PyDatasetAdapter)),
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
-        grain=grain,
         looked_at=looked_at and not isinstance(adapter, (ArrayDataAdapter, GeneratorDataAdapter)),
         adapter=adapter,
         _maker=_batch_maker(adapter),

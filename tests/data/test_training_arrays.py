@@ -27,7 +27,7 @@ def test_what_is_remembered_gives_another_process_the_same_orders(seed, shuffle)
     here, there = (feed_of(X, Y, batch_size=4, shuffle=shuffle) for _ in range(2))
     orders = [here.new_pass() for _ in range(4)]
     assert all(sorted(order.numpy()) == list(range(13)) for order in orders)
-    there.recall(2, here.memory(begun=True, batch=1))
+    there.recall(2, here.memory(begun=True))
     there.reopen(2, 1)
     assert all(np.array_equal(there.new_pass(), order) for order in orders[2:])
 
@@ -209,7 +209,7 @@ def test_orders_are_drawn_under_the_seed_of_a_training_that_goes_on(now, largest
 def test_a_seed_of_numpys_is_remembered_as_a_number(seed, unseeded):
     tf.random.set_seed(seed)
     arrays = recognize(np.zeros((6, 1)), batch_size=2, shuffle=True)
-    remembered = make_feed(arrays, hold_in_memory=lambda size: True).memory(begun=False, batch=0)
+    remembered = make_feed(arrays, hold_in_memory=lambda size: True).memory(begun=False)
     assert remembered == {"seed": 3, "own_seed": None}
     assert type(remembered["seed"]) is int
 
