@@ -44,7 +44,6 @@ from overlap_train._keras.models import flat_layers
 from overlap_train._keras.randomness import (
     numpy_state,
     require_numpy_state,
-    require_python_state,
     set_numpy_state,
 )
 
@@ -103,7 +102,7 @@ class DataState:
         """Raise ValueError unless the global generators can take what a state of a file has for them."""
         try:
             if "python" in state:
-                require_python_state(state["python"])
+                random.Random().setstate(state["python"])
             if "numpy" in state:
                 require_numpy_state(state["numpy"], legacy=True)
         except (AttributeError, TypeError) as error:

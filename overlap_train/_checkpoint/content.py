@@ -20,7 +20,7 @@ from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._copies.packing import pack, unpack
 from overlap_train._copies.values import ObjectValue
-from overlap_train._data.cursor import CursorState, check_position
+from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._keras.randomness import check_random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot, StateVariable, Values
@@ -270,15 +270,8 @@ def as_checkpoint(
     return CheckpointState(point.epoch, point.step, arrays, meta, fingerprint)
 
 
-def take_apart(
-    state: CheckpointState,
-    variables: ModelState,
-    check_data: Callable[[CursorState], None] = check_position,
-) -> LoadedCheckpoint:
-    """Take a checkpoint apart, or raise CheckpointCorruptError for a part that is invalid.
-
-    `check_data` raises ValueError for an invalid position in the data.
-    """
+def take_apart(state: CheckpointState, variables: ModelState) -> LoadedCheckpoint:
+    """Take a checkpoint apart, or raise CheckpointCorruptError for a part that is invalid."""
     meta, arrays = state.meta, state.arrays
     for name, kind in _FIELDS.items():
         if not isinstance(meta.get(name), kind):
@@ -288,8 +281,6 @@ def take_apart(
         values = stored_values(variables, arrays)
         epochs = undelivered(arrays, meta["undelivered"], variables)
         position = CursorState(**meta["cursor"], data=unpack(arrays, meta["data"]))
-        for place in (position, *(each.snapshot.position for each in epochs)):
-            (check_data if place is position else check_position)(place)
         files, callbacks = read_marks(meta["files"]), tuple(unpack(arrays, meta["callbacks"]))
         inside = unpack_inside_epochs(arrays, meta["inside"], variables)
         check_random_states(random := unpack(arrays, meta["random"]))

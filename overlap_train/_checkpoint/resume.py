@@ -41,7 +41,7 @@ from overlap_train._checkpoint.fingerprints import differences, listed_differenc
 from overlap_train._checkpoint.run_directory import RunWriter, arrays_of
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._copies.values import ObjectValue
-from overlap_train._data.cursor import Cursor, CursorState, check_position
+from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._keras.randomness import random_states, set_random_states
 from overlap_train._snapshot import InsideEpochs, ModelState, Values
 from overlap_train._support.closing import Closing
@@ -63,7 +63,7 @@ class Resumer(Closing):
 
     Making it locks the directory and reads the newest sound checkpoint in it. CheckpointCorruptError means
     that all are damaged, CheckpointMismatchError that the newest sound one belongs to another model, data or
-    history. `check_data` raises ValueError for an invalid position in the data.
+    history.
 
     `weights` keeps the weights of all epochs. `trained_by` returns the function that trains; once it is
     another than at the start, nothing more is written. `say` gets messages about what no checkpoint will
@@ -77,7 +77,6 @@ class Resumer(Closing):
         belongs_to: Mapping[str, str],
         variables: ModelState,
         *,
-        check_data: Callable[[CursorState], None] = check_position,
         attributes: ModelAttributes | None = None,
         reported: ReportedSettings | None = None,
         weights: RunWriter | None = None,
@@ -110,7 +109,6 @@ class Resumer(Closing):
         self._ceased = False
         self._writing: Future[None] | None = None
         self._store = CheckpointStore(policy.directory, policy.keep)
-        self._check_data = check_data
         self._appending: list[keras.callbacks.CSVLogger] = []
         self._store.acquire()
         try:
@@ -263,7 +261,7 @@ class Resumer(Closing):
 
         def check(state: CheckpointState) -> LoadedCheckpoint:
             self._require_same(state)
-            checkpoint = take_apart(state, self._variables, self._check_data)
+            checkpoint = take_apart(state, self._variables)
             if of_callbacks:
                 self._check_callbacks(checkpoint)
             return checkpoint

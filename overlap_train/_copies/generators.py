@@ -13,12 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._keras.randomness import (
-    BIT_GENERATORS,
-    require_numpy_state,
-    require_python_state,
-    require_seeds,
-)
+from overlap_train._keras.randomness import BIT_GENERATORS, require_numpy_state
 
 _BITS: Mapping[str, Any] = {name: getattr(np.random, name) for name in BIT_GENERATORS}
 
@@ -52,7 +47,7 @@ def require_state(value: GeneratorValue) -> None:
     """Raise TypeError, ValueError or KeyError unless a state can be handed to a generator of its kind."""
     kind, state = value.kind, value.state
     if kind == "Random":
-        require_python_state(state)
+        random.Random().setstate(state)
     elif kind == "RandomState":
         require_numpy_state(state, legacy=True)
     elif type(state) is not dict or state.keys() != {"bits", "seeds"}:
@@ -61,8 +56,6 @@ def require_state(value: GeneratorValue) -> None:
         name = require_numpy_state(state["bits"])
         if kind not in ("Generator", name):
             raise ValueError(f"another generator with the state of a {name}")
-        if state["seeds"] is not None:
-            require_seeds(state["seeds"])
 
 
 def put_generator(live: Any, value: GeneratorValue) -> Any:
@@ -102,22 +95,17 @@ def _made(kind: str, state: Any) -> Any:
 
 
 def _seeds_of(bits: Any) -> dict[str, Any] | None:
-    """Return what decides the children that a generator spawns; None if no file may hold that."""
+    """Return what decides the children that a generator spawns, if that is known."""
     seeds = getattr(bits, "seed_seq", None)
     if type(seeds) is not np.random.SeedSequence:
         return None
     entropy = seeds.entropy
-    content = {
+    return {
         "entropy": None if entropy is None else np.asarray(entropy, object).tolist(),
         "spawn_key": tuple(int(key) for key in seeds.spawn_key),
         "pool_size": seeds.pool_size,
         "n_children_spawned": seeds.n_children_spawned,
     }
-    try:
-        require_seeds(content)
-    except (TypeError, ValueError):  # longer than a file may hold
-        return None
-    return content
 
 
 def _copy_state(state: Any) -> Any:

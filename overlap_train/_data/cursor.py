@@ -13,7 +13,6 @@ from typing import Any
 
 from overlap_train._data.feed import Feed
 from overlap_train._keras.data import warn_out_of_data
-from overlap_train._support.arguments import is_count, short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +204,6 @@ class Cursor:
 
     def resume(self, state: CursorState) -> Sequence[str]:
         """Goes to a position of another process."""
-        check_position(state, self.feed, asked=self._steps_as_passed is not None)
         self._measured = state.data.get("found")
         others = self.feed.recall(state.drawn, state.data)
         epoch = state.data.get("marked", state.epochs)
@@ -242,21 +240,3 @@ class Cursor:
             self.feed.end_epoch()
             self._ends_told += 1
             self._begins_told = self._ends_told
-
-
-def check_position(state: CursorState, feed: Feed | None = None, *, asked: bool = False) -> None:
-    """Raises a ValueError if what another process remembered next to a place in the data is invalid.
-
-    If training goes on from there, `feed` is the data, and `asked` says that epochs have their own length,
-    so that a pass may outlast them.
-    """
-    length, epoch = state.data.get("found"), state.data.get("marked", state.epochs)
-    is_pair = isinstance(length, tuple) and len(length) == 2 and all(is_count(n) and n > 0 for n in length)
-    if length is not None and not is_pair:
-        raise ValueError(f"the length of its passes is invalid ({short_repr(length)})")
-    if not is_count(epoch, state.epochs):
-        raise ValueError(
-            f"its pass began before epoch {short_repr(epoch)}, and {state.epochs} epochs have ended"
-        )
-    if feed is not None:
-        feed.check(state.data, begun=state.open and (state.within or (asked and state.seen > 0)))

@@ -147,9 +147,6 @@ class Feed(abc.ABC):
     def tell_anew(self) -> None:
         """Makes `memory` read the state behind the present passes again; nothing is drawn."""
 
-    def check(self, memory: dict[str, Any], *, begun: bool) -> None:
-        """Raises a ValueError unless another process may have stored this; changes nothing."""
-
     def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
         """Takes what another process stored behind `num_passes` passes; a `rewind` or `reopen` follows.
 

@@ -200,15 +200,6 @@ class IteratorFeed(Feed):
     def tell_anew(self) -> None:
         self._states.pop((self.num_passes, False), None)
 
-    def check(self, memory: dict[str, Any], *, begun: bool) -> None:
-        if self._seeds is not None:
-            self._seeds.check(memory.get("own_seed"))
-        if self._rewinds_variables:
-            if begun or "variables" in memory:
-                self._variables.check(memory.get("variables"))
-        elif self._state is not None:
-            self._state.check(memory)
-
     def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
         if self._rewinds_variables and "variables" in memory:
             self._variables.take(num_passes, memory["variables"])

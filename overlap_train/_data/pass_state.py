@@ -31,9 +31,6 @@ class SourceState(Protocol):
     def take(self) -> dict[str, Any]:
         """Returns the present state, in values that a checkpoint can hold."""
 
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Makes sure that a state of a file is one, whether or not this source takes it; changes nothing."""
-
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
         """Puts a state of another process back; returns what of it stays as it is."""
 
@@ -60,15 +57,11 @@ class PipelineVariables:
         return [np.array(value.numpy()) for value in self._values[number]]
 
     def take(self, number: int, arrays: Any) -> None:
-        """Takes the values of a pass in another process."""
-        self.check(arrays)
-        self._values[number] = [tf.constant(array) for array in arrays]
-
-    def check(self, arrays: Any) -> None:
-        """Raises a ValueError unless these are values of the variables."""
+        """Takes the values of a pass in another process, or raises ValueError."""
         arrays = arrays if isinstance(arrays, list) else []
         if len(arrays) != len(self._variables) or not all(map(_fits, self._variables, arrays)):
             raise ValueError("the variables of its pipeline are invalid")
+        self._values[number] = [tf.constant(array) for array in arrays]
 
     def put_back(self, number: int) -> None:
         """Sets the variables as they stood when a pass was made; no draw may be under way."""
@@ -152,15 +145,10 @@ class PassSeeds:
         return seeds
 
     def take(self, seed: Any) -> None:
-        """Takes the seed of another process."""
-        self.check(seed)
-        self.seed = seed
-
-    @staticmethod
-    def check(seed: Any) -> None:
-        """Raises a ValueError unless a value of a file is a seed."""
+        """Takes the seed of another process, or raises ValueError."""
         if not is_count(seed, _LARGEST_SEED):
             raise ValueError("it does not say from which seed its shuffles draw")
+        self.seed = seed
 
     def iterator(self, number: int) -> Any:
         """Returns the iterator of a pass."""

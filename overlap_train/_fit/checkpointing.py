@@ -19,7 +19,6 @@ from overlap_train._checkpoint.fingerprints import (
 )
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._checkpoint.run_directory import RunWriter
-from overlap_train._data.cursor import check_position
 from overlap_train._data.feed import Feed
 from overlap_train._data.pass_state import SourceState, seeds_of, unseeded_draws
 from overlap_train._data.pipeline import (
@@ -163,7 +162,6 @@ def _make_resumer(
         policy,
         {**fingerprint(request.model, feed), **_describe_validation(request)},
         state,
-        check_data=lambda place: check_position(place, feed, asked=bool(request.steps_per_epoch)),
         attributes=ModelAttributes(request.model, (settings.train_step, settings.preprocess)),
         reported=reported,
         weights=weights,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Collection, Mapping
-from types import NoneType
 from typing import Any
 
 import keras
@@ -28,11 +27,6 @@ from overlap_train._keras.names import global_seed_generator, global_state
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 """The names of NumPy's bit generators."""
 
-_NUMBERS = 625  # in the state of a `random.Random`: 624, and the position in them
-_SEED_PARTS = frozenset(("entropy", "spawn_key", "pool_size", "n_children_spawned"))
-_LARGEST_POOL = 64
-_MOST_SEED_BITS = 1 << 14  # NumPy takes a time that grows with the square of an integer's length
-_MOST_GLOBAL_SEED_BITS = 1 << 12
 # Numbers by which NumPy indexes memory without looking at them, and the largest that they may be.
 _POSITIONS = {"pos": 624, "buffer_pos": 4, "has_uint32": 1, "has_gauss": 1}
 
@@ -69,36 +63,6 @@ def require_numpy_state(state: Any, *, legacy: bool = False) -> str:
     except (LookupError, OverflowError) as error:
         raise ValueError(f"a state of {name} that it does not take") from error
     return str(name)
-
-
-def require_python_state(state: Any) -> None:
-    """Raise TypeError or ValueError unless a state can be that of a `random.Random`."""
-    if type(state) is not tuple or len(state) != 3:
-        raise TypeError("a state that is no tuple of three")
-    version, numbers, gauss = state
-    are_words = type(numbers) is tuple and all(_is_whole(number, 2**32 - 1) for number in numbers)
-    are_valid = are_words and len(numbers) == _NUMBERS and _is_whole(numbers[-1], _NUMBERS - 1)
-    if type(version) is not int or version != 3 or not are_valid:
-        raise ValueError("a state of other numbers than a generator's")
-    if not isinstance(gauss, (float, NoneType)):
-        raise TypeError(f"a number of type {type(gauss).__name__}")
-
-
-def require_seeds(parts: Any) -> None:
-    """Raise TypeError or ValueError unless parts can be those of a `SeedSequence` that is made quickly."""
-    if type(parts) is not dict or parts.keys() != _SEED_PARTS:
-        raise ValueError("seeds without all of their parts")
-    entropy, key = parts["entropy"], parts["spawn_key"]
-    numbers = [] if entropy is None else entropy if type(entropy) is list else [entropy]
-    if type(key) is not tuple or not all(type(n) is int and n >= 0 for n in (*numbers, *key)):
-        raise TypeError("seeds that are no whole numbers")
-    bits = sum(max(32, number.bit_length()) for number in (*numbers, *key))
-    if bits > _MOST_SEED_BITS:
-        raise ValueError(f"seeds of {bits} bits")
-    if not _is_whole(parts["pool_size"], _LARGEST_POOL) or parts["pool_size"] < 4:
-        raise ValueError("a pool of another size")
-    if not _is_whole(parts["n_children_spawned"], 2**32 - 1):
-        raise ValueError("seeds of another number of children")
 
 
 _numpy_random: Any = np.random  # whose stubs lack `get_bit_generator` and `set_bit_generator`
@@ -149,22 +113,12 @@ def global_seed(seed: int | None) -> contextlib.ExitStack:
 
 
 def check_random_states(states: Mapping[str, Any]) -> None:
-    """Raise what `set_random_states` would raise for states, without setting any."""
+    """Raise what `set_random_states` would raise for the generators of Python and NumPy."""
     _unpacked(states["python"])
     require_numpy_state(states["numpy"], legacy=True)
     if states["eager"] is not None:
-        if type(states["eager"]) is not list:
-            raise TypeError(f"a state of type {type(states['eager']).__name__}")
-        seed, state = states["eager"]
+        _, state = states["eager"]
         _unpacked(state)
-        if seed is not None and (type(seed) is not int or seed.bit_length() > _MOST_GLOBAL_SEED_BITS):
-            raise TypeError(f"a seed of type {type(seed).__name__}, or one that is too long")
-    for name, size in (("keras", 2), ("tensorflow", 3)):
-        value = states.get(name, np.zeros(size, np.int64))
-        if type(value) is not np.ndarray:  # NumPy might make one of any size of it
-            raise TypeError(f"a state of type {type(value).__name__}")
-        if value.dtype != np.int64 or value.shape != (size,):
-            raise TypeError(f"a state of {value.dtype}{value.shape}")
 
 
 def numpy_state() -> Any:
@@ -189,14 +143,9 @@ def _packed(state: Any) -> list[Any]:
 
 def _unpacked(state: Any) -> Any:
     """Return a packed state as Python takes it, or raise TypeError or ValueError."""
-    if type(state) is not list:
-        raise TypeError(f"a state of type {type(state).__name__}")
     version, numbers, gauss = state
-    # By its shape, too: an array without elements may have any number of rows.
-    if not isinstance(numbers, np.ndarray) or (numbers.dtype, numbers.shape) != (np.uint32, (_NUMBERS,)):
-        raise TypeError(f"numbers of type {type(numbers).__name__}")
-    unpacked = (version, tuple(numbers.tolist()), gauss)
-    require_python_state(unpacked)
+    unpacked = (version, tuple(np.asarray(numbers).tolist()), gauss)
+    random.Random().setstate(unpacked)
     return unpacked
 
 

@@ -48,8 +48,6 @@ class ValidationPasses:
         if not isinstance(stood, Mapping) or not stood.keys() >= self._sets.keys() | self._sources.keys():
             raise ValueError("it does not say how often its validation data has been drawn")
         for name, source in self._sources.items():
-            source.check(_state_in(stood[name]))
-        for name, source in self._sources.items():
             others = source.put_back(_state_in(stood[name]))
             if others:
                 names = ", ".join(others)

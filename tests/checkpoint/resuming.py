@@ -13,7 +13,7 @@ import numpy as np
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.fingerprints import fingerprint
 from overlap_train._checkpoint.resume import Resumer
-from overlap_train._data.cursor import Cursor, CursorState, check_position
+from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
@@ -97,12 +97,7 @@ class Training:
 
     def resumer(self) -> Resumer:
         belongs_to = fingerprint(self.model, self.feed)
-        return Resumer(
-            self.policy,
-            belongs_to,
-            self.state,
-            check_data=lambda place: check_position(place, self.feed),
-        )
+        return Resumer(self.policy, belongs_to, self.state)
 
     def callbacks(self) -> list[keras.callbacks.Callback]:
         made = [

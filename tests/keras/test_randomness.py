@@ -16,8 +16,6 @@ from overlap_train._keras.randomness import (
     check_random_states,
     random_states,
     require_numpy_state,
-    require_python_state,
-    require_seeds,
     set_numpy_state,
     set_random_states,
 )
@@ -37,14 +35,9 @@ def test_what_numpy_and_python_return_is_taken(name):
     assert require_numpy_state(legacy.get_state(legacy=False), legacy=True) == name
     # The tuple of earlier releases.
     assert require_numpy_state(np.random.RandomState(1).get_state(), legacy=True) == "MT19937"
-    generator = random.Random(1)
-    generator.gauss(0, 1)
-    require_python_state(generator.getstate())
-    for entropy in (None, 0, 2**512, [1, 2**40]):
-        require_seeds({**SEEDS, "entropy": entropy})
 
 
-POSITIONS = [-400_000_000, -1, 625, 400_000_000, 2**70, 1.0, "1", None, True, np.arange(3)]
+POSITIONS = [-400_000_000, -1, 625, 2**70, 1.0, "1", None, True]
 
 
 @pytest.mark.parametrize(
@@ -80,50 +73,6 @@ def test_what_is_no_state_is_refused(state):
     for legacy in (False, True):
         with pytest.raises((TypeError, ValueError)):
             require_numpy_state(state, legacy=legacy)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda version, numbers, gauss: (2, numbers, gauss),
-        lambda version, numbers, gauss: (3, numbers[:-1], gauss),
-        lambda version, numbers, gauss: (3, (*numbers[:-1], 625), gauss),
-        lambda version, numbers, gauss: (3, (*numbers[:-1], -1), gauss),
-        lambda version, numbers, gauss: (3, (2**32, *numbers[1:]), gauss),
-        lambda version, numbers, gauss: (3, range(625), gauss),
-        lambda version, numbers, gauss: (3, numbers, "1"),
-        lambda version, numbers, gauss: (3, numbers),
-    ],
-)
-def test_another_state_than_pythons_is_refused(change):
-    with pytest.raises((TypeError, ValueError)):
-        require_python_state(change(*random.Random(1).getstate()))
-
-
-SEEDS = {"entropy": 2**127, "spawn_key": (1, 2), "pool_size": 4, "n_children_spawned": 3}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"entropy": 1 << 20_000},
-        {"entropy": [1] * 10_000},
-        {"entropy": -1},
-        {"entropy": [[1]]},
-        {"entropy": "1"},
-        {"entropy": range(1 << 40)},
-        {"spawn_key": (1 << 20_000,)},
-        {"spawn_key": [1]},
-        {"pool_size": 2**40},
-        {"pool_size": 4.5},
-        {"n_children_spawned": -1},
-        {"n_children_spawned": 2**32},
-    ],
-    ids=lambda change: f"{[*change]}",
-)
-def test_seeds_that_would_take_for_ever_are_refused(change):
-    with pytest.raises((TypeError, ValueError)):
-        require_seeds({**SEEDS, **change})
 
 
 @pytest.fixture(autouse=True)
@@ -168,30 +117,6 @@ def test_a_variable_that_somebody_else_restores_is_left_alone():
     np.testing.assert_array_equal(shared.state.numpy(), before)
     with pytest.raises(ValueError, match="a state of"):
         set_random_states({**states, "tensorflow": np.zeros(9, np.int64)})
-
-
-NO_STATES = {
-    "few numbers": {"python": [3, np.zeros(2, np.uint32), None]},
-    "as Python has it": {"python": random.getstate()},
-    "rows without numbers": {"python": [3, np.zeros((1 << 40, 0), np.uint32), None]},
-    "three numbers": {"python": range(3)},
-    "another generator": {"numpy": {"bit_generator": "os"}},
-    "nonsense": {"numpy": {"bit_generator": "PCG64", "state": {"state": "x", "inc": 1}}},
-    "two halves": {"numpy": {**np.random.RandomState(1).get_state(legacy=False), "has_gauss": 2}},
-    "no generator": {"eager": [1, 2]},
-    "a text": {"eager": ["x", random.Random(1).getstate()]},
-    "a long seed": {"eager": [1 << 10_000, [3, np.zeros(625, np.uint32), None]]},
-    "two numbers": {"eager": range(2)},
-    "texts": {"keras": np.array(["a"])},
-    "a range": {"keras": range(1 << 40)},
-    "a list": {"tensorflow": [1, 2, 3]},
-}
-
-
-@pytest.mark.parametrize("changes", NO_STATES.values(), ids=NO_STATES)
-def test_states_that_are_none_are_told_before_any_is_put_back(changes):
-    with pytest.raises((LookupError, TypeError, ValueError)):
-        check_random_states({**random_states(), **changes})
 
 
 @pytest.fixture
