@@ -103,9 +103,9 @@ class FitBuilder:
         timing = self._validation.timing()
         self._progress.preparing("tracing the validation")
         state, suite = self._validation.build(step, self._resources, timing)
-        reasons = () if timing.is_first else self._reasons(step, suite)
-        lag = 0 if reasons or timing.is_first else self._settings.validation.max_lag
-        if suite and not (reasons or timing.is_first or self.looks_only):
+        reasons = self._reasons(step, suite)
+        lag = 0 if reasons else self._settings.validation.max_lag
+        if suite and not (reasons or self.looks_only):
             self._say_how(lag)
         model = self._request.model
         validates, tests = keras_training.validates_itself(model), model.test_function

@@ -24,8 +24,7 @@ from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.session import FitSession, open_fit
 from overlap_train._fit.step_building import look_only
-from overlap_train._fit.validation_building import TraceTiming, build_validation, make_sources
-from overlap_train._inspection.traces import Traces
+from overlap_train._fit.validation_building import build_validation, make_sources
 from overlap_train._keras import threads
 from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
@@ -91,10 +90,8 @@ def run_evaluate(
     )
     with contextlib.ExitStack() as resources:
         resources.callback(sources.close)
-        is_traced = Traces.of(model).holds("test", keras_training.test_function(model))
-        timing = TraceTiming(is_first=not is_traced)
         state, suite, _ = build_validation(
-            settings, sets, callback_list, sources, resources, once=True, timing=timing, within_evaluate=True
+            settings, sets, callback_list, sources, resources, once=True, within_evaluate=True
         )
         logs = evaluate_now(model, state, suite, callback_list)
         if not model.stop_evaluating:  # or batches were left out on purpose

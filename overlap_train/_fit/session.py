@@ -316,9 +316,9 @@ class FitSession:
             if not suite.due(epoch):
                 return
             timing = self._parts.timing
-            if timing.is_provisional and not timing.is_first:  # else it was traced when Keras validated
+            if timing.is_provisional:
                 Traces.of(self._model).forget("test")
-            elif not timing.is_provisional:
+            else:
                 setting = suite.changed_metric()
                 if setting is None:
                     return

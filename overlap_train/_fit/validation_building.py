@@ -50,13 +50,11 @@ def make_sources(
 class TraceTiming:
     """When the validation is traced.
 
-    The sets in `waits` are left until they are due. With `is_first` Keras traces the next validation after
-    hooks of the user's, so Keras makes it, and the trace is made when Keras makes its own. A validation that
-    `is_provisional` is built anew when next due.
+    The sets in `waits` are left until they are due. A validation that `is_provisional` is built anew when it
+    is first due.
     """
 
     waits: frozenset[str] = frozenset()
-    is_first: bool = False
     is_provisional: bool = False
 
 
@@ -111,7 +109,6 @@ class FitValidation:
             resources.enter_context(self.evaluator)
         self._test_function: Any = None
         self._may_differ = False
-        self._is_first_made = False
 
     def timing(self) -> TraceTiming:
         """Returns when to trace what is built now; the sets that have been due are `sources.begun`."""
@@ -120,16 +117,13 @@ class FitValidation:
             return AT_ONCE
         function = keras_training.test_function(request.model)
         if function is not self._test_function:  # with another one Keras traces anew
-            self._test_function, self._is_first_made = function, False
+            self._test_function = function
             begun.clear()
         if not begun:
             self._may_differ = self._may_be_set_before()
         if not self._may_differ:
             return AT_ONCE
         waits = frozenset(request.sets).difference(begun) if self._waits else frozenset()
-        if begun and not self._is_first_made and self._runs_own_code(_BEFORE_TRACE):
-            self._is_first_made = True
-            return TraceTiming(waits, is_first=True, is_provisional=True)
         return TraceTiming(waits, is_provisional=not (begun or request.reads_when_due))
 
     def _may_be_set_before(self) -> bool:
@@ -253,8 +247,7 @@ def _set_request(
     listening = [] if apart is not None else listeners(callbacks)
     listened = listened_to(callbacks) if apart is None else apart
     acting = next((type(c).__name__ for c in listening if acts_in(c, TEST_BATCH_HOOKS)), None)
-    may_set, hooks = (runs_own_code, _BEFORE_TRACE) if timing.is_first else (acts_in, _BEFORE_TRACE[:1])
-    setting = next((type(c).__name__ for c in listening if may_set(c, hooks)), None)
+    setting = next((type(c).__name__ for c in listening if acts_in(c, _BEFORE_TRACE[:1])), None)
     looks = listened or any(
         overrides(c, "on_test_begin") and not keras_models.is_stock_method(type(c)) for c in listening
     )
@@ -268,8 +261,7 @@ def _set_request(
         within_evaluate=within_evaluate,
         once=once,
         acts=acting,
-        sets_before=setting if timing.is_first or not within_evaluate else None,
-        first=timing.is_first,
+        sets_before=setting,
         waits=timing.waits,
         counts_ahead=alone and not (within_evaluate or looks or settings.devices),
         runs_metrics=alone or (apart is not None and settings.replicas is None),

@@ -47,7 +47,6 @@ class SetRequest:
     listened: bool = False  # whether a callback is told of the batches of a validation
     acts: str | None = None  # the name of a callback that may do anything between these batches, or None
     sets_before: str | None = None  # of one that may set the model before them
-    first: bool = False  # whether Keras traces the next validation, behind such hooks
     waits: Collection[str] = ()  # the sets whose validation is built when it is first due
     # whether this is a call of `evaluate`, which has reached the model's own already
     within_evaluate: bool = False
@@ -61,11 +60,6 @@ class SetRequest:
     def model(self) -> keras.Model:
         """The model to be validated."""
         return self.settings.model
-
-    @property
-    def traced_by_keras(self) -> bool:
-        """Whether hooks may still set what Keras traces, so that the present traces are for this once."""
-        return self.first and self.sets_before is not None
 
 
 @dataclass(frozen=True)
@@ -153,8 +147,6 @@ def build_suite(
         pool=None if settings.devices or tf.config.list_logical_devices("GPU") else pool,
     )
     resources.callback(suite.close)
-    if request.traced_by_keras:
-        Traces.of(request.model).forget("test")
     return suite
 
 
@@ -184,10 +176,28 @@ def _prepare(request: SetRequest, name: str, validation_set: ValidationSet) -> P
     return PreparedSet(name, validation_set, batches, step, live)
 
 
+# Under which the traces of a model hold why Keras has traced its validation, and we have not.
+_TRACED_BY_KERAS = "traced by Keras"
+
+
 def _untraced_reason(request: SetRequest) -> Reason | None:
     """Returns why a validation is live whatever its step does, or None."""
-    if keras_models.runs_eagerly(request.model):
+    model, reason = request.model, None
+    if keras_models.runs_eagerly(model):
         return Reason.of("model-eager")
+    if request.acts is not None:
+        reason = Reason.of("callback-validates", f"{request.acts} between its batches")
+    elif request.sets_before is not None:
+        reason = Reason.of("callback-validates", f"{request.sets_before}.on_test_begin")
+    if request.settings.stock_validation:
+        # What hooks set before the first batch is in Keras's own trace, which then stays.
+        traces, token = Traces.of(model), keras_training.test_function(model)
+        if reason is not None and not traces.holds("test", token):
+            traces.get("test", token, _TRACED_BY_KERAS, lambda: reason)
+        if reason is None and traces.has("test", token, _TRACED_BY_KERAS):
+            return traces.get("test", token, _TRACED_BY_KERAS, lambda: reason)
+    if reason is not None:
+        return reason
     if not request.settings.shared:
         return None
     # Of Keras's own step we make the losses whole.
@@ -229,10 +239,6 @@ def _trace(request: SetRequest, batches: Batches) -> ValidationStep:
 
 def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> Reason | None:
     streamed = batches if isinstance(batches, StreamedBatches) else None
-    if request.acts is not None:
-        return Reason.of("callback-validates", f"{request.acts} between its batches")
-    if request.sets_before is not None and (request.first or streamed is not None):
-        return Reason.of("callback-validates", f"{request.sets_before}.on_test_begin")
     if streamed is not None and streamed.reads:
         names = ", ".join(streamed.reads[:3])
         cause = f"the pipeline of the validation data reads what no pass holds ({names})"
@@ -260,10 +266,6 @@ def _live_runner(
         validate.test_step = lambda batch: function(keras_data.without_optionals(prepare(preprocess, batch)))
     if isinstance(each.batches, StreamedBatches):
         validate.on_pass = each.batches.passed
-    trace = None
-    # A step of the trainer's takes the place of the model's meanwhile, and Keras traces nothing to follow.
-    if request.traced_by_keras and each.step is not None and each.batches and validate.test_step is None:
-        trace = functools.partial(_trace, request, each.batches)
     return LiveRunner(
         validate,
         each.live,
@@ -271,7 +273,6 @@ def _live_runner(
         on_span,
         rewindable=not request.sources.is_only_once(each.name),
         close=evaluate.close,
-        at_first_batch=trace,
     )
 
 

@@ -26,7 +26,7 @@ from overlap_train._validation.pending import (
 )
 from overlap_train._validation.pool import CallersThread, WorkerPool
 from overlap_train._validation.runner import ValidationRunner
-from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError, worker_error
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
@@ -176,22 +176,17 @@ class ValidationSuite:
     def validate_live(
         self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
     ) -> ShardOutcome | None:
-        """Validates the model as it is on one set; None if it failed and `on_error` leaves it out."""
-        runner = self._live_runner(name)
+        """Validates the model as it is on one set; None if it failed and `on_error` leaves it out.
+
+        What is raised is raised as by Keras; what a callback raises in between counts as the validation's.
+        """
         try:
-            return runner.run(callbacks, snapshot)
+            return self._live_runner(name).run(callbacks, snapshot)
         except Exception as error:
-            if runner.raised_by_hook is error:
-                raise
-            failure = worker_error(
-                f"validating epoch {snapshot.epoch + 1} {on_set(name)}failed: {error_text(error)}",
-                epoch=snapshot.epoch,
-                shard=0,
-                cause=error,
-            )
             if self._on_error == "raise":
-                raise failure from error
-            warnings.warn(f"left out: {failure}", RuntimeWarning, stacklevel=2)
+                raise
+            said = f"validating epoch {snapshot.epoch + 1} {on_set(name)}failed: {error_text(error)}"
+            warnings.warn(f"left out: {said}", RuntimeWarning, stacklevel=2)
         return None
 
     def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
