@@ -147,8 +147,8 @@ class IteratorFeed(Feed):
         # A rollback restores the variables that a pipeline reads and writes, while its iterators go on.
         possible = self.may_keep and not self.reads and limit_bytes > 0
         if self._replay is None and possible and not self.num_passes and self._first is None:
-            lends = self.runs_python and not self._pipeline.own_batches()
-            self._replay = ReplayBuffer(self._dataset, limit_bytes, copies=lends)
+            # TensorFlow may borrow the memory of arrays that Python fills again.
+            self._replay = ReplayBuffer(self._dataset, limit_bytes, copies=self.runs_python)
         return self._replay is not None
 
     @property

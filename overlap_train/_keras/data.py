@@ -1,8 +1,8 @@
 """The data of `fit` and `evaluate`: which kind it is and how it can be read, decided once, as Keras would.
 
-Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
-of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, `array_slicing` and
-`standardize_dtype`. On the training thread, except for `Pipeline.begin_epoch` and `end_epoch`.
+Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `enqueuer`
+of `PyDatasetAdapter` and `array_slicing`. On the training thread, except for `Pipeline.begin_epoch` and
+`end_epoch`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from overlap_train._keras.data_sources import BatchMaker, DataWorkers
+from overlap_train._keras.data_sources import DataWorkers
 from overlap_train._keras.names import (
     BEFORE_3_16,
     ArrayDataAdapter,
@@ -48,7 +48,6 @@ class Pipeline:
     # How many batches a generator loses depends on timing; here it loses none.
     looked_at: bool
     adapter: Any = field(repr=False)
-    _maker: BatchMaker | None = field(repr=False)
     _workers: DataWorkers | None = field(repr=False)
 
     @functools.cached_property
@@ -60,14 +59,6 @@ class Pipeline:
     def peeked(self) -> int:
         """The number of batches that Keras has drawn of a generator; each iterator begins with them."""
         return len(getattr(self.adapter, "_first_batches", ()))
-
-    def own_batches(self) -> bool:
-        """Let new iterators share no memory with the user's arrays; return whether that is possible."""
-        specs = tf.nest.flatten(self.dataset.element_spec)
-        if self._maker is None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
-            return False
-        self._maker.copies = True
-        return True
 
     @property
     def num_batches(self) -> int | None:
@@ -237,19 +228,8 @@ def _pipeline(adapter: Any, x: Any, looked_at: bool) -> Pipeline:
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
         looked_at=looked_at and not isinstance(adapter, (ArrayDataAdapter, GeneratorDataAdapter)),
         adapter=adapter,
-        _maker=_batch_maker(adapter),
         _workers=None if enqueuer is None else DataWorkers(enqueuer),
     )
-
-
-def _batch_maker(adapter: Any) -> BatchMaker | None:
-    """Put a `BatchMaker` between an adapter and the user's Python that makes its batches, if any does."""
-    if not isinstance(adapter, (GeneratorDataAdapter, PyDatasetAdapter)):
-        return None
-    name = "generator" if isinstance(adapter, GeneratorDataAdapter) else "_get_iterator"
-    maker = BatchMaker(getattr(adapter, name))
-    setattr(adapter, name, maker.iterate)
-    return maker
 
 
 def _arrays(adapter: Any, shuffle: bool | str, pipeline: Pipeline) -> Arrays:

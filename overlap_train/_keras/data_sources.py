@@ -1,8 +1,4 @@
-"""Wrappers of what makes Keras's batches: generators, and pools of workers.
-
-The user's Python may reuse the memory of a batch for the next one. TensorFlow copies an array of a generator,
-unless its address suits TensorFlow's alignment: then it borrows the memory. Only such arrays are copied here,
-on the thread that draws and before the generator goes on, so that each array is copied once.
+"""The pools of workers that make the batches of a `PyDataset`.
 
 Keras starts the workers of a `PyDataset` anew for each epoch, and leaves their end to the garbage collector.
 That does not come while their queue is full, so they would outlive a fit that failed or was interrupted.
@@ -18,53 +14,8 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from multiprocessing.pool import AsyncResult, Pool, ThreadPool
 from typing import Any
-
-import keras
-import numpy as np
-import numpy.typing as npt
-import tensorflow as tf
-
-# TensorFlow borrows at multiples of 64 bytes, and of 32 where it has been built for AVX alone.
-_BORROWED = 32
-_ALIGNED = 64
-
-
-class BatchMaker:
-    """Makes batches, with `copies` set as copies of what TensorFlow would borrow; set it before drawing."""
-
-    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
-        self._make = make
-        self.copies = False
-
-    def iterate(self) -> Iterator[Any]:
-        """Yield the batches. On the thread that draws."""
-        for batch in self._make():
-            yield keras.tree.map_structure(_copy_if_borrowed, batch) if self.copies else batch
-
-
-def _copy_if_borrowed(array: Any) -> Any:
-    if array is None or isinstance(array, (tf.Tensor, int, float)):
-        return array
-    if not isinstance(array, np.ndarray):
-        array = np.asarray(array)  # a tensor of another library's, whose memory NumPy borrows
-    address = array.__array_interface__["data"][0]
-    if array.dtype.hasobject or address % _BORROWED or not array.flags.c_contiguous:
-        return array
-    copy = _aligned(array.shape, array.dtype)
-    np.copyto(copy, array)
-    return copy
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return an empty array whose memory TensorFlow borrows."""
-    size_bytes = int(np.prod(shape)) * dtype.itemsize
-    raw = np.empty(size_bytes + _ALIGNED, np.uint8)
-    begin = -raw.__array_interface__["data"][0] % _ALIGNED
-    return raw[begin : begin + size_bytes].view(dtype).reshape(shape)
-
 
 _LOOK_S = 1.0
 _END_S = 5.0

@@ -81,9 +81,9 @@ _ATTRIBUTES: Mapping[Any, str] = {
     keras.callbacks.TensorBoard: "_should_trace",
     CompileLoss: "_flat_losses",
     ArrayDataAdapter: "_inputs _num_samples",
-    GeneratorDataAdapter: "_first_batches generator",
+    GeneratorDataAdapter: "_first_batches",
     OrderedEnqueuer: "executor_fn future_queue run_thread running",
-    PyDatasetAdapter: "_get_iterator enqueuer",
+    PyDatasetAdapter: "enqueuer",
     TFEpochIterator: "_interrupted_warning catch_stop_iteration",
 }
 
