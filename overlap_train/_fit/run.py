@@ -91,7 +91,7 @@ def run_evaluate(
     with contextlib.ExitStack() as resources:
         resources.callback(sources.close)
         state, suite, _ = build_validation(
-            settings, sets, callback_list, sources, resources, once=True, within_evaluate=True
+            settings, sets, callback_list, sources, resources, within_evaluate=True
         )
         logs = evaluate_now(model, state, suite, callback_list)
         if not model.stop_evaluating:  # or batches were left out on purpose

@@ -164,7 +164,6 @@ class FitValidation:
             self._callbacks,
             self.sources,
             resources,
-            once=once,
             timing=timing,
             captured=captured,
             drawn=feed.written_variables,
@@ -235,14 +234,12 @@ def _set_request(
     callbacks: keras.callbacks.CallbackList,
     *,
     within_evaluate: bool,
-    once: bool = False,
     apart: bool | None = None,
     timing: TraceTiming = AT_ONCE,
 ) -> SetRequest:
     """Returns what the callbacks ask of a validation.
 
-    With `once` there is one validation, and no training goes on meanwhile. For a training elsewhere `apart`
-    says whether its callbacks listen to the batches.
+    For a training elsewhere `apart` says whether its callbacks listen to the batches.
     """
     listening = [] if apart is not None else listeners(callbacks)
     listened = listened_to(callbacks) if apart is None else apart
@@ -259,7 +256,6 @@ def _set_request(
         sources,
         listened=listened,
         within_evaluate=within_evaluate,
-        once=once,
         acts=acting,
         sets_before=setting,
         waits=timing.waits,

@@ -19,7 +19,7 @@ from overlap_train._keras.data import warn_out_of_data
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
 from overlap_train._validation.pending import Runner, span_since
-from overlap_train._validation.pool import CallersThread, WorkerPool
+from overlap_train._validation.pool import WorkerPool
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
@@ -34,7 +34,7 @@ class ValidationRunner(Runner):
         self,
         evaluator: SnapshotEvaluator,
         batches: Batches,
-        pool: CallersThread | WorkerPool,
+        pool: WorkerPool,
         on_span: Callable[[Span], None],
         present: Values | None,
         *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import keras
@@ -24,7 +24,7 @@ from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.pending import NamedRunner, Runner, WaitingRunner
-from overlap_train._validation.pool import CallersThread, WorkerPool
+from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
@@ -50,7 +50,6 @@ class SetRequest:
     waits: Collection[str] = ()  # the sets whose validation is built when it is first due
     # whether this is a call of `evaluate`, which has reached the model's own already
     within_evaluate: bool = False
-    once: bool = False  # whether there is one validation, and no training
     # whether the training may be given the state that a validation will leave in counters
     counts_ahead: bool = False
     # whether Python that sets metrics back and reads them is run between validations, in Keras's order
@@ -77,10 +76,6 @@ class PreparedSet:
     def counting(self) -> Reason | None:
         """Why it changes the model, if it has counters; None if it has none."""
         return self.step.counting if self.step is not None and self.step.counters else None
-
-
-# So many batches of so small a network take less time than to hand them over to workers.
-_FEW_BATCHES, _FEW_VARIABLES = 4, 40
 
 
 def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
@@ -115,9 +110,7 @@ def build_suite(
         if each.live is None and each.step is not None and each.batches is not None
     }
     is_cold = not all(evaluator.is_warm for evaluator in evaluators.values())
-    pool = _pool(request, prepared, evaluators, is_cold=is_cold) if evaluators else None
-    if isinstance(pool, WorkerPool):
-        resources.enter_context(pool)
+    pool = resources.enter_context(_pool(request, prepared, evaluators)) if evaluators else None
     present = state.read() if settings.devices or is_cold else None
 
     def runner_of(each: PreparedSet) -> Runner:
@@ -277,16 +270,9 @@ def _live_runner(
 
 
 def _pool(
-    request: SetRequest,
-    prepared: Sequence[PreparedSet],
-    evaluators: Mapping[str, SnapshotEvaluator],
-    *,
-    is_cold: bool,
-) -> CallersThread | WorkerPool:
-    if _is_quick(request, evaluators):
-        # The first time a thread prepares the functions while the training is traced.
-        return WorkerPool(1) if is_cold else CallersThread()
-    # As many threads as the sets can keep busy at most.
+    request: SetRequest, prepared: Sequence[PreparedSet], evaluators: Mapping[str, SnapshotEvaluator]
+) -> WorkerPool:
+    """Returns as many threads as the sets can keep busy at most."""
     workers, useful = request.settings.validation.resolved_workers, 0
     for each in prepared:
         if each.name in evaluators and each.batches is not None:
@@ -294,15 +280,6 @@ def _pool(
             parts = workers if count is None else max(1, count)
             useful += 1 if evaluators[each.name].indivisible else parts
     return WorkerPool(min(workers, useful))
-
-
-def _is_quick(request: SetRequest, names: Iterable[str]) -> bool:
-    """Whether all that is evaluated is a few batches of a small network, once, without a time limit."""
-    apart = request.settings.devices or request.settings.validation.timeout_s is not None
-    if not request.once or apart or len(request.model.variables) > _FEW_VARIABLES:
-        return False
-    counts = [request.sources.expected(name) for name in names]
-    return all(count is not None and count <= _FEW_BATCHES for count in counts)
 
 
 def _require_devices(devices: Sequence[str]) -> None:

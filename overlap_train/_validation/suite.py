@@ -24,7 +24,7 @@ from overlap_train._validation.pending import (
     WaitingRunner,
     on_set,
 )
-from overlap_train._validation.pool import CallersThread, WorkerPool
+from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.parallel.hosts import Hosts, SingleHost
@@ -47,7 +47,7 @@ class ValidationSuite:
         *,
         on_error: str = "raise",
         hosts: Hosts | None = None,
-        pool: CallersThread | WorkerPool | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
         self.hosts = hosts if hosts is not None else SingleHost()
         self._sets = {named.name: named for named in sets}
@@ -134,7 +134,7 @@ class ValidationSuite:
             pool.admit(most if pool is self._pool else None, after_s=after_s)
 
     @property
-    def _pools(self) -> list[CallersThread | WorkerPool]:
+    def _pools(self) -> list[WorkerPool]:
         """Those of the sets and of each function."""
         return [pool for pool in (self._pool, *self._function_pools) if pool is not None]
 

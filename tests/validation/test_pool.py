@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from overlap_train._validation.pool import CallersThread, ShardQueue, WorkerPool
+from overlap_train._validation.pool import ShardQueue, WorkerPool
 from overlap_train.errors import ValidationTimeoutError
 
 WAIT_S = 30
@@ -169,16 +169,6 @@ def test_a_pool_that_cannot_start_all_its_workers_leaves_none(monkeypatch, error
     assert set(threading.enumerate()) <= before
     if isinstance(error, RuntimeError):
         assert "thread 3 of 4 could not be started" in str(caught.value)
-
-
-def test_the_callers_thread_stands_in_for_a_pool():
-    here = CallersThread()
-    assert here.submit(threading.current_thread).result(0) is threading.current_thread()
-    assert isinstance(here.submit(divmod, 7, 0).exception(0), ZeroDivisionError)
-    here.hold(60.0)
-    here.admit(1, after_s=60.0)
-    assert here.submit(len, "ok").result(0) == 2
-    assert (here.workers, here.idle) == (1, True)
 
 
 def test_a_job_beyond_those_admitted_waits_until_one_is_done(monkeypatch):

@@ -154,45 +154,6 @@ def test_there_are_as_many_workers_as_batches_can_keep_busy(sizes, options, expe
         assert suite.shares_cores is bool(expected)
 
 
-@pytest.mark.cpu_only("validations on a GPU take no cores from the training")
-@pytest.mark.parametrize(
-    ("rows", "once", "many", "expected"),
-    [(32, True, False, "alone"), (40, True, False, 3), (32, False, False, 3), (32, True, True, 3)],
-)
-def test_a_few_batches_of_a_small_network_are_evaluated_where_nothing_goes_on_beside(
-    rows, once, many, expected, monkeypatch
-):
-    """By a thread of its own the first time, which prepares the functions, and then by the caller's."""
-    if many:
-        monkeypatch.setattr("overlap_train._validation.sets._FEW_VARIABLES", 2)
-    model = sequential()
-    for data in ((X[:rows], Y[:rows]), tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(8)):
-        pools, found = [], []
-        for _ in range(2):
-            request = request_of(model, policy=ValidationPolicy(workers=3), once=once)
-            with contextlib.ExitStack() as resources:
-                options = {"batch_size": 8} if isinstance(data, tuple) else {}
-                suite, prepared = suite_of(request, of_data(data, **options), resources)
-                state = ModelState(model, [v for each in prepared for v in each.step.variables])
-                pools.append(suite._pool)
-                found.append(suite.evaluate("", state.read()).metrics)
-        assert found[0] == found[1], "the same parts, however they are evaluated"
-        if expected == "alone":
-            assert [type(pool).__name__ for pool in pools] == ["WorkerPool", "CallersThread"]
-            assert pools[0].workers == 1
-        else:
-            assert [pool.workers for pool in pools] == [expected, expected]
-
-
-@pytest.mark.parametrize("options", [{"timeout_s": 9}, {"workers": ("CPU:0", "CPU:0")}])
-def test_a_validation_that_is_watched_or_has_devices_keeps_its_workers(options):
-    request = request_of(sequential(), policy=ValidationPolicy(**{"workers": 3, **options}), once=True)
-    with contextlib.ExitStack() as resources:
-        suite, _ = suite_of(request, of_data((X[:16], Y[:16]), batch_size=8), resources)
-        runner = suite._sets[""].runner
-        assert runner._pool.workers > 1
-
-
 @pytest.mark.parametrize("device", ["GPU:7", "CPU:9", "/device:CPU:9"])
 def test_a_device_that_is_not_there_is_named_with_those_that_are(device):
     request = request_of(sequential(), policy=ValidationPolicy(workers=("CPU:0", device)))
