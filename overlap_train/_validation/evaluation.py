@@ -310,10 +310,10 @@ class SnapshotEvaluator:
         )
         return ShardResult(tuple(state), self._packed(logs), part.stop - part.first)
 
-    def count(self, failures: int | None = None) -> int:
-        """Returns the number of batches in memory; see `CachedBatches.fill` for `failures`."""
+    def count(self) -> int:
+        """Returns the number of batches in memory."""
         batches = self._batches
-        count: int = batches.fill(failures) if isinstance(batches, CachedBatches) else batches.num_batches
+        count: int = batches.fill() if isinstance(batches, CachedBatches) else batches.num_batches
         return count
 
     def count_ahead(self, state: ModelState) -> None:

@@ -64,7 +64,6 @@ class ValidationRunner(Runner):
         self._stream_in_order: BatchStream | None = None  # of the validation that was started last
         self._data: dict[str | None, Any] = {}  # the data on each device
         self._data_lock = threading.Lock()
-        self._has_started = False
         # While the training traces its first step. A function that is run meanwhile would be prepared twice.
         self._preparations: dict[str | None, Future[None]] = {
             device: pool.submit(self._prepare, device, present)
@@ -80,14 +79,14 @@ class ValidationRunner(Runner):
             self._stream_in_order = stream
         if isinstance(self._batches, ArrayBatches):
             _ = self._batches.held  # read here, on the training thread, which may change them later
-        values, failures = snapshot.values, self._failures()
+        values = snapshot.values
 
         def work(index: int) -> ShardOutcome:
             start_s = time.monotonic()
             self._wait_until_prepared(index)
             device = self._device(index)
             with tf.device(device):
-                part = stream or self._part(index, failures, hosts)
+                part = stream or self._part(index, hosts)
                 result = self.evaluator.evaluate(values, part, self._data_on(device))
             span = span_since(start_s, snapshot, shard=index)
             self._on_span(span)
@@ -176,12 +175,7 @@ class ValidationRunner(Runner):
         with contextlib.suppress(Exception):
             self._preparations[self._device(index)].result()
 
-    def _failures(self) -> int:
-        """Returns how often the data had failed before a validation; its preparation is the first one's."""
-        before, self._has_started = self._has_started, True
-        return self._batches.failures if before and isinstance(self._batches, CachedBatches) else 0
-
-    def _part(self, index: int, failures: int, hosts: Hosts) -> Shard:
-        shards = split_batches(self.evaluator.count(failures), self.parts * hosts.count)
+    def _part(self, index: int, hosts: Hosts) -> Shard:
+        shards = split_batches(self.evaluator.count(), self.parts * hosts.count)
         index += self.parts * hosts.index
         return shards[index] if index < len(shards) else Shard(0, 0)

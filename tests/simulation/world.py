@@ -193,7 +193,7 @@ class Evaluator:
         total, count = (sum(parts) for parts in zip(*(each.state for each in results), strict=True))
         return ValidationResult({"loss": float(total)}, (), (total, count))
 
-    def count(self, failures: int | None = None) -> int:
+    def count(self) -> int:
         return self._plan.batches
 
     def count_ahead(self, state: ModelState) -> None: ...
