@@ -178,12 +178,12 @@ class Ends(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     ("data", "steps", "callbacks", "expected"),
     [
-        pytest.param(lambda rows: rows, None, [], (2, 5, False), id="counted"),
-        pytest.param(lambda rows: rows.filter(lambda *_: True), None, [], (1, 5, True), id="uncounted"),
-        pytest.param(lambda rows: rows, 3, [], (1, 3, False), id="some steps"),
-        pytest.param(lambda rows: rows, 9, [], (2, 5, False), id="too many steps"),
-        pytest.param(lambda rows: rows.repeat(), 3, [], (1, 3, False), id="endless"),
-        pytest.param(lambda rows: rows, None, [Ends()], (1, 2, False), id="ended by a hook"),
+        pytest.param(lambda rows: rows, None, [], (2, 5), id="counted"),
+        pytest.param(lambda rows: rows.filter(lambda *_: True), None, [], (1, 5), id="uncounted"),
+        pytest.param(lambda rows: rows, 3, [], (1, 3), id="some steps"),
+        pytest.param(lambda rows: rows, 9, [], (2, 5), id="too many steps"),
+        pytest.param(lambda rows: rows.repeat(), 3, [], (1, 3), id="endless"),
+        pytest.param(lambda rows: rows, None, [Ends()], (1, 2), id="ended by a hook"),
     ],
 )
 def test_what_a_validation_draws_is_counted(data, steps, callbacks, expected):
@@ -194,7 +194,7 @@ def test_what_a_validation_draws_is_counted(data, steps, callbacks, expected):
     )
     for _ in range(2):
         validate(callbacks_of(model, *callbacks))
-    assert [(made.iterators, made.batches, made.ended) for made in passes] == [expected] * 2
+    assert [(made.iterators, made.batches) for made in passes] == [expected] * 2
 
 
 def test_a_step_that_was_set_on_the_model_itself_is_there_again_behind_it():
