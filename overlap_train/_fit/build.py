@@ -73,9 +73,9 @@ class FitBuilder:
     start_s: InitVar[float | None] = None  # when `fit` was called
 
     def __post_init__(self, start_s: float | None) -> None:
-        request, resources, say = self._request, self._resources, self._progress.message
+        request, resources = self._request, self._resources
         self._settings = request.settings
-        self._validation = FitValidation(request, self._callbacks, resources, say, looks_only=self.looks_only)
+        self._validation = FitValidation(request, self._callbacks, resources, looks_only=self.looks_only)
         self._idle = IdleCores(available_cores())
         hosts = request.settings.hosts
         self._interrupts = Interrupts(passes_on=request.routed, insists=hosts.count == 1)

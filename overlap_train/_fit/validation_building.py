@@ -77,14 +77,12 @@ class FitValidation:
         request: FitRequest,
         callbacks: keras.callbacks.CallbackList,
         resources: contextlib.ExitStack,
-        say: Callable[[str], None],
         *,
         looks_only: bool = False,
     ) -> None:
         settings, policy = request.settings, request.settings.evaluator
         self._request = request
         self._callbacks = callbacks
-        self._say = say
         self._waits = request.reads_when_due and not looks_only
         self.sources = make_sources(
             settings,
@@ -186,7 +184,7 @@ class FitValidation:
             if 1 not in waiting and (freq if each.freq is None else each.freq) not in waiting
         }
         spec, hosts = feed.element_spec, settings.hosts
-        needs = FunctionRequest(request.model, state, spec, freq, report, self._say, hosts)
+        needs = FunctionRequest(request.model, state, spec, freq, report, hosts)
         add_functions(suite, functions, needs, resources)
         return state, suite
 

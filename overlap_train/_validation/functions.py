@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -51,7 +50,6 @@ class FunctionRequest:
     batch_spec: Any
     validation_freq: int | Sequence[int]
     on_span: Callable[[Span], None]
-    say: Callable[[str], None]
     hosts: Hosts = field(default_factory=SingleHost)
 
     @property
@@ -119,11 +117,8 @@ class FunctionRunner(Runner):
         self._pool = pool
         self._model = request.model
         self._on_span = request.on_span
-        self._say = request.say
         self._hosts = request.hosts
         self._settings: ThreadSettings | None = None  # that the worker has taken over
-        self._changes: Sequence[str] = ()  # what the function has last changed in its model
-        self._has_warned = False
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot."""
@@ -146,16 +141,6 @@ class FunctionRunner(Runner):
         own = super().merge(outcomes, values).metrics if self._hosts.is_chief else None
         return ValidationResult(self._hosts.from_chief(own), of_function=True)
 
-    def warn(self, results: Sequence[Any] = ()) -> None:
-        """Says once that the function changed its model."""
-        if self._changes and not self._has_warned:
-            self._has_warned = True
-            names = ", ".join(self._changes[:3])
-            self._say(
-                f"the evaluation function {self._name!r} changed its model ({names}): the training does not "
-                "see that; what is to change the training belongs into a callback"
-            )
-
     def _work(self, snapshot: Snapshot, settings: ThreadSettings) -> ShardOutcome:
         start_s = time.monotonic()
         settings.apply(self._settings)
@@ -164,7 +149,6 @@ class FunctionRunner(Runner):
         private.adopt(snapshot.values, snapshot.attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own
             result = ValidationResult(_values(self._name, self._function, private.model), of_function=True)
-        self._changes = private.changed(snapshot.values) or self._changes
         span = span_since(start_s, snapshot, function=self._name)
         self._on_span(span)
         return ShardOutcome(result, span)
@@ -173,13 +157,5 @@ class FunctionRunner(Runner):
 def _values(
     name: str, function: Callable[[keras.Model], Any], model: keras.Model, *_: keras.callbacks.CallbackList
 ) -> Mapping[str, float]:
-    """Returns a function's values by name; a process that it forked ends where it comes back."""
-    process = os.getpid()
-    try:
-        values = function(model)
-    finally:
-        if os.getpid() != process:  # it would go on as a second training
-            # Past Python's buffers, whose locks another thread may have held at the fork.
-            os.write(2, f"evaluation function {name!r}: a forked process returned, and is ended\n".encode())
-            os._exit(1)
-    return metric_values(values)
+    """Returns a function's values by name."""
+    return metric_values(function(model))

@@ -27,7 +27,7 @@ from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
-from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
+from overlap_train._snapshot import ModelState, StateVariable, Values
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OWN_STATE = (
@@ -183,12 +183,6 @@ class PrivateModel:
         for variable, place in self._variables:
             variable.assign(flat[place])
         self.model.stop_training = False
-
-    def changed(self, values: Values) -> list[str]:
-        """Returns the names of what differs from the values that were adopted."""
-        flat = values.flat()
-        names = [v.name for v, place in self._variables if not same_bits(v.read(), flat[place])]
-        return names + (["stop_training"] if self.model.stop_training else [])
 
 
 def make_private_model(
