@@ -243,8 +243,8 @@ def _of_set(request: FitRequest, data: Any, batches: StreamedBatches | None) -> 
     """Returns what is drawn for a validation set and found in no checkpoint, or None."""
     if keeps_more_than_variables(data) and len(request.feed.reads) > len(request.feed.captured):
         return (
-            "the training and the validation data may share a table, an iterator, a queue or a dataset that "
-            "is not found; a tf.Variable, or one for each, would do"
+            "the training and the validation data may share a table, an iterator, a queue or a captured "
+            "dataset; a tf.Variable, or one for each, would do"
         )
     shuffles = reorders(data)
     moves = batches is not None or shuffles or keeps_more_than_variables(data)
