@@ -64,17 +64,6 @@ def test_what_numpy_does_not_take_is_refused(name, value):
         require_numpy_state(state)
 
 
-@pytest.mark.parametrize(
-    "state",
-    [None, 3, "MT19937", range(5), {}, {"bit_generator": "os"}, {"bit_generator": ["PCG64"]}],
-    ids=str,
-)
-def test_what_is_no_state_is_refused(state):
-    for legacy in (False, True):
-        with pytest.raises((TypeError, ValueError)):
-            require_numpy_state(state, legacy=legacy)
-
-
 @pytest.fixture(autouse=True)
 def left_as_it_was():
     with preserved_state():
