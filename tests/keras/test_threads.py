@@ -66,20 +66,6 @@ def test_a_scope_that_is_left_later_was_open_when_it_was_taken():
     assert settings_here()["mine"] is None
 
 
-@pytest.fixture
-def elsewhere():
-    """Returns what calls a function on another thread, which has followed this one."""
-    last = [None]
-    with ThreadPoolExecutor(1) as pool:
-
-        def call(function):
-            settings = ThreadSettings.of_this_thread()
-            last.append(settings)
-            return pool.submit(lambda: (settings.apply(last[-2]), function())[1]).result()
-
-        yield call
-
-
 @pytest.mark.parametrize("used", [True, False])
 def test_a_fork_of_one_that_had_used_it_is_refused(monkeypatch, used):
     tf.constant(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 
 import keras
@@ -16,10 +15,9 @@ from overlap_train._snapshot import ModelState
 from overlap_train._validation.private_model import make_private_model
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.options.functions import metric_values
-from tests.networks import FEATURES, assert_same_weights, crossentropy
+from tests.networks import FEATURES, assert_same_weights
 from tests.pools import sequential
 from tests.validation.calling import (
-    ROUNDING,
     WAIT_S,
     X,
     Y,
@@ -31,36 +29,6 @@ from tests.validation.calling import (
 )
 
 # What a function gets
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.by_default("1")
-def test_it_has_keras_s_settings_of_the_thread_that_called_fit(lag, tmp_path, capsys):
-    class Twice(kl.Layer):
-        def call(self, x):
-            return 2.0 * x
-
-    def build():
-        keras.utils.set_random_seed(5)
-        model = keras.Sequential([keras.Input((FEATURES,)), Twice(), kl.Dense(4)])
-        model.compile("sgd", crossentropy())
-        return model
-
-    def saved(model):
-        path = tmp_path / f"{threading.get_ident()}.keras"
-        model.save(path)
-        return float(np.mean(keras.models.load_model(path).predict(X)))
-
-    keras.config.disable_interactive_logging()
-    try:
-        with keras.saving.custom_object_scope({"Twice": Twice}):
-            expected = expected_values(build, saved)
-            history = fit(build(), {"saved": saved}, max_lag=lag).model.history.history
-    finally:
-        keras.config.enable_interactive_logging()
-    np.testing.assert_allclose(history["val_saved"], expected, **ROUNDING)
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.nightly
@@ -144,11 +112,6 @@ def test_a_function_alone_leaves_validation_split_to_fit():
     assert {"val_loss", "val_one"} <= set(history)
 
 
-def test_evaluate_calls_no_function():
-    trainer = Trainer(simple(), validation=ValidationPolicy(functions={"bad": lambda model: 1 / 0}))
-    assert np.isfinite(trainer.evaluate(X, Y)[0])
-
-
 def test_functions_are_called_inside_epochs_too():
     steps = []
 
@@ -220,19 +183,6 @@ def test_two_functions_wait_together():
     assert trainer.model.history.history["val_a"] == [1.0, 1.0]
 
 
-@pytest.mark.usefixtures("little_to_search")
-def test_a_snapshot_is_released_when_its_function_has_returned(snapshots):
-    counts = []
-
-    class Looks(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            gc.collect()
-            counts.append(len(snapshots.live))
-
-    fit(simple(), {"mean": mean_output}, epochs=4, callbacks=[Looks()])
-    assert max(counts) <= 2
-
-
 # What goes wrong in it
 
 
@@ -268,11 +218,6 @@ def test_on_error_warn_leaves_the_value_out():
 def test_nonsense_is_an_error_that_says_what_is_expected(value):
     with pytest.raises(ValidationWorkerError, match=r"evaluation function (returns|names)"):
         fit(simple(), {"score": lambda model: value}, epochs=1)
-
-
-def test_two_values_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="'val_loss'"):
-        fit(simple(), {"loss": lambda model: 1.0}, data=(X, Y))
 
 
 @pytest.mark.filterwarnings("ignore:.*did not end within")

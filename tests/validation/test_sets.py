@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -15,7 +14,7 @@ from overlap_train._snapshot import ModelState
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.sets import SetRequest, build_suite, prepare_sets
-from overlap_train._validation.validation_sources import ValidationSources, is_set, named_sets
+from overlap_train._validation.validation_sources import ValidationSources, named_sets
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy
 from tests.pools import sequential
 
@@ -65,12 +64,6 @@ def small(kind=keras.Sequential, **options):
     model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
     model.compile("sgd", crossentropy(), **options)
     return model
-
-
-def test_a_set_whose_step_can_run_on_private_variables_is_not_live():
-    (prepared,) = prepared_of(request_of(sequential()), of_data((X, Y), batch_size=8))
-    assert (prepared.name, prepared.live, prepared.batches.num_batches) == ("", None, 5)
-    assert prepared.step is not None
 
 
 def test_sets_of_the_same_kind_share_a_trace():
@@ -161,57 +154,7 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(device):
         prepared_of(request, of_data((X, Y)))
 
 
-def test_each_set_is_validated_after_its_own_epochs():
-    sets = {"often": ValidationSet(data=(X, Y)), "third": ValidationSet(data=(X, Y), freq=[3])}
-    with contextlib.ExitStack() as resources:
-        suite, _ = suite_of(request_of(sequential()), sets, resources)
-        due = [[n for n, named in suite._sets.items() if named.validates(epoch)] for epoch in (1, 2)]
-        assert due == [["often"], ["often", "third"]]
-
-
-def test_a_live_set_of_a_generator_cannot_be_made_again():
-    def endless():
-        while True:
-            yield X[:8], Y[:8]
-
-    with contextlib.ExitStack() as resources:
-        suite, _ = suite_of(request_of(small(run_eagerly=True)), of_data(endless(), steps=2), resources)
-        assert not suite.rewindable
-    with contextlib.ExitStack() as resources:
-        suite, _ = suite_of(request_of(small(run_eagerly=True)), of_data((X, Y)), resources)
-        assert suite.rewindable
-        logs = suite.evaluate_live("", keras.callbacks.CallbackList([]))
-        assert np.isfinite(logs.metrics["loss"])
-
-
 DEFAULT = ValidationSet(data=None, freq=3, steps=7, batch_size=8)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ((X, Y), True),
-        (dataset(), True),
-        (generator(), True),
-        (ValidationSet(data=(X, Y)), True),
-        (X, False),
-        ([X, Y], False),
-        (None, False),
-        ({"a": X}, False),
-    ],
-    ids=["tuple", "dataset", "generator", "set", "array", "list", "none", "dict"],
-)
-def test_what_is_a_set_of_its_own(value, expected):
-    assert is_set(value) is expected
-
-
-def test_a_set_that_says_more_needs_a_name():
-    with pytest.raises(TypeError, match=r'a ValidationSet without a name; pass a dict such as {"clean"'):
-        named_sets(ValidationSet(data=(X, Y)), DEFAULT)
-
-
-def test_no_data_is_no_set():
-    assert named_sets(None, DEFAULT) == {}
 
 
 @pytest.mark.parametrize("data", [(X, Y), {"left": X, "right": Y}, {"left": X, "both": (X, Y)}])
@@ -220,14 +163,6 @@ def test_data_alone_is_one_set_without_a_name(data):
     assert chosen[0] == ""
     assert chosen[1] == dataclasses.replace(DEFAULT, data=chosen[1].data)
     assert chosen[1].data is data
-
-
-def test_several_sets_keep_their_names_and_what_they_say_of_themselves():
-    own = ValidationSet(data=(X, Y), freq=5)
-    sets = named_sets({"clean": (X, Y), "noisy": own}, DEFAULT)
-    assert list(sets) == ["clean", "noisy"]
-    assert (sets["clean"].freq, sets["clean"].steps, sets["clean"].batch_size) == (3, 7, 8)
-    assert sets["noisy"] is own
 
 
 @pytest.mark.parametrize(
