@@ -148,27 +148,6 @@ def test_what_reads_a_variable_is_not_kept():
     assert not feed.keep(1 << 20)
 
 
-def test_nothing_is_kept_of_passes_that_have_begun_already():
-    feed = feed_of(counting(), steps=2)
-    feed.new_pass()
-    assert not feed.keep(1 << 20)
-
-
-def test_the_data_is_told_of_each_epoch_once():
-    told = []
-    feed, cursor = kept(counting(), 2)
-    feed.begin_epoch, feed.end_epoch = (lambda: told.append("begin")), (lambda: told.append("end"))
-    train(cursor, 2)
-    state = cursor.state()
-    train(cursor, 2)
-    train(cursor, 1, ends=False)
-    assert told == ["begin", "end"] * 2 + ["begin"]
-    cursor.restore(state)
-    train(cursor, 2)
-    train(cursor, 2)
-    assert told == ["begin", "end"] * 3
-
-
 def test_arrays_that_their_owner_fills_anew_are_kept_as_they_were():
     buffer = np.zeros((2, 2), "float32")
 
