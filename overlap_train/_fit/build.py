@@ -254,10 +254,7 @@ class FitBuilder:
         if not suite or every_steps is None:
             return None
         deliver = functools.partial(deliver_step_validation, callbacks.callbacks)
-        stepwise = StepValidations(suite, every_steps, deliver, self._inside, policy.timeout_s)
-        if self._resumer is not None and self._settings.hosts.count == 1:
-            self._resumer.under_way = stepwise.under_way
-        return stepwise
+        return StepValidations(suite, every_steps, deliver, self._inside, policy.timeout_s)
 
     def require_overlap(self) -> None:
         """Raises OverlapError, before anything is called or drawn, if the training would have to wait.

@@ -200,6 +200,7 @@ class Deliveries:
             position = self.cursor.as_left(position)
             pending.stands_at(position)
         if self.resumer is not None:
+            self._finish_before_checkpoint(pending.epoch)
             following = pending.epoch + 1
             logs, lag = dict(outcome.logs), self.backlog.max_lag
             self.resumer.delivered(
@@ -240,6 +241,8 @@ class Deliveries:
 
     def may_checkpoint(self) -> bool:
         """Whether a checkpoint, which holds the epochs that wait, can be written between two steps."""
+        if self.stepwise is not None and (len(self.backlog) or not self.stepwise.idle):
+            return False
         if self.resumer is None or self.stops or self.hooks.keep_batches or self.hooks.has_begun:
             return False  # nothing holds which hooks are still to be called, or have been for the next epoch
         feed = self.cursor.feed
@@ -250,6 +253,8 @@ class Deliveries:
     def checkpoint_due(self) -> bool:
         """Whether a checkpoint inside the present epoch is to be written now."""
         is_due = self.resumer is not None and self.resumer.due_inside(self._course.step)
+        if is_due and not len(self.backlog):
+            self._finish_before_checkpoint(None)
         return is_due and self.may_checkpoint()
 
     def checkpoint(self, snapshot: Snapshot) -> None:
@@ -260,6 +265,12 @@ class Deliveries:
         logs = dict(course.logs.get(epoch - len(waiting) - 1, {}))
         point = StartPoint(epoch, snapshot.step, course.stopped, logs, lag, snapshot.position, waiting)
         self.resumer.inside(point, snapshot.values, remembering(self.callbacks))
+
+    def _finish_before_checkpoint(self, epoch: int | None) -> None:
+        """Delivers the results inside epochs, up to an epoch's end or all: a checkpoint holds none."""
+        if self.stepwise is not None and self.hosts.count == 1:
+            self.stepwise.wait()
+            self.stepwise.release(epoch)
 
     def finish_step_validations(self) -> None:
         """Waits for the validation inside an epoch that is under way."""

@@ -272,7 +272,7 @@ class SharedStart:
         own = hosts.chief_first(lambda: resumer.start(state, cursor, callbacks, begin) if resumer else None)
         found = None
         if own is not None:
-            point = asdict(own) | {"position": None, "inside": None}
+            point = asdict(own) | {"position": None}
             python = as_text({"data": dict(own.position.data), "random": random_states()})
             found = [point, own.position.place(), history.epoch, history.history, python]
         found = hosts.from_chief(found)

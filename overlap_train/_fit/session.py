@@ -152,8 +152,6 @@ class FitSession:
         self._model.stop_training = point.stopped
         deliveries.lag.resumed(point.max_lag)
         self._describe(point)
-        if point.inside is not None and deliveries.stepwise is not None:
-            deliveries.stepwise.go_on(point.inside)
         for waiting in point.undelivered:
             deliveries.begin_again(waiting)
         if point.undelivered:

@@ -60,12 +60,10 @@ CURSOR = {"drawn": 1, "seen": 3, "open": False, "epochs": 0, "within": False, "s
 @pytest.mark.parametrize(
     "meta",
     [
-        *({name: None} for name in ("callbacks", "settings", "logs", "stopped", "plan", "in_turn", "inside")),
+        *({name: None} for name in ("callbacks", "settings", "logs", "stopped", "plan", "in_turn")),
         *({"cursor": {}}, {"cursor": {**CURSOR, "more": 1}}, {"random": {"dict": []}}, {"data": {}}),
         *({"files": [{}]}, {"undelivered": [1]}, {"callbacks": [{"object": ["a", {}]}]}, {"max_lag": 1.5}),
         {"undelivered": [{"epoch": 0, "step": 3, "cursor": CURSOR, "parts": {"dict": []}}]},
-        {"inside": {"dict": [["delivered", [[0, 1]]], ["finished", []]]}},
-        {"inside": {"dict": [["delivered", []], ["finished", []], ["pending", [0, 1, {"dict": []}]]]}},
     ],
     ids=repr,
 )

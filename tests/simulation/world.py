@@ -544,8 +544,6 @@ class World:
         if suite and policy.every_steps is not None:
             deliver = functools.partial(deliver_step_validation, callbacks.callbacks)
             stepwise = StepValidations(suite, policy.every_steps, deliver, timeout_s=policy.timeout_s)
-            if resumer is not None:
-                resumer.under_way = stepwise.under_way
         deliver_to = delivery.Delivery(
             self.model, self.state, callbacks, on_change=policy.on_change, suite=suite
         )
