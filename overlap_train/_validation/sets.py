@@ -180,8 +180,8 @@ def _untraced_reason(request: SetRequest) -> Reason | None:
         return Reason.of("model-eager")
     if request.acts is not None:
         reason = Reason.of("callback-validates", f"{request.acts} between its batches")
-    elif request.sets_before is not None:
-        reason = Reason.of("callback-validates", f"{request.sets_before}.on_test_begin")
+    elif request.sets_before is not None and request.settings.hosts.count == 1:
+        reason = _set_before(request)
     if request.settings.stock_validation:
         # What hooks set before the first batch is in Keras's own trace, which then stays.
         traces, token = Traces.of(model), keras_training.test_function(model)
@@ -232,6 +232,8 @@ def _trace(request: SetRequest, batches: Batches) -> ValidationStep:
 
 def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> Reason | None:
     streamed = batches if isinstance(batches, StreamedBatches) else None
+    if streamed is not None and request.sets_before is not None:
+        return _set_before(request)  # several hosts cannot draw it twice, as they evaluate arrays twice
     if streamed is not None and streamed.reads:
         names = ", ".join(streamed.reads[:3])
         cause = f"the pipeline of the validation data reads what no pass holds ({names})"
@@ -243,6 +245,10 @@ def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -
     if step.live is None and step.counters:
         return None if request.counts_ahead and streamed is None else step.counting
     return step.live
+
+
+def _set_before(request: SetRequest) -> Reason:
+    return Reason.of("callback-validates", f"{request.sets_before}.on_test_begin")
 
 
 def _live_runner(
