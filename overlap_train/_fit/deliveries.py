@@ -93,15 +93,16 @@ class Deliveries:
         Under Keras they have been delivered by then, and a callback that ended the training has prevented the
         error. Returns whether one of them ended the training or rolled it back, so that the error does not
         count. What their validation or a callback raises comes before the error. That a checkpoint could not
-        be written counts in any case.
+        be written counts in any case; and so does the error where the batches of the call that failed would
+        have to come again, of data of which batches are kept.
         """
         counts = error is self._failure or isinstance(error, (Interrupted, CheckpointError))
         if counts or self.hosts.count > 1 or not len(self.backlog):
             return False
         self._failed_ahead = True  # perhaps between two steps of a call, which has not counted them
-        self.cursor.failed(error)
         try:
-            return self.deliver_all() or self._course.stopped
+            undone = self.deliver_all()
+            return self._course.stopped or (undone and not self.cursor.feed.keeps)
         finally:
             self._failed_ahead = False
 
