@@ -170,7 +170,7 @@ def _prepare(request: SetRequest, name: str, validation_set: ValidationSet) -> P
 
 
 # Under which the traces of a model hold why Keras has traced its validation, and we have not.
-_TRACED_BY_KERAS = "traced by Keras"
+_TRACED_BY_KERAS = "traced_by_keras"
 
 
 def _untraced_reason(request: SetRequest) -> Reason | None:
