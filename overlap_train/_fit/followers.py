@@ -177,8 +177,8 @@ class SharedDelivery(Delivery):
         super().__init__(hooks.model, hooks.state, callbacks, on_change=on_change, suite=suite)
         self._hooks = hooks
 
-    def _evaluate_set(self, name: str, values: Values, most: int | None) -> ValidationResult:
-        return self._suite.evaluate(name, values, most, alone=True)
+    def _evaluate_set(self, name: str, values: Values) -> ValidationResult:
+        return self._suite.evaluate(name, values, alone=True)
 
     def deliver(
         self,
