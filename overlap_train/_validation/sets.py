@@ -162,6 +162,7 @@ def _prepare(request: SetRequest, name: str, validation_set: ValidationSet) -> P
     )
     live = _untraced_reason(request)
     if live is not None:
+        source.left_to_keras = True
         return replace(unprepared, batches=batches, live=live)
     step = _trace(request, batches)
     live = _must_be_live(request, batches, step)
