@@ -17,12 +17,11 @@ from overlap_train._data.pipeline import (
     captured_by,
     draws_lazily,
     is_asked_for_its_end,
-    python_functions,
     read_by,
     reorders,
 )
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
-from overlap_train._data.pipeline_parts import is_lookup, rows_of_batches
+from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._keras.data import Pipeline, warn_out_of_data
 from overlap_train._keras.training import Pass
 
@@ -363,11 +362,8 @@ class _Ahead:
 def _draws_as_read(dataset: tf.data.Dataset) -> bool:
     """Whether a pass draws seeds, or fills a cache, as it is read.
 
-    Then making as many iterators does not lead to the same draws. What Python makes is not read again: its
-    state is stored, or nothing is known of it.
+    Then making as many iterators does not lead to the same draws.
     """
-    if any(each is not None and not is_lookup(each) for each in python_functions(dataset)):
-        return False
     if is_hidden(dataset) or caches_draws(dataset) or draws_lazily(dataset):
         return True
     return reorders(dataset) and dataset.cardinality() == tf.data.INFINITE_CARDINALITY
