@@ -52,14 +52,12 @@ class Snapshot:
         step: training steps made since `fit` began.
         values: the variables.
         position: the position in the training data, as its cursor gave it.
-        attributes: the model's Python attributes, where evaluation functions look at it.
     """
 
     epoch: int
     step: int
     values: Values
     position: Any = None
-    attributes: Any = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,9 +66,7 @@ class Delivery:
     """Delivers epochs to callbacks, on the training thread.
 
     `live_metrics` returns the names of metrics whose result is a variable itself, and `changed_decision` why
-    callbacks have to be called otherwise than has been decided, or None. `watch_attributes` is called before
-    the callbacks. What it returns is called after them, and returns the attribute of the model that they have
-    set and an evaluation function may look at, or None.
+    callbacks have to be called otherwise than has been decided, or None.
     """
 
     def __init__(
@@ -81,7 +79,6 @@ class Delivery:
         suite: _Validations,
         live_metrics: Callable[[], frozenset[str]] = frozenset,
         changed_decision: Callable[[], str | None] = lambda: None,
-        watch_attributes: Callable[[], Callable[[], str | None]] = lambda: lambda: None,
     ) -> None:
         self._model = model
         self._state = state
@@ -90,7 +87,6 @@ class Delivery:
         self._suite = suite
         self._live_metrics = live_metrics
         self._changed_decision = changed_decision
-        self._watch_attributes = watch_attributes
         self._wants_test = listens(listeners(callbacks), *TEST_HOOKS)
 
     def deliver(
@@ -122,7 +118,6 @@ class Delivery:
         if aside is not None:
             self._state.restore(snapshot.values)
         self._model.stop_training = stops
-        attribute_set = self._watch_attributes()
         tested, spans = self._tested(snapshot, results, live)
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
@@ -134,7 +129,7 @@ class Delivery:
             return outcome
         changed, values, reason = self._acted(snapshot, outcome, aside, None if stop else begin_next)
         stops_now = bool(self._model.stop_training)
-        reason = reason or self._changed_decision() or attribute_set()
+        reason = reason or self._changed_decision()
         if reason is None and keras_training.train_function(self._model) is not function:
             reason = "a callback compiled the model anew"
         rolled_back = reason is not None and self._on_change == "rollback"

@@ -34,7 +34,6 @@ from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.step import Step, require_optimizer
 from overlap_train._validation.backlog import Backlog, StepValidations, deliver_step_validation
-from overlap_train._validation.private_model import Attributes, watched
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.errors import OverlapError
@@ -243,7 +242,6 @@ class FitBuilder:
             suite=suite,
             live_metrics=lambda: step.metrics.live,
             changed_decision=grounds.changed,
-            watch_attributes=functools.partial(watched, request.model, looked_at=bool(request.functions)),
         )
         return callbacks, delivery
 
@@ -305,8 +303,7 @@ class FitBuilder:
         return self._settings.hosts.count == 1 and not is_custom(self._callbacks)
 
     def _take_snapshot(self, state: ModelState, epoch: int) -> Snapshot:
-        attributes = Attributes.of(self._request.model) if self._request.functions else None
-        return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state(), attributes)
+        return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state())
 
     def _check_interrupted(self) -> None:
         # On several hosts all of them stop at the same call.

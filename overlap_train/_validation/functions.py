@@ -13,7 +13,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -124,10 +124,10 @@ class FunctionRunner(Runner):
         """Begins to evaluate a snapshot."""
         if not self._hosts.is_chief:
             return []
-        if snapshot.attributes is None:  # of weights of the moment, or of another process
-            snapshot = replace(snapshot, attributes=Attributes.of(self._model))
+        # All that precedes this epoch's end has been delivered, and no hook of a later one has been called.
+        attributes, settings = Attributes.of(self._model), ThreadSettings.of_this_thread()
         run = contextvars.copy_context().run
-        return [self._pool.submit(run, self._work, snapshot, ThreadSettings.of_this_thread())]
+        return [self._pool.submit(run, self._work, snapshot, attributes, settings)]
 
     def evaluate(self, values: Values, *, alone: bool = False) -> ValidationResult:
         """Evaluates values now, and waits for the result; a function has no batches."""
@@ -141,12 +141,12 @@ class FunctionRunner(Runner):
         own = super().merge(outcomes, values).metrics if self._hosts.is_chief else None
         return ValidationResult(self._hosts.from_chief(own), of_function=True)
 
-    def _work(self, snapshot: Snapshot, settings: ThreadSettings) -> ShardOutcome:
+    def _work(self, snapshot: Snapshot, attributes: Attributes, settings: ThreadSettings) -> ShardOutcome:
         start_s = time.monotonic()
         settings.apply(self._settings)
         self._settings = settings
         private = self._private
-        private.adopt(snapshot.values, snapshot.attributes)
+        private.adopt(snapshot.values, attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own
             result = ValidationResult(_values(self._name, self._function, private.model), of_function=True)
         span = span_since(start_s, snapshot, function=self._name)

@@ -3,7 +3,7 @@
 It is made on the training thread before the training begins, on the snapshot's memory, and belongs to the
 function's thread after that. A copy that might answer otherwise than the model itself is refused: what
 differs from Keras must not be silent. Weights are variables, and a snapshot has them. What else a function
-may look at (a threshold, a list of classes, a tokenizer that was attached) is taken with the snapshot, on the
+may look at (a threshold, a list of classes, a tokenizer that was attached) is taken as its evaluation begins, on the
 training thread. Numbers, texts, containers of these and arrays are copied; other objects of the user's are
 the same ones.
 """
@@ -39,7 +39,6 @@ _OF_A_RUN = frozenset(
     {"history", "optimizer", "train_function", "test_function", "predict_function", "stop_training"}
     | {"stop_evaluating", "built"}
 )
-_MISSING = object()
 
 
 class _NotTaken(Exception):
@@ -76,27 +75,6 @@ class Attributes:
                 if name in live or not name.startswith("_"):
                     live[name] = _copied(value)
         keras_copies.set_trainable(copy, self.trainable)
-
-    def changed(self, since: Attributes) -> str | None:
-        """Returns the first attribute that has become another since, such as "Scaled.scale", or None."""
-        for kind, before, now in zip(self.kinds, since.values, self.values, strict=False):
-            for name in {**before, **now}:
-                if not _same(before.get(name, _MISSING), now.get(name, _MISSING)):
-                    return f"{kind}.{name}"
-        return None if self.trainable == since.trainable else f"{self.kinds[0]}.trainable"
-
-
-def watched(model: keras.Model, *, looked_at: bool) -> Callable[[], str | None]:
-    """Returns what says which attribute of a model has been set since this call, or None."""
-    if not looked_at:
-        return lambda: None
-    before = Attributes.of(model)
-
-    def changed() -> str | None:
-        name = Attributes.of(model).changed(before)
-        return None if name is None else f"a callback set {name}, at which evaluation functions may look"
-
-    return changed
 
 
 def is_stock(layer: keras.Layer) -> bool:
@@ -145,20 +123,6 @@ def _copied(value: Any) -> Any:
 def _is_python(value: Any, kind: type) -> bool:
     """Whether a container is of Python's class, or of Keras's that stands for it in a layer."""
     return type(value) is kind or type(value).__module__.startswith("keras.")
-
-
-def _same(first: Any, second: Any) -> bool:
-    if first is second:
-        return True
-    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
-        return first.dtype == second.dtype and first.tobytes() == second.tobytes()
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, (list, tuple)):
-        return len(first) == len(second) and all(map(_same, first, second))
-    if isinstance(first, dict):
-        return list(first) == list(second) and all(map(_same, first.values(), second.values()))
-    return isinstance(first, (*_PLAIN, set)) and repr(first) == repr(second)
 
 
 class CopyRefusedError(Exception):

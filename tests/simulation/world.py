@@ -585,8 +585,8 @@ class World:
         resources.callback(suite.close)
         if scenario.function:
             alone = resources.enter_context(WorkerPool(1, name="validation-fn"))
-            request = SimpleNamespace(model=self.model, on_span=recorder.add, say=str, hosts=SingleHost())
-            private = SimpleNamespace(adopt=self._adopt, changed=lambda values: (), model=self)
+            request = SimpleNamespace(model=self.model, on_span=recorder.add, hosts=SingleHost())
+            private = SimpleNamespace(adopt=self._adopt, model=self)
             runner = functions.FunctionRunner("fn", self._function, private, alone, request)
             suite.add_function(NamedRunner("fn", runner, lambda epoch: True, is_function=True), alone)
         return suite
@@ -609,7 +609,7 @@ class World:
 
     def _take_snapshot(self, ledger: Ledger, cursor: Cursor, epoch: int) -> Snapshot:
         values = self.state.read()
-        snapshot = Snapshot(epoch, ledger.course.step, values, cursor.state(), "attributes")
+        snapshot = Snapshot(epoch, ledger.course.step, values, cursor.state())
         self.snapshots.add(snapshot)
         self.weights[epoch] = values.trainable[0]
         return snapshot

@@ -276,7 +276,6 @@ def test_a_copy_computes_with_the_activation_that_was_set():
     taken.give(copy, before)
     assert copy.layers[0].activation is keras.activations.tanh
     assert not hasattr(copy.layers[-1], "own")
-    assert taken.changed(before) == "Dense.activation"
 
 
 class Sets(keras.callbacks.Callback):
@@ -322,5 +321,3 @@ def test_a_function_sees_the_model_as_a_callback_behind_the_epoch(hook, lag):
     finally:
         Sets.overlap_safe = True
     assert history.history["val_f"] == expected
-    if lag and hook == "on_epoch_end":
-        assert any("back to the end of epoch" in text for text in trainer.messages)
