@@ -3,9 +3,9 @@
 It is made on the training thread before the training begins, on the snapshot's memory, and belongs to the
 function's thread after that. A copy that might answer otherwise than the model itself is refused: what
 differs from Keras must not be silent. Weights are variables, and a snapshot has them. What else a function
-may look at (a threshold, a list of classes, a tokenizer that was attached) is taken as its evaluation begins, on the
-training thread. Numbers, texts, containers of these and arrays are copied; other objects of the user's are
-the same ones.
+may look at (a threshold, a list of classes, a tokenizer that was attached) is taken as its evaluation begins,
+on the training thread. Numbers, texts, containers of these and arrays are copied; other objects of the user's
+are the same ones.
 """
 
 from __future__ import annotations
