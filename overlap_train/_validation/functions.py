@@ -76,7 +76,7 @@ def add_functions(
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
         runner = FunctionRunner(name, function.function, private, pool, request)
-        suite.add_function(NamedRunner(name, runner, validates, is_function=True), pool)
+        suite.add_function(NamedRunner(name, runner, validates), pool)
 
 
 def _private_model(

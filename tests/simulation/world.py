@@ -588,7 +588,7 @@ class World:
             request = SimpleNamespace(model=self.model, on_span=recorder.add, hosts=SingleHost())
             private = SimpleNamespace(adopt=self._adopt, model=self)
             runner = functions.FunctionRunner("fn", self._function, private, alone, request)
-            suite.add_function(NamedRunner("fn", runner, lambda epoch: True, is_function=True), alone)
+            suite.add_function(NamedRunner("fn", runner, lambda epoch: True), alone)
         return suite
 
     def _adopt(self, values: Any, attributes: Any) -> None:

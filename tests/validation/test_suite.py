@@ -152,19 +152,13 @@ def test_a_wait_that_is_too_long_says_how_far_it_came_and_what_to_do():
         epoch.wait(0.001, lambda: None)
 
 
-def with_functions(*names):
-    """Returns an epoch that waits for functions, and their futures by name."""
-    futures = {name: Future() for name in names}
-    validations = [PendingValidation(4, name, [futures[name]], is_function=True) for name in names]
-    return PendingEpoch(Snapshot(4, 9, VALUES), {}, validations), futures
-
-
 def test_a_function_that_does_not_return_is_named():
-    epoch, futures = with_functions("bleu", "length")
-    with pytest.raises(ValidationTimeoutError, match="of evaluation function 'bleu' and 'length'"):
+    functions = [PendingValidation(4, name, [Future()]) for name in ("bleu", "length")]
+    epoch = PendingEpoch(Snapshot(4, 9, VALUES), {}, functions)
+    with pytest.raises(ValidationTimeoutError, match="2 of 2 parts of 'bleu' and 'length' were not done"):
         epoch.wait(0.001, lambda: None)
-    futures["bleu"].set_result(outcome(0))
-    with pytest.raises(ValidationTimeoutError, match="no value yet of evaluation function 'length'; look"):
+    functions[0].shards[0].set_result(outcome(0))
+    with pytest.raises(ValidationTimeoutError, match="1 of 2 parts of 'length' were not done; look"):
         epoch.wait(0.001, lambda: None)
 
 
