@@ -49,7 +49,6 @@ class _NotTaken(Exception):
 class Attributes:
     """What the attributes of a model and its layers were."""
 
-    kinds: tuple[str, ...]
     values: tuple[Mapping[str, Any], ...]
     trainable: tuple[tuple[bool, ...], tuple[bool, ...]]
 
@@ -57,23 +56,15 @@ class Attributes:
     def of(cls, model: keras.Model) -> Attributes:
         """Takes them. On the training thread."""
         layers = keras_models.flat_layers(model)
-        kinds = tuple(type(layer).__name__ for layer in layers)
         values = tuple(dict(_taken(layer, whole=layer is model)) for layer in layers)
-        return cls(kinds, values, keras_copies.trainable(model))
+        return cls(values, keras_copies.trainable(model))
 
-    def give(self, copy: keras.Model, last: Attributes | None) -> None:
-        """Sets them on a copy of the model; what has been deleted since `last` were set is deleted."""
-        for number, layer in enumerate(keras_models.flat_layers(copy)):
-            live, values = vars(layer), self.values[number]
-            before = last.values[number] if last is not None else {}
-            for name in before.keys() - values.keys():
-                live.pop(name, None)
-            for name, value in values.items():
-                if isinstance(value, types.FunctionType) and before.get(name, value) is value:
-                    continue  # as the copy was made, or is no copy
-                # A layer's own private attribute may be one that this copy has no use for.
-                if name in live or not name.startswith("_"):
-                    live[name] = _copied(value)
+    def give(self, copy: keras.Model) -> None:
+        """Sets them on a copy of the model."""
+        for layer, values in zip(keras_models.flat_layers(copy), self.values, strict=False):
+            live = vars(layer)
+            # A layer's own private attribute may be one that this copy has no use for.
+            live |= {n: _copied(v) for n, v in values.items() if n in live or not n.startswith("_")}
         keras_copies.set_trainable(copy, self.trainable)
 
 
@@ -93,13 +84,13 @@ def _taken(layer: keras.Layer, *, whole: bool) -> Iterator[tuple[str, Any]]:
         inner = name.startswith("_") and (stock or type(value) not in _PLAIN)
         if inner or name in ignored or name.startswith("_self_"):  # TensorFlow's
             continue
+        if isinstance(value, types.FunctionType):  # which may hold layers of this model
+            continue
         try:
             copy = _copied(value)
         except _NotTaken:
             continue
-        # Keras's own functions, such as activations; another one may hold layers of this model.
-        is_keras_s = isinstance(value, types.FunctionType) and keras_models.is_stock_method(value)
-        if whole or copy is not value or type(value) in _PLAIN or is_keras_s:
+        if whole or copy is not value or type(value) in _PLAIN:
             yield name, copy
 
 
@@ -132,18 +123,14 @@ class CopyRefusedError(Exception):
 class PrivateModel:
     """A copy of a model whose variables take over a snapshot's values. One thread at a time."""
 
-    def __init__(
-        self, model: keras.Model, variables: list[tuple[keras.Variable, int]], attributes: Attributes
-    ) -> None:
+    def __init__(self, model: keras.Model, variables: list[tuple[keras.Variable, int]]) -> None:
         self.model = model
-        self._attributes = attributes  # those that the copy has now
         self._variables = [(StateVariable.of_keras(variable), place) for variable, place in variables]
 
     def adopt(self, values: Values, attributes: Attributes) -> None:
         """Gives the copy a snapshot's values, on the snapshot's memory, and its attributes."""
         flat = values.flat()
-        attributes.give(self.model, self._attributes)
-        self._attributes = attributes
+        attributes.give(self.model)
         for variable, place in self._variables:
             variable.assign(flat[place])
         self.model.stop_training = False
@@ -160,17 +147,16 @@ def make_private_model(
         variables = list(zip(copy.variables, _places_of(model, state, model.variables), strict=False))
         _require_same_variables(copy.variables, model.variables)
         keras_copies.name_alike(copy.variables, model.variables)
-        attributes = Attributes.of(model)
         _require_same_layers(model, copy)
         if clone is None:
             _transfer(model, copy)
-        attributes.give(copy, None)
+        Attributes.of(model).give(copy)
         if not copy.compiled:
             _compile(model, copy)
         keras_optimizers.build_optimizer(copy)
         if clone is not None or not all(map(is_stock, keras_models.flat_layers(model))):
             _require_same_computation(model, copy, x_spec)
-    return PrivateModel(copy, variables + _optimizer_variables(model, copy, state), attributes)
+    return PrivateModel(copy, variables + _optimizer_variables(model, copy, state))
 
 
 def _places_of(model: keras.Model, state: ModelState, variables: list[keras.Variable]) -> list[int]:

@@ -261,21 +261,8 @@ def test_a_copy_keeps_its_own_layers_and_variables():
     own.head, own.parts, own.counter = own.layers[0], [own.layers[0]], keras.Variable(1.0)
     names = set().union(*Attributes.of(own).values)
     assert not names & {"head", "parts", "counter", "optimizer", "history", "stop_training"}
-    Attributes.of(own).give(copy, None)
+    Attributes.of(own).give(copy)
     assert copy.layers[0] is not own.layers[0]
-
-
-def test_a_copy_computes_with_the_activation_that_was_set():
-    own, copy = model(), model()
-    before = Attributes.of(own)
-    own.layers[0].activation = keras.activations.tanh
-    own.layers[-1].own = lambda x: own.layers[0](x)
-    taken = Attributes.of(own)
-    taken.give(copy, None)
-    assert copy.layers[0].activation is not keras.activations.tanh, "a clone that has another one is no copy"
-    taken.give(copy, before)
-    assert copy.layers[0].activation is keras.activations.tanh
-    assert not hasattr(copy.layers[-1], "own")
 
 
 class Sets(keras.callbacks.Callback):
