@@ -144,7 +144,9 @@ def _packed(state: Any) -> list[Any]:
 def _unpacked(state: Any) -> Any:
     """Return a packed state as Python takes it, or raise TypeError or ValueError."""
     version, numbers, gauss = state
-    unpacked = (version, tuple(np.asarray(numbers).tolist()), gauss)
+    if not isinstance(numbers, np.ndarray) or numbers.ndim != 1:  # one of no elements may have any shape
+        raise TypeError(f"numbers of type {type(numbers).__name__}")
+    unpacked = (version, tuple(numbers.tolist()), gauss)
     random.Random().setstate(unpacked)
     return unpacked
 
