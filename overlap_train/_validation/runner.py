@@ -85,9 +85,14 @@ class ValidationRunner(Runner):
             start_s = time.monotonic()
             self._wait_until_prepared(index)
             device = self._device(index)
-            with tf.device(device):
-                part = stream or self._part(index, hosts)
-                result = self.evaluator.evaluate(values, part, self._data_on(device))
+            try:
+                with tf.device(device):
+                    part = stream or self._part(index, hosts)
+                    result = self.evaluator.evaluate(values, part, self._data_on(device))
+            except BaseException:
+                if stream is not None:
+                    stream.give_up()  # which nobody may be left to take from, to make room for the next batch
+                raise
             span = span_since(start_s, snapshot, shard=index)
             self._on_span(span)
             return ShardOutcome(result, span)

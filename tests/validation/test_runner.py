@@ -7,6 +7,7 @@ import threading
 import pytest
 import tensorflow as tf
 
+from overlap_train._snapshot import Snapshot
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
@@ -48,6 +49,23 @@ def test_every_kind_of_data_gives_the_numbers_of_evaluate(data, pool):
     expected = model.evaluate(X, Y, verbose=0, return_dict=True)
     assert actual == pytest.approx(expected, rel=1e-5)
     runner.close()
+
+
+def test_batches_that_are_drawn_in_order_are_no_more_drawn_once_their_worker_has_failed(monkeypatch):
+    """Else the training would wait for ever until there is room for the next one."""
+    model = sequential()
+    state, batches, evaluator = evaluator_of(model, (dataset().shuffle(5, seed=1), None, None))
+    batches.in_order = True
+    monkeypatch.setattr(evaluator, "evaluate", lambda *_: divmod(1, 0))
+    with WorkerPool(1) as pool:
+        runner = ValidationRunner(evaluator, batches, pool, lambda span: None, None)
+        (future,) = runner.start(Snapshot(epoch=0, step=0, values=state.read()))
+        drawing = threading.Thread(target=runner.draw_ahead, daemon=True)
+        drawing.start()
+        drawing.join(30)
+        assert not drawing.is_alive()
+        assert isinstance(future.exception(30), ZeroDivisionError)
+        runner.close()
 
 
 def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_failure(pool, monkeypatch):
