@@ -9,7 +9,7 @@ training thread, between two calls; the tensors may be read from anywhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._inspection.traced import CapturedVariable
-from overlap_train.records import StepValidation
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,44 +52,12 @@ class Snapshot:
         step: training steps made since `fit` began.
         values: the variables.
         position: the position in the training data, as its cursor gave it.
-        attributes: the model's Python attributes, where evaluation functions look at it.
     """
 
     epoch: int
     step: int
     values: Values
     position: Any = None
-    attributes: Any = None
-
-
-@dataclass(frozen=True, eq=False)
-class InsideEpochs:
-    """The validations inside epochs of a training, as they stand.
-
-    Attributes:
-        delivered: results that callbacks have got.
-        finished: results that wait until nothing can undo them.
-        pending: of which one is being validated, or None.
-        live: the metrics of that one from sets that are validated live.
-    """
-
-    delivered: tuple[StepValidation, ...] = ()
-    finished: tuple[StepValidation, ...] = ()
-    pending: Snapshot | None = None
-    live: Mapping[str, Any] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.delivered or self.finished or self.pending)
-
-    def until(self, step: int) -> InsideEpochs:
-        """Returns those that a training has begun in its first `step` steps."""
-        pending = self.pending if self.pending is not None and self.pending.step <= step else None
-        return InsideEpochs(
-            tuple(each for each in self.delivered if each.step <= step),
-            tuple(each for each in self.finished if each.step <= step),
-            pending,
-            {} if pending is None else self.live,
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,9 +76,7 @@ ROOMS = {
         "plain values of Python objects: copied, put back in their places, packed for a file",
         "_inspection _keras _support errors",
     ),
-    "_snapshot": _room(
-        "one immutable version of the state from which training continues", "_inspection records"
-    ),
+    "_snapshot": _room("one immutable version of the state from which training continues", "_inspection"),
     "monitoring": _room("recorder, sampler, timeline, accounts, progress", "_support records"),
     "options": _room("what users set: policies, plans, threads", "_support errors"),
     "parallel": _room("the hosts of a training and their messages; logical GPUs", "_support errors"),

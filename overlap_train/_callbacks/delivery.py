@@ -53,10 +53,7 @@ BeginNext = Callable[[Values], EpochBeginning]
 class _Validations(Protocol):
     """The methods of a suite that a delivery calls; see `ValidationSuite`."""
 
-    def evaluate(
-        self, name: str, values: Values, most: int | None = None, *, alone: bool = False
-    ) -> ValidationResult: ...
-    def draws_anew(self, name: str) -> bool: ...
+    def evaluate(self, name: str, values: Values, *, alone: bool = False) -> ValidationResult: ...
     def reads_by_python(self) -> bool: ...
     def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult: ...
     def live_sets(self, epoch: int) -> list[str]: ...
@@ -69,9 +66,7 @@ class Delivery:
     """Delivers epochs to callbacks, on the training thread.
 
     `live_metrics` returns the names of metrics whose result is a variable itself, and `changed_decision` why
-    callbacks have to be called otherwise than has been decided, or None. `watch_attributes` is called before
-    the callbacks. What it returns is called after them, and returns the attribute of the model that they have
-    set and an evaluation function may look at, or None.
+    callbacks have to be called otherwise than has been decided, or None.
     """
 
     def __init__(
@@ -84,7 +79,6 @@ class Delivery:
         suite: _Validations,
         live_metrics: Callable[[], frozenset[str]] = frozenset,
         changed_decision: Callable[[], str | None] = lambda: None,
-        watch_attributes: Callable[[], Callable[[], str | None]] = lambda: lambda: None,
     ) -> None:
         self._model = model
         self._state = state
@@ -93,7 +87,6 @@ class Delivery:
         self._suite = suite
         self._live_metrics = live_metrics
         self._changed_decision = changed_decision
-        self._watch_attributes = watch_attributes
         self._wants_test = listens(listeners(callbacks), *TEST_HOOKS)
 
     def deliver(
@@ -125,7 +118,6 @@ class Delivery:
         if aside is not None:
             self._state.restore(snapshot.values)
         self._model.stop_training = stops
-        attribute_set = self._watch_attributes()
         tested, spans = self._tested(snapshot, results, live)
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
@@ -137,7 +129,7 @@ class Delivery:
             return outcome
         changed, values, reason = self._acted(snapshot, outcome, aside, None if stop else begin_next)
         stops_now = bool(self._model.stop_training)
-        reason = reason or self._changed_decision() or attribute_set()
+        reason = reason or self._changed_decision()
         if reason is None and keras_training.train_function(self._model) is not function:
             reason = "a callback compiled the model anew"
         rolled_back = reason is not None and self._on_change == "rollback"
@@ -237,15 +229,13 @@ class Delivery:
         """Set metrics back that the model has got since the fit began, as Keras does when it validates."""
         keras_metrics.reset_others(self._model, {id(h) for v in self._state.metrics for h in v.handles})
 
-    def _evaluate_set(self, name: str, values: Values, most: int | None) -> ValidationResult:
-        return self._suite.evaluate(name, values, most)
+    def _evaluate_set(self, name: str, values: Values) -> ValidationResult:
+        return self._suite.evaluate(name, values)
 
-    def _evaluate(
-        self, snapshot: Snapshot, spans: list[Span], name: str, values: Values, most: int | None = None
-    ) -> ValidationResult:
+    def _evaluate(self, snapshot: Snapshot, spans: list[Span], name: str, values: Values) -> ValidationResult:
         """Evaluate values while the training waits."""
         start_s = time.monotonic()
-        result = self._evaluate_set(name, values, most)
+        result = self._evaluate_set(name, values)
         thread, end_s = threading.current_thread().name, time.monotonic()
         spans.append(Span("validate", thread, start_s, end_s, snapshot.epoch, snapshot.step))
         return result
@@ -255,21 +245,17 @@ class Delivery:
     ) -> ValidationResult:
         """Replay `on_test_*` around a validation that is already done; those made anew are in `spans`."""
         self._model.stop_evaluating = False
-        most = _begin_test(self._callbacks, self._model) if self._wants_test else None
-        if most is not None and self._suite.draws_anew(name):
-            raise ValueError(
-                "a callback's on_test_begin set stop_evaluating, and the batches of the validation have been "
-                "drawn already: set it in on_test_batch_end, which is called between them"
-            )
+        if self._wants_test:
+            _begin_test(self._callbacks, self._model)
         self._reset_others()
         if result.unread and not is_first:  # the first reset was made before the validation
             self._model.reset_metrics()
             pairs = zip(snapshot.values.metrics, self._state.read_metrics(), strict=True)
             if not all(same_bits(*pair) for pair in pairs):
                 result = self._evaluate(snapshot, spans, name, self._state.read())
-        elif most is not None or (self._wants_test and self._state.changed(snapshot.values)):
+        elif self._wants_test and self._state.changed(snapshot.values):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
-            result = self._evaluate(snapshot, spans, name, self._state.read(), most)
+            result = self._evaluate(snapshot, spans, name, self._state.read())
         if self._wants_test:
             result = _replay_batches(self._model, self._state, result, self._callbacks)
         self._show_metrics({name: result})
@@ -281,11 +267,15 @@ class Delivery:
         return replace(result, metrics=logs)  # to which a list's own hook may have added
 
 
-def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> int | None:
-    """Call `on_test_begin`; return how many batches are evaluated if it ends the validation, or None."""
+def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
+    """Call `on_test_begin` of callbacks that only watch, or of several hosts."""
     model.stop_evaluating = False
     callbacks.on_test_begin()
-    return keras_training.steps_per_execution(model) if model.stop_evaluating else None
+    if model.stop_evaluating:
+        raise ValueError(
+            "a callback's on_test_begin set stop_evaluating, and the validation has been made already: set "
+            "it in on_test_batch_end, which is called between the batches"
+        )
 
 
 def _replay_batches(
@@ -333,10 +323,10 @@ def evaluate_now(
     """Evaluate the model as it is on the only set of a suite, as `keras.Model.evaluate` does."""
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)
-    most = _begin_test(callbacks, model)
+    _begin_test(callbacks, model)
     if suite.reads_by_python():
         model.reset_metrics()
-    result = _replay_batches(model, state, suite.evaluate("", state.read(), most), callbacks)
+    result = _replay_batches(model, state, suite.evaluate("", state.read()), callbacks)
     state.set_metrics(result.metric_state)
     logs = dict(read_by_python(model, state, result).metrics)
     callbacks.on_test_end(logs)

@@ -39,7 +39,6 @@ from overlap_train._keras.copies import base_attributes
 from overlap_train._keras.randomness import (
     numpy_state,
     require_numpy_state,
-    require_python_state,
     set_numpy_state,
 )
 
@@ -97,11 +96,10 @@ class DataState:
     def check(self, state: Mapping[str, Any]) -> None:
         """Raise ValueError unless the global generators can take what a state of a file has for them."""
         try:
-            for part in (state, state.get("position") or {}):
-                if "python" in part:
-                    require_python_state(part["python"])
-                if "numpy" in part:
-                    require_numpy_state(part["numpy"], legacy=True)
+            if "python" in state:
+                random.Random().setstate(state["python"])
+            if "numpy" in state:
+                require_numpy_state(state["numpy"], legacy=True)
         except (AttributeError, TypeError) as error:
             raise ValueError(str(error)) from error
 
@@ -119,13 +117,9 @@ class DataState:
         restorer = Restorer(self._foreign, parts=self._parts)
         restorer.attributes(self._source, state.get("attributes", {}), "")
         if "spoken" in state and self._methods:
-            getattr(self._source, self._methods[1])(self.told(state))
+            getattr(self._source, self._methods[1])(Restorer().put(None, state["spoken"]))
         unchanged = state.get("unchanged", {}).items()
         return [*restorer.stay, *(name for name, digest in unchanged if digest != self._initial.get(name))]
-
-    def told(self, state: Mapping[str, Any]) -> Any:
-        """Return what the source's own method returned when a state was taken, made again."""
-        return Restorer().put(None, state["spoken"])
 
     def _parts(self, value: Any) -> Mapping[str, Any] | None:
         return variables_of(value) if value is self._source else parts_of(value)

@@ -1,8 +1,8 @@
 """What a checkpoint of a training holds, put together for the file and taken apart again.
 
-That is the values of its variables where it stands, the epochs that wait for their delivery, the validations
-inside epochs with the snapshot of the one under way, and Python's state. A file whose checksums are right is
-one that `as_checkpoint` has made; what it says is not looked at once more.
+That is the values of its variables where it stands, the epochs that wait for their delivery, and Python's
+state. A file whose checksums are right is one that `as_checkpoint` has made, so what it says is not checked
+again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ from overlap_train._copies.packing import pack, unpack
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import CapturedVariable
-from overlap_train._snapshot import InsideEpochs, ModelState, Snapshot, StateVariable, Values
+from overlap_train._snapshot import ModelState, Snapshot, StateVariable, Values
 from overlap_train._support.arguments import array_of
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
-from overlap_train.records import StepValidation
 
 Arrays = dict[str, npt.NDArray[Any]]
 Specs = Sequence[tuple[tf.TensorShape, np.dtype[Any]]]
 
 _VARIABLES = "variables"
-_INSIDE = "inside_epochs"
 _JSON_SCALARS = (type(None), bool, int, float, str)
 
 
@@ -109,33 +107,6 @@ def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if type(value) in _JSON_SCALARS}
 
 
-def pack_inside_epochs(inside: InsideEpochs) -> tuple[Arrays, Any]:
-    """Split the validations inside epochs into arrays and JSON."""
-    values: dict[str, Any] = {
-        name: [[each.epoch, each.step, dict(each.metrics)] for each in results]
-        for name, results in (("delivered", inside.delivered), ("finished", inside.finished))
-    }
-    arrays: Arrays = {}
-    if inside.pending is not None:
-        values["pending"] = [inside.pending.epoch, inside.pending.step, dict(inside.live)]
-        arrays = pack_values(inside.pending.values, _INSIDE)
-    part_arrays, packed = pack(values, f"{_INSIDE}/parts")
-    return arrays | part_arrays, packed
-
-
-def unpack_inside_epochs(arrays: Mapping[str, Any], packed: Any, state: ModelState) -> InsideEpochs:
-    """Put the validations inside epochs together again."""
-    values = unpack(arrays, packed)
-    names = ("delivered", "finished")
-    delivered, finished = (tuple(StepValidation(*each) for each in values[name]) for name in names)
-    if "pending" not in values:
-        return InsideEpochs(delivered, finished)
-    epoch, step, live = values["pending"]
-    return InsideEpochs(
-        delivered, finished, Snapshot(epoch, step, stored_values(state, arrays, _INSIDE)), live
-    )
-
-
 def as_text(parts: Mapping[str, Any]) -> str:
     """Return copies of Python's values by name, such as a checkpoint holds, as text for another host."""
     arrays, packed = pack(dict(parts), "parts")
@@ -161,7 +132,6 @@ class StartPoint:
     max_lag: int  # when the checkpoint was written
     position: CursorState
     undelivered: tuple[WaitingEpoch, ...] = ()  # oldest first
-    inside: InsideEpochs | None = None
     plan: str = ""  # how the steps were computed, if there was a choice
 
 
@@ -175,7 +145,6 @@ class LoadedCheckpoint:
     files: tuple[FileMark, ...]
     callbacks: tuple[ObjectValue, ...]
     undelivered: tuple[WaitingEpoch, ...]
-    inside: InsideEpochs
     random: Mapping[str, Any]
 
     @property
@@ -206,7 +175,6 @@ class PythonState:
     files: tuple[FileMark, ...]  # how far callbacks had written theirs
     random: Mapping[str, Any]
     in_turn: bool  # whatever a resumed run does again has not drawn from the generators
-    inside: InsideEpochs
     attributes: Mapping[str, Any]  # plain ones that the training has set on the model
     callback_settings: list[dict[str, Any]]  # as `Settings.records` returns them
     plan: str
@@ -228,8 +196,7 @@ def as_checkpoint(
         return texts
 
     undelivered_arrays, undelivered_entries = pack_undelivered(point.undelivered)
-    inside_arrays, inside = pack_inside_epochs(python.inside.until(point.step))
-    arrays |= undelivered_arrays | inside_arrays
+    arrays |= undelivered_arrays
     meta = {
         "callbacks": packed(list(python.callbacks), "callbacks"),
         "cursor": point.position.place(),
@@ -240,7 +207,6 @@ def as_checkpoint(
         "max_lag": point.max_lag,
         "files": [asdict(mark) for mark in python.files],
         "configuration": reported.configuration,
-        "inside": inside,
         "random": packed(dict(python.random), "random"),
         "in_turn": python.in_turn,
         "attributes": python.attributes,
@@ -257,9 +223,8 @@ def take_apart(state: CheckpointState, variables: ModelState) -> LoadedCheckpoin
         values = stored_values(variables, arrays)
         epochs = undelivered(arrays, meta["undelivered"], variables)
         position = CursorState(**meta["cursor"], data=unpack(arrays, meta["data"]))
-        files, callbacks = read_marks(meta["files"]), tuple(unpack(arrays, meta["callbacks"]))
-        inside = unpack_inside_epochs(arrays, meta["inside"], variables)
         random = unpack(arrays, meta["random"])
+        files, callbacks = read_marks(meta["files"]), tuple(unpack(arrays, meta["callbacks"]))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointCorruptError(f"a part of it is invalid ({error_text(error):.160})") from error
-    return LoadedCheckpoint(state, values, position, files, callbacks, epochs, inside, random)
+    return LoadedCheckpoint(state, values, position, files, callbacks, epochs, random)

@@ -43,7 +43,7 @@ from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._keras.randomness import random_states, set_random_states
-from overlap_train._snapshot import InsideEpochs, ModelState, Values
+from overlap_train._snapshot import ModelState, Values
 from overlap_train._support.closing import Closing
 from overlap_train._support.printing import error_text
 from overlap_train._support.threads import in_background
@@ -67,8 +67,8 @@ class Resumer(Closing):
 
     `weights` keeps the weights of all epochs. `trained_by` returns the function that trains; once it is
     another than at the start, nothing more is written. `say` gets messages about what no checkpoint will
-    hold. `record` gets the span of each write, on the thread that writes. `under_way` returns how the
-    validations inside epochs stand, and `plan` how the steps are computed.
+    hold. `record` gets the span of each write, on the thread that writes. `plan` returns how the
+    steps are computed.
     """
 
     def __init__(
@@ -96,7 +96,6 @@ class Resumer(Closing):
         self._record = record
         self._attributes = attributes
         self._weights = weights
-        self.under_way: Callable[[], InsideEpochs] = InsideEpochs
         self.plan: Callable[[], str] = str
         self._passes: Any = None
         self._standing: dict[str, Any] = {}  # of the passes
@@ -175,7 +174,7 @@ class Resumer(Closing):
             position,
             checkpoint.undelivered,
         )
-        return StartPoint(*where, checkpoint.inside or None, meta["plan"])
+        return StartPoint(*where, meta["plan"])
 
     def _numbers(self, checkpoint: LoadedCheckpoint) -> list[int | None]:
         """Return the number of each callback in a checkpoint, None for a new one."""
@@ -365,7 +364,6 @@ class Resumer(Closing):
             files=mark_files(self._files),
             random=random_states(self._handles),
             in_turn=not any(self._lags),
-            inside=self.under_way(),
             attributes=self._attributes.changed() if self._attributes is not None else {},
             callback_settings=self._settings.records(),
             plan=self.plan(),

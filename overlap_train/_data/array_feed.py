@@ -11,7 +11,6 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from types import NoneType
 from typing import Any
 
 import keras
@@ -206,20 +205,14 @@ class ArrayFeed(Feed):
         if self._shuffle and isinstance(seeds, list):
             self._orders.draw_under(*seeds)
 
-    def memory(self, *, begun: bool, batch: int) -> dict[str, Any]:
+    def memory(self, *, begun: bool) -> dict[str, Any]:
         seeds = {"seed": self._orders.seed, "own_seed": self._orders.own_seed}
         return seeds if self._shuffle else {}
 
-    def check(self, memory: dict[str, Any], *, begun: bool) -> None:
-        seed, own_seed = memory.get("seed"), memory.get("own_seed")
-        if type(seed) not in (int, NoneType) or (seed is not None and seed.bit_length() >= 64):
-            raise ValueError("the seed of its rows is no integer, or a too long one")
-        draws_anew = self._shuffle and seed is None and row_shuffling() != "fixed"
-        if draws_anew and not is_count(own_seed, (1 << 63) - 1):
-            raise ValueError("it does not say in which orders its rows come")
-
     def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
-        self.check(memory, begun=True)
+        draws_anew = self._shuffle and memory.get("seed") is None and row_shuffling() != "fixed"
+        if draws_anew and not is_count(memory.get("own_seed"), (1 << 63) - 1):
+            raise ValueError("it does not say in which orders its rows come")
         if self._shuffle:
             self._orders.draw_under(memory.get("seed"), memory.get("own_seed"))
         return ()

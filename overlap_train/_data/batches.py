@@ -9,7 +9,6 @@ trace of a step does: a variable becomes part of the snapshots, and what no snap
 
 from __future__ import annotations
 
-import inspect
 import math
 import threading
 from collections.abc import Iterator
@@ -93,7 +92,6 @@ def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
         return batch
     batch = keras_data.without_optionals(batch)
     parts = batch if isinstance(batch, tuple) else (batch,)
-    _require_room(preprocess, parts)
     prepared = preprocess(*parts)
     if prepared is None or isinstance(prepared, list):
         raise TypeError(
@@ -101,23 +99,6 @@ def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
             "for tf.data.Dataset.map"
         )
     return prepared
-
-
-@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _require_room(preprocess: Preprocess, parts: tuple[Any, ...]) -> None:
-    """Raises a TypeError if a function does not take the parts of a batch; adds nothing to the graph."""
-    try:
-        signature = inspect.signature(preprocess)
-    except (TypeError, ValueError):  # it has none
-        return
-    try:
-        signature.bind(*parts)
-    except TypeError:
-        names = ", ".join(("x", "y", "sample_weight")[: len(parts)])
-        raise TypeError(
-            f"preprocess is called with ({names}), as a function for tf.data.Dataset.map is, and takes "
-            f"{signature}; wrap it, as by lambda x, y: (preprocess(x), y)"
-        ) from None
 
 
 def batch_spec(arrays: Any, num_samples: int, batch_size: int) -> Any:

@@ -99,8 +99,6 @@ class CachedBatches:
         self.held: tuple[tf.Tensor, ...] = ()
         self.data_spec = tuple(tf.TensorSpec([], tf.variant) for _ in self.fold.components)
         self._first_pass: tuple[Any, Any] | None = None  # its iterator and its first batch, until `fill`
-        self._error: Exception | None = None
-        self.failures = 0
         self._lock = threading.Lock()
 
     @property
@@ -133,25 +131,15 @@ class CachedBatches:
         """Returns `held`: the lists stay where they are, and each batch goes to the device when drawn."""
         return self.held
 
-    def fill(self, failures: int | None = None) -> int:
-        """Prepares every batch once, however many threads call it, and returns their number.
-
-        `failures` are those that the caller knows of; an error that it does not know is raised again.
-        Without it, the data is drawn again after any error.
-        """
+    def fill(self) -> int:
+        """Prepares every batch once, however many threads call it, and returns their number."""
         with self._lock:
             if self.num_batches is not None:
                 return self.num_batches
-            if self._error is not None and failures is not None and failures < self.failures:
-                raise self._error
-            try:
-                # After an error of the data its iterator would skip a batch, so that a new one begins.
-                (iterator, first), self._first_pass = self._begin(), None
-                with tf.device("CPU:0"):
-                    count, self.held = _draw_all(iterator, first, self.fold.components)
-            except Exception as error:
-                self._error, self.failures = error, self.failures + 1
-                raise
+            # After an error of the data its iterator would skip a batch, so that a new one begins.
+            (iterator, first), self._first_pass = self._begin(), None
+            with tf.device("CPU:0"):
+                count, self.held = _draw_all(iterator, first, self.fold.components)
             self.num_batches = int(count)
             return self.num_batches
 

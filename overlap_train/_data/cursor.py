@@ -13,7 +13,6 @@ from typing import Any
 
 from overlap_train._data.feed import Feed
 from overlap_train._keras.data import warn_out_of_data
-from overlap_train._support.arguments import is_count, short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +114,6 @@ class Cursor:
         self.seen += steps
         self.steps += steps
 
-    def failed(self, error: Exception) -> None:
-        """Records that a call has raised after any number of its steps; a rollback may repeat it."""
-        if self._pass is not None:
-            self.feed.failed(self._pass, self.seen, error)
-
     def exhausted(self) -> None:
         """Records that the pass ended: its length was unknown, or it was shorter than it said."""
         missing = -self.steps % self._group  # of a group of steps that began, which Keras counts as a whole
@@ -172,7 +166,7 @@ class Cursor:
         steps = self.steps if self._within else 0
         is_open = self._pass is not None
         begun = is_open and (self._within or (bool(self._steps_per_epoch) and self.seen > 0))
-        data = self.feed.memory(begun=begun, batch=self.seen)
+        data = self.feed.memory(begun=begun)
         if data and begun:
             data = {**data, "marked": self._pass_epoch}
         if self.feed.num_batches is None and self._measured is not None:
@@ -187,7 +181,7 @@ class Cursor:
         if state.data.get("begun", True):
             return state
         self.feed.tell_anew()
-        return replace(state, data={**state.data, **self.feed.memory(begun=False, batch=0)})
+        return replace(state, data={**state.data, **self.feed.memory(begun=False)})
 
     def restore(self, state: CursorState) -> None:
         """Goes back to a position; the data is fetched again only if another epoch begins."""
@@ -205,7 +199,6 @@ class Cursor:
 
     def resume(self, state: CursorState) -> Sequence[str]:
         """Goes to a position of another process."""
-        check_position(state, self.feed, asked=self._steps_as_passed is not None)
         self._measured = state.data.get("found")
         others = self.feed.recall(state.drawn, state.data)
         epoch = state.data.get("marked", state.epochs)
@@ -242,21 +235,3 @@ class Cursor:
             self.feed.end_epoch()
             self._ends_told += 1
             self._begins_told = self._ends_told
-
-
-def check_position(state: CursorState, feed: Feed | None = None, *, asked: bool = False) -> None:
-    """Raises a ValueError if what another process remembered next to a place in the data is invalid.
-
-    If training goes on from there, `feed` is the data, and `asked` says that epochs have their own length,
-    so that a pass may outlast them.
-    """
-    length, epoch = state.data.get("found"), state.data.get("marked", state.epochs)
-    is_pair = isinstance(length, tuple) and len(length) == 2 and all(is_count(n) and n > 0 for n in length)
-    if length is not None and not is_pair:
-        raise ValueError(f"the length of its passes is invalid ({short_repr(length)})")
-    if not is_count(epoch, state.epochs):
-        raise ValueError(
-            f"its pass began before epoch {short_repr(epoch)}, and {state.epochs} epochs have ended"
-        )
-    if feed is not None:
-        feed.check(state.data, begun=state.open and (state.within or (asked and state.seen > 0)))

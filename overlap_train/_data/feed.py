@@ -109,9 +109,6 @@ class Feed(abc.ABC):
     def used(self, batches: Any, first: int, steps: int) -> None:
         """Records that batches of a pass have been drawn, from number `first` on."""
 
-    def failed(self, batches: Any, first: int, error: Exception) -> None:
-        """Records that a call has raised, for data whose pass cannot be made again."""
-
     def most_steps(self, batches: Any) -> int | None:
         """Returns how many batches the next call may draw; None if any number."""
         return None
@@ -136,7 +133,7 @@ class Feed(abc.ABC):
     def mark(self) -> None:
         """Records that the first batch of the present pass is about to be drawn."""
 
-    def memory(self, *, begun: bool, batch: int) -> dict[str, Any]:
+    def memory(self, *, begun: bool) -> dict[str, Any]:
         """Returns what another process needs in addition to the position, in values for a checkpoint."""
         return {}
 
@@ -146,9 +143,6 @@ class Feed(abc.ABC):
 
     def tell_anew(self) -> None:
         """Makes `memory` read the state behind the present passes again; nothing is drawn."""
-
-    def check(self, memory: dict[str, Any], *, begun: bool) -> None:
-        """Raises a ValueError unless another process may have stored this; changes nothing."""
 
     def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
         """Takes what another process stored behind `num_passes` passes; a `rewind` or `reopen` follows.

@@ -20,8 +20,6 @@ from overlap_train._data.pass_state import (
     PassSeeds,
     PipelineVariables,
     SourceState,
-    begun_at,
-    state_at,
     unseeded_draws,
 )
 from overlap_train._data.pipeline import (
@@ -34,7 +32,6 @@ from overlap_train._data.pipeline import (
     is_asked_for_its_end,
     keeps_more_than_variables,
     prepared_batches,
-    python_draws_at_pass,
     python_functions,
     read_by,
     shuffles_of,
@@ -86,12 +83,9 @@ class IteratorFeed(Feed):
         self._replay: ReplayBuffer | None = None
         self._variables = PipelineVariables(self.written_variables)
         self._seeds: PassSeeds | None = None
-        self._note: NotesState | None = None
         self._state: SourceState | None = None  # of data that Python makes, for a checkpoint
         self._states: dict[tuple[int, bool], dict[str, Any]] = {}  # of it, by pass and whether it had begun
-        self._iterators: dict[int, Any] = {}  # by pass, of a source that tells where it stands
-        self._resumes = False  # whether the next pass is that of another process,
-        self._position: dict[str, Any] | None = None  # and where its iterator stood there
+        self._resumes = False  # whether the next pass is that of another process
 
     @property
     def first_rows(self) -> int | None:
@@ -153,8 +147,8 @@ class IteratorFeed(Feed):
         # A rollback restores the variables that a pipeline reads and writes, while its iterators go on.
         possible = self.may_keep and not self.reads and limit_bytes > 0
         if self._replay is None and possible and not self.num_passes and self._first is None:
-            lends = self.runs_python and not self._pipeline.own_batches()
-            self._replay = ReplayBuffer(self._dataset, limit_bytes, copies=lends)
+            # TensorFlow may borrow the memory of arrays that Python fills again.
+            self._replay = ReplayBuffer(self._dataset, limit_bytes, copies=self.runs_python)
         return self._replay is not None
 
     @property
@@ -163,9 +157,8 @@ class IteratorFeed(Feed):
 
     def remember(self, note: NotesState) -> bool:
         if self._state is None:
-            alike = self._pipeline.is_dataset and python_draws_at_pass(self._dataset)
-            if self._pipeline.resumable or (alike and not self.rewindable):
-                self._note, self._state = note, note(self._pipeline.stateful)
+            if self._pipeline.resumable:
+                self._state = note(self._pipeline.stateful)
             elif self._seeds is None and self.rewindable:
                 self._seeds = PassSeeds.of(self._dataset, self._first_state())
         return self._state is not None or self.rewindable
@@ -186,14 +179,12 @@ class IteratorFeed(Feed):
         self._variables.note(self.num_passes)
         self._source_state(begun=True)
 
-    def memory(self, *, begun: bool, batch: int) -> dict[str, Any]:
-        if self._note is None:
+    def memory(self, *, begun: bool) -> dict[str, Any]:
+        if self._state is None:
             seed = {} if self._seeds is None else {"own_seed": self._seeds.seed}
             rewinds = begun and self._rewinds_variables
             return seed | ({"variables": self._variables.noted(self.num_passes)} if rewinds else {})
-        state = self._source_state(begun=begun)
-        position = state_at(self._iterators.get(self.num_passes), batch, self._note) if begun else None
-        return state if position is None else {**state, "position": position}
+        return self._source_state(begun=begun)
 
     def _source_state(self, *, begun: bool) -> dict[str, Any]:
         """Returns the state before a pass's first batch, or behind the passes so far.
@@ -209,15 +200,6 @@ class IteratorFeed(Feed):
     def tell_anew(self) -> None:
         self._states.pop((self.num_passes, False), None)
 
-    def check(self, memory: dict[str, Any], *, begun: bool) -> None:
-        if self._seeds is not None:
-            self._seeds.check(memory.get("own_seed"))
-        if self._rewinds_variables:
-            if begun or "variables" in memory:
-                self._variables.check(memory.get("variables"))
-        elif self._state is not None:
-            self._state.check(memory)
-
     def recall(self, num_passes: int, memory: dict[str, Any]) -> Sequence[str]:
         if self._rewinds_variables and "variables" in memory:
             self._variables.take(num_passes, memory["variables"])
@@ -231,30 +213,23 @@ class IteratorFeed(Feed):
             others = self._state.put_back(memory)
         except (LookupError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"the state of its data is invalid ({error_text(error):.160})") from error
-        self._resumes, self._position = True, memory.get("position")
+        self._resumes = True
         return others
 
     def source(self, batches: Any) -> Any:
         return batches.iterator if isinstance(batches, ReplayPass) else batches
 
     def used(self, batches: Any, first: int, steps: int) -> None:
-        if self._pipeline.grain is not None and steps:
-            self._iterators.setdefault(self.num_passes, self._pipeline.grain.newest)
         if self._replay is not None:
             self._replay.used(batches, first, steps)
         elif self._draws_end and first + steps == self.num_batches:
             next_batch(batches)
-
-    def failed(self, batches: Any, first: int, error: Exception) -> None:
-        if self._replay is not None:
-            self._replay.failed(batches, first, error)
 
     def most_steps(self, batches: Any) -> int | None:
         return None if self._replay is None else self._replay.most_steps(batches)
 
     def forget(self, number: int, batch: int = 0) -> None:
         self._states = {key: state for key, state in self._states.items() if key[0] >= number}
-        self._iterators = {n: iterator for n, iterator in self._iterators.items() if n >= number}
         self._variables.forget(number)
         if self._replay is not None:
             self._replay.forget(number, batch)
@@ -271,16 +246,10 @@ class IteratorFeed(Feed):
         return self._skip(super().reopen(number, batch), batch)
 
     def _reopen_resumed(self, number: int, batch: int) -> Any:
-        """Makes a pass go on as another process left it: by its state, or drawn from its first batch on."""
+        """Makes a pass go on as another process left it, drawn from its first batch on."""
         self._resumes, self.num_passes = False, number - 1
         batches = self.new_pass()
         self.mark()
-        source, position = self._pipeline.grain, self._position
-        if source is not None and position is not None and self._note is not None:
-            iterator = begun_at(source, batch, position, self._note)
-            if iterator is not None:
-                self._iterators[number] = iterator
-                return batches
         self._skip(batches, batch)
         self.used(batches, 0, batch)
         self.forget(number, batch)

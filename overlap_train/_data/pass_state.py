@@ -15,8 +15,8 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from overlap_train._data.pipeline import function_nodes, is_unseeded, stages_of
-from overlap_train._data.pipeline_parts import looked_up_once
+from overlap_train._data.pipeline import function_nodes, is_unseeded
+from overlap_train._data.pipeline_parts import looked_up_once, stages_of
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._support.arguments import is_count
 
@@ -31,44 +31,11 @@ class SourceState(Protocol):
     def take(self) -> dict[str, Any]:
         """Returns the present state, in values that a checkpoint can hold."""
 
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Makes sure that a state of a file is one, whether or not this source takes it; changes nothing."""
-
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
         """Puts a state of another process back; returns what of it stays as it is."""
 
-    def told(self, state: Mapping[str, Any]) -> Any:
-        """Returns what the source itself told as a state was taken."""
-
 
 NotesState = Callable[[Any], SourceState]
-
-
-def state_at(iterator: Any, count: int, note: NotesState) -> dict[str, Any] | None:
-    """Returns the state of a source whose iterator has yielded `count` elements, for `begun_at`.
-
-    None if the iterator has prefetched others, or has a state that no checkpoint can hold.
-    """
-    if iterator is None or iterator.count != count:
-        return None
-    try:
-        return note(iterator).take()
-    except TypeError:
-        return None
-
-
-def begun_at(source: Any, count: int, state: Mapping[str, Any], note: NotesState) -> Any:
-    """Makes a source begin its next pass where another process stood, and returns the iterator of that pass.
-
-    Returns None if the source does not accept the state, so that its elements have to be drawn.
-    """
-    seeds = note(None)
-    try:
-        iterator = source.begin_at(count, seeds.told(state))
-    except (AttributeError, LookupError, TypeError, ValueError):
-        return None
-    seeds.put_back(state)
-    return iterator
 
 
 class PipelineVariables:
@@ -90,15 +57,11 @@ class PipelineVariables:
         return [np.array(value.numpy()) for value in self._values[number]]
 
     def take(self, number: int, arrays: Any) -> None:
-        """Takes the values of a pass in another process."""
-        self.check(arrays)
-        self._values[number] = [tf.constant(array) for array in arrays]
-
-    def check(self, arrays: Any) -> None:
-        """Raises a ValueError unless these are values of the variables."""
+        """Takes the values of a pass in another process, or raises ValueError."""
         arrays = arrays if isinstance(arrays, list) else []
         if len(arrays) != len(self._variables) or not all(map(_fits, self._variables, arrays)):
             raise ValueError("the variables of its pipeline are invalid")
+        self._values[number] = [tf.constant(array) for array in arrays]
 
     def put_back(self, number: int) -> None:
         """Sets the variables as they stood when a pass was made; no draw may be under way."""
@@ -182,15 +145,10 @@ class PassSeeds:
         return seeds
 
     def take(self, seed: Any) -> None:
-        """Takes the seed of another process."""
-        self.check(seed)
-        self.seed = seed
-
-    @staticmethod
-    def check(seed: Any) -> None:
-        """Raises a ValueError unless a value of a file is a seed."""
+        """Takes the seed of another process, or raises ValueError."""
         if not is_count(seed, _LARGEST_SEED):
             raise ValueError("it does not say from which seed its shuffles draw")
+        self.seed = seed
 
     def iterator(self, number: int) -> Any:
         """Returns the iterator of a pass."""

@@ -14,13 +14,11 @@ import tensorflow as tf
 
 from overlap_train._data.batches import prepare, size_bytes
 from overlap_train._data.pipeline_parts import (
-    captured_datasets,
     hides_sources,
     is_lookup,
     looked_up_once,
-    makes_passes_alike,
     nodes_of,
-    own_stages,
+    stages_of,
     without_autotune,
 )
 from overlap_train._inspection.effects import find_effects, find_tables
@@ -115,8 +113,7 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
     """
     if reorders(dataset) or read_by(dataset) or _has_operation(dataset, "RandomDataset"):
         return False
-    captured = (source for stage in stages_of(dataset) for source in captured_datasets(stage))
-    return all(map(_keeps_nothing_outside, [dataset, *captured]))
+    return _keeps_nothing_outside(dataset)
 
 
 @looked_up_once
@@ -162,8 +159,6 @@ def draws_lazily(dataset: Any) -> bool:
     left = [dataset]
     while left:
         stage = left.pop()
-        if any(map(reorders, captured_datasets(stage))):
-            return True
         if not _is_reordering(stage) and type(stage).__name__ in eager:
             left += stage._inputs()
         elif any(map(reorders, stage._inputs())):
@@ -235,15 +230,6 @@ def calls_python(dataset: Any) -> bool:
 
 
 @looked_up_once
-def python_draws_at_pass(dataset: Any) -> bool:
-    """Whether the Python in a pipeline depends on nothing but global seeds as a pass begins."""
-    functions = python_functions(dataset)
-    alike = all(is_lookup(function) or makes_passes_alike(function) for function in functions)
-    depends = reorders(dataset) or keeps_state(dataset) or draws_orders(dataset) or bool(read_by(dataset))
-    return bool(functions) and alike and not depends
-
-
-@looked_up_once
 def captured_by(dataset: Any) -> list[CapturedVariable]:
     """Returns the variables that the functions of a pipeline read or write, each once."""
     variables = (each for function in _functions_of(dataset) for each in captured_variables(function))
@@ -254,7 +240,7 @@ def captured_by(dataset: Any) -> list[CapturedVariable]:
 def read_by(dataset: Any) -> list[str]:
     """Returns the names of what a pass reads and code may set: variables, then others."""
     tables = ["a lookup table"] if any(map(find_tables, _functions_of(dataset))) else []
-    hidden = ["an iterator, a queue or a dataset that is not found"] if hides_a_source(dataset) else []
+    hidden = ["an iterator, a queue or a captured dataset"] if hides_a_source(dataset) else []
     return [*(variable.name for variable in captured_by(dataset)), *tables, *hidden]
 
 
@@ -269,11 +255,6 @@ def python_functions(dataset: Any) -> list[Any]:
 
 def _is_reordering(stage: tf.data.Dataset) -> bool:
     return any(bool(getattr(stage, flag, False)) for flag in ("_reshuffle_each_iteration", "_rerandomize"))
-
-
-def stages_of(dataset: Any) -> Iterator[tf.data.Dataset]:
-    """Yields a dataset and all that it is made from, including what its functions have captured."""
-    return own_stages(dataset, lambda stage: [*stage._inputs(), *captured_datasets(stage)])
 
 
 def _caches_of(dataset: Any) -> list[tf.data.Dataset]:

@@ -1,9 +1,8 @@
 """The parts of a `tf.data` pipeline, and a cache of facts about it.
 
-Its parts are its stages, the datasets that its functions have captured, and the Python that Hugging Face's
-`Dataset.to_tf_dataset` puts into it. A pipeline never changes, and walking through its functions takes
-milliseconds, so a `fit` in a loop does it once. No cached fact may hold the pipeline: its arrays are to be
-freed when the user drops it.
+Its parts are its stages and the Python that Hugging Face's `Dataset.to_tf_dataset` puts into it. A pipeline
+never changes, and walking through its functions takes milliseconds, so a `fit` in a loop does it once. No
+cached fact may hold the pipeline: its arrays are to be freed when the user drops it.
 """
 
 from __future__ import annotations
@@ -13,15 +12,12 @@ import inspect
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from overlap_train._inspection.code import Unclear
 from overlap_train._inspection.effects import is_kept
-from overlap_train._inspection.reach import reached
-from overlap_train._keras.data import hugging_face_kind
 
 T = TypeVar("T")
 
@@ -81,17 +77,15 @@ _HARMLESS = re.compile(
 )
 
 
-def own_stages(
-    dataset: Any, sources: Callable[[Any], Iterable[Any]] = lambda stage: stage._inputs()
-) -> Iterator[tf.data.Dataset]:
-    """Yields a dataset and all that it is made from, without what functions have captured."""
+def stages_of(dataset: Any) -> Iterator[tf.data.Dataset]:
+    """Yields a dataset and all that it is made from."""
     left, visits = [dataset], set()
     while left:
         stage = left.pop()
         if isinstance(stage, tf.data.Dataset) and id(stage) not in visits:
             visits.add(id(stage))
             yield stage
-            left += sources(stage)
+            left += stage._inputs()
 
 
 def rows_of_batches(dataset: Any) -> int | None:
@@ -105,18 +99,15 @@ def rows_of_batches(dataset: Any) -> int | None:
     return None
 
 
-def captured_datasets(stage: tf.data.Dataset) -> list[tf.data.Dataset]:
-    """Returns the datasets that the functions of one stage have captured, as far as Python can reach them."""
-    return [dataset for dataset in _captured(stage) if dataset is not None]
-
-
 def hides_sources(stage: tf.data.Dataset) -> bool:
-    """Whether the functions of one stage draw from an unknown source.
+    """Whether the functions of one stage draw from a source that is none of its inputs.
 
-    That is a dataset that Python cannot reach, an iterator, a queue, a file that is written, the clock.
+    That is a dataset that a function has captured, an iterator, a queue, a file that is written, the clock.
     """
-    nodes = (node for function in stage._functions() for node in nodes_of(function.function))
-    return None in _captured(stage) or not all(is_kept(n.op) or _HARMLESS.fullmatch(n.op) for n in nodes)
+    functions = [function.function for function in stage._functions()]
+    captured = (tensor.dtype == tf.variant for each in functions for tensor in each.captured_inputs)
+    nodes = (node for each in functions for node in nodes_of(each))
+    return any(captured) or not all(is_kept(n.op) or _HARMLESS.fullmatch(n.op) for n in nodes)
 
 
 def nodes_of(concrete: Any) -> Iterator[Any]:
@@ -125,26 +116,6 @@ def nodes_of(concrete: Any) -> Iterator[Any]:
     yield from graph.node
     for inner in graph.library.function:
         yield from inner.node_def
-
-
-def _captured(stage: tf.data.Dataset) -> list[tf.data.Dataset | None]:
-    """Returns the datasets that the functions of a stage have captured; None for each out of reach."""
-    datasets: list[tf.data.Dataset | None] = []
-    for function in stage._functions():
-        tensors = [tensor for tensor in function.function.captured_inputs if tensor.dtype == tf.variant]
-        if tensors:
-            by_tensor = _within_reach(getattr(function, "_func", None))
-            datasets += [by_tensor.get(id(tensor)) for tensor in tensors]
-    return datasets
-
-
-def _within_reach(function: Any) -> dict[int, tf.data.Dataset]:
-    """Returns the datasets that a function's Python can reach and their stages, by their tensors."""
-    try:
-        datasets = reached([function], tf.data.Dataset)
-    except Unclear:
-        return {}
-    return {id(stage._variant_tensor): stage for dataset in datasets for stage in own_stages(dataset)}
 
 
 _MODULE = "datasets.utils.tf_utils"
@@ -164,27 +135,10 @@ def is_lookup(function: Any) -> bool:
     return _is_plain(function.keywords.get("dataset"), function.keywords.get("collate_fn"))
 
 
-def makes_passes_alike(function: Any) -> bool:
-    """Whether a function belongs to a generator that is fed by processes of Hugging Face's."""
-    source: Any = getattr(_state_of(function), "_generator", None)
-    if _name(type(source)) != (_MODULE, "NumpyMultiprocessingGenerator"):
-        return False
-    return _is_plain(source.dataset, source.collate_fn)
-
-
-def _state_of(function: Any) -> Any:
-    """Returns the state of the generator of which `Dataset.from_generator` made a function."""
-    if inspect.ismethod(function):
-        return function.__self__
-    try:
-        return inspect.getclosurevars(function).nonlocals.get("generator_state")
-    except TypeError:
-        return None
-
-
 def _is_plain(dataset: Any, collate: Any) -> bool:
     collator = collate if inspect.isfunction(collate) else type(collate)
-    plain = hugging_face_kind(dataset) == "Dataset" and dataset.format["type"] != "custom"
+    kinds = map(_name, type(dataset).__mro__)
+    plain = ("datasets.arrow_dataset", "Dataset") in kinds and dataset.format["type"] != "custom"
     return plain and _name(collator) in _COLLATORS
 
 

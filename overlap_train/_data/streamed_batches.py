@@ -17,12 +17,11 @@ from overlap_train._data.pipeline import (
     captured_by,
     draws_lazily,
     is_asked_for_its_end,
-    python_functions,
     read_by,
     reorders,
 )
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
-from overlap_train._data.pipeline_parts import is_lookup, rows_of_batches
+from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._keras.data import Pipeline, warn_out_of_data
 from overlap_train._keras.training import Pass
 
@@ -55,13 +54,12 @@ class StreamedBatches:
         self.runs_python = pipeline.by_python or calls_python(dataset)
         # whether each pass over a dataset moves what the next one draws from: seeds, variables, a queue
         self.draws = self.is_dataset and (bool(self.written) or reorders(dataset) or is_hidden(dataset))
-        # whether it does so as it is read, so that it has to be read to get there again
+        # whether it does so as it is read, so that no other process gets there again
         self.redraws = self.draws and _draws_as_read(dataset)
         self.in_order = False  # whether a validation's batches are all drawn before the training goes on
         self.last_count = 0  # batches of the last validation
         self._num_iterators = 0
         self._seeds: PassSeeds | None = None
-        self._passes: list[tuple[int, bool]] = []  # of `redraws`: the batches of each, and whether it ended
         self.steps = steps
         self.finds_end = pipeline.num_batches is None  # whether only drawing shows where the data ends
         self._has_warned = False
@@ -77,12 +75,9 @@ class StreamedBatches:
         """Rows of the first batch, or None if they are not known beforehand."""
         return rows_of_batches(self._dataset)
 
-    def begin(self, most: int | None = None) -> BatchStream:
+    def begin(self) -> BatchStream:
         """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
-        stream = BatchStream(self._begin_pass, self.steps, self._end_pass)
-        if most is not None:
-            stream.limit(most)
-        return stream
+        return BatchStream(self._begin_pass, self.steps, self._end_pass)
 
     def stream(self) -> BatchStream:
         """Starts one validation, as `begin`."""
@@ -157,8 +152,6 @@ class StreamedBatches:
                 stream.draw_beyond()
             # As Keras at the end of a pass: it draws from the seeds of the user's shuffles.
             self._iterator()
-        if self.redraws:
-            self._passes.append((stream.count, stream.ended))
         self._pipeline.end_epoch()
 
     def _look(self) -> None:
@@ -197,24 +190,15 @@ class StreamedBatches:
         """Returns what another process needs for its next pass to be the same. No draw is under way."""
         self._give_up_pass()
         seed = {} if self._seeds is None else {"own_seed": self._seeds.seed}
-        return {"made": self._num_iterators, "passes": list(self._passes), **seed}
+        return {"made": self._num_iterators, **seed}
 
     def passed(self, keras_pass: Pass) -> None:
         """Records a validation that Keras has made with its own iterators."""
         self._num_iterators += keras_pass.iterators
         self.last_count = keras_pass.batches
-        if self.redraws:
-            self._passes.append((keras_pass.batches, keras_pass.ended))
 
     def go_on(self, position: dict[str, Any]) -> None:
         """Makes the next pass the one that followed in another process. No draw is under way."""
-        for count, ended in position["passes"] if self.redraws else ():
-            stream = self.begin()
-            if not all(stream.draw() is not None for _ in range(count)):
-                raise ValueError(f"the validation data ended before batch {count} of a pass")
-            if ended:
-                stream.draw()
-            stream.finish()
         if self._seeds is not None:
             self._seeds.take(position.get("own_seed"))
         for _ in range(position["made"] - self._num_iterators):
@@ -378,11 +362,8 @@ class _Ahead:
 def _draws_as_read(dataset: tf.data.Dataset) -> bool:
     """Whether a pass draws seeds, or fills a cache, as it is read.
 
-    Then making as many iterators does not lead to the same draws. What Python makes is not read again: its
-    state is stored, or nothing is known of it.
+    Then making as many iterators does not lead to the same draws.
     """
-    if any(each is not None and not is_lookup(each) for each in python_functions(dataset)):
-        return False
     if is_hidden(dataset) or caches_draws(dataset) or draws_lazily(dataset):
         return True
     return reorders(dataset) and dataset.cardinality() == tf.data.INFINITE_CARDINALITY

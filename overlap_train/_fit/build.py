@@ -34,7 +34,6 @@ from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.step import Step, require_optimizer
 from overlap_train._validation.backlog import Backlog, StepValidations, deliver_step_validation
-from overlap_train._validation.private_model import Attributes, watched
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.errors import OverlapError
@@ -73,9 +72,9 @@ class FitBuilder:
     start_s: InitVar[float | None] = None  # when `fit` was called
 
     def __post_init__(self, start_s: float | None) -> None:
-        request, resources, say = self._request, self._resources, self._progress.message
+        request, resources = self._request, self._resources
         self._settings = request.settings
-        self._validation = FitValidation(request, self._callbacks, resources, say, looks_only=self.looks_only)
+        self._validation = FitValidation(request, self._callbacks, resources, looks_only=self.looks_only)
         self._idle = IdleCores(available_cores())
         hosts = request.settings.hosts
         self._interrupts = Interrupts(passes_on=request.routed, insists=hosts.count == 1)
@@ -103,9 +102,9 @@ class FitBuilder:
         timing = self._validation.timing()
         self._progress.preparing("tracing the validation")
         state, suite = self._validation.build(step, self._resources, timing)
-        reasons = () if timing.is_first else self._reasons(step, suite)
-        lag = 0 if reasons or timing.is_first else self._settings.validation.max_lag
-        if suite and not (reasons or timing.is_first or self.looks_only):
+        reasons = self._reasons(step, suite)
+        lag = 0 if reasons else self._settings.validation.max_lag
+        if suite and not (reasons or self.looks_only):
             self._say_how(lag)
         model = self._request.model
         validates, tests = keras_training.validates_itself(model), model.test_function
@@ -243,7 +242,6 @@ class FitBuilder:
             suite=suite,
             live_metrics=lambda: step.metrics.live,
             changed_decision=grounds.changed,
-            watch_attributes=functools.partial(watched, request.model, looked_at=bool(request.functions)),
         )
         return callbacks, delivery
 
@@ -254,10 +252,7 @@ class FitBuilder:
         if not suite or every_steps is None:
             return None
         deliver = functools.partial(deliver_step_validation, callbacks.callbacks)
-        stepwise = StepValidations(suite, every_steps, deliver, self._inside, policy.timeout_s)
-        if self._resumer is not None and self._settings.hosts.count == 1:
-            self._resumer.under_way = stepwise.under_way
-        return stepwise
+        return StepValidations(suite, every_steps, deliver, self._inside, policy.timeout_s)
 
     def require_overlap(self) -> None:
         """Raises OverlapError, before anything is called or drawn, if the training would have to wait.
@@ -308,8 +303,7 @@ class FitBuilder:
         return self._settings.hosts.count == 1 and not is_custom(self._callbacks)
 
     def _take_snapshot(self, state: ModelState, epoch: int) -> Snapshot:
-        attributes = Attributes.of(self._request.model) if self._request.functions else None
-        return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state(), attributes)
+        return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state())
 
     def _check_interrupted(self) -> None:
         # On several hosts all of them stop at the same call.

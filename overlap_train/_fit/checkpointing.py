@@ -34,7 +34,7 @@ from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._keras import training as keras_training
-from overlap_train._snapshot import ModelState, StateVariable
+from overlap_train._snapshot import ModelState
 from overlap_train._training.step import Step
 from overlap_train._validation.passes import ValidationPasses
 
@@ -107,11 +107,16 @@ def _say_not_stored(step: Step, feed: Feed, say: Callable[[str], None]) -> None:
 def _say_unseeded(
     request: FitRequest, drawing: Mapping[str, StreamedBatches], say: Callable[[str], None]
 ) -> None:
-    """Says which data draws at random without a seed, where the trainer cannot give it one."""
+    """Says which data draws at random otherwise in another process."""
     unseeded = {"the training data": request.feed.unseeded}
     for name, inputs in _inputs_of_sets(request).items():
-        if name not in drawing or not drawing[name].seed_passes():
-            of = f" of set {name!r}" if name else ""
+        of = f" of set {name!r}" if name else ""
+        if name in drawing and drawing[name].redraws:
+            say(
+                f"a resumed fit has other numbers than an unbroken one, because the validation data{of} "
+                f"draws as it is read, or caches what it draws; {_ALIKE}"
+            )
+        elif name not in drawing or not drawing[name].seed_passes():
             unseeded[f"the validation data{of}"] = unseeded_draws(inputs)
     for data, draws in unseeded.items():
         if draws:
@@ -232,15 +237,15 @@ def _undrawable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> 
         reason = _of_set(request, each, drawing.get(name))
         if reason is not None:
             return reason
-    return _in_turn(request, data, drawing)
+    return _in_turn(request, data)
 
 
 def _of_set(request: FitRequest, data: Any, batches: StreamedBatches | None) -> str | None:
     """Returns what is drawn for a validation set and found in no checkpoint, or None."""
     if keeps_more_than_variables(data) and len(request.feed.reads) > len(request.feed.captured):
         return (
-            "the training and the validation data may share a table, an iterator, a queue or a dataset that "
-            "is not found; a tf.Variable, or one for each, would do"
+            "the training and the validation data may share a table, an iterator, a queue or a captured "
+            "dataset; a tf.Variable, or one for each, would do"
         )
     shuffles = reorders(data)
     moves = batches is not None or shuffles or keeps_more_than_variables(data)
@@ -254,36 +259,22 @@ def _of_set(request: FitRequest, data: Any, batches: StreamedBatches | None) -> 
     return None
 
 
-def _in_turn(
-    request: FitRequest, data: Mapping[str, Any], drawing: Mapping[str, StreamedBatches]
-) -> str | None:
+def _in_turn(request: FitRequest, data: Mapping[str, Any]) -> str | None:
     """Returns which variables or shuffles several draw from, where that cannot be had again; or None."""
     feed = request.feed
     of_training = _Sources.of(feed.captured, feed.shuffles)
     goes_on = request.steps_per_epoch not in (None, feed.num_batches) or request.validates_inside
-    variables = [StateVariable.of_keras(variable) for variable in request.model.variables]
-    of_model = _Sources({id(handle): True for v in variables for handle in v.handles}, {}, frozenset())
     hidden = [name for name, each in data.items() if keeps_more_than_variables(each)]
     if len(hidden) > 1:
         return (
             f"the sets {hidden[0]!r} and {hidden[1]!r} may share a table, an iterator, a queue or a dataset"
         )
-    sources = {name: _Sources.of(captured_by(each), shuffles_of(each)) for name, each in data.items()}
-    for name, source in sources.items():
-        shared = source.in_turn_with(of_training)
+    for each in data.values():
+        shared = _Sources.of(captured_by(each), shuffles_of(each)).in_turn_with(of_training)
         if shared and goes_on:
             return (
                 f"the training and the validation data share {shared}, in the middle of a pass over the "
                 "training data; one for each would do"
-            )
-        if name not in drawing or not drawing[name].redraws:
-            continue
-        others = [*(other for each, other in sources.items() if each != name), of_training, of_model]
-        shared = next(filter(None, map(source.in_turn_with, others)), None)
-        if shared:
-            return (
-                f"the validation data shares {shared}, and caches what it draws or draws it within a pass; "
-                "one of its own would do"
             )
     return None
 

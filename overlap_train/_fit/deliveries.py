@@ -93,15 +93,16 @@ class Deliveries:
         Under Keras they have been delivered by then, and a callback that ended the training has prevented the
         error. Returns whether one of them ended the training or rolled it back, so that the error does not
         count. What their validation or a callback raises comes before the error. That a checkpoint could not
-        be written counts in any case.
+        be written counts in any case; and so does the error where the batches of the call that failed would
+        have to come again, of data of which batches are kept.
         """
         counts = error is self._failure or isinstance(error, (Interrupted, CheckpointError))
         if counts or self.hosts.count > 1 or not len(self.backlog):
             return False
         self._failed_ahead = True  # perhaps between two steps of a call, which has not counted them
-        self.cursor.failed(error)
         try:
-            return self.deliver_all() or self._course.stopped
+            undone = self.deliver_all()
+            return self._course.stopped or (undone and not self.cursor.feed.keeps)
         finally:
             self._failed_ahead = False
 
@@ -200,6 +201,7 @@ class Deliveries:
             position = self.cursor.as_left(position)
             pending.stands_at(position)
         if self.resumer is not None:
+            self._finish_before_checkpoint(pending.epoch)
             following = pending.epoch + 1
             logs, lag = dict(outcome.logs), self.backlog.max_lag
             self.resumer.delivered(
@@ -240,6 +242,8 @@ class Deliveries:
 
     def may_checkpoint(self) -> bool:
         """Whether a checkpoint, which holds the epochs that wait, can be written between two steps."""
+        if self.stepwise is not None and (len(self.backlog) or not self.stepwise.idle):
+            return False
         if self.resumer is None or self.stops or self.hooks.keep_batches or self.hooks.has_begun:
             return False  # nothing holds which hooks are still to be called, or have been for the next epoch
         feed = self.cursor.feed
@@ -250,6 +254,8 @@ class Deliveries:
     def checkpoint_due(self) -> bool:
         """Whether a checkpoint inside the present epoch is to be written now."""
         is_due = self.resumer is not None and self.resumer.due_inside(self._course.step)
+        if is_due and not len(self.backlog):
+            self._finish_before_checkpoint(None)
         return is_due and self.may_checkpoint()
 
     def checkpoint(self, snapshot: Snapshot) -> None:
@@ -260,6 +266,12 @@ class Deliveries:
         logs = dict(course.logs.get(epoch - len(waiting) - 1, {}))
         point = StartPoint(epoch, snapshot.step, course.stopped, logs, lag, snapshot.position, waiting)
         self.resumer.inside(point, snapshot.values, remembering(self.callbacks))
+
+    def _finish_before_checkpoint(self, epoch: int | None) -> None:
+        """Delivers the results inside epochs, up to an epoch's end or all: a checkpoint holds none."""
+        if self.stepwise is not None and self.hosts.count == 1:
+            self.stepwise.wait()
+            self.stepwise.release(epoch)
 
     def finish_step_validations(self) -> None:
         """Waits for the validation inside an epoch that is under way."""

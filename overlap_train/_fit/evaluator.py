@@ -7,7 +7,6 @@ evaluator would need: what has no result in the directory is still to be evaluat
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import time
 import warnings
@@ -261,8 +260,7 @@ class Follower(contextlib.ExitStack):
         )
         if self._functions:
             spec = batch_spec or [[tf.TensorSpec(x.shape, x.dtype) for x in model.inputs]]
-            say, span = functools.partial(warnings.warn, stacklevel=2), settings.recorder.add
-            request = FunctionRequest(model, state, spec, self._freq, span, say)
+            request = FunctionRequest(model, state, spec, self._freq, settings.recorder.add)
             add_functions(suite, self._functions, request, self)
         self._built = state, suite, batch_by_batch
 

@@ -177,8 +177,8 @@ class SharedDelivery(Delivery):
         super().__init__(hooks.model, hooks.state, callbacks, on_change=on_change, suite=suite)
         self._hooks = hooks
 
-    def _evaluate_set(self, name: str, values: Values, most: int | None) -> ValidationResult:
-        return self._suite.evaluate(name, values, most, alone=True)
+    def _evaluate_set(self, name: str, values: Values) -> ValidationResult:
+        return self._suite.evaluate(name, values, alone=True)
 
     def deliver(
         self,
@@ -272,7 +272,7 @@ class SharedStart:
         own = hosts.chief_first(lambda: resumer.start(state, cursor, callbacks, begin) if resumer else None)
         found = None
         if own is not None:
-            point = asdict(own) | {"position": None, "inside": None}
+            point = asdict(own) | {"position": None}
             python = as_text({"data": dict(own.position.data), "random": random_states()})
             found = [point, own.position.place(), history.epoch, history.history, python]
         found = hosts.from_chief(found)

@@ -24,9 +24,7 @@ from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.session import FitSession, open_fit
 from overlap_train._fit.step_building import look_only
-from overlap_train._fit.validation_building import TraceTiming, build_validation, make_sources
-from overlap_train._inspection.traces import Traces
-from overlap_train._keras import data as keras_data
+from overlap_train._fit.validation_building import build_validation, make_sources
 from overlap_train._keras import threads
 from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
@@ -60,13 +58,12 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         outcome.messages = progress.messages
         inside, start_s = outcome.step_validations, outcome.start_s
         builder = FitBuilder(request, cursor, callbacks, progress, resources, inside, start_s=start_s)
-        with keras_data.WithNote(model, lambda: request.feed.element_spec, "training"):
-            with _NamingLostHosts(request.settings.hosts):
-                session = _open(request, builder, callbacks)
-            if session is not None:
-                _run(session, request, builder, outcome)
-            else:
-                outcome.ended = "completed"
+        with _NamingLostHosts(request.settings.hosts):
+            session = _open(request, builder, callbacks)
+        if session is not None:
+            _run(session, request, builder, outcome)
+        else:
+            outcome.ended = "completed"
     outcome.take(builder.ledger, model.history)  # again: it takes time to close what was opened
     if request.verbose != 0 and outcome.accounts:
         TolerantStream(sys.stdout).write(f"{outcome.accounts}\n")
@@ -93,10 +90,8 @@ def run_evaluate(
     )
     with contextlib.ExitStack() as resources:
         resources.callback(sources.close)
-        is_traced = Traces.of(model).holds("test", keras_training.test_function(model))
-        timing = TraceTiming(is_first=not is_traced)
         state, suite, _ = build_validation(
-            settings, sets, callback_list, sources, resources, once=True, timing=timing, within_evaluate=True
+            settings, sets, callback_list, sources, resources, within_evaluate=True
         )
         logs = evaluate_now(model, state, suite, callback_list)
         if not model.stop_evaluating:  # or batches were left out on purpose

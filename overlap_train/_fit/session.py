@@ -152,8 +152,6 @@ class FitSession:
         self._model.stop_training = point.stopped
         deliveries.lag.resumed(point.max_lag)
         self._describe(point)
-        if point.inside is not None and deliveries.stepwise is not None:
-            deliveries.stepwise.go_on(point.inside)
         for waiting in point.undelivered:
             deliveries.begin_again(waiting)
         if point.undelivered:
@@ -316,9 +314,9 @@ class FitSession:
             if not suite.due(epoch):
                 return
             timing = self._parts.timing
-            if timing.is_provisional and not timing.is_first:  # else it was traced when Keras validated
+            if timing.is_provisional:
                 Traces.of(self._model).forget("test")
-            elif not timing.is_provisional:
+            else:
                 setting = suite.changed_metric()
                 if setting is None:
                     return

@@ -50,13 +50,11 @@ def make_sources(
 class TraceTiming:
     """When the validation is traced.
 
-    The sets in `waits` are left until they are due. With `is_first` Keras traces the next validation after
-    hooks of the user's, so Keras makes it, and the trace is made when Keras makes its own. A validation that
-    `is_provisional` is built anew when next due.
+    The sets in `waits` are left until they are due. A validation that `is_provisional` is built anew when it
+    is first due.
     """
 
     waits: frozenset[str] = frozenset()
-    is_first: bool = False
     is_provisional: bool = False
 
 
@@ -79,14 +77,12 @@ class FitValidation:
         request: FitRequest,
         callbacks: keras.callbacks.CallbackList,
         resources: contextlib.ExitStack,
-        say: Callable[[str], None],
         *,
         looks_only: bool = False,
     ) -> None:
         settings, policy = request.settings, request.settings.evaluator
         self._request = request
         self._callbacks = callbacks
-        self._say = say
         self._waits = request.reads_when_due and not looks_only
         self.sources = make_sources(
             settings,
@@ -111,7 +107,6 @@ class FitValidation:
             resources.enter_context(self.evaluator)
         self._test_function: Any = None
         self._may_differ = False
-        self._is_first_made = False
 
     def timing(self) -> TraceTiming:
         """Returns when to trace what is built now; the sets that have been due are `sources.begun`."""
@@ -120,16 +115,13 @@ class FitValidation:
             return AT_ONCE
         function = keras_training.test_function(request.model)
         if function is not self._test_function:  # with another one Keras traces anew
-            self._test_function, self._is_first_made = function, False
+            self._test_function = function
             begun.clear()
         if not begun:
             self._may_differ = self._may_be_set_before()
         if not self._may_differ:
             return AT_ONCE
         waits = frozenset(request.sets).difference(begun) if self._waits else frozenset()
-        if begun and not self._is_first_made and self._runs_own_code(_BEFORE_TRACE):
-            self._is_first_made = True
-            return TraceTiming(waits, is_first=True, is_provisional=True)
         return TraceTiming(waits, is_provisional=not (begun or request.reads_when_due))
 
     def _may_be_set_before(self) -> bool:
@@ -170,7 +162,6 @@ class FitValidation:
             self._callbacks,
             self.sources,
             resources,
-            once=once,
             timing=timing,
             captured=captured,
             drawn=feed.written_variables,
@@ -193,7 +184,7 @@ class FitValidation:
             if 1 not in waiting and (freq if each.freq is None else each.freq) not in waiting
         }
         spec, hosts = feed.element_spec, settings.hosts
-        needs = FunctionRequest(request.model, state, spec, freq, report, self._say, hosts)
+        needs = FunctionRequest(request.model, state, spec, freq, report, hosts)
         add_functions(suite, functions, needs, resources)
         return state, suite
 
@@ -241,20 +232,17 @@ def _set_request(
     callbacks: keras.callbacks.CallbackList,
     *,
     within_evaluate: bool,
-    once: bool = False,
     apart: bool | None = None,
     timing: TraceTiming = AT_ONCE,
 ) -> SetRequest:
     """Returns what the callbacks ask of a validation.
 
-    With `once` there is one validation, and no training goes on meanwhile. For a training elsewhere `apart`
-    says whether its callbacks listen to the batches.
+    For a training elsewhere `apart` says whether its callbacks listen to the batches.
     """
     listening = [] if apart is not None else listeners(callbacks)
     listened = listened_to(callbacks) if apart is None else apart
     acting = next((type(c).__name__ for c in listening if acts_in(c, TEST_BATCH_HOOKS)), None)
-    may_set, hooks = (runs_own_code, _BEFORE_TRACE) if timing.is_first else (acts_in, _BEFORE_TRACE[:1])
-    setting = next((type(c).__name__ for c in listening if may_set(c, hooks)), None)
+    setting = next((type(c).__name__ for c in listening if acts_in(c, _BEFORE_TRACE[:1])), None)
     looks = listened or any(
         overrides(c, "on_test_begin") and not keras_models.is_stock_method(type(c)) for c in listening
     )
@@ -266,10 +254,8 @@ def _set_request(
         sources,
         listened=listened,
         within_evaluate=within_evaluate,
-        once=once,
         acts=acting,
-        sets_before=setting if timing.is_first or not within_evaluate else None,
-        first=timing.is_first,
+        sets_before=setting,
         waits=timing.waits,
         counts_ahead=alone and not (within_evaluate or looks or settings.devices),
         runs_metrics=alone or (apart is not None and settings.replicas is None),

@@ -2,7 +2,7 @@
 
     names         where Keras keeps its private names     optimizers  what they keep and do
     data          what `fit` and `evaluate` are given     training    what `fit` goes by, how it validates
-    data_sources  what makes the batches                  replicas    training in parts
+    data_sources  the workers of a `PyDataset`            replicas    training in parts
     models        what a model is                         randomness  the random generators
     copies        copying a model                         threads     settings of threads, and forks
     routes        where a call of `fit` goes              tracebacks  the user's lines

@@ -1,27 +1,20 @@
 """The data of `fit` and `evaluate`: which kind it is and how it can be read, decided once, as Keras would.
 
-Mistakes that Keras's own messages do not explain are refused, or noted on Keras's errors: those keep their
-message and get a note in the traceback (PEP 678, from Python 3.11 on).
-
-Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `generator`
-of `GeneratorDataAdapter`, `_get_iterator` and `enqueuer` of `PyDatasetAdapter`, `array_slicing` and
-`standardize_dtype`. On the training thread, except for `Pipeline.begin_epoch` and `end_epoch`.
+Leans on `get_data_adapter` and its adapters, `_inputs` and `_num_samples` of `ArrayDataAdapter`, `enqueuer`
+of `PyDatasetAdapter` and `array_slicing`. On the training thread, except for `Pipeline.begin_epoch` and
+`end_epoch`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from overlap_train._keras.data_sources import BatchMaker, DataWorkers, with_position
-from overlap_train._keras.models import compiled_parts, overriding_class
+from overlap_train._keras.data_sources import DataWorkers
 from overlap_train._keras.names import (
     BEFORE_3_16,
     ArrayDataAdapter,
@@ -50,13 +43,11 @@ class Pipeline:
     # the same batches: by index, from a generator, from Grain.
     resumable: bool
     stateful: Any  # the user's object whose attributes are that state
-    grain: Any  # a dataset of Grain's, from `with_position`
     # Whether Keras draws its first batch before the first pass of a training and before each validation
     # (`_maybe_symbolic_build`), and can draw it again: this advances whatever the user's data draws from.
     # How many batches a generator loses depends on timing; here it loses none.
     looked_at: bool
     adapter: Any = field(repr=False)
-    _maker: BatchMaker | None = field(repr=False)
     _workers: DataWorkers | None = field(repr=False)
 
     @functools.cached_property
@@ -68,14 +59,6 @@ class Pipeline:
     def peeked(self) -> int:
         """The number of batches that Keras has drawn of a generator; each iterator begins with them."""
         return len(getattr(self.adapter, "_first_batches", ()))
-
-    def own_batches(self) -> bool:
-        """Let new iterators share no memory with the user's arrays; return whether that is possible."""
-        specs = tf.nest.flatten(self.dataset.element_spec)
-        if self._maker is None or not all(isinstance(spec, tf.TensorSpec) for spec in specs):
-            return False
-        self._maker.copies = True
-        return True
 
     @property
     def num_batches(self) -> int | None:
@@ -172,9 +155,8 @@ def recognize(
     that Keras cannot read, and empty data other than a dataset to validate on, raise ValueError.
     """
     require_usable(x, y, sample_weight, role=role)
-    grain = with_position(x)
     adapter = get_data_adapter(
-        x=x if grain is None else grain,
+        x=x,
         y=y,
         sample_weight=sample_weight,
         batch_size=batch_size,
@@ -182,7 +164,7 @@ def recognize(
         shuffle=shuffle,
         class_weight=class_weight,
     )
-    pipeline = _pipeline(adapter, x, grain, looked_at)
+    pipeline = _pipeline(adapter, x, looked_at)
     if isinstance(adapter, ArrayDataAdapter):
         return _arrays(adapter, shuffle, pipeline)
     # Keras goes on training if a dataset has nothing to validate on, and fails if Python has nothing.
@@ -193,18 +175,11 @@ def recognize(
 
 def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
     """Raise ValueError for data that can be seen to be unusable without drawing from it."""
-    for part in (x, y, sample_weight):
-        kind = hugging_face_kind(part)
-        if kind is not None:
-            raise ValueError(
-                f"the {role} data is a Hugging Face {kind}, which Keras does not take; pass {_INSTEAD[kind]}"
-            )
     if x is None:
         raise ValueError(
             f"there is no {role} data: x is None; pass arrays, a tf.data.Dataset, a keras.utils.PyDataset "
             "or a generator of batches"
         )
-    refuse_plain_values(x, y, sample_weight, role=role)
     if isinstance(x, (tf.distribute.DistributedDataset, tf.distribute.DistributedIterator)):
         raise ValueError(
             f"the {role} data is a {type(x).__name__}, whose batches are divided among replicas already; "
@@ -224,27 +199,8 @@ _OUT_OF_DATA = (
 )
 
 
-def hugging_face_kind(data: Any) -> str | None:
-    """Return the class of Hugging Face's `datasets` to which data belongs, or None."""
-    classes = [cls.__name__ for cls in type(data).__mro__ if cls.__module__.split(".")[0] == "datasets"]
-    return next((name for name in classes if name in _INSTEAD), None)
-
-
-_INSTEAD = {
-    "Dataset": "data.to_tf_dataset(columns=..., label_cols=..., batch_size=...)",
-    "IterableDataset": (
-        'a generator of batches, such as ((b["x"], b["y"]) for b in data.with_format("numpy").iter(32)), and '
-        "the number of steps"
-    ),
-    "DatasetDict": 'one of its splits, such as data["train"].to_tf_dataset(columns=..., batch_size=...)',
-    "IterableDatasetDict": "a generator of the batches of one of its splits, and the number of steps",
-    "Column": 'an array, data.with_format("numpy")["x"][:]',
-}
-
-
 def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
     """Split off the last `fraction` of the rows, as `validation_split` does."""
-    refuse_plain_values(*arrays, role="training")
     train, validation = array_slicing.train_validation_split(arrays, validation_split=fraction)
     return train, validation
 
@@ -262,7 +218,7 @@ def without_optionals(batch: Any) -> Any:
     )
 
 
-def _pipeline(adapter: Any, x: Any, grain: Any, looked_at: bool) -> Pipeline:
+def _pipeline(adapter: Any, x: Any, looked_at: bool) -> Pipeline:
     enqueuer = getattr(adapter, "enqueuer", None)
     return Pipeline(
         is_dataset=isinstance(adapter, TFDatasetAdapter),
@@ -270,22 +226,10 @@ def _pipeline(adapter: Any, x: Any, grain: Any, looked_at: bool) -> Pipeline:
         restarts=not isinstance(adapter, GeneratorDataAdapter),
         resumable=isinstance(adapter, (GeneratorDataAdapter, GrainDatasetAdapter, PyDatasetAdapter)),
         stateful=x if isinstance(adapter, PyDatasetAdapter) else None,
-        grain=grain,
         looked_at=looked_at and not isinstance(adapter, (ArrayDataAdapter, GeneratorDataAdapter)),
         adapter=adapter,
-        _maker=_batch_maker(adapter),
         _workers=None if enqueuer is None else DataWorkers(enqueuer),
     )
-
-
-def _batch_maker(adapter: Any) -> BatchMaker | None:
-    """Put a `BatchMaker` between an adapter and the user's Python that makes its batches, if any does."""
-    if not isinstance(adapter, (GeneratorDataAdapter, PyDatasetAdapter)):
-        return None
-    name = "generator" if isinstance(adapter, GeneratorDataAdapter) else "_get_iterator"
-    maker = BatchMaker(getattr(adapter, name))
-    setattr(adapter, name, maker.iterate)
-    return maker
 
 
 def _arrays(adapter: Any, shuffle: bool | str, pipeline: Pipeline) -> Arrays:
@@ -298,114 +242,3 @@ def _arrays(adapter: Any, shuffle: bool | str, pipeline: Pipeline) -> Arrays:
     leaves = keras.tree.flatten(inputs)
     dense = not any(leaf is None or isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)) for leaf in leaves)
     return Arrays(inputs, int(adapter._num_samples), adapter.batch_size, shuffle, dense, pipeline)
-
-
-_SCALARS = (str, bytes, bool, int, float, complex)
-_REMEDIES = {
-    "x": "turn it into numbers (keras.layers.StringLookup, TextVectorization), or pass tf.constant(x) to a "
-    "model that takes text",
-    "y": "turn labels into numbers, as by numpy.unique(y, return_inverse=True)[1]",
-    "sample_weight": "pass numbers",
-}
-
-
-def refuse_plain_values(x: Any, y: Any = None, sample_weight: Any = None, *, role: str) -> None:
-    """Raise ValueError for text, numbers and lists of numbers among the arrays, and if there is no array."""
-    parts = {"x": x, "y": y, "sample_weight": sample_weight}
-    if isinstance(x, (list, tuple, dict)) and all(leaf is None for leaf in keras.tree.flatten(parts)):
-        raise ValueError(f"there is no {role} data: x holds no array; pass at least one")
-    for name, part in parts.items():
-        for leaf in _leaves(part):
-            kind = _mistaken_kind(leaf)
-            if kind == "numbers":
-                raise ValueError(
-                    f"{name} of the {role} data is a list of numbers, and Keras takes arrays; pass "
-                    f"numpy.asarray({name})"
-                )
-            if kind == "a number":
-                raise ValueError(
-                    f"{name} of the {role} data is a single number, without rows; pass an array with one for "
-                    "each sample"
-                )
-            if kind is not None:
-                raise ValueError(f"{name} of the {role} data holds text; {_REMEDIES[name]}")
-
-
-def _leaves(part: Any) -> Iterator[Any]:
-    """Yield the NumPy arrays in a part of the data, other arrays without rows, and the values in lists."""
-    is_nested = isinstance(part, (list, tuple, dict))
-    for leaf in keras.tree.flatten(part):
-        is_scalar = is_nested and isinstance(leaf, _SCALARS) and not hasattr(leaf, "__array__")
-        if is_scalar or isinstance(leaf, np.ndarray) or _is_number(leaf):
-            yield leaf
-
-
-def _is_number(part: Any) -> bool:
-    """Whether a part of the data is an array or a tensor without dimensions."""
-    try:
-        return tuple(part.shape) == ()
-    except Exception:  # it has no shape, or an unknown one
-        return False
-
-
-def _mistaken_kind(leaf: Any) -> str | None:
-    """Return what a leaf that Keras does not take is: "text", "a number" or one of "numbers"; else None."""
-    if _is_number(leaf):
-        return "a number"
-    if not isinstance(leaf, np.ndarray):
-        return "text" if isinstance(leaf, (str, bytes)) else "numbers"
-    try:
-        keras.backend.standardize_dtype(leaf.dtype)
-    except ValueError:
-        return "text" if leaf.dtype.kind in "US" else None  # Keras takes objects that are all text
-    return None
-
-
-_METHODS = ("train_step", "test_step", "compute_loss")
-
-
-class WithNote:
-    """Adds a note to an error of its block if the data does not suit a model with Keras's own steps."""
-
-    def __init__(self, model: keras.Model, element_spec: Callable[[], Any], whose: str) -> None:
-        self._model, self._element_spec, self._role = model, element_spec, whose
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if not isinstance(error, (AttributeError, TypeError, ValueError)) or not hasattr(error, "add_note"):
-            return
-        note = _mistake(self._model, self._element_spec(), self._role)
-        if note is not None and note not in getattr(error, "__notes__", ()):
-            with contextlib.suppress(Exception):  # the error's class allows no notes
-                error.add_note(note)
-
-
-def _mistake(model: keras.Model, element_spec: Any, role: str) -> str | None:
-    if any(overriding_class(model, name) is not None for name in _METHODS):
-        return None
-    x, y, _ = keras.utils.unpack_x_y_sample_weight(element_spec)
-    rows = _shapes_of_rows(model, x)
-    if rows:
-        shapes = " and ".join(map(str, rows))
-        return (
-            f"The {role} data gives single rows, of shape {shapes}, where a batch of rows belongs: "
-            "pass dataset.batch(32)."
-        )
-    if y is None and compiled_parts(model)[0] is not None:
-        return (
-            f"The {role} data has no targets, and the model is compiled with a loss: "
-            "pass y, or a dataset of (x, y)."
-        )
-    return None
-
-
-def _shapes_of_rows(model: keras.Model, x: Any) -> list[tuple[int | None, ...]]:
-    """Return the shapes of the data for a model's inputs, if each lacks the dimension of the batch."""
-    expected = [len(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
-    shapes = [leaf.shape for leaf in tf.nest.flatten(x) if isinstance(leaf, tf.TensorSpec)]
-    if not shapes or any(shape.rank is None for shape in shapes):
-        return []
-    are_rows = [shape.rank + 1 for shape in shapes] == expected
-    return [tuple(shape.as_list()) for shape in shapes] if are_rows else []

@@ -1,13 +1,4 @@
-"""Wrappers of what makes Keras's batches: generators, Grain's datasets, and pools of workers.
-
-The user's Python may reuse the memory of a batch for the next one. TensorFlow copies an array of a generator,
-unless its address suits TensorFlow's alignment: then it borrows the memory. Only such arrays are copied here,
-on the thread that draws and before the generator goes on, so that each array is copied once.
-
-Keras draws from a Grain dataset by an iterator for each pass, which a `tf.data` pipeline hides. So Keras gets
-a dataset that hands out the user's iterators and keeps the newest: the `get_state` of a `MapDataset`'s is the
-index of its next element. Iterators belong to the thread that draws; their state is read between two draws.
-Nothing here imports `grain` unless the user has.
+"""The pools of workers that make the batches of a `PyDataset`.
 
 Keras starts the workers of a `PyDataset` anew for each epoch, and leaves their end to the garbage collector.
 That does not come while their queue is full, so they would outlive a fit that failed or was interrupted.
@@ -19,122 +10,12 @@ thread that called `fit` ends the workers; a thread of TensorFlow's waits for th
 from __future__ import annotations
 
 import contextlib
-import functools
 import queue
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from multiprocessing.pool import AsyncResult, Pool, ThreadPool
 from typing import Any
-
-import keras
-import numpy as np
-import numpy.typing as npt
-import tensorflow as tf
-
-from overlap_train._keras.names import is_grain_dataset
-
-# TensorFlow borrows at multiples of 64 bytes, and of 32 where it has been built for AVX alone.
-_BORROWED = 32
-_ALIGNED = 64
-
-
-class BatchMaker:
-    """Makes batches, with `copies` set as copies of what TensorFlow would borrow; set it before drawing."""
-
-    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
-        self._make = make
-        self.copies = False
-
-    def iterate(self) -> Iterator[Any]:
-        """Yield the batches. On the thread that draws."""
-        for batch in self._make():
-            yield keras.tree.map_structure(_copy_if_borrowed, batch) if self.copies else batch
-
-
-def _copy_if_borrowed(array: Any) -> Any:
-    if array is None or isinstance(array, (tf.Tensor, int, float)):
-        return array
-    if not isinstance(array, np.ndarray):
-        array = np.asarray(array)  # a tensor of another library's, whose memory NumPy borrows
-    address = array.__array_interface__["data"][0]
-    if array.dtype.hasobject or address % _BORROWED or not array.flags.c_contiguous:
-        return array
-    copy = _aligned(array.shape, array.dtype)
-    np.copyto(copy, array)
-    return copy
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return an empty array whose memory TensorFlow borrows."""
-    size_bytes = int(np.prod(shape)) * dtype.itemsize
-    raw = np.empty(size_bytes + _ALIGNED, np.uint8)
-    begin = -raw.__array_interface__["data"][0] % _ALIGNED
-    return raw[begin : begin + size_bytes].view(dtype).reshape(shape)
-
-
-def with_position(data: Any) -> Any:
-    """Return a dataset of the same elements whose position can be read and set; None if data is not Grain's.
-
-    Its `newest` is its newest iterator, with the `count` of elements drawn and `get_state`; `begin_at(count,
-    state)` sets where the next iterator begins.
-    """
-    if "grain" not in sys.modules or not is_grain_dataset(data):
-        return None
-    return _positioned_class()(data)
-
-
-@functools.cache
-def _positioned_class() -> Any:
-    """Return the class of such datasets, which inherits from Grain's, as Keras expects."""
-    grain = sys.modules["grain"]
-
-    class PositionedIterator(grain.DatasetIterator):  # type: ignore[misc, name-defined]
-        def __init__(self, elements: Any, count: int) -> None:
-            super().__init__()
-            self._elements, self.count = elements, count
-
-        def __next__(self) -> Any:
-            element = next(self._elements)
-            self.count += 1
-            return element
-
-        def get_state(self) -> Any:
-            return self._elements.get_state()
-
-        def set_state(self, state: Any) -> None:
-            self._elements.set_state(state)
-
-        def close(self) -> None:
-            super().close()
-            if hasattr(self._elements, "close"):
-                self._elements.close()
-
-    class PositionedDataset(grain.IterDataset):  # type: ignore[misc, name-defined]
-        def __init__(self, data: Any) -> None:
-            super().__init__()
-            self._data = data
-            self.newest: Any = None
-            self._next: Any = None
-
-        def begin_at(self, count: int, state: Any) -> Any:
-            elements = iter(self._data)
-            elements.set_state(state)
-            self._next = PositionedIterator(elements, count)
-            return self._next
-
-        def __iter__(self) -> Any:
-            self.newest = self._next or PositionedIterator(iter(self._data), 0)
-            self._next = None
-            return self.newest
-
-        def __str__(self) -> str:
-            return str(self._data)
-
-    return PositionedDataset
-
 
 _LOOK_S = 1.0
 _END_S = 5.0

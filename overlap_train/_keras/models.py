@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -129,13 +128,7 @@ def require_model(model: object, name: str = "model") -> None:
             f"{name} must be a keras.Model; {type(model).__name__} is one of tf_keras, that is Keras 2: "
             "build it with Keras 3 (import keras), and do not set TF_USE_LEGACY_KERAS"
         )
-    remedy = ""
-    if isinstance(model, (str, os.PathLike)):
-        file = str.__str__(os.fspath(model))  # a custom class may print it otherwise
-        remedy = f"; if that is a file, pass keras.saving.load_model({file!r})"
-    elif isinstance(model, type) or callable(model):
-        remedy = "; call it, and pass the model that it makes"
-    raise TypeError(f"{name} must be a keras.Model; got {type(model).__name__}{remedy}")
+    raise TypeError(f"{name} must be a keras.Model; got {type(model).__name__}")
 
 
 def runs_eagerly(model: keras.Model) -> bool:

@@ -41,7 +41,6 @@ TFDatasetAdapter = _find(f"{_ADAPTERS}.tf_dataset_adapter.TFDatasetAdapter")
 array_slicing = _find(f"{_ADAPTERS}.array_slicing")
 can_convert_arrays = _find(f"{_ADAPTERS}.array_data_adapter.can_convert_arrays")
 get_data_adapter = _find(f"{_ADAPTERS}.get_data_adapter")
-is_grain_dataset = _find(f"{_ADAPTERS}.is_grain_dataset")
 
 # Renamed in 3.16.
 KerasTrainer = _find("backend.tensorflow.trainer.Trainer", "backend.tensorflow.trainer.TensorFlowTrainer")
@@ -82,9 +81,9 @@ _ATTRIBUTES: Mapping[Any, str] = {
     keras.callbacks.TensorBoard: "_should_trace",
     CompileLoss: "_flat_losses",
     ArrayDataAdapter: "_inputs _num_samples",
-    GeneratorDataAdapter: "_first_batches generator",
+    GeneratorDataAdapter: "_first_batches",
     OrderedEnqueuer: "executor_fn future_queue run_thread running",
-    PyDatasetAdapter: "_get_iterator enqueuer",
+    PyDatasetAdapter: "enqueuer",
     TFEpochIterator: "_interrupted_warning catch_stop_iteration",
 }
 

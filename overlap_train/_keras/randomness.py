@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Collection, Mapping
-from types import NoneType
 from typing import Any
 
 import keras
@@ -28,7 +27,6 @@ from overlap_train._keras.names import global_seed_generator, global_state
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 """The names of NumPy's bit generators."""
 
-_NUMBERS = 625  # in the state of a `random.Random`: 624, and the position in them
 # Numbers by which NumPy indexes memory without looking at them, and the largest that they may be.
 _POSITIONS = {"pos": 624, "buffer_pos": 4, "has_uint32": 1, "has_gauss": 1}
 
@@ -65,19 +63,6 @@ def require_numpy_state(state: Any, *, legacy: bool = False) -> str:
     except (LookupError, OverflowError) as error:
         raise ValueError(f"a state of {name} that it does not take") from error
     return str(name)
-
-
-def require_python_state(state: Any) -> None:
-    """Raise TypeError or ValueError unless a state can be that of a `random.Random`."""
-    if type(state) is not tuple or len(state) != 3:
-        raise TypeError("a state that is no tuple of three")
-    version, numbers, gauss = state
-    are_words = type(numbers) is tuple and all(_is_whole(number, 2**32 - 1) for number in numbers)
-    are_valid = are_words and len(numbers) == _NUMBERS and _is_whole(numbers[-1], _NUMBERS - 1)
-    if type(version) is not int or version != 3 or not are_valid:
-        raise ValueError("a state of other numbers than a generator's")
-    if not isinstance(gauss, (float, NoneType)):
-        raise TypeError(f"a number of type {type(gauss).__name__}")
 
 
 _numpy_random: Any = np.random  # whose stubs lack `get_bit_generator` and `set_bit_generator`
@@ -149,14 +134,11 @@ def _packed(state: Any) -> list[Any]:
 
 def _unpacked(state: Any) -> Any:
     """Return a packed state as Python takes it, or raise TypeError or ValueError."""
-    if type(state) is not list:
-        raise TypeError(f"a state of type {type(state).__name__}")
     version, numbers, gauss = state
-    # By its shape, too: an array without elements may have any number of rows.
-    if not isinstance(numbers, np.ndarray) or (numbers.dtype, numbers.shape) != (np.uint32, (_NUMBERS,)):
+    if not isinstance(numbers, np.ndarray) or numbers.ndim != 1:  # one of no elements may have any shape
         raise TypeError(f"numbers of type {type(numbers).__name__}")
     unpacked = (version, tuple(numbers.tolist()), gauss)
-    require_python_state(unpacked)
+    random.Random().setstate(unpacked)
     return unpacked
 
 

@@ -107,21 +107,20 @@ class Pass:
 
     iterators: int  # made over the data, including those of which Keras drew a batch beforehand
     batches: int
-    ended: bool  # the data ended after these batches
 
 
 class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
     """Keras's iterator, which counts what it draws, and warns of the user's line."""
 
     iterators = groups = 0
-    ended = has_warned = False
+    has_warned = False
 
     def _get_iterator(self) -> Any:
         self.iterators += 1
         return super()._get_iterator()
 
     def reset(self) -> None:
-        self.groups, self.ended = 0, False
+        self.groups = 0
         super().reset()
 
     def __next__(self) -> Any:
@@ -138,7 +137,7 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
     def _note_end(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Do not count the group that was to be drawn when the data ended."""
         if isinstance(error, OUT_OF_DATA):
-            self.ended, self.groups = True, self.groups - 1
+            self.groups -= 1
 
     def _interrupted_warning(self) -> None:
         # Where the length of the data is unknown, warn once and not in each validation.
@@ -151,7 +150,7 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
         """Return what has been drawn since the last call."""
         iterators, self.iterators = self.iterators, 0
         batches = self.groups * self.steps_per_execution
-        return Pass(iterators, min(batches, self.data_adapter.num_batches or batches), self.ended)
+        return Pass(iterators, min(batches, self.data_adapter.num_batches or batches))
 
 
 class FitEvaluation:

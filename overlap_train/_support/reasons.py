@@ -35,9 +35,9 @@ KINDS = {
     ),
     "callback-validates": Kind(
         "a callback acts inside the validation: {}",
-        ("move its work to on_test_end", "validate on arrays or kept batches", _SAFE),
-        "Its `on_test_begin` or a hook of a validation batch does more than log. On arrays and on datasets "
-        "that are kept in memory an `on_test_begin` does no harm.",
+        ("move its work to on_test_end", _SAFE),
+        "Its `on_test_begin` or a hook of a validation batch does more than log. So Keras validates, and "
+        "traces the validation behind that hook. Its trace stays until the model is compiled again.",
     ),
     "data-follows": Kind(
         "the data depends on the training: {}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import keras
 
-from overlap_train._snapshot import InsideEpochs, Snapshot
+from overlap_train._snapshot import Snapshot
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.validation import ValidationPolicy
@@ -118,17 +118,10 @@ class StepValidations:
             snapshot = take()
             self._begin(snapshot, prefixed(self.suite.run_live_alone()))
 
-    def under_way(self) -> InsideEpochs:
-        """Returns how they stand, for a checkpoint."""
-        pending = None if self._pending is None else self._pending.snapshot
-        return InsideEpochs(tuple(self.delivered), tuple(self._finished), pending, dict(self._live))
-
-    def go_on(self, stood: InsideEpochs) -> None:
-        """Goes on from where another process stood; what was being validated is validated again."""
-        self.delivered[:0] = stood.delivered
-        self._finished = list(stood.finished)
-        if stood.pending is not None:
-            self._begin(stood.pending, stood.live)
+    @property
+    def idle(self) -> bool:
+        """Whether none is under way, and no result waits for its delivery."""
+        return self._pending is None and not self._finished
 
     def wait(self) -> None:
         """Waits for the one under way and collects it."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -51,7 +50,6 @@ class FunctionRequest:
     batch_spec: Any
     validation_freq: int | Sequence[int]
     on_span: Callable[[Span], None]
-    say: Callable[[str], None]
     hosts: Hosts = field(default_factory=SingleHost)
 
     @property
@@ -78,7 +76,7 @@ def add_functions(
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
         runner = FunctionRunner(name, function.function, private, pool, request)
-        suite.add_function(NamedRunner(name, runner, validates, is_function=True), pool)
+        suite.add_function(NamedRunner(name, runner, validates), pool)
 
 
 def _private_model(
@@ -119,22 +117,19 @@ class FunctionRunner(Runner):
         self._pool = pool
         self._model = request.model
         self._on_span = request.on_span
-        self._say = request.say
         self._hosts = request.hosts
         self._settings: ThreadSettings | None = None  # that the worker has taken over
-        self._changes: Sequence[str] = ()  # what the function has last changed in its model
-        self._has_warned = False
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot."""
         if not self._hosts.is_chief:
             return []
-        if snapshot.attributes is None:  # of weights of the moment, or of another process
-            snapshot = replace(snapshot, attributes=Attributes.of(self._model))
+        # All that precedes this epoch's end has been delivered, and no hook of a later one has been called.
+        attributes, settings = Attributes.of(self._model), ThreadSettings.of_this_thread()
         run = contextvars.copy_context().run
-        return [self._pool.submit(run, self._work, snapshot, ThreadSettings.of_this_thread())]
+        return [self._pool.submit(run, self._work, snapshot, attributes, settings)]
 
-    def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> ValidationResult:
+    def evaluate(self, values: Values, *, alone: bool = False) -> ValidationResult:
         """Evaluates values now, and waits for the result; a function has no batches."""
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
         self._pool.admit(None)
@@ -146,25 +141,14 @@ class FunctionRunner(Runner):
         own = super().merge(outcomes, values).metrics if self._hosts.is_chief else None
         return ValidationResult(self._hosts.from_chief(own), of_function=True)
 
-    def warn(self, results: Sequence[Any] = ()) -> None:
-        """Says once that the function changed its model."""
-        if self._changes and not self._has_warned:
-            self._has_warned = True
-            names = ", ".join(self._changes[:3])
-            self._say(
-                f"the evaluation function {self._name!r} changed its model ({names}): the training does not "
-                "see that; what is to change the training belongs into a callback"
-            )
-
-    def _work(self, snapshot: Snapshot, settings: ThreadSettings) -> ShardOutcome:
+    def _work(self, snapshot: Snapshot, attributes: Attributes, settings: ThreadSettings) -> ShardOutcome:
         start_s = time.monotonic()
         settings.apply(self._settings)
         self._settings = settings
         private = self._private
-        private.adopt(snapshot.values, snapshot.attributes)
+        private.adopt(snapshot.values, attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own
             result = ValidationResult(_values(self._name, self._function, private.model), of_function=True)
-        self._changes = private.changed(snapshot.values) or self._changes
         span = span_since(start_s, snapshot, function=self._name)
         self._on_span(span)
         return ShardOutcome(result, span)
@@ -173,13 +157,5 @@ class FunctionRunner(Runner):
 def _values(
     name: str, function: Callable[[keras.Model], Any], model: keras.Model, *_: keras.callbacks.CallbackList
 ) -> Mapping[str, float]:
-    """Returns a function's values by name; a process that it forked ends where it comes back."""
-    process = os.getpid()
-    try:
-        values = function(model)
-    finally:
-        if os.getpid() != process:  # it would go on as a second training
-            # Past Python's buffers, whose locks another thread may have held at the fork.
-            os.write(2, f"evaluation function {name!r}: a forked process returned, and is ended\n".encode())
-            os._exit(1)
-    return metric_values(values)
+    """Returns a function's values by name."""
+    return metric_values(function(model))

@@ -24,9 +24,6 @@ from overlap_train._training.step import require_logs
 from overlap_train._validation.pending import Runner, span_since
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
-_HOOKS = ("on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end")
-
-
 Validates = Callable[[keras.callbacks.CallbackList], Mapping[str, Any]]
 """Makes one validation of the model as it is, calling `on_test_*`, and returns the logs."""
 
@@ -34,8 +31,7 @@ Validates = Callable[[keras.callbacks.CallbackList], Mapping[str, Any]]
 class LiveRunner(Runner):
     """Validates the model as it is, when its epoch is delivered. Belongs to the training thread.
 
-    `function` is the name of an evaluation function that does so; None for a validation set. Once
-    `at_first_batch` is called: behind the hooks before a first batch, when Keras traces its step.
+    `function` is the name of an evaluation function that does so; None for a validation set.
     """
 
     def __init__(
@@ -48,25 +44,19 @@ class LiveRunner(Runner):
         function: str | None = None,
         rewindable: bool = True,
         close: Callable[[], None] = lambda: None,
-        at_first_batch: Callable[[], object] | None = None,
     ) -> None:
         self._validate = validate
-        self._at_first_batch = at_first_batch
         self._state = state
         self._on_span = on_span
         self._function = function
         self._close = close
         self.in_step = reason
         self.rewindable = rewindable
-        # What a callback has raised in the last validation: the caller may wait for it, as for a pruner's.
-        self.raised_by_hook: Exception | None = None
 
     def run(self, callbacks: keras.callbacks.CallbackList, snapshot: Snapshot | None) -> ShardOutcome:
         """Validates the model as it is."""
         start_s = time.monotonic()
-        self.raised_by_hook = None
-        with _Hooks(callbacks, self):
-            logs = dict(self._validate(callbacks))
+        logs = dict(self._validate(callbacks))
         if self._function is None:
             result = ValidationResult(logs, (), self._state.read_metrics())
             span = span_since(start_s, snapshot, shard=0)
@@ -86,50 +76,6 @@ class LiveRunner(Runner):
     def close(self) -> None:
         """Ends what the data began."""
         self._close()
-
-    def begin_batch(self) -> None:
-        """Does what is to be done before the first batch."""
-        at_first_batch, self._at_first_batch = self._at_first_batch, None
-        if at_first_batch is not None:
-            at_first_batch()
-
-
-class _Hooks:
-    """Notes in `raised_by_hook` what test hooks raise: Keras takes its own frames out of the traceback.
-
-    Behind those before a batch it tells the runner that the batch begins.
-    """
-
-    def __init__(self, callbacks: keras.callbacks.CallbackList, runner: LiveRunner) -> None:
-        self._callbacks = callbacks
-        self._runner = runner
-        self._before: dict[str, Any] = {}
-
-    def __enter__(self) -> None:
-        attributes = vars(self._callbacks)
-        self._before = {name: attributes[name] for name in _HOOKS if name in attributes}
-        for name in _HOOKS:
-            # Not `getattr`: a custom list of callbacks may define what that does.
-            hook = object.__getattribute__(self._callbacks, name)
-            attributes[name] = self._noting(hook, begins_batch=name == "on_test_batch_begin")
-
-    def __exit__(self, *_: object) -> None:
-        for name in _HOOKS:
-            del vars(self._callbacks)[name]
-        vars(self._callbacks).update(self._before)
-
-    def _noting(self, hook: Callable[..., Any], *, begins_batch: bool) -> Callable[..., Any]:
-        def noting(*args: Any, **kwargs: Any) -> Any:
-            try:
-                result = hook(*args, **kwargs)
-            except Exception as error:
-                self._runner.raised_by_hook = error
-                raise
-            if begins_batch:
-                self._runner.begin_batch()
-            return result
-
-        return noting
 
 
 @dataclass

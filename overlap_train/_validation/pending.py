@@ -24,7 +24,6 @@ class PendingValidation:
     epoch: int
     name: str
     shards: Sequence[Future[ShardOutcome]]
-    is_function: bool = False
 
     def ready(self) -> bool:
         """Whether every part is finished, or one has failed so that waiting for others is of no use."""
@@ -85,8 +84,8 @@ class Runner:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
         return []
 
-    def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> ValidationResult:
-        """Evaluates values now: all batches, or the first `most`; `alone` leaves out the other hosts."""
+    def evaluate(self, values: Values, *, alone: bool = False) -> ValidationResult:
+        """Evaluates values now; `alone` leaves out the other hosts."""
         raise NotImplementedError
 
     def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:
@@ -117,11 +116,10 @@ class NamedRunner:
     name: str  # prefix of its metrics, "" if there is only one set
     runner: Runner
     validates: Callable[[int], bool]  # whether an epoch, counted from 0, is validated on it
-    is_function: bool = False  # whether it is an evaluation function with a thread of its own
 
     def start(self, snapshot: Snapshot) -> PendingValidation:
         """Begins to evaluate a snapshot."""
-        return PendingValidation(snapshot.epoch, self.name, self.runner.start(snapshot), self.is_function)
+        return PendingValidation(snapshot.epoch, self.name, self.runner.start(snapshot))
 
 
 @dataclass
@@ -178,14 +176,13 @@ class PendingEpoch:
 
     def _unfinished(self) -> str:
         """Says what a wait was in vain for, and what to look at."""
-        late = [validation for validation in self.validations if not validation.ready()]
-        names = [repr(validation.name) for validation in late if validation.is_function]
-        functions = f"of evaluation function {' and '.join(names)}"
-        if names and len(names) == len(late):
-            return f"there is no value yet {functions}; look for what it waits for"
-        parts = f"{sum(not f.done() for f in self.shards)} of {len(self.shards)} parts were not done"
-        parts += f", that {functions} among them" if names else ""
-        return f"{parts}; check whether the validation data ends"
+        names = [repr(each.name) for each in self.validations if each.name and not each.ready()]
+        of = f" of {' and '.join(names)}" if names else ""
+        count = sum(not future.done() for future in self.shards)
+        return (
+            f"{count} of {len(self.shards)} parts{of} were not done; look for what the data or the function "
+            "waits for"
+        )
 
     def leave_out(self) -> None:
         """Gives its validations up."""

@@ -235,28 +235,6 @@ class WorkerPool(Closing):
         return not any(thread.is_alive() for thread in self._threads)
 
 
-class CallersThread:
-    """Stands in for a pool where nothing goes on meanwhile: a job has been run when `submit` returns.
-
-    To start a thread and to hand over to it takes longer than a small evaluation.
-    """
-
-    workers = 1
-    idle = True
-
-    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Runs a job, and returns its result or what it raised."""
-        job = _Job(function, arguments)
-        job.run()
-        return job.future
-
-    def admit(self, most: int | None, *, after_s: float = 0.0) -> None:
-        """Nothing: no job waits."""
-
-    def hold(self, seconds: float) -> None:
-        """Nothing: no job waits."""
-
-
 @leaves_nothing
 def _work(jobs: ShardQueue[_Job[Any]]) -> None:
     while (job := jobs.take()) is not None:

@@ -3,9 +3,9 @@
 It is made on the training thread before the training begins, on the snapshot's memory, and belongs to the
 function's thread after that. A copy that might answer otherwise than the model itself is refused: what
 differs from Keras must not be silent. Weights are variables, and a snapshot has them. What else a function
-may look at (a threshold, a list of classes, a tokenizer that was attached) is taken with the snapshot, on the
-training thread. Numbers, texts, containers of these and arrays are copied; other objects of the user's are
-the same ones.
+may look at (a threshold, a list of classes, a tokenizer that was attached) is taken as its evaluation begins,
+on the training thread. Numbers, texts, containers of these and arrays are copied; other objects of the user's
+are the same ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
-from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
+from overlap_train._snapshot import ModelState, StateVariable, Values
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OWN_STATE = (
@@ -39,7 +39,6 @@ _OF_A_RUN = frozenset(
     {"history", "optimizer", "train_function", "test_function", "predict_function", "stop_training"}
     | {"stop_evaluating", "built"}
 )
-_MISSING = object()
 
 
 class _NotTaken(Exception):
@@ -50,7 +49,6 @@ class _NotTaken(Exception):
 class Attributes:
     """What the attributes of a model and its layers were."""
 
-    kinds: tuple[str, ...]
     values: tuple[Mapping[str, Any], ...]
     trainable: tuple[tuple[bool, ...], tuple[bool, ...]]
 
@@ -58,45 +56,16 @@ class Attributes:
     def of(cls, model: keras.Model) -> Attributes:
         """Takes them. On the training thread."""
         layers = keras_models.flat_layers(model)
-        kinds = tuple(type(layer).__name__ for layer in layers)
         values = tuple(dict(_taken(layer, whole=layer is model)) for layer in layers)
-        return cls(kinds, values, keras_copies.trainable(model))
+        return cls(values, keras_copies.trainable(model))
 
-    def give(self, copy: keras.Model, last: Attributes | None) -> None:
-        """Sets them on a copy of the model; what has been deleted since `last` were set is deleted."""
-        for number, layer in enumerate(keras_models.flat_layers(copy)):
-            live, values = vars(layer), self.values[number]
-            before = last.values[number] if last is not None else {}
-            for name in before.keys() - values.keys():
-                live.pop(name, None)
-            for name, value in values.items():
-                if isinstance(value, types.FunctionType) and before.get(name, value) is value:
-                    continue  # as the copy was made, or is no copy
-                # A layer's own private attribute may be one that this copy has no use for.
-                if name in live or not name.startswith("_"):
-                    live[name] = _copied(value)
+    def give(self, copy: keras.Model) -> None:
+        """Sets them on a copy of the model."""
+        for layer, values in zip(keras_models.flat_layers(copy), self.values, strict=False):
+            live = vars(layer)
+            # A layer's own private attribute may be one that this copy has no use for.
+            live |= {n: _copied(v) for n, v in values.items() if n in live or not n.startswith("_")}
         keras_copies.set_trainable(copy, self.trainable)
-
-    def changed(self, since: Attributes) -> str | None:
-        """Returns the first attribute that has become another since, such as "Scaled.scale", or None."""
-        for kind, before, now in zip(self.kinds, since.values, self.values, strict=False):
-            for name in {**before, **now}:
-                if not _same(before.get(name, _MISSING), now.get(name, _MISSING)):
-                    return f"{kind}.{name}"
-        return None if self.trainable == since.trainable else f"{self.kinds[0]}.trainable"
-
-
-def watched(model: keras.Model, *, looked_at: bool) -> Callable[[], str | None]:
-    """Returns what says which attribute of a model has been set since this call, or None."""
-    if not looked_at:
-        return lambda: None
-    before = Attributes.of(model)
-
-    def changed() -> str | None:
-        name = Attributes.of(model).changed(before)
-        return None if name is None else f"a callback set {name}, at which evaluation functions may look"
-
-    return changed
 
 
 def is_stock(layer: keras.Layer) -> bool:
@@ -115,13 +84,13 @@ def _taken(layer: keras.Layer, *, whole: bool) -> Iterator[tuple[str, Any]]:
         inner = name.startswith("_") and (stock or type(value) not in _PLAIN)
         if inner or name in ignored or name.startswith("_self_"):  # TensorFlow's
             continue
+        if isinstance(value, types.FunctionType):  # which may hold layers of this model
+            continue
         try:
             copy = _copied(value)
         except _NotTaken:
             continue
-        # Keras's own functions, such as activations; another one may hold layers of this model.
-        is_keras_s = isinstance(value, types.FunctionType) and keras_models.is_stock_method(value)
-        if whole or copy is not value or type(value) in _PLAIN or is_keras_s:
+        if whole or copy is not value or type(value) in _PLAIN:
             yield name, copy
 
 
@@ -147,20 +116,6 @@ def _is_python(value: Any, kind: type) -> bool:
     return type(value) is kind or type(value).__module__.startswith("keras.")
 
 
-def _same(first: Any, second: Any) -> bool:
-    if first is second:
-        return True
-    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
-        return first.dtype == second.dtype and first.tobytes() == second.tobytes()
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, (list, tuple)):
-        return len(first) == len(second) and all(map(_same, first, second))
-    if isinstance(first, dict):
-        return list(first) == list(second) and all(map(_same, first.values(), second.values()))
-    return isinstance(first, (*_PLAIN, set)) and repr(first) == repr(second)
-
-
 class CopyRefusedError(Exception):
     """Says why a model has no private copy; not for users."""
 
@@ -168,27 +123,17 @@ class CopyRefusedError(Exception):
 class PrivateModel:
     """A copy of a model whose variables take over a snapshot's values. One thread at a time."""
 
-    def __init__(
-        self, model: keras.Model, variables: list[tuple[keras.Variable, int]], attributes: Attributes
-    ) -> None:
+    def __init__(self, model: keras.Model, variables: list[tuple[keras.Variable, int]]) -> None:
         self.model = model
-        self._attributes = attributes  # those that the copy has now
         self._variables = [(StateVariable.of_keras(variable), place) for variable, place in variables]
 
     def adopt(self, values: Values, attributes: Attributes) -> None:
         """Gives the copy a snapshot's values, on the snapshot's memory, and its attributes."""
         flat = values.flat()
-        attributes.give(self.model, self._attributes)
-        self._attributes = attributes
+        attributes.give(self.model)
         for variable, place in self._variables:
             variable.assign(flat[place])
         self.model.stop_training = False
-
-    def changed(self, values: Values) -> list[str]:
-        """Returns the names of what differs from the values that were adopted."""
-        flat = values.flat()
-        names = [v.name for v, place in self._variables if not same_bits(v.read(), flat[place])]
-        return names + (["stop_training"] if self.model.stop_training else [])
 
 
 def make_private_model(
@@ -202,17 +147,16 @@ def make_private_model(
         variables = list(zip(copy.variables, _places_of(model, state, model.variables), strict=False))
         _require_same_variables(copy.variables, model.variables)
         keras_copies.name_alike(copy.variables, model.variables)
-        attributes = Attributes.of(model)
         _require_same_layers(model, copy)
         if clone is None:
             _transfer(model, copy)
-        attributes.give(copy, None)
+        Attributes.of(model).give(copy)
         if not copy.compiled:
             _compile(model, copy)
         keras_optimizers.build_optimizer(copy)
         if clone is not None or not all(map(is_stock, keras_models.flat_layers(model))):
             _require_same_computation(model, copy, x_spec)
-    return PrivateModel(copy, variables + _optimizer_variables(model, copy, state), attributes)
+    return PrivateModel(copy, variables + _optimizer_variables(model, copy, state))
 
 
 def _places_of(model: keras.Model, state: ModelState, variables: list[keras.Variable]) -> list[int]:

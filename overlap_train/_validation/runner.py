@@ -19,7 +19,7 @@ from overlap_train._keras.data import warn_out_of_data
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
 from overlap_train._validation.pending import Runner, span_since
-from overlap_train._validation.pool import CallersThread, WorkerPool
+from overlap_train._validation.pool import WorkerPool
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
@@ -34,7 +34,7 @@ class ValidationRunner(Runner):
         self,
         evaluator: SnapshotEvaluator,
         batches: Batches,
-        pool: CallersThread | WorkerPool,
+        pool: WorkerPool,
         on_span: Callable[[Span], None],
         present: Values | None,
         *,
@@ -64,7 +64,6 @@ class ValidationRunner(Runner):
         self._stream_in_order: BatchStream | None = None  # of the validation that was started last
         self._data: dict[str | None, Any] = {}  # the data on each device
         self._data_lock = threading.Lock()
-        self._has_started = False
         # While the training traces its first step. A function that is run meanwhile would be prepared twice.
         self._preparations: dict[str | None, Future[None]] = {
             device: pool.submit(self._prepare, device, present)
@@ -80,26 +79,29 @@ class ValidationRunner(Runner):
             self._stream_in_order = stream
         if isinstance(self._batches, ArrayBatches):
             _ = self._batches.held  # read here, on the training thread, which may change them later
-        values, failures = snapshot.values, self._failures()
+        values = snapshot.values
 
         def work(index: int) -> ShardOutcome:
             start_s = time.monotonic()
             self._wait_until_prepared(index)
             device = self._device(index)
-            with tf.device(device):
-                part = stream or self._part(index, failures, hosts)
-                result = self.evaluator.evaluate(values, part, self._data_on(device))
+            try:
+                with tf.device(device):
+                    part = stream or self._part(index, hosts)
+                    result = self.evaluator.evaluate(values, part, self._data_on(device))
+            except BaseException:
+                if stream is not None:
+                    stream.give_up()  # which nobody may be left to take from, to make room for the next batch
+                raise
             span = span_since(start_s, snapshot, shard=index)
             self._on_span(span)
             return ShardOutcome(result, span)
 
         return [self._pool.submit(work, index) for index in range(self.parts)]
 
-    def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> ValidationResult:
+    def evaluate(self, values: Values, *, alone: bool = False) -> ValidationResult:
         """Evaluates values now, with all workers, and waits for the result; see `Runner.evaluate`."""
         self._pool.admit(None)
-        if most is not None:
-            return self.evaluator.merge([self._evaluate_first(values, most)], values, is_cut=True)
         futures = self.start(Snapshot(epoch=0, step=0, values=values), alone=alone)
         self.draw_ahead()
         return self.merge([future.result() for future in futures], values, alone=alone)
@@ -143,13 +145,6 @@ class ValidationRunner(Runner):
     def _hosts_of(self, *, alone: bool) -> Hosts:
         return SingleHost() if alone else self._hosts
 
-    def _evaluate_first(self, values: Values, most: int) -> ShardResult:
-        """Evaluates the first batches on the calling thread."""
-        self._wait_until_prepared(0)
-        if self._streamed is not None:
-            return self.evaluator.evaluate(values, self._streamed.begin(most))
-        return self.evaluator.evaluate(values, Shard(0, min(most, self.evaluator.count())))
-
     def _device(self, index: int) -> str | None:
         """Where a part is evaluated; None leaves it to TensorFlow."""
         return self._devices[index % len(self._devices)] if self._devices else None
@@ -176,12 +171,7 @@ class ValidationRunner(Runner):
         with contextlib.suppress(Exception):
             self._preparations[self._device(index)].result()
 
-    def _failures(self) -> int:
-        """Returns how often the data had failed before a validation; its preparation is the first one's."""
-        before, self._has_started = self._has_started, True
-        return self._batches.failures if before and isinstance(self._batches, CachedBatches) else 0
-
-    def _part(self, index: int, failures: int, hosts: Hosts) -> Shard:
-        shards = split_batches(self.evaluator.count(failures), self.parts * hosts.count)
+    def _part(self, index: int, hosts: Hosts) -> Shard:
+        shards = split_batches(self.evaluator.count(), self.parts * hosts.count)
         index += self.parts * hosts.index
         return shards[index] if index < len(shards) else Shard(0, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import keras
@@ -24,7 +24,7 @@ from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.pending import NamedRunner, Runner, WaitingRunner
-from overlap_train._validation.pool import CallersThread, WorkerPool
+from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
@@ -47,11 +47,9 @@ class SetRequest:
     listened: bool = False  # whether a callback is told of the batches of a validation
     acts: str | None = None  # the name of a callback that may do anything between these batches, or None
     sets_before: str | None = None  # of one that may set the model before them
-    first: bool = False  # whether Keras traces the next validation, behind such hooks
     waits: Collection[str] = ()  # the sets whose validation is built when it is first due
     # whether this is a call of `evaluate`, which has reached the model's own already
     within_evaluate: bool = False
-    once: bool = False  # whether there is one validation, and no training
     # whether the training may be given the state that a validation will leave in counters
     counts_ahead: bool = False
     # whether Python that sets metrics back and reads them is run between validations, in Keras's order
@@ -61,11 +59,6 @@ class SetRequest:
     def model(self) -> keras.Model:
         """The model to be validated."""
         return self.settings.model
-
-    @property
-    def traced_by_keras(self) -> bool:
-        """Whether hooks may still set what Keras traces, so that the present traces are for this once."""
-        return self.first and self.sets_before is not None
 
 
 @dataclass(frozen=True)
@@ -83,10 +76,6 @@ class PreparedSet:
     def counting(self) -> Reason | None:
         """Why it changes the model, if it has counters; None if it has none."""
         return self.step.counting if self.step is not None and self.step.counters else None
-
-
-# So many batches of so small a network take less time than to hand them over to workers.
-_FEW_BATCHES, _FEW_VARIABLES = 4, 40
 
 
 def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
@@ -121,9 +110,7 @@ def build_suite(
         if each.live is None and each.step is not None and each.batches is not None
     }
     is_cold = not all(evaluator.is_warm for evaluator in evaluators.values())
-    pool = _pool(request, prepared, evaluators, is_cold=is_cold) if evaluators else None
-    if isinstance(pool, WorkerPool):
-        resources.enter_context(pool)
+    pool = resources.enter_context(_pool(request, prepared, evaluators)) if evaluators else None
     present = state.read() if settings.devices or is_cold else None
 
     def runner_of(each: PreparedSet) -> Runner:
@@ -153,8 +140,6 @@ def build_suite(
         pool=None if settings.devices or tf.config.list_logical_devices("GPU") else pool,
     )
     resources.callback(suite.close)
-    if request.traced_by_keras:
-        Traces.of(request.model).forget("test")
     return suite
 
 
@@ -177,6 +162,7 @@ def _prepare(request: SetRequest, name: str, validation_set: ValidationSet) -> P
     )
     live = _untraced_reason(request)
     if live is not None:
+        source.left_to_keras = True
         return replace(unprepared, batches=batches, live=live)
     step = _trace(request, batches)
     live = _must_be_live(request, batches, step)
@@ -184,10 +170,28 @@ def _prepare(request: SetRequest, name: str, validation_set: ValidationSet) -> P
     return PreparedSet(name, validation_set, batches, step, live)
 
 
+# Under which the traces of a model hold why Keras has traced its validation, and we have not.
+_TRACED_BY_KERAS = "traced_by_keras"
+
+
 def _untraced_reason(request: SetRequest) -> Reason | None:
     """Returns why a validation is live whatever its step does, or None."""
-    if keras_models.runs_eagerly(request.model):
+    model, reason = request.model, None
+    if keras_models.runs_eagerly(model):
         return Reason.of("model-eager")
+    if request.acts is not None:
+        reason = Reason.of("callback-validates", f"{request.acts} between its batches")
+    elif request.sets_before is not None and request.settings.hosts.count == 1:
+        reason = _set_before(request)
+    if request.settings.stock_validation:
+        # What hooks set before the first batch is in Keras's own trace, which then stays.
+        traces, token = Traces.of(model), keras_training.test_function(model)
+        if reason is not None and not traces.holds("test", token):
+            traces.get("test", token, _TRACED_BY_KERAS, lambda: reason)
+        if reason is None and traces.has("test", token, _TRACED_BY_KERAS):
+            return traces.get("test", token, _TRACED_BY_KERAS, lambda: reason)
+    if reason is not None:
+        return reason
     if not request.settings.shared:
         return None
     # Of Keras's own step we make the losses whole.
@@ -229,10 +233,8 @@ def _trace(request: SetRequest, batches: Batches) -> ValidationStep:
 
 def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -> Reason | None:
     streamed = batches if isinstance(batches, StreamedBatches) else None
-    if request.acts is not None:
-        return Reason.of("callback-validates", f"{request.acts} between its batches")
-    if request.sets_before is not None and (request.first or streamed is not None):
-        return Reason.of("callback-validates", f"{request.sets_before}.on_test_begin")
+    if streamed is not None and request.sets_before is not None:
+        return _set_before(request)  # several hosts cannot draw it twice, as they evaluate arrays twice
     if streamed is not None and streamed.reads:
         names = ", ".join(streamed.reads[:3])
         cause = f"the pipeline of the validation data reads what no pass holds ({names})"
@@ -244,6 +246,10 @@ def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -
     if step.live is None and step.counters:
         return None if request.counts_ahead and streamed is None else step.counting
     return step.live
+
+
+def _set_before(request: SetRequest) -> Reason:
+    return Reason.of("callback-validates", f"{request.sets_before}.on_test_begin")
 
 
 def _live_runner(
@@ -260,10 +266,6 @@ def _live_runner(
         validate.test_step = lambda batch: function(keras_data.without_optionals(prepare(preprocess, batch)))
     if isinstance(each.batches, StreamedBatches):
         validate.on_pass = each.batches.passed
-    trace = None
-    # A step of the trainer's takes the place of the model's meanwhile, and Keras traces nothing to follow.
-    if request.traced_by_keras and each.step is not None and each.batches and validate.test_step is None:
-        trace = functools.partial(_trace, request, each.batches)
     return LiveRunner(
         validate,
         each.live,
@@ -271,21 +273,13 @@ def _live_runner(
         on_span,
         rewindable=not request.sources.is_only_once(each.name),
         close=evaluate.close,
-        at_first_batch=trace,
     )
 
 
 def _pool(
-    request: SetRequest,
-    prepared: Sequence[PreparedSet],
-    evaluators: Mapping[str, SnapshotEvaluator],
-    *,
-    is_cold: bool,
-) -> CallersThread | WorkerPool:
-    if _is_quick(request, evaluators):
-        # The first time a thread prepares the functions while the training is traced.
-        return WorkerPool(1) if is_cold else CallersThread()
-    # As many threads as the sets can keep busy at most.
+    request: SetRequest, prepared: Sequence[PreparedSet], evaluators: Mapping[str, SnapshotEvaluator]
+) -> WorkerPool:
+    """Returns as many threads as the sets can keep busy at most."""
     workers, useful = request.settings.validation.resolved_workers, 0
     for each in prepared:
         if each.name in evaluators and each.batches is not None:
@@ -293,15 +287,6 @@ def _pool(
             parts = workers if count is None else max(1, count)
             useful += 1 if evaluators[each.name].indivisible else parts
     return WorkerPool(min(workers, useful))
-
-
-def _is_quick(request: SetRequest, names: Iterable[str]) -> bool:
-    """Whether all that is evaluated is a few batches of a small network, once, without a time limit."""
-    apart = request.settings.devices or request.settings.validation.timeout_s is not None
-    if not request.once or apart or len(request.model.variables) > _FEW_VARIABLES:
-        return False
-    counts = [request.sources.expected(name) for name in names]
-    return all(count is not None and count <= _FEW_BATCHES for count in counts)
 
 
 def _require_devices(devices: Sequence[str]) -> None:

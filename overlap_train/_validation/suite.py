@@ -24,9 +24,9 @@ from overlap_train._validation.pending import (
     WaitingRunner,
     on_set,
 )
-from overlap_train._validation.pool import CallersThread, WorkerPool
+from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
-from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError, worker_error
+from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
@@ -47,7 +47,7 @@ class ValidationSuite:
         *,
         on_error: str = "raise",
         hosts: Hosts | None = None,
-        pool: CallersThread | WorkerPool | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
         self.hosts = hosts if hosts is not None else SingleHost()
         self._sets = {named.name: named for named in sets}
@@ -134,7 +134,7 @@ class ValidationSuite:
             pool.admit(most if pool is self._pool else None, after_s=after_s)
 
     @property
-    def _pools(self) -> list[CallersThread | WorkerPool]:
+    def _pools(self) -> list[WorkerPool]:
         """Those of the sets and of each function."""
         return [pool for pool in (self._pool, *self._function_pools) if pool is not None]
 
@@ -176,22 +176,17 @@ class ValidationSuite:
     def validate_live(
         self, name: str, snapshot: Snapshot, callbacks: keras.callbacks.CallbackList
     ) -> ShardOutcome | None:
-        """Validates the model as it is on one set; None if it failed and `on_error` leaves it out."""
-        runner = self._live_runner(name)
+        """Validates the model as it is on one set; None if it failed and `on_error` leaves it out.
+
+        What is raised is raised as by Keras; what a callback raises in between counts as the validation's.
+        """
         try:
-            return runner.run(callbacks, snapshot)
+            return self._live_runner(name).run(callbacks, snapshot)
         except Exception as error:
-            if runner.raised_by_hook is error:
-                raise
-            failure = worker_error(
-                f"validating epoch {snapshot.epoch + 1} {on_set(name)}failed: {error_text(error)}",
-                epoch=snapshot.epoch,
-                shard=0,
-                cause=error,
-            )
             if self._on_error == "raise":
-                raise failure from error
-            warnings.warn(f"left out: {failure}", RuntimeWarning, stacklevel=2)
+                raise
+            said = f"validating epoch {snapshot.epoch + 1} {on_set(name)}failed: {error_text(error)}"
+            warnings.warn(f"left out: {said}", RuntimeWarning, stacklevel=2)
         return None
 
     def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult:
@@ -258,15 +253,9 @@ class ValidationSuite:
                 pending.skipped = True
         return results, spans
 
-    def draws_anew(self, name: str) -> bool:
-        """Whether the batches of a set are drawn anew for each validation."""
-        return self._sets[name].runner.runs_python
-
-    def evaluate(
-        self, name: str, values: Values, most: int | None = None, *, alone: bool = False
-    ) -> ValidationResult:
+    def evaluate(self, name: str, values: Values, *, alone: bool = False) -> ValidationResult:
         """Evaluates values on one set now, and waits for the result; see `Runner.evaluate`."""
-        return self._sets[name].runner.evaluate(values, most, alone=alone)
+        return self._sets[name].runner.evaluate(values, alone=alone)
 
     def warn(self) -> None:
         """Warns of what was odd about the last validation that `evaluate` made of each set."""

@@ -105,13 +105,12 @@ def trace_validation(
     around: Surroundings = Surroundings(),
 ) -> ValidationStep:
     """Traces the validation step of a compiled model, which builds what is not built yet."""
-    with keras_data.WithNote(model, lambda: element_spec, "validation"):
-        step = TracedFunction(
-            around.within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
-            element_spec,
-            rows=rows,
-            harmless=lambda: keras_metrics.stock_metric_handles(model),
-        )
+    step = TracedFunction(
+        around.within(lambda batch: lists_joined(function(keras_data.without_optionals(batch)))),
+        element_spec,
+        rows=rows,
+        harmless=lambda: keras_metrics.stock_metric_handles(model),
+    )
     require_logs("validation_step", step.outputs)
     return _around(model, step, preparation, around)
 

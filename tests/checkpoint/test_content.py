@@ -178,8 +178,8 @@ def test_validations_inside_epochs_are_those_of_the_unbroken_run(tmp_path, lag):
     assert [step for step, _ in first.steps] == list(range(2, 31, 2))
     assert [step for step, _ in second.steps] == [step for step, _ in first.steps]
     np.testing.assert_allclose(second.steps, first.steps, rtol=1e-6)
-    expected = [(each.epoch, each.step) for each in unbroken.step_validations]
-    assert [(each.epoch, each.step) for each in resumed.step_validations] == expected
+    since = [(each.epoch, each.step) for each in resumed.step_validations]
+    assert since == [(each.epoch, each.step) for each in unbroken.step_validations][-len(since) :]
 
 
 def changed(trainer):

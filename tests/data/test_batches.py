@@ -148,17 +148,3 @@ def test_what_is_no_batch_is_refused_before_anything_starts(returned):
 def test_what_is_no_function_is_refused():
     with pytest.raises(TypeError, match="preprocess must be a function of a batch or None; got 3"):
         Trainer(build(), preprocess=3)
-
-
-@pytest.mark.parametrize(
-    "preprocess",
-    [lambda x: x, keras.layers.Rescaling(0.5), lambda x, y, w: (x, y, w)],
-    ids=["x", "layer", "w"],
-)
-@pytest.mark.parametrize("kind", ["arrays", "dataset"])
-def test_a_function_that_does_not_take_the_parts_of_a_batch_is_told_what_they_are(kind, preprocess):
-    data = PIXELS, LABELS
-    if kind == "dataset":
-        data = (tf.data.Dataset.from_tensor_slices(data).batch(8),)
-    with pytest.raises(TypeError, match=r"preprocess is called with \(x, y\), .* and takes \(.*; wrap it"):
-        Trainer(build(), preprocess=preprocess).fit(*data, shuffle=False, verbose=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.cursor import Cursor, CursorState, check_position
+from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
@@ -83,14 +83,6 @@ def test_what_a_pass_has_told_goes_to_another_process():
     assert len(train_epoch(resumed, other)) == 3
 
 
-@pytest.mark.parametrize(
-    "found", [3, (1,), (1, "3"), (0, 2), (1, -2), (1, True), (1, 2**70), range(1, 3)], ids=repr
-)
-def test_what_nobody_can_have_told_is_refused(found):
-    with pytest.raises(ValueError, match="length of its passes is invalid"):
-        Cursor(CountingFeed(2, known=False), None).resume(CursorState(1, 2, False, data={"found": found}))
-
-
 @pytest.mark.parametrize("steps_per_epoch", [None, 2, 3, 5])
 @pytest.mark.parametrize("back_to", [1, 2])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
@@ -137,21 +129,3 @@ def test_a_real_iterator_is_advanced_to_the_batch_where_it_stood(endless):
     second = epoch()
     cursor.restore(state)
     assert epoch() == second
-
-
-@pytest.mark.parametrize("marked", ["a", -1, 3, 10**12, -(10**12), True, 1.0, [1], 10**5000], ids=type)
-def test_a_pass_that_began_in_no_epoch_is_refused(marked):
-    state = CursorState(2, 1, True, 2, data={"marked": marked})
-    for check in (lambda: check_position(state), lambda: Cursor(CountingFeed(4), 4).resume(state)):
-        with pytest.raises(ValueError, match="its pass began before epoch"):
-            check()
-    check_position(CursorState(2, 1, True, 2, data={"marked": 2}))
-
-
-def test_a_feed_is_asked_what_it_has_remembered_before_it_is_told(monkeypatch):
-    feed, asked = CountingFeed(4), []
-    monkeypatch.setattr(feed, "check", lambda memory, begun: asked.append(begun))
-    place = CursorState(1, 2, True, 1)
-    check_position(place, feed), check_position(place, feed, asked=True)
-    Cursor(feed, 4).resume(place)
-    assert asked == [False, True, True]

@@ -104,32 +104,6 @@ def test_what_python_makes_cannot_be_rewound():
             feed.rewind(0)
 
 
-def test_variables_that_a_pipeline_reads_are_named_and_none_are_where_it_reads_none():
-    """It runs ahead of the steps: what it reads has to be in the snapshots, or the training in step."""
-    scale = tf.Variable(2.0, name="scale")
-    feed = feed_of(rows().map(lambda x, y: (x * scale, y)).batch(4))
-    assert [(variable.name, variable.written) for variable in feed.captured] == [("scale", False)]
-    assert list(feed_of(rows().batch(4)).captured) == []
-    assert list(feed_of(X, Y, batch_size=4).captured) == []
-
-
-@pytest.mark.parametrize(
-    ("signature", "count"),
-    [
-        (tf.TensorSpec((16, 4)), 16),
-        ((tf.TensorSpec((16, 4)), tf.TensorSpec((16,))), 16),
-        ((tf.TensorSpec((None, 4)), tf.TensorSpec((None,))), None),
-        ({"left": tf.TensorSpec((8, 2)), "right": tf.TensorSpec((8, 3))}, 8),
-        (tf.TensorSpec(()), None),
-        (tf.TensorSpec(None), None),
-        (tf.RaggedTensorSpec((16, None)), None),
-    ],
-)
-def test_the_rows_of_a_full_batch_are_known_where_the_spec_tells_them(signature, count):
-    batches = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=signature)
-    assert feed_of(batches).full_batch == count
-
-
 def test_a_pass_that_has_become_shorter_is_an_error():
     feed = feed_of(rows().batch(4))
     feed.new_pass()

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._checkpoint.attributes import DataState
 from overlap_train._data.pass_state import (
     PassSeeds,
     PipelineVariables,
-    begun_at,
     seeds_of,
-    state_at,
     unseeded_draws,
 )
 from overlap_train._data.pipeline import captured_by
@@ -128,8 +123,7 @@ def test_a_pass_is_made_again_from_where_the_variables_stood():
 @pytest.mark.parametrize(
     "stored",
     [
-        *(None, 3, {}, [], [None], [np.int64(3)], ["ab"], (np.zeros(2, "int64"),)),
-        *([np.zeros(2, "int32")], [np.zeros(3, "int64")], [np.zeros((2, 1), "int64")]),
+        *(None, [], ["ab"], [np.zeros(2, "int32")], [np.zeros(3, "int64")]),
         [np.zeros(2, "int64"), np.zeros(2, "int64")],
     ],
 )
@@ -158,56 +152,3 @@ def test_an_open_shape_takes_any_value_of_it(open_shape, fits):
                 drawn.take(1, stored)
     drawn.note(2)
     drawn.take(2, drawn.noted(2))
-
-
-@pytest.fixture(autouse=True)
-def seeds():
-    state = random.getstate()
-    yield
-    random.setstate(state)
-
-
-class Counted:
-    """An iterator as `_keras.grain_data` makes them, and the dataset that begins one."""
-
-    def __init__(self, count=0, state=None):
-        self.count, self.state, self.refused = count, state, None
-
-    def get_state(self):
-        return self.state
-
-    def set_state(self, state):
-        self.state = state
-
-    def begin_at(self, count, state):
-        if self.refused is not None:
-            raise self.refused
-        return Counted(count, state)
-
-
-def test_an_iterator_begins_where_another_stood_with_the_global_seeds():
-    state = state_at(Counted(3, {"next_index": 3}), 3, DataState)
-    expected = random.random(), np.random.rand()
-    begun = begun_at(Counted(), 3, state, DataState)
-    assert (begun.count, begun.state) == (3, {"next_index": 3})
-    assert (random.random(), np.random.rand()) == expected
-
-
-@pytest.mark.parametrize(
-    ("iterator", "reason"),
-    [(None, "there is none"), (Counted(4, {}), "drawn ahead"), (Counted(3, object()), "not to be stored")],
-    ids=lambda each: each if isinstance(each, str) else "",
-)
-def test_a_state_that_does_not_tell_the_position_is_none(iterator, reason):
-    assert state_at(iterator, 3, DataState) is None
-
-
-@pytest.mark.parametrize("error", [ValueError(), TypeError(), KeyError(), AttributeError()])
-def test_a_source_that_refuses_a_state_leaves_the_seeds_alone(error):
-    state = state_at(Counted(3, {}), 3, DataState)
-    other = Counted()
-    other.refused = error
-    expected = random.random()
-    random.setstate(state["python"])
-    assert begun_at(other, 3, state, DataState) is None
-    assert random.random() == expected

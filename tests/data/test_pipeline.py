@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._data.pipeline import (
     cache_files,
@@ -22,8 +21,7 @@ from overlap_train._data.pipeline import (
     prepared_batches,
     reorders,
 )
-from overlap_train._data.pipeline_parts import looked_up_once, without_autotune
-from overlap_train._data.streamed_batches import StreamedBatches
+from overlap_train._data.pipeline_parts import without_autotune
 from overlap_train._data.validation_data import ValidationSource, make_batches
 from overlap_train._keras.data import recognize
 
@@ -213,13 +211,6 @@ def test_the_files_of_caches_are_told_wherever_they_are_in_a_pipeline(tmp_path):
     assert cache_files((np.zeros(2),)) == cache_files(None) == frozenset()
 
 
-def test_batches_that_may_not_be_kept_are_drawn_anew(tmp_path):
-    validation = tf.data.Dataset.range(8).cache(str(tmp_path / "cache")).batch(2)
-    for keeps, kind in ((True, CachedBatches), (False, StreamedBatches)):
-        given = ValidationSource(lambda: recognize(validation), keeps=keeps)
-        assert isinstance(make_batches(given, steps=None, cache_bytes=1 << 20), kind)
-
-
 def forbidden(dataset):
     """Returns a dataset that TensorFlow must not have prefetched."""
     options = tf.data.Options()
@@ -271,25 +262,6 @@ def test_a_cache_is_asked_for_its_end_that_does_not_know_its_length(make, expect
 
 def numbers(count=6):
     return tf.data.Dataset.from_tensor_slices(np.arange(float(count))).batch(2)
-
-
-def test_a_fact_is_found_once_for_each_pipeline_and_for_what_is_none_each_time():
-    asked = []
-
-    @looked_up_once
-    def seen(dataset):
-        asked.append(dataset)
-        return len(asked)
-
-    dataset, other = numbers(), numbers(8)
-    for _ in range(2):
-        assert seen(dataset) == seen(without_autotune(dataset)) == 1
-        assert seen(other) == 2
-    assert [asked[0] is dataset, asked[1] is other] == [True, True]
-    chosen = tf.data.Options()
-    chosen.deterministic = False
-    assert seen(dataset.with_options(chosen)) == 3, "options of the user's own make another pipeline"
-    assert [seen([1]), seen([1]), seen(None)] == [4, 5, 6]
 
 
 @pytest.mark.parametrize("used", [lambda d: None, without_autotune, lambda d: list(without_autotune(d))])

@@ -42,7 +42,7 @@ _NOT_SHOWN = (
     ("_inspection/code.py", ""),
     # What a reason names, whose kind has its section.
     ("_data/pipeline.py", "a lookup table"),
-    ("_data/pipeline.py", "an iterator, a queue or a dataset"),
+    ("_data/pipeline.py", "an iterator, a queue or a captured dataset"),
     ("_fit/build.py", "validating in step with the training"),
     ("_fit/build.py", "on another host"),
     ("_fit/build.py", "the model's test function"),

@@ -53,9 +53,7 @@ class Place:
         settings = SimpleNamespace(hosts=host, validation=SimpleNamespace(on_change=on_change))
         found = kc.CallbackList([*callbacks, self.history], model=self.model)  # in Keras's order
         request = SimpleNamespace(model=self.model, settings=settings)
-        suite = SimpleNamespace(
-            reasons=in_step or [], draws_anew=lambda name: False, live_sets=lambda epoch: []
-        )
+        suite = SimpleNamespace(reasons=in_step or [], live_sets=lambda epoch: [])
         suite.evaluate = lambda *asked, alone: ValidationResult({"loss": 0.25})
         return deliver_together(request, self.state, found, suite)
 

@@ -91,37 +91,3 @@ def test_data_that_is_not_there_is_refused_but_a_dataset_to_validate_on_may_be_e
     else:
         with pytest.raises(ValueError, match="the training data is empty: its dataset has no batch; pass at"):
             keras_data.recognize(dataset().take(0), role=role)
-
-
-def test_the_order_of_rows_is_that_of_fit():
-    """ArrayDataAdapter's shuffle: without it equal seeds give another order than Keras's."""
-    for shuffle in (True, "batch", False):
-        keras.utils.set_random_seed(4)
-        arrays = keras_data.recognize(np.arange(20), batch_size=4, shuffle=shuffle)
-        expected = np.concatenate([np.ravel(tf.nest.flatten(batch)[0]) for batch in arrays.pipeline.dataset])
-        keras.utils.set_random_seed(4)
-        rows = np.concatenate([np.ravel(batch) for batch in keras_data.row_order(20, 4, shuffle)])
-        np.testing.assert_array_equal(rows, expected)
-        assert sorted(rows) == list(range(20))
-
-
-def test_a_missing_part_of_a_batch_is_none_again():
-    """The adapters of Keras carry a None through tf.data as an empty optional."""
-
-    def batches():
-        while True:
-            yield X[:4], None, np.ones(4, "float32")
-
-    data = keras_data.recognize(batches()).dataset
-    x, y, weight = keras_data.without_optionals(next(iter(data)))
-    assert y is None
-    assert tf.is_tensor(x)
-    assert tf.is_tensor(weight)
-
-
-def test_variables_are_read_when_they_are_given():
-    x = keras.Variable(X)
-    result = keras_data.recognize(x, [Y, keras.Variable(Y)])
-    assert result.dense
-    x.assign(x * 2.0)
-    np.testing.assert_array_equal(result.inputs[0], X)

@@ -55,22 +55,6 @@ def test_each_call_goes_to_the_target_and_what_the_target_calls_to_keras(model):
             assert model.fit(number, epochs=2) == ((number,), {"epochs": 2})
 
 
-def test_other_models_and_methods_are_left_alone(model):
-    other = keras.models.clone_model(model)
-    with Through(model, echo):
-        with pytest.raises(ValueError, match="compile"):
-            other.fit(None)
-        with pytest.raises(ValueError, match="compile"):
-            model.evaluate(None)
-    with Through(model, echo, name="evaluate"):
-        assert model.evaluate(7) == ((7,), {})
-
-
-def test_another_thread_goes_to_keras(model):
-    with Through(model, lambda *_: "handled"):
-        assert not on_a_thread(lambda: is_handled(model))
-
-
 def test_what_the_target_raises_keeps_its_cause(model):
     def fails():
         raise KeyError("mine") from ZeroDivisionError("why")
@@ -88,17 +72,6 @@ def test_who_is_called_by_a_method_of_the_models_own_knows_it():
         assert is_within(model, "evaluate")
         assert not is_within(model, "fit")
     assert not is_within(model, "evaluate")
-
-
-def test_a_function_of_the_same_name_is_no_method_of_the_models():
-    model = Own([keras.Input((2,)), keras.layers.Dense(1)])
-
-    def fit(model):
-        return is_within(model, "fit")
-
-    assert not fit(model)
-    model.fit = fit.__get__(model)
-    assert model.fit()
 
 
 class Handles:
@@ -125,21 +98,6 @@ class Handles:
 def on_a_thread(function):
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result(60)
-
-
-def is_handled(model):
-    try:
-        return model.fit(None) == "handled"
-    except ValueError:
-        return False
-
-
-@pytest.mark.parametrize("everywhere", [True, False])
-def test_a_handler_takes_the_calls_of_all_models(model, everywhere):
-    with Handles(everywhere=everywhere) as handler:
-        assert model.fit(1, epochs=2) == model.evaluate(3) == "handled"
-        assert on_a_thread(lambda: is_handled(model)) is everywhere
-    assert handler.calls[:2] == [(model, "fit", (1,), {"epochs": 2}), (model, "evaluate", (3,), {})]
 
 
 def test_a_handler_is_removed_on_another_thread(model):

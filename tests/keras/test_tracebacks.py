@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import traceback
 import weakref
@@ -109,30 +108,3 @@ def test_no_frame_holds_what_was_raised():
     finally:
         gc.enable()
     assert raised_before() is None
-
-
-def test_without_a_working_directory_it_is_still_what_was_raised(monkeypatch, tmp_path):
-    typed: dict = {}
-    exec(compile("def fails():\n    raise LookupError('typed')", "<stdin>", "exec"), typed)
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    error = raised(filtered(typed["fails"]))
-    assert isinstance(error, LookupError)
-    assert files_of(error) == ["test_tracebacks.py", "tracebacks.py", "<stdin>"]
-
-
-def test_what_lets_nothing_be_assigned_or_leads_back_to_itself_is_raised_too():
-    @dataclasses.dataclass(frozen=True)
-    class FrozenError(Exception):
-        number: int
-
-    @filtered
-    def fails(error):
-        raise error
-
-    assert raised(fails, FrozenError(3)) == FrozenError(3)
-    first, second = KeyError("first"), KeyError("second")
-    first.__cause__, second.__cause__ = second, first
-    assert "test_tracebacks.py" in files_of(raised(fails, first))

@@ -8,7 +8,6 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy, sequential
 
@@ -47,43 +46,6 @@ def test_the_caps_for_debugging_are_those_of_fit_with_its_warning(what):
             assert warned(lambda: capped(3)) == (3, [])
     finally:
         cap(None)
-
-
-@pytest.mark.nightly
-def test_where_a_backup_lets_the_training_go_on(tmp_path):
-    """Model._initial_epoch, which BackupAndRestore sets."""
-    model = sequential()
-    assert keras_training.initial_epoch(model, 2) == 2
-    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
-    model.fit(X, Y, epochs=3, verbose=0, callbacks=[backup])
-    again = sequential()
-    backup.set_model(again)
-    again(X)
-    backup.on_train_begin()
-    assert keras_training.initial_epoch(again, 0) == 3
-
-
-def test_functions_of_the_users_own_are_told_from_keras_s():
-    """make_train_function, make_test_function: what they run need not be `test_step`."""
-
-    class Own(keras.Sequential):
-        def make_train_function(self, force=False):
-            self.train_function = lambda iterator: {}
-
-        def make_test_function(self, force=False):
-            self.test_function = lambda iterator: {}
-
-    own = Own([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-    own.compile("sgd", crossentropy(), steps_per_execution=3)
-    assert not keras_models.is_stock_method(keras_training.begin_training(own))
-    assert keras_training.has_own_test_function(own)
-    model = sequential()
-    assert not keras_training.has_own_test_function(model)
-    model.evaluate(X, Y, verbose=0)
-    assert not keras_training.has_own_test_function(model)
-    model.test_function = lambda iterator: {}
-    assert keras_training.has_own_test_function(model)
-    assert [keras_training.steps_per_execution(m) for m in (model, own)] == [1, 3]
 
 
 @pytest.mark.nightly

@@ -193,7 +193,7 @@ class Evaluator:
         total, count = (sum(parts) for parts in zip(*(each.state for each in results), strict=True))
         return ValidationResult({"loss": float(total)}, (), (total, count))
 
-    def count(self, failures: int | None = None) -> int:
+    def count(self) -> int:
         return self._plan.batches
 
     def count_ahead(self, state: ModelState) -> None: ...
@@ -235,9 +235,9 @@ class Streamed(StreamedBatches):
         """Whether nothing is left to be drawn for the validations that have begun."""
         return self.drawn == self.begun * self._plan.batches
 
-    def begin(self, most: int | None = None) -> BatchStream:
+    def begin(self) -> BatchStream:
         self.begun += 1
-        return super().begin(most)
+        return super().begin()
 
 
 class Ends(keras.callbacks.Callback):
@@ -544,8 +544,6 @@ class World:
         if suite and policy.every_steps is not None:
             deliver = functools.partial(deliver_step_validation, callbacks.callbacks)
             stepwise = StepValidations(suite, policy.every_steps, deliver, timeout_s=policy.timeout_s)
-            if resumer is not None:
-                resumer.under_way = stepwise.under_way
         deliver_to = delivery.Delivery(
             self.model, self.state, callbacks, on_change=policy.on_change, suite=suite
         )
@@ -587,10 +585,10 @@ class World:
         resources.callback(suite.close)
         if scenario.function:
             alone = resources.enter_context(WorkerPool(1, name="validation-fn"))
-            request = SimpleNamespace(model=self.model, on_span=recorder.add, say=str, hosts=SingleHost())
-            private = SimpleNamespace(adopt=self._adopt, changed=lambda values: (), model=self)
+            request = SimpleNamespace(model=self.model, on_span=recorder.add, hosts=SingleHost())
+            private = SimpleNamespace(adopt=self._adopt, model=self)
             runner = functions.FunctionRunner("fn", self._function, private, alone, request)
-            suite.add_function(NamedRunner("fn", runner, lambda epoch: True, is_function=True), alone)
+            suite.add_function(NamedRunner("fn", runner, lambda epoch: True), alone)
         return suite
 
     def _adopt(self, values: Any, attributes: Any) -> None:
@@ -611,7 +609,7 @@ class World:
 
     def _take_snapshot(self, ledger: Ledger, cursor: Cursor, epoch: int) -> Snapshot:
         values = self.state.read()
-        snapshot = Snapshot(epoch, ledger.course.step, values, cursor.state(), "attributes")
+        snapshot = Snapshot(epoch, ledger.course.step, values, cursor.state())
         self.snapshots.add(snapshot)
         self.weights[epoch] = values.trainable[0]
         return snapshot

@@ -60,20 +60,6 @@ def test_a_validation_inside_an_epoch_has_the_same_time_limit():
         stepwise.wait()
 
 
-def test_what_waits_for_its_delivery_is_delivered_by_a_fit_that_goes_on():
-    runner, delivered = EndedByTest(), []
-    stepwise = StepValidations(suite_of(runner), 1, delivered.append)
-    stepwise.after(4, 5, lambda: Snapshot(1, 5, None))
-    runner.end(1)
-    stepwise.wait()
-    stepwise.release(oldest_epoch=0)
-    assert delivered == []
-    resumed = StepValidations(suite_of(EndedByTest()), 1, delivered.append)
-    resumed.go_on(stepwise.under_way())
-    resumed.release(oldest_epoch=1)
-    assert [(result.epoch, result.step) for result in delivered] == [(1, 5)]
-
-
 class Listens(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()

@@ -89,27 +89,6 @@ def test_a_variable_outside_the_model_is_evaluated_as_the_snapshot_holds_it():
     assert float(scale) == -3.0
 
 
-def test_a_function_that_prepares_the_rows_is_part_of_the_evaluation():
-    model, shift = built(), tf.Variable(0.5)
-    state, batches, evaluator = evaluator_of(model, preprocess=lambda x, y: (x * 2.0 + shift, y))
-    values = state.read()
-    shift.assign(100.0)
-    actual = evaluator.merge(in_parts(evaluator, batches, values, 2), values).metrics
-    assert_logs_equal(actual, model.evaluate(2 * X + 0.5, Y, verbose=0, return_dict=True))
-
-
-def test_the_order_of_the_parts_is_that_of_the_addition(evaluated):
-    _, state, batches, evaluator = evaluated
-    values = state.read()
-    results = in_parts(evaluator, batches, values, 5)
-    added = results[0].state
-    for result in results[1:]:
-        added = tuple(a + b for a, b in zip(added, result.state, strict=True))
-    merged = evaluator.merge(results, values).metric_state
-    for one, other in zip(merged, added, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 def recording(evaluator):
     """Lets the compiled functions note that they ran, in the list that is returned."""
     ran, functions = [], evaluator._functions
@@ -189,49 +168,6 @@ def test_no_batch_at_all_gives_no_value_and_metrics_as_they_are_reset(evaluated)
     model.reset_metrics()
     for found, reset in zip(result.metric_state, state.read_metrics(), strict=True):
         np.testing.assert_array_equal(found, reset)
-
-
-def test_logs_of_the_step_s_own_are_those_of_the_last_batch_and_cannot_be_divided():
-    model = built()
-
-    def step(batch):
-        return {"largest": tf.reduce_max(batch[0])}
-
-    state, batches, evaluator = evaluator_of(model, step=step)
-    assert "logs of its own" in evaluator.indivisible
-    values = state.read()
-    results = in_parts(evaluator, batches, values, 1)
-    assert evaluator.merge(results, values).metrics == {"largest": pytest.approx(X[64:].max())}
-
-
-def test_logs_of_each_batch_come_with_the_state_of_the_metrics_behind_it():
-    """What a callback is shown after a batch is what Keras shows it there."""
-    model, heard = built(), []
-
-    class Listening(keras.callbacks.Callback):
-        def on_test_batch_end(self, batch, logs=None):
-            heard.append((logs["loss"], [np.asarray(v) for v in self.model.metrics_variables]))
-
-    state, batches, evaluator = evaluator_of(model, batch_by_batch=True)
-    assert "listens to the batches" in evaluator.indivisible
-    values = state.read()
-    merged = evaluator.merge(in_parts(evaluator, batches, values, 1), values)
-    expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True, callbacks=[Listening()])
-    assert_logs_equal(merged.metrics, expected)
-    assert len(merged.running) == len(heard) == 5
-    for ours, (loss, variables) in zip(merged.running, heard, strict=True):
-        assert float(ours.logs["loss"]) == pytest.approx(loss, rel=1e-5)
-        for one, other in zip(ours.state, variables, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5)
-
-
-def test_batches_are_told_in_groups_where_keras_groups_its_steps():
-    model = built(lambda: sequential(steps_per_execution=2))
-    state, batches, evaluator = evaluator_of(model, batch_by_batch=True)
-    values = state.read()
-    (result,) = in_parts(evaluator, batches, values, 1)
-    assert result.batches == 5
-    assert [float(running.state[1]) for running in result.running] == [32.0, 64.0, 70.0]
 
 
 def test_batches_of_two_sizes_share_a_step_and_are_each_taken():

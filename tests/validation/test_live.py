@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._keras.training import FitEvaluation
-from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._snapshot import ModelState
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from tests.networks import arrays, crossentropy
 from tests.validation.counting import counting
@@ -24,18 +24,6 @@ def evaluation(model, *, rows=70, batch_size=16, steps=None, test_step=None):
 def live_runner_of(model, spans=None):
     state = ModelState(model, [])
     return state, LiveRunner(evaluation(model), "why", state, (spans if spans is not None else []).append)
-
-
-def test_what_validation_changes_is_left_in_the_model_as_keras_leaves_it():
-    expected, actual = counting(), counting()
-    state, runner = live_runner_of(actual)
-    for _ in range(2):
-        outcome = runner.run(keras.callbacks.CallbackList([], model=actual), None)
-        logs = expected.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
-        assert outcome.result.metrics == pytest.approx(logs, rel=1e-5)
-        for one, other in zip(state.read_metrics(), expected.metrics_variables, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5)
-    np.testing.assert_array_equal(actual.layers[0].calls, expected.layers[0].calls)
 
 
 class Told(keras.callbacks.Callback):
@@ -86,38 +74,8 @@ def test_a_live_validation_inside_an_epoch_leaves_the_metrics_of_the_training_an
     assert told.heard == []
 
 
-def test_a_live_validation_has_the_span_of_its_epoch():
-    model, spans = counting(), []
-    state, runner = live_runner_of(model, spans)
-    snapshot = Snapshot(epoch=4, step=60, values=state.read())
-    outcome = runner.run(keras.callbacks.CallbackList([], model=model), snapshot)
-    assert spans == [outcome.span]
-    assert (outcome.span.name, outcome.span.epoch, outcome.span.step) == ("validate", 4, 60)
-    assert runner.start(snapshot) == [], "workers have no part in it"
-
-
 def callbacks_of(model, *callbacks):
     return keras.callbacks.CallbackList(list(callbacks), model=model)
-
-
-class Raises(keras.callbacks.Callback):
-    def on_test_batch_end(self, batch, logs=None):
-        raise KeyError("of a callback")
-
-
-@pytest.mark.parametrize("of_hook", [True, False])
-def test_what_a_callback_raises_is_told_from_what_the_step_raises(of_hook):
-    model = counting()
-    _, runner = live_runner_of(model)
-
-    def fails(batch):
-        raise KeyError("of the step")
-
-    if not of_hook:
-        runner._validate = evaluation(model, test_step=fails)
-    with pytest.raises(KeyError) as raised:
-        runner.run(callbacks_of(model, *[Raises()] * of_hook), None)
-    assert (runner.raised_by_hook is raised.value) is of_hook
 
 
 def bare():
@@ -143,31 +101,6 @@ def test_a_step_of_the_trainers_takes_the_place_of_the_models_and_may_call_it():
     assert 1 <= len(seen) <= 2, "it is traced for full batches, and for the last one"
 
 
-def test_a_step_that_returns_no_logs_is_refused():
-    model = bare()
-    with pytest.raises(TypeError, match="validation_step returned"):
-        evaluation(model, test_step=lambda batch: 3.0)(callbacks_of(model))
-    assert "test_step" not in vars(model)
-
-
-class OwnEvaluate(keras.Sequential):
-    """Notes how it is called."""
-
-    def evaluate(self, x=None, y=None, **arguments):
-        self.asked = arguments
-        return {"own": float(len(x))}
-
-
-def test_a_models_own_evaluate_is_called_as_fit_calls_it():
-    model = OwnEvaluate([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy())
-    callbacks = callbacks_of(model)
-    assert evaluation(model, steps=2)(callbacks) == {"own": 70.0}
-    asked = model.asked
-    assert (asked["batch_size"], asked["steps"], asked["callbacks"]) == (16, 2, callbacks)
-    assert asked["return_dict"] is True
-
-
 class Ends(keras.callbacks.Callback):
     def on_test_batch_end(self, batch, logs=None):
         self.model.stop_evaluating = batch == 1
@@ -178,12 +111,12 @@ class Ends(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     ("data", "steps", "callbacks", "expected"),
     [
-        pytest.param(lambda rows: rows, None, [], (2, 5, False), id="counted"),
-        pytest.param(lambda rows: rows.filter(lambda *_: True), None, [], (1, 5, True), id="uncounted"),
-        pytest.param(lambda rows: rows, 3, [], (1, 3, False), id="some steps"),
-        pytest.param(lambda rows: rows, 9, [], (2, 5, False), id="too many steps"),
-        pytest.param(lambda rows: rows.repeat(), 3, [], (1, 3, False), id="endless"),
-        pytest.param(lambda rows: rows, None, [Ends()], (1, 2, False), id="ended by a hook"),
+        pytest.param(lambda rows: rows, None, [], (2, 5), id="counted"),
+        pytest.param(lambda rows: rows.filter(lambda *_: True), None, [], (1, 5), id="uncounted"),
+        pytest.param(lambda rows: rows, 3, [], (1, 3), id="some steps"),
+        pytest.param(lambda rows: rows, 9, [], (2, 5), id="too many steps"),
+        pytest.param(lambda rows: rows.repeat(), 3, [], (1, 3), id="endless"),
+        pytest.param(lambda rows: rows, None, [Ends()], (1, 2), id="ended by a hook"),
     ],
 )
 def test_what_a_validation_draws_is_counted(data, steps, callbacks, expected):
@@ -194,7 +127,7 @@ def test_what_a_validation_draws_is_counted(data, steps, callbacks, expected):
     )
     for _ in range(2):
         validate(callbacks_of(model, *callbacks))
-    assert [(made.iterators, made.batches, made.ended) for made in passes] == [expected] * 2
+    assert [(made.iterators, made.batches) for made in passes] == [expected] * 2
 
 
 def test_a_step_that_was_set_on_the_model_itself_is_there_again_behind_it():

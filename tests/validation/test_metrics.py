@@ -87,12 +87,3 @@ def test_metrics_of_unknown_state_are_named_and_own_results_are_none_such():
     model = compiled([Largest(name="largest"), ScaledResult(name="scaled"), "accuracy"])
     model.extra = [HalvingMean(name="halving"), FromOne(name="from_one"), offset]
     assert sorted(unmergeable_metrics(model)) == ["from_one", "halving", "largest", "offset"]
-
-
-def test_asking_does_not_touch_the_metrics():
-    model = compiled(["mse"])
-    before = [keras.ops.convert_to_numpy(v) for v in model.metrics_variables]
-    unmergeable_metrics(model)
-    assert any(np.any(value) for value in before)
-    for value, variable in zip(before, model.metrics_variables, strict=True):
-        np.testing.assert_array_equal(value, variable)

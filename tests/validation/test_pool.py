@@ -8,61 +8,10 @@ import weakref
 
 import pytest
 
-from overlap_train._validation.pool import CallersThread, ShardQueue, WorkerPool
+from overlap_train._validation.pool import ShardQueue, WorkerPool
 from overlap_train.errors import ValidationTimeoutError
 
 WAIT_S = 30
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit(3)], ids=repr)
-def test_results_and_exceptions_come_through_the_futures(error):
-    def fails():
-        raise error
-
-    with WorkerPool(2) as pool:
-        pool.admit(1)
-        assert pool.workers == 2
-        assert pool.submit(divmod, 7, 2).result(WAIT_S) == (3, 1)
-        assert [pool.submit(fails).exception(WAIT_S) for _ in range(3)] == [error] * 3
-        assert pool.submit(len, "ok").result(WAIT_S) == 2, "a failure ends no worker, and makes room"
-
-
-def test_jobs_are_begun_in_the_order_of_submission():
-    begun = []
-    with WorkerPool(1) as pool:
-        futures = [pool.submit(begun.append, i) for i in range(50)]
-        for future in futures:
-            future.result(WAIT_S)
-    assert begun == list(range(50))
-
-
-def test_threads_are_named_and_gone_after_close():
-    pool = WorkerPool(3, name="validation-test")
-    names = {f"validation-test-{i}" for i in range(3)}
-    assert names <= {t.name for t in threading.enumerate()}
-    assert pool.close()
-    assert not names & {t.name for t in threading.enumerate()}
-    assert pool.close(), "closing again is allowed"
-    with pytest.raises(RuntimeError, match="closed"):
-        pool.submit(len, "x")
-
-
-def test_close_drops_what_has_not_begun_and_waits_for_what_has():
-    started, go_on = threading.Event(), threading.Event()
-
-    def job():
-        started.set()
-        assert go_on.wait(WAIT_S)
-        return "done"
-
-    pool = WorkerPool(1)
-    running, waiting = pool.submit(job), pool.submit(job)
-    assert started.wait(WAIT_S)
-    assert not pool.close(timeout_s=0), "a running job cannot be ended from outside"
-    assert waiting.cancelled()
-    go_on.set()
-    assert pool.close(timeout_s=WAIT_S)
-    assert running.result() == "done"
 
 
 @pytest.mark.parametrize(
@@ -92,18 +41,6 @@ def test_who_leaves_a_stuck_worker_behind_is_told_its_name_unless_an_error_says_
     go_on.set()
     running.result(WAIT_S)
     assert close(WAIT_S)
-
-
-def test_the_time_to_close_is_for_all_workers_together(monkeypatch):
-    clock = iter(range(0, 1000, 4))
-    waits = []
-    pool = WorkerPool(3)
-    monkeypatch.setattr("overlap_train._validation.pool.time.monotonic", lambda: float(next(clock)))
-    for thread in pool._threads:
-        join = thread.join
-        monkeypatch.setattr(thread, "join", lambda t, join=join: (waits.append(t), join(WAIT_S)))
-    assert pool.close(timeout_s=10.0)
-    assert waits == [6.0, 2.0, 0.0]
 
 
 class Snapshot:
@@ -147,11 +84,6 @@ def test_a_forgotten_pool_warns_and_its_threads_end():
         assert not thread.is_alive()
 
 
-def test_a_pool_needs_a_worker():
-    with pytest.raises(ValueError, match="workers must be at least 1"):
-        WorkerPool(0)
-
-
 @pytest.mark.parametrize(
     "error", [RuntimeError("can't start new thread"), MemoryError(), KeyboardInterrupt()]
 )
@@ -169,16 +101,6 @@ def test_a_pool_that_cannot_start_all_its_workers_leaves_none(monkeypatch, error
     assert set(threading.enumerate()) <= before
     if isinstance(error, RuntimeError):
         assert "thread 3 of 4 could not be started" in str(caught.value)
-
-
-def test_the_callers_thread_stands_in_for_a_pool():
-    here = CallersThread()
-    assert here.submit(threading.current_thread).result(0) is threading.current_thread()
-    assert isinstance(here.submit(divmod, 7, 0).exception(0), ZeroDivisionError)
-    here.hold(60.0)
-    here.admit(1, after_s=60.0)
-    assert here.submit(len, "ok").result(0) == 2
-    assert (here.workers, here.idle) == (1, True)
 
 
 def test_a_job_beyond_those_admitted_waits_until_one_is_done(monkeypatch):

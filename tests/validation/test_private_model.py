@@ -7,14 +7,10 @@ import threading
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
 from overlap_train._validation.private_model import (
     Attributes,
-    CopyRefusedError,
-    _require_same_computation,
-    watched,
 )
 from tests import networks
 from tests.networks import CLASSES, FEATURES, crossentropy, subclassed
@@ -166,27 +162,6 @@ def test_a_model_without_a_faithful_copy_is_evaluated_in_step_and_says_why(build
     )
 
 
-OUTSIDE = tf.Variable(2.0)
-
-
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
-        (lambda x: x * 2.0, "its copy computes something else"),
-        (lambda x: x * OUTSIDE, "reads variables outside the model"),
-        (lambda x: tf.py_function(lambda y: y, [x], tf.float32), "its call"),
-        (lambda x: tf.reshape(x, (5, 7, 1000))[:, :, 3:2:0], "calling it on a batch fails"),
-    ],
-    ids=["constant", "outside", "python", "failing"],
-)
-def test_what_a_model_computes_is_compared_with_its_copy(function, reason):
-    models = [keras.Sequential([keras.Input((3,)), kl.Dense(2)]) for _ in range(2)]
-    _require_same_computation(*models, tf.TensorSpec([None, 3]))
-    models[0].call = lambda x, training=False, mask=None: function(models[0].layers[0](x))
-    with pytest.raises(CopyRefusedError, match=reason):
-        _require_same_computation(*models, tf.TensorSpec([None, 3]))
-
-
 @pytest.mark.nightly
 def test_clone_makes_the_copy_of_such_a_model():
     function = EvaluationFunction(predicted_mean, clone=lambda: type(subclassed())())
@@ -213,24 +188,6 @@ def test_clone_makes_the_copy_of_such_a_model():
 def test_a_clone_that_is_none_is_refused_before_anything_starts(clone, error, message):
     with pytest.raises(error, match=message):
         fit(simple(), {"mean": EvaluationFunction(mean_output, clone=clone)})
-
-
-def test_the_trained_model_is_no_clone_of_itself():
-    model = simple()
-    with pytest.raises(ValueError, match="the one that is trained"):
-        fit(model, {"mean": EvaluationFunction(mean_output, clone=lambda: model)})
-
-
-@pytest.mark.nightly
-def test_a_function_in_step_may_change_the_training_as_a_callback_may():
-    def halve(model):
-        model.optimizer.learning_rate.assign(model.optimizer.learning_rate / 2)
-        return float(model.optimizer.learning_rate)
-
-    trainer = fit(subclassed(), {"rate": halve})
-    np.testing.assert_allclose(
-        trainer.model.history.history["val_rate"], expected_values(subclassed, halve), rtol=1e-6
-    )
 
 
 def frozen():
@@ -299,55 +256,13 @@ def model():
     return made
 
 
-def test_a_copy_gets_what_was_set_and_nothing_that_is_set_later():
-    own, copy = model(), model()
-    own.threshold, own.layers[-1].scale, own.layers[-1]._hidden = 2.0, 3.0, 7
-    own.names = {"best": ["x"]}
-    taken = Attributes.of(own)
-    own.threshold, own.table[0] = 9.0, 9.0
-    own.names["best"].append("y")
-    taken.give(copy, None)
-    assert (copy.threshold, copy.layers[-1].scale, copy.layers[-1]._hidden) == (2.0, 3.0, 7)
-    assert (copy.names, copy.table[0], copy.lock is own.lock) == ({"best": ["x"]}, 0.0, True)
-    del own.names
-    Attributes.of(own).give(copy, taken)
-    assert not hasattr(copy, "names")
-    assert copy.threshold == 9.0
-
-
 def test_a_copy_keeps_its_own_layers_and_variables():
     own, copy = model(), model()
     own.head, own.parts, own.counter = own.layers[0], [own.layers[0]], keras.Variable(1.0)
     names = set().union(*Attributes.of(own).values)
     assert not names & {"head", "parts", "counter", "optimizer", "history", "stop_training"}
-    Attributes.of(own).give(copy, None)
+    Attributes.of(own).give(copy)
     assert copy.layers[0] is not own.layers[0]
-
-
-def test_a_copy_computes_with_the_activation_that_was_set():
-    own, copy = model(), model()
-    before = Attributes.of(own)
-    own.layers[0].activation = keras.activations.tanh
-    own.layers[-1].own = lambda x: own.layers[0](x)
-    taken = Attributes.of(own)
-    taken.give(copy, None)
-    assert copy.layers[0].activation is not keras.activations.tanh, "a clone that has another one is no copy"
-    taken.give(copy, before)
-    assert copy.layers[0].activation is keras.activations.tanh
-    assert not hasattr(copy.layers[-1], "own")
-    assert taken.changed(before) == "Dense.activation"
-
-
-def test_what_has_been_set_is_named():
-    own = model()
-    changed = watched(own, looked_at=True)
-    assert changed() is None
-    own.table[1] = 1.0
-    assert changed() == "a callback set Sequential.table, at which evaluation functions may look"
-    changed = watched(own, looked_at=True)
-    own.layers[-1].names.append("b")
-    assert "Scaled.names" in changed()
-    assert watched(own, looked_at=False)() is None
 
 
 class Sets(keras.callbacks.Callback):
@@ -393,5 +308,3 @@ def test_a_function_sees_the_model_as_a_callback_behind_the_epoch(hook, lag):
     finally:
         Sets.overlap_safe = True
     assert history.history["val_f"] == expected
-    if lag and hook == "on_epoch_end":
-        assert any("back to the end of epoch" in text for text in trainer.messages)

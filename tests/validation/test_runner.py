@@ -51,15 +51,21 @@ def test_every_kind_of_data_gives_the_numbers_of_evaluate(data, pool):
     runner.close()
 
 
-@pytest.mark.nightly
-def test_spans_name_epoch_step_and_part(pool, evaluated):
-    (_, state, batches, evaluator), spans = evaluated, []
-    runner = ValidationRunner(evaluator, batches, pool, spans.append, state.read())
-    futures = runner.start(Snapshot(epoch=4, step=60, values=state.read()))
-    outcomes = [future.result(30) for future in futures]
-    assert [outcome.span.details["shard"] for outcome in outcomes] == [0, 1, 2]
-    assert [(s.name, s.epoch, s.step) for s in spans] == [("prepare", None, None), *[("validate", 4, 60)] * 3]
-    assert all(s.thread.startswith("validation-") and s.end_s >= s.start_s for s in spans)
+def test_batches_that_are_drawn_in_order_are_no_more_drawn_once_their_worker_has_failed(monkeypatch):
+    """Else the training would wait for ever until there is room for the next one."""
+    model = sequential()
+    state, batches, evaluator = evaluator_of(model, (dataset().shuffle(5, seed=1), None, None))
+    batches.in_order = True
+    monkeypatch.setattr(evaluator, "evaluate", lambda *_: divmod(1, 0))
+    with WorkerPool(1) as pool:
+        runner = ValidationRunner(evaluator, batches, pool, lambda span: None, None)
+        (future,) = runner.start(Snapshot(epoch=0, step=0, values=state.read()))
+        drawing = threading.Thread(target=runner.draw_ahead, daemon=True)
+        drawing.start()
+        drawing.join(30)
+        assert not drawing.is_alive()
+        assert isinstance(future.exception(30), ZeroDivisionError)
+        runner.close()
 
 
 def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_failure(pool, monkeypatch):
@@ -94,12 +100,3 @@ def test_each_device_is_prepared_once_before_its_first_part(monkeypatch, evaluat
     assert [span.name for span in spans] == ["prepare", "validate", "validate", "validate"]
     expected = model.evaluate(X, Y, verbose=0, return_dict=True)
     assert actual == pytest.approx(expected, rel=1e-5)
-
-
-def test_what_cannot_be_merged_is_told_by_the_thread_that_asks(monkeypatch, evaluated):
-    _, state, batches, evaluator = evaluated
-    monkeypatch.setattr(evaluator, "merge", lambda *_: divmod(1, 0))
-    with WorkerPool(3) as pool:
-        runner = ValidationRunner(evaluator, batches, pool, lambda span: None, state.read())
-        with pytest.raises(ZeroDivisionError):
-            runner.evaluate(state.read())

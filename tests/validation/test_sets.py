@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -15,7 +14,7 @@ from overlap_train._snapshot import ModelState
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.sets import SetRequest, build_suite, prepare_sets
-from overlap_train._validation.validation_sources import ValidationSources, is_set, named_sets
+from overlap_train._validation.validation_sources import ValidationSources, named_sets
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy
 from tests.pools import sequential
 
@@ -65,12 +64,6 @@ def small(kind=keras.Sequential, **options):
     model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
     model.compile("sgd", crossentropy(), **options)
     return model
-
-
-def test_a_set_whose_step_can_run_on_private_variables_is_not_live():
-    (prepared,) = prepared_of(request_of(sequential()), of_data((X, Y), batch_size=8))
-    assert (prepared.name, prepared.live, prepared.batches.num_batches) == ("", None, 5)
-    assert prepared.step is not None
 
 
 def test_sets_of_the_same_kind_share_a_trace():
@@ -154,45 +147,6 @@ def test_there_are_as_many_workers_as_batches_can_keep_busy(sizes, options, expe
         assert suite.shares_cores is bool(expected)
 
 
-@pytest.mark.cpu_only("validations on a GPU take no cores from the training")
-@pytest.mark.parametrize(
-    ("rows", "once", "many", "expected"),
-    [(32, True, False, "alone"), (40, True, False, 3), (32, False, False, 3), (32, True, True, 3)],
-)
-def test_a_few_batches_of_a_small_network_are_evaluated_where_nothing_goes_on_beside(
-    rows, once, many, expected, monkeypatch
-):
-    """By a thread of its own the first time, which prepares the functions, and then by the caller's."""
-    if many:
-        monkeypatch.setattr("overlap_train._validation.sets._FEW_VARIABLES", 2)
-    model = sequential()
-    for data in ((X[:rows], Y[:rows]), tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(8)):
-        pools, found = [], []
-        for _ in range(2):
-            request = request_of(model, policy=ValidationPolicy(workers=3), once=once)
-            with contextlib.ExitStack() as resources:
-                options = {"batch_size": 8} if isinstance(data, tuple) else {}
-                suite, prepared = suite_of(request, of_data(data, **options), resources)
-                state = ModelState(model, [v for each in prepared for v in each.step.variables])
-                pools.append(suite._pool)
-                found.append(suite.evaluate("", state.read()).metrics)
-        assert found[0] == found[1], "the same parts, however they are evaluated"
-        if expected == "alone":
-            assert [type(pool).__name__ for pool in pools] == ["WorkerPool", "CallersThread"]
-            assert pools[0].workers == 1
-        else:
-            assert [pool.workers for pool in pools] == [expected, expected]
-
-
-@pytest.mark.parametrize("options", [{"timeout_s": 9}, {"workers": ("CPU:0", "CPU:0")}])
-def test_a_validation_that_is_watched_or_has_devices_keeps_its_workers(options):
-    request = request_of(sequential(), policy=ValidationPolicy(**{"workers": 3, **options}), once=True)
-    with contextlib.ExitStack() as resources:
-        suite, _ = suite_of(request, of_data((X[:16], Y[:16]), batch_size=8), resources)
-        runner = suite._sets[""].runner
-        assert runner._pool.workers > 1
-
-
 @pytest.mark.parametrize("device", ["GPU:7", "CPU:9", "/device:CPU:9"])
 def test_a_device_that_is_not_there_is_named_with_those_that_are(device):
     request = request_of(sequential(), policy=ValidationPolicy(workers=("CPU:0", device)))
@@ -200,57 +154,7 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(device):
         prepared_of(request, of_data((X, Y)))
 
 
-def test_each_set_is_validated_after_its_own_epochs():
-    sets = {"often": ValidationSet(data=(X, Y)), "third": ValidationSet(data=(X, Y), freq=[3])}
-    with contextlib.ExitStack() as resources:
-        suite, _ = suite_of(request_of(sequential()), sets, resources)
-        due = [[n for n, named in suite._sets.items() if named.validates(epoch)] for epoch in (1, 2)]
-        assert due == [["often"], ["often", "third"]]
-
-
-def test_a_live_set_of_a_generator_cannot_be_made_again():
-    def endless():
-        while True:
-            yield X[:8], Y[:8]
-
-    with contextlib.ExitStack() as resources:
-        suite, _ = suite_of(request_of(small(run_eagerly=True)), of_data(endless(), steps=2), resources)
-        assert not suite.rewindable
-    with contextlib.ExitStack() as resources:
-        suite, _ = suite_of(request_of(small(run_eagerly=True)), of_data((X, Y)), resources)
-        assert suite.rewindable
-        logs = suite.evaluate_live("", keras.callbacks.CallbackList([]))
-        assert np.isfinite(logs.metrics["loss"])
-
-
 DEFAULT = ValidationSet(data=None, freq=3, steps=7, batch_size=8)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ((X, Y), True),
-        (dataset(), True),
-        (generator(), True),
-        (ValidationSet(data=(X, Y)), True),
-        (X, False),
-        ([X, Y], False),
-        (None, False),
-        ({"a": X}, False),
-    ],
-    ids=["tuple", "dataset", "generator", "set", "array", "list", "none", "dict"],
-)
-def test_what_is_a_set_of_its_own(value, expected):
-    assert is_set(value) is expected
-
-
-def test_a_set_that_says_more_needs_a_name():
-    with pytest.raises(TypeError, match=r'a ValidationSet without a name; pass a dict such as {"clean"'):
-        named_sets(ValidationSet(data=(X, Y)), DEFAULT)
-
-
-def test_no_data_is_no_set():
-    assert named_sets(None, DEFAULT) == {}
 
 
 @pytest.mark.parametrize("data", [(X, Y), {"left": X, "right": Y}, {"left": X, "both": (X, Y)}])
@@ -259,14 +163,6 @@ def test_data_alone_is_one_set_without_a_name(data):
     assert chosen[0] == ""
     assert chosen[1] == dataclasses.replace(DEFAULT, data=chosen[1].data)
     assert chosen[1].data is data
-
-
-def test_several_sets_keep_their_names_and_what_they_say_of_themselves():
-    own = ValidationSet(data=(X, Y), freq=5)
-    sets = named_sets({"clean": (X, Y), "noisy": own}, DEFAULT)
-    assert list(sets) == ["clean", "noisy"]
-    assert (sets["clean"].freq, sets["clean"].steps, sets["clean"].batch_size) == (3, 7, 8)
-    assert sets["noisy"] is own
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras.metrics import metric_leaves
 from overlap_train._validation.validation_step import Surroundings, trace_validation
 from tests.networks import FEATURES, subclassed
 from tests.pools import sequential
@@ -102,32 +101,3 @@ def test_metrics_that_python_computes_are_neither_reset_nor_read_in_a_trace_but_
     assert traced.by_python
     several = Surroundings(traces_metrics=True)
     assert not trace_validation(model, model.test_step, SPEC, around=several).by_python
-
-
-def test_what_is_set_on_a_metric_of_keras_s_is_named():
-    model = sequential(metrics=[keras.metrics.SparseTopKCategoricalAccuracy(k=2)])
-    traced = trace_validation(model, model.test_step, SPEC)
-    assert traced.changed(model) is None
-    next(metric for metric in metric_leaves(model) if "top" in metric.name).k = 3
-    assert traced.changed(model) == "SparseTopKCategoricalAccuracy.k"
-
-
-def test_logs_of_the_metrics_names_are_the_metrics():
-    model = sequential()
-    stock = trace_validation(model, model.test_step, SPEC)
-    assert not stock.own_logs
-    own = trace_validation(model, lambda batch: {"norm": tf.norm(model(batch[0]))}, SPEC)
-    assert own.own_logs
-    names = {variable.name for variable in own.variables}
-    assert any(name.endswith("hidden/kernel") for name in names)
-    assert any(name.startswith("accuracy/") for name in names)  # which a reset sets
-
-
-def test_it_is_traced_in_the_scope_that_is_asked_for():
-    entered, model = [], sequential()
-
-    def within(function):
-        return lambda *arguments: entered.append(1) or function(*arguments)
-
-    trace_validation(model, model.test_step, SPEC, around=Surroundings(within))
-    assert len(entered) == 3  # the step, the reset and the result

@@ -95,8 +95,3 @@ GRAIN = {
     "grain loader": (loader, 5, True),
 }
 SOURCES = (HUGGING_FACE if INSTALLED["datasets"] else {}) | (GRAIN if INSTALLED["grain"] else {})
-
-
-def workers():
-    """Processes of Hugging Face's draw the rows, shuffled by NumPy's global generator."""
-    return table(shuffle=True, num_workers=2)

@@ -222,8 +222,8 @@ def test_an_evaluation_that_is_ended_is_that_of_keras_and_warns_of_nothing(data)
 
 
 def test_whoever_declares_that_it_only_watches_is_told():
-    with pytest.raises(ValueError, match="have been drawn already"):
-        fit(Trainer(sequential(), validation=ALWAYS), Declared(), "shuffled anew")
+    with pytest.raises(ValueError, match="has been made already"):
+        fit(Trainer(sequential(), validation=ALWAYS), Declared(), "arrays")
 
 
 class Swaps(keras.callbacks.Callback):

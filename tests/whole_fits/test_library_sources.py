@@ -13,7 +13,7 @@ from tests.killing import Kills
 from tests.networks import Outcome, assert_same_history, assert_same_outcome, assert_same_weights, sequential
 from tests.whole_fits import comparing, library_sources
 from tests.whole_fits.comparing import VALIDATION, goes_back, waits
-from tests.whole_fits.library_sources import BATCH, INSTALLED, SOURCES, X, Y
+from tests.whole_fits.library_sources import INSTALLED, SOURCES
 from tests.whole_fits.test_replay import callbacks
 
 pytestmark = [
@@ -22,7 +22,6 @@ pytestmark = [
 ]
 RESUMABLE = [name for name, (_, _, resumable) in SOURCES.items() if resumable]
 needs_datasets = pytest.mark.skipif(not INSTALLED["datasets"], reason="lacks datasets")
-needs_grain = pytest.mark.skipif(not INSTALLED["grain"], reason="lacks grain")
 
 
 def arguments(make, steps, epochs):
@@ -68,22 +67,6 @@ def test_killed_it_goes_on_to_the_result_of_the_unbroken_run(tmp_path, source, e
 
 
 @needs_datasets
-def test_rows_that_processes_of_hugging_face_draw_go_on_in_their_order(tmp_path, monkeypatch):
-    """Its processes take minutes to start on a machine under load; here the rows are drawn in this one."""
-    from datasets.utils.tf_utils import NumpyMultiprocessingGenerator
-
-    def drawn(self):
-        order = np.arange(len(self.dataset))
-        np.random.shuffle(order)
-        for first in range(0, len(order), self.batch_size):
-            rows = self.dataset[order[first : first + self.batch_size]]
-            yield {name: rows[name].astype(kind) for name, kind in self.columns_to_np_types.items()}
-
-    monkeypatch.setattr(NumpyMultiprocessingGenerator, "__iter__", drawn)
-    assert_goes_on(library_sources.workers, None, tmp_path / "run", 2)
-
-
-@needs_datasets
 @pytest.mark.parametrize("source", ["hugging face in order", "hugging face shuffled"])
 def test_a_callback_that_may_do_anything_overlaps_with_rows_that_are_looked_up(source):
     calls = [keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)]
@@ -99,55 +82,3 @@ def test_a_callback_that_may_do_anything_overlaps_with_rows_that_are_looked_up(s
 def test_functions_of_the_user_that_make_rows_are_not_resumed(tmp_path, name):
     with pytest.raises(ValueError, match="resume needs data whose position can be found again"):
         Trainer(sequential()).fit(getattr(library_sources, name)(), verbose=0, resume=tmp_path / "run")
-
-
-@needs_grain
-@pytest.mark.parametrize("name", ["by_state", "loader"])
-def test_grain_goes_on_without_drawing_again(tmp_path, name):
-    drawn = []
-
-    def counted():
-        import grain
-
-        class Count(grain.transforms.Map):
-            def map(self, row):
-                drawn.append(1)
-                return row
-
-        read = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-        rows = list(zip(X, Y, strict=True))
-        if name == "by_state":
-            made = grain.MapDataset.source(rows).shuffle(seed=3).repeat().to_iter_dataset(read)
-            return made.map(Count()).batch(BATCH)
-        sampler = grain.samplers.IndexSampler(num_records=len(X), shuffle=True, seed=2)
-        batch = grain.transforms.Batch(BATCH, drop_remainder=True)
-        return grain.DataLoader(
-            data_source=rows, sampler=sampler, operations=[Count(), batch], worker_count=0, read_options=read
-        )
-
-    counts = []
-    for epochs in (4, 5):
-        drawn.clear()
-        trainer = Trainer(sequential())
-        trainer.fit(**arguments(counted, 5, epochs), resume=tmp_path / "run")
-        counts.append(len(drawn) // BATCH)
-    specs = counts[0] - 20
-    assert counts[1] == 5 + specs
-
-
-@needs_datasets
-@pytest.mark.parametrize(
-    ("make", "remedy"),
-    [
-        (lambda rows: rows, r"data\.to_tf_dataset\(columns="),
-        (lambda rows: rows.with_format("numpy"), r"data\.to_tf_dataset\(columns="),
-        (lambda rows: rows.to_iterable_dataset(), "a generator of batches"),
-        (lambda rows: rows["x"], "an array"),
-    ],
-)
-@pytest.mark.parametrize("role", ["training", "validation"])
-def test_a_dataset_that_keras_does_not_take_is_refused_with_what_it_takes(make, remedy, role):
-    data = make(library_sources.rows())
-    given = {"x": data} if role == "training" else {"x": X, "y": Y, "validation_data": data}
-    with pytest.raises((ValueError, TypeError), match=f"{role} data is a Hugging Face .*{remedy}"):
-        Trainer(sequential()).fit(**given, verbose=0)

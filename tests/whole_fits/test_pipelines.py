@@ -250,14 +250,6 @@ def test_a_checkpoint_holds_what_had_been_drawn_by_its_epoch(program, tmp_path):
     assert_same_outcome(trainer.model, kept_by_keras(program))
 
 
-def test_a_plain_dataset_that_is_captured_overlaps():
-    trainer = Trainer(sequential(), validation=AHEAD, execution=SHORT_CALLS)
-    plateau = keras.callbacks.ReduceLROnPlateau("val_loss", patience=9)
-    callbacks = [keeps_the_best(), plateau]
-    trainer.fit(within(slices()), epochs=3, validation_data=VALIDATION, callbacks=callbacks, verbose=0)
-    assert not waits(trainer)
-
-
 class Both(keras.Model):
     """Has a layer that draws in the data's pipeline, and perhaps in itself as well."""
 
