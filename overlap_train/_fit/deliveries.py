@@ -144,9 +144,9 @@ class Deliveries:
 
     def _deliver_next(self, timeout_s: float | None) -> bool:
         pending = self.backlog.oldest
-        cpu_s = self._wait(pending, timeout_s)
+        self._wait(pending, timeout_s)
         try:
-            outcome = self._deliver(pending, cpu_s)
+            outcome = self._deliver(pending)
         except BaseException:
             self._rewind(pending.snapshot)  # to where it stands then under Keras
             raise
@@ -163,7 +163,7 @@ class Deliveries:
         self.release_step_validations()
         return outcome.rolled_back
 
-    def _deliver(self, pending: PendingEpoch, cpu_s: float | None) -> Outcome:
+    def _deliver(self, pending: PendingEpoch) -> Outcome:
         """Calls the callbacks of an epoch whose validations are done."""
         try:
             results, spans = self.suite.collect(pending)
@@ -177,7 +177,6 @@ class Deliveries:
         self.suite.admit(None)  # while callbacks run the training needs one core
         start_s = time.monotonic()
         trained_on = self._trained_on(pending.snapshot)
-        self.lag.validated(spans, alone=not trained_on, cpu_s=cpu_s)
         outcome = self.delivery.deliver(
             pending.snapshot,
             pending.train_logs,
@@ -289,15 +288,13 @@ class Deliveries:
             self.suite.wait_until_drawn(*self._limits(timeout_s))
             self.ledger.charge("wait", start_s, self.backlog.oldest.epoch, "waited_s")
 
-    def _wait(self, pending: PendingEpoch, timeout_s: float | None) -> float | None:
-        """Returns the processor seconds of the wait, or None if they are not all that a validation takes."""
+    def _wait(self, pending: PendingEpoch, timeout_s: float | None) -> None:
         if pending.ready():
-            return None
+            return
         self.suite.admit(None)
-        start_s, start_cpu_s = time.monotonic(), time.process_time()
+        start_s = time.monotonic()
         pending.wait(*self._limits(timeout_s))
         self.ledger.charge("wait", start_s, pending.epoch, "waited_s")
-        return time.process_time() - start_cpu_s if self.suite.computes_here else None
 
     def _limits(self, timeout_s: float | None) -> tuple[float | None, Callable[[], None]]:
         """Returns how long to wait, and what is called meanwhile; with a time-out, signals end no wait."""

@@ -84,7 +84,6 @@ class _Request(Future[ShardOutcome]):
 class Evaluator(Runner):
     """The evaluator as the training sees it, which runs all its sets. Belongs to the training thread."""
 
-    computes_here = False
     runs_python = False  # another process sees nothing of the callbacks
 
     def __init__(

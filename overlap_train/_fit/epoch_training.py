@@ -39,7 +39,7 @@ class EpochTraining:
 
     def __post_init__(self) -> None:
         parts = self.deliveries
-        self.cursor, self.hooks, self._lag, self._suite = parts.cursor, parts.hooks, parts.lag, parts.suite
+        self.cursor, self.hooks, self._suite = parts.cursor, parts.hooks, parts.suite
         self.ledger, self.progress, self._hosts = parts.ledger, parts.progress, parts.hosts
         self._course = self.ledger.course
         self._group = keras_training.steps_per_execution(self.model)
@@ -97,8 +97,6 @@ class EpochTraining:
         if not warm:
             self.warm = True
             self._hosts.begin_waits()  # in the first call hosts wait for the one that compiles longest
-        elif epoch > self._course.first_epoch:  # in which the rest is traced
-            self._lag.trained(span, done.steps)
         self.ledger.accounts.trained(span, done.steps)
         self.pace.observe(done.steps, span.duration_s)
         self._course.step += done.steps

@@ -103,7 +103,6 @@ class FitSession:
         """Trains, validates and delivers every epoch, then calls `on_train_end`."""
         model, course = self._model, self._course
         self._resume()
-        course.first_epoch = course.next_epoch
         try:
             self._run_epochs()
         except Interrupted:
