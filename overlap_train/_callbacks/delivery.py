@@ -18,7 +18,6 @@ import keras
 
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
 from overlap_train._callbacks.listeners import listeners
-from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values, same_bits
@@ -53,10 +52,7 @@ BeginNext = Callable[[Values], EpochBeginning]
 class _Validations(Protocol):
     """The methods of a suite that a delivery calls; see `ValidationSuite`."""
 
-    def evaluate(
-        self, name: str, values: Values, most: int | None = None, *, alone: bool = False
-    ) -> ValidationResult: ...
-    def draws_anew(self, name: str) -> bool: ...
+    def evaluate(self, name: str, values: Values, *, alone: bool = False) -> ValidationResult: ...
     def reads_by_python(self) -> bool: ...
     def evaluate_live(self, name: str, callbacks: keras.callbacks.CallbackList) -> ValidationResult: ...
     def live_sets(self, epoch: int) -> list[str]: ...
@@ -237,15 +233,13 @@ class Delivery:
         """Set metrics back that the model has got since the fit began, as Keras does when it validates."""
         keras_metrics.reset_others(self._model, {id(h) for v in self._state.metrics for h in v.handles})
 
-    def _evaluate_set(self, name: str, values: Values, most: int | None) -> ValidationResult:
-        return self._suite.evaluate(name, values, most)
+    def _evaluate_set(self, name: str, values: Values) -> ValidationResult:
+        return self._suite.evaluate(name, values)
 
-    def _evaluate(
-        self, snapshot: Snapshot, spans: list[Span], name: str, values: Values, most: int | None = None
-    ) -> ValidationResult:
+    def _evaluate(self, snapshot: Snapshot, spans: list[Span], name: str, values: Values) -> ValidationResult:
         """Evaluate values while the training waits."""
         start_s = time.monotonic()
-        result = self._evaluate_set(name, values, most)
+        result = self._evaluate_set(name, values)
         thread, end_s = threading.current_thread().name, time.monotonic()
         spans.append(Span("validate", thread, start_s, end_s, snapshot.epoch, snapshot.step))
         return result
@@ -255,23 +249,19 @@ class Delivery:
     ) -> ValidationResult:
         """Replay `on_test_*` around a validation that is already done; those made anew are in `spans`."""
         self._model.stop_evaluating = False
-        most = _begin_test(self._callbacks, self._model) if self._wants_test else None
-        if most is not None and self._suite.draws_anew(name):
-            raise ValueError(
-                "a callback's on_test_begin set stop_evaluating, and the batches of the validation have been "
-                "drawn already: set it in on_test_batch_end, which is called between them"
-            )
+        if self._wants_test:
+            _begin_test(self._callbacks, self._model)
         self._reset_others()
         if result.unread and not is_first:  # the first reset was made before the validation
             self._model.reset_metrics()
             pairs = zip(snapshot.values.metrics, self._state.read_metrics(), strict=True)
             if not all(same_bits(*pair) for pair in pairs):
                 result = self._evaluate(snapshot, spans, name, self._state.read())
-        elif most is not None or (self._wants_test and self._state.changed(snapshot.values)):
+        elif self._wants_test and self._state.changed(snapshot.values):
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
-            result = self._evaluate(snapshot, spans, name, self._state.read(), most)
+            result = self._evaluate(snapshot, spans, name, self._state.read())
         if self._wants_test:
-            result = _replay_batches(self._model, self._state, result, self._callbacks)
+            _replay_batches(self._model, self._state, result, self._callbacks)
         self._show_metrics({name: result})
         result = read_by_python(self._model, self._state, result)
         if not self._wants_test:
@@ -281,11 +271,15 @@ class Delivery:
         return replace(result, metrics=logs)  # to which a list's own hook may have added
 
 
-def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> int | None:
-    """Call `on_test_begin`; return how many batches are evaluated if it ends the validation, or None."""
+def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
+    """Call `on_test_begin`, which cannot end a validation that is made already."""
     model.stop_evaluating = False
     callbacks.on_test_begin()
-    return keras_training.steps_per_execution(model) if model.stop_evaluating else None
+    if model.stop_evaluating:
+        raise ValueError(
+            "a callback's on_test_begin set stop_evaluating, and the validation is made as a whole: set it "
+            "in on_test_batch_end, which is called between its batches"
+        )
 
 
 def _replay_batches(
@@ -293,29 +287,16 @@ def _replay_batches(
     state: ModelState,
     result: ValidationResult,
     callbacks: keras.callbacks.CallbackList,
-) -> ValidationResult:
-    """Call the hooks of the batches of a validation that is done, and return its result.
-
-    That is the one of the batches so far where a hook says that the data has ended.
-    """
-    logs: Mapping[str, Any] = {}
+) -> None:
+    """Call the hooks of the batches of a validation that is done."""
     group = keras_training.steps_per_execution(model)
-    try:
-        if not result.metrics and not result.running:
-            callbacks.on_test_batch_begin(0)  # of a batch that did not come
-        for number, running in enumerate(result.running):
-            callbacks.on_test_batch_begin(number * group)
-            logs = running.logs
-            if running.state:  # another host keeps its own
-                state.set_metrics(running.state)
-            callbacks.on_test_batch_end((number + 1) * group - 1, logs)
-    except keras_data.OUT_OF_DATA:
-        keras_data.warn_out_of_data()
-        if not logs:
-            model.reset_metrics()
-        so_far = replace(result, metrics=logs, metric_state=state.read_metrics(), unread=True)
-        return read_by_python(model, state, so_far)
-    return result
+    if not result.metrics and not result.running:
+        callbacks.on_test_batch_begin(0)  # of a batch that did not come
+    for number, running in enumerate(result.running):
+        callbacks.on_test_batch_begin(number * group)
+        if running.state:  # another host keeps its own
+            state.set_metrics(running.state)
+        callbacks.on_test_batch_end((number + 1) * group - 1, running.logs)
 
 
 def read_by_python(model: keras.Model, state: ModelState, result: ValidationResult) -> ValidationResult:
@@ -333,10 +314,11 @@ def evaluate_now(
     """Evaluate the model as it is on the only set of a suite, as `keras.Model.evaluate` does."""
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)
-    most = _begin_test(callbacks, model)
+    _begin_test(callbacks, model)
     if suite.reads_by_python():
         model.reset_metrics()
-    result = _replay_batches(model, state, suite.evaluate("", state.read(), most), callbacks)
+    result = suite.evaluate("", state.read())
+    _replay_batches(model, state, result, callbacks)
     state.set_metrics(result.metric_state)
     logs = dict(read_by_python(model, state, result).metrics)
     callbacks.on_test_end(logs)

@@ -77,12 +77,9 @@ class StreamedBatches:
         """Rows of the first batch, or None if they are not known beforehand."""
         return rows_of_batches(self._dataset)
 
-    def begin(self, most: int | None = None) -> BatchStream:
+    def begin(self) -> BatchStream:
         """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
-        stream = BatchStream(self._begin_pass, self.steps, self._end_pass)
-        if most is not None:
-            stream.limit(most)
-        return stream
+        return BatchStream(self._begin_pass, self.steps, self._end_pass)
 
     def stream(self) -> BatchStream:
         """Starts one validation, as `begin`."""

@@ -121,13 +121,8 @@ class Evaluator(Runner):
         ends_epoch = snapshot.position is not None and not snapshot.position.within
         return [] if self._idle else [self._ask("weights" if ends_epoch else "inside", snapshot)]
 
-    def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> Any:
+    def evaluate(self, values: Values, *, alone: bool = False) -> Any:
         """Evaluates values now, and waits for the results; None on hosts that have none."""
-        if most is not None:
-            raise ValueError(
-                "a callback's on_test_begin set stop_evaluating, and the evaluator makes whole validations: "
-                "set it in no callback of a training with an evaluator"
-            )
         if self._idle:
             return None
         return self._ask("inside", Snapshot(epoch=0, step=0, values=values)).result().result
@@ -243,15 +238,9 @@ class ElsewhereSuite(ValidationSuite):
         super().__init__([NamedRunner("", evaluator, validates)], on_error=on_error, hosts=hosts)
         self._evaluator = evaluator
 
-    def evaluate(
-        self, name: str, values: Values, most: int | None = None, *, alone: bool = False
-    ) -> ValidationResult:
+    def evaluate(self, name: str, values: Values, *, alone: bool = False) -> ValidationResult:
         """Evaluates values now, of which a hook has changed some since they were trained."""
-        return _unpacked(self._evaluator.evaluate(values, most))[name]
-
-    def draws_anew(self, name: str) -> bool:
-        """Whether the batches of a set are drawn anew for each validation, which nobody knows."""
-        return False
+        return _unpacked(self._evaluator.evaluate(values))[name]
 
     def _merge(
         self, validation: PendingValidation, spans: list[Span], values: Values

@@ -25,7 +25,6 @@ from overlap_train._fit.followers import check_without_batches
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traces import Traces
-from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import StepsDone
@@ -42,7 +41,6 @@ class Opening:
     epoch: int
     begun: bool  # whether the first epoch's and batch's hooks have been called
     train_function: Any  # which a callback that compiles the model takes away
-    cut: bool = False  # whether the batch's hook has said that there is no data
 
 
 def open_fit(request: FitRequest, callbacks: Any, *, traced: bool) -> Opening:
@@ -62,10 +60,7 @@ def open_fit(request: FitRequest, callbacks: Any, *, traced: bool) -> Opening:
     callbacks.on_epoch_begin(epoch)
     if any(map(wants_train_batches, listeners(callbacks))):
         request.feed.prepare()  # Keras has made the iterator before the first batch's hook
-        try:
-            callbacks.on_train_batch_begin(0)
-        except keras_data.OUT_OF_DATA:
-            return Opening(epoch, True, function, cut=True)
+        callbacks.on_train_batch_begin(0)
     return Opening(epoch, True, function)
 
 
@@ -222,9 +217,7 @@ class FitSession:
         """Makes one compiled call of training steps."""
         steps = self._training.agree_on_steps()
         opening, self._opening = self._opening, None
-        begun, cut = (opening.begun, opening.cut) if opening is not None else (False, False)
-        if not self._training.begin_call(epoch, begun=begun, cut=cut):
-            return StepsDone(0, exhausted=True)
+        self._training.begin_call(epoch, begun=opening is not None and opening.begun)
         self._renew_if_compiled()
         done = self._training.run_call(epoch, steps)
         if done.steps:

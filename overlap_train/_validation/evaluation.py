@@ -360,19 +360,16 @@ class SnapshotEvaluator:
         results: Sequence[ShardResult],
         values: Values,
         over_hosts: Callable[[State], Sequence[tf.Tensor]] = tuple,
-        *,
-        is_cut: bool = False,
     ) -> ValidationResult:
         """Returns what `keras.Model.evaluate` would return, from the parts in their order.
 
-        Without any batch that is no value, with the metrics as they are reset. `is_cut` says that Keras
-        would have drawn no more batches, whether or not there are any.
+        Without any batch that is no value, with the metrics as they are reset.
         """
         (count,) = over_hosts((tf.constant(sum(result.batches for result in results), tf.int64),))
         if not int(count):
             return ValidationResult({}, (), results[0].state, unread=self.by_python)
         last, ended = results[-1], None
-        if not is_cut and self._has_found_end(int(count)):
+        if self._has_found_end(int(count)):
             ended = self._functions.ended
         state = last.state if ended is None else tuple(ended(self._variables(values), last.state))
         if self.by_python:

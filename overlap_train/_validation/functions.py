@@ -134,8 +134,8 @@ class FunctionRunner(Runner):
         run = contextvars.copy_context().run
         return [self._pool.submit(run, self._work, snapshot, ThreadSettings.of_this_thread())]
 
-    def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> ValidationResult:
-        """Evaluates values now, and waits for the result; a function has no batches."""
+    def evaluate(self, values: Values, *, alone: bool = False) -> ValidationResult:
+        """Evaluates values now, and waits for the result."""
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
         self._pool.admit(None)
         result: ValidationResult = futures[0].result().result

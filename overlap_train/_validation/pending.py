@@ -84,8 +84,8 @@ class Runner:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""
         return []
 
-    def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> ValidationResult:
-        """Evaluates values now: all batches, or the first `most`; `alone` leaves out the other hosts."""
+    def evaluate(self, values: Values, *, alone: bool = False) -> ValidationResult:
+        """Evaluates values now; `alone` leaves out the other hosts."""
         raise NotImplementedError
 
     def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:

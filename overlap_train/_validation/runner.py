@@ -95,11 +95,9 @@ class ValidationRunner(Runner):
 
         return [self._pool.submit(work, index) for index in range(self.parts)]
 
-    def evaluate(self, values: Values, most: int | None = None, *, alone: bool = False) -> ValidationResult:
+    def evaluate(self, values: Values, *, alone: bool = False) -> ValidationResult:
         """Evaluates values now, with all workers, and waits for the result; see `Runner.evaluate`."""
         self._pool.admit(None)
-        if most is not None:
-            return self.evaluator.merge([self._evaluate_first(values, most)], values, is_cut=True)
         futures = self.start(Snapshot(epoch=0, step=0, values=values), alone=alone)
         self.draw_ahead()
         return self.merge([future.result() for future in futures], values, alone=alone)
@@ -142,13 +140,6 @@ class ValidationRunner(Runner):
 
     def _hosts_of(self, *, alone: bool) -> Hosts:
         return SingleHost() if alone else self._hosts
-
-    def _evaluate_first(self, values: Values, most: int) -> ShardResult:
-        """Evaluates the first batches on the calling thread."""
-        self._wait_until_prepared(0)
-        if self._streamed is not None:
-            return self.evaluator.evaluate(values, self._streamed.begin(most))
-        return self.evaluator.evaluate(values, Shard(0, min(most, self.evaluator.count())))
 
     def _device(self, index: int) -> str | None:
         """Where a part is evaluated; None leaves it to TensorFlow."""

@@ -251,15 +251,9 @@ class ValidationSuite:
                 pending.skipped = True
         return results, spans
 
-    def draws_anew(self, name: str) -> bool:
-        """Whether the batches of a set are drawn anew for each validation."""
-        return self._sets[name].runner.runs_python
-
-    def evaluate(
-        self, name: str, values: Values, most: int | None = None, *, alone: bool = False
-    ) -> ValidationResult:
+    def evaluate(self, name: str, values: Values, *, alone: bool = False) -> ValidationResult:
         """Evaluates values on one set now, and waits for the result; see `Runner.evaluate`."""
-        return self._sets[name].runner.evaluate(values, most, alone=alone)
+        return self._sets[name].runner.evaluate(values, alone=alone)
 
     def warn(self) -> None:
         """Warns of what was odd about the last validation that `evaluate` made of each set."""

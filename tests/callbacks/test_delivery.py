@@ -33,11 +33,8 @@ class Suite:
     def __init__(self, *live, fails=False, changes=lambda model: None):
         self.live, self.fails, self.changes = live, fails, changes
 
-    def evaluate(self, name, values, most=None):
+    def evaluate(self, name, values):
         return ValidationResult({"loss": float(values.trainable[0][0, 0])})
-
-    def draws_anew(self, name):
-        return False
 
     def live_sets(self, epoch):
         return list(self.live)

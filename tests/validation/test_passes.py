@@ -20,7 +20,9 @@ def cached():
 
 
 def drawn(batches, most=None):
-    stream = batches.begin(most)
+    stream = batches.begin()
+    if most is not None:
+        stream.limit(most)
     found = [np.asarray(batch[0]) for batch in iter(stream.draw, None)]
     stream.finish()
     return np.concatenate(found).tolist()

@@ -1,8 +1,6 @@
-"""A hook ends the batches of an epoch or a validation, by StopIteration or `stop_evaluating`, as in Keras."""
+"""Hooks that end an epoch's or a validation's batches are refused or live; weights that they swap count."""
 
 from __future__ import annotations
-
-import warnings
 
 import keras
 import pytest
@@ -10,142 +8,41 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from tests import networks
-from tests.networks import arrays, assert_alike
-from tests.pools import pooled, sequential
-from tests.whole_fits.comparing import IN_STEP, Rows, assert_as_keras, in_turn, slices
-from tests.whole_fits.test_late_hooks import grouped
+from tests.networks import arrays
+from tests.pools import sequential
+from tests.whole_fits.comparing import assert_as_keras, slices
 
 X, Y = arrays(40)
 VALIDATION = arrays(32, 1)
-MANY = arrays(130, 1)
-AHEAD = ValidationPolicy(max_lag=1)
 ALWAYS = ValidationPolicy(max_lag=1, overlap="always")
-TRAIN = ("on_train_batch_begin", "on_train_batch_end")
-TEST = ("on_test_batch_begin", "on_test_batch_end")
+HOOKS = ("on_train_batch_begin", "on_train_batch_end")
 
 
-def nightly(*values):
-    return pytest.param(*values, marks=pytest.mark.nightly)
+def shuffled():
+    return slices(*VALIDATION).shuffle(40, seed=3).batch(8)
 
 
-ENDS_AND_BEGINNINGS = [TRAIN[0], nightly(TRAIN[1]), nightly(TEST[0]), TEST[1]]
+def fit(trained, callback, data=VALIDATION, **more):
+    given = {"validation_data": data, "validation_batch_size": 8 if data is VALIDATION else None}
+    return trained.fit(X, Y, epochs=3, batch_size=16, verbose=0, callbacks=[callback], **given, **more)
 
 
-def shuffled(x=X, y=Y, count=40):
-    return slices(x, y).shuffle(count, seed=3).batch(8)
+def ends(hook, error):
+    """Returns a callback that says at the second batch that the data has ended."""
+
+    def end(batch, logs=None):
+        if batch == 1:
+            raise error
+
+    return type("Ends", (keras.callbacks.Callback,), {hook: staticmethod(end)})()
 
 
-DATA = {
-    "arrays": lambda: X,
-    "dataset": shuffled,
-    "unknown": lambda: shuffled().filter(lambda x, y: True),
-    "endless": lambda: shuffled().repeat(),
-    "PyDataset": lambda: Rows(X, Y),
-}
-
-
-class Ends(keras.callbacks.Callback):
-    """Says at one batch that the data has ended, and notes what it is told."""
-
-    def __init__(self, hook, at, error, epochs):
-        super().__init__()
-        self.calls, self.epoch = [], 0
-
-        def end(number, logs=None):
-            self.calls.append((hook, number, sorted(logs)))
-            if number == at and self.epoch in epochs:
-                raise error
-
-        setattr(self, hook, end)
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.calls.append(("epoch", epoch, sorted(logs)))
-
-    def on_test_end(self, logs=None):
-        self.calls.append(("test", None, sorted(logs)))
-
-
-def assert_ends(
-    data, hook, at, error=StopIteration, policies=(AHEAD,), build=sequential, epochs=(0, 1, 2), **more
-):
-    """Compare a fit whose hook raises at a batch, with what the callback, the data and the user are told."""
-
-    def run(trained):
-        callback, x = Ends(hook, at, error, epochs), DATA[data]()
-        given = dict(y=Y, batch_size=8) if data == "arrays" else {}
-        given |= dict(validation_data=VALIDATION, validation_batch_size=8, callbacks=[callback], **more)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            trained.fit(x, epochs=3, verbose=0, shuffle=False, **given)
-        said = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
-        assert len(said) == len(epochs)
-        return callback.calls, getattr(x, "told", None), said
-
-    assert_as_keras(run, *policies, build=build)
-
-
-def evaluated():
-    model = sequential()
-    model.evaluate(*VALIDATION, verbose=0)  # Keras reads no metric that no batch has built
-    return model
-
-
-@pytest.mark.parametrize("at", [0, 1, nightly(4)])
-@pytest.mark.parametrize("hook", [*TRAIN, *TEST])
-@pytest.mark.by_default("on_train_batch_end-0", "on_test_batch_end-0")
-def test_what_follows_is_the_next_epoch_or_the_end_of_the_validation(hook, at):
-    build = evaluated if hook in TRAIN else sequential
-    assert_ends("arrays", hook, min(at, 4 if hook in TRAIN else 3), policies=(AHEAD, IN_STEP), build=build)
-
-
-@pytest.mark.parametrize("hook", ENDS_AND_BEGINNINGS)
-def test_the_end_that_tensorflow_raises_is_one_too(hook):
-    assert_ends("arrays", hook, 1, tf.errors.OutOfRangeError(None, None, "no more"))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("hook", TRAIN)
-@pytest.mark.parametrize(
-    ("data", "steps"), [("dataset", None), ("dataset", 4), ("unknown", None), ("unknown", 4), ("endless", 3)]
-)
-def test_the_next_epoch_begins_the_data_again(data, steps, hook):
-    assert_ends(data, hook, 1, steps_per_epoch=steps)
-    if steps is None:  # else Keras's iterators go on over the ends of epochs
-        assert_ends(data, hook, 2, steps_per_epoch=steps, epochs=(0,) if data == "dataset" else (0, 1, 2))
-
-
-@pytest.mark.by_default("on_train_batch_begin")
-@pytest.mark.parametrize("hook", TRAIN)
-def test_data_is_told_once_that_its_epoch_has_ended(hook):
-    assert_ends("PyDataset", hook, 1, epochs=(0, 2))
-
-
-@pytest.mark.by_default("on_test_batch_end")
-@pytest.mark.parametrize("hook", ENDS_AND_BEGINNINGS)
-def test_groups_of_steps_end_too(hook):
-    assert_ends("arrays", hook, 2 + hook.endswith("end"), build=pooled(grouped))
-
-
-@pytest.mark.by_default("False-on_test_batch_begin-0", "False-on_test_batch_end-1")
-@pytest.mark.parametrize("at", [0, 1])
-@pytest.mark.parametrize("hook", TEST)
-@pytest.mark.parametrize("declared", [False, nightly(True)])
-def test_an_evaluate_is_that_of_its_first_batches(declared, hook, at):
-    def run(trained):
-        callback = Ends(hook, at, StopIteration, (0,))
-        callback.overlap_safe = declared
-        given = dict(batch_size=8, verbose=0, callbacks=[callback], return_dict=True)
-        with pytest.warns(UserWarning, match="Your input ran out of data"):
-            return trained.evaluate(*VALIDATION, **given), callback.calls
-
-    expected, actual, _ = in_turn(run)
-    assert_alike(actual, expected)
-
-
-# A validation that `on_test_begin` ends has one call of steps, whoever sets `stop_evaluating` and how.
+@pytest.mark.parametrize("error", [StopIteration("mine"), tf.errors.OutOfRangeError(None, None, "mine")])
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.by_default("on_train_batch_end-error0")
+def test_a_batch_hook_that_says_that_the_data_has_ended_is_an_error(hook, error):
+    with pytest.raises(type(error), match="mine"):
+        fit(Trainer(sequential(), validation=ALWAYS), ends(hook, error))
 
 
 class StopsEvaluating(keras.callbacks.Callback):
@@ -153,77 +50,12 @@ class StopsEvaluating(keras.callbacks.Callback):
         setattr(self.model, "_".join(("stop", "evaluating")), True)  # by a name that stands nowhere
 
 
-class StopsAndHears(StopsEvaluating):
-    def __init__(self):
-        super().__init__()
-        self.heard = []
-
-    def on_test_batch_end(self, batch, logs=None):
-        self.heard.append((batch, round(float(logs["loss"]), 4)))
-
-
-class Declared(StopsEvaluating):
-    overlap_safe = True
-
-
-def generator():
-    while True:
-        for first in range(0, 32, 8):
-            yield tuple(part[first : first + 8] for part in VALIDATION)
-
-
-# The arguments of `evaluate`; those of a validation have other names.
-EVALUATED = {
-    "arrays": lambda: dict(x=VALIDATION[0], y=VALIDATION[1], batch_size=8),
-    "of many batches": lambda: dict(x=MANY[0], y=MANY[1], batch_size=2),
-    "dataset": lambda: dict(x=slices(*VALIDATION).batch(8)),
-    "shuffled anew": lambda: dict(x=shuffled(*VALIDATION)),
-    "generator": lambda: dict(x=generator(), steps=3),
-}
-
-
-def validated(data):
-    given = EVALUATED[data]()
-    x, y = given.pop("x"), given.pop("y", None)
-    return {"validation_data": x if y is None else (x, y)} | {f"validation_{k}": v for k, v in given.items()}
-
-
-def fit(trained, callback, data, **more):
-    given = {"batch_size": 16, "verbose": 0, "callbacks": [callback], **validated(data), **more}
-    return trained.fit(X, Y, epochs=3, **given)
-
-
-@pytest.mark.parametrize("kind", [StopsEvaluating, StopsAndHears])
-@pytest.mark.parametrize("data", EVALUATED)
-@pytest.mark.by_default("of many batches-StopsEvaluating")
-def test_a_validation_that_is_ended_as_it_begins_is_that_of_keras(data, kind):
-    def run(trained):
-        callback = kind()
-        fit(trained, callback, data)
-        return getattr(callback, "heard", None)
-
-    assert_as_keras(run, ALWAYS)
-
-
-@pytest.mark.nightly
-def test_groups_of_steps_are_whole():
-    build = pooled(grouped)
-    assert_as_keras(lambda trained: fit(trained, StopsEvaluating(), "arrays"), ALWAYS, build=build)
-
-
-@pytest.mark.by_default("of many batches", "arrays")
-@pytest.mark.parametrize("data", EVALUATED)
-def test_an_evaluation_that_is_ended_is_that_of_keras_and_warns_of_nothing(data):
-    def run(trained):
-        return trained.evaluate(**EVALUATED[data](), verbose=0, callbacks=[StopsEvaluating()])
-
-    expected, actual, _ = in_turn(run)
-    assert_alike(actual, expected)
-
-
-def test_whoever_declares_that_it_only_watches_is_told():
-    with pytest.raises(ValueError, match="have been drawn already"):
-        fit(Trainer(sequential(), validation=ALWAYS), Declared(), "shuffled anew")
+def test_a_validation_is_not_to_be_ended_as_it_begins():
+    trainer = Trainer(sequential(), validation=ALWAYS)
+    with pytest.raises(ValueError, match="set it in on_test_batch_end"):
+        fit(trainer, StopsEvaluating())
+    with pytest.raises(ValueError, match="set it in on_test_batch_end"):
+        trainer.evaluate(*VALIDATION, verbose=0, callbacks=[StopsEvaluating()])
 
 
 class Swaps(keras.callbacks.Callback):
@@ -245,7 +77,7 @@ def averaging():
 @pytest.mark.parametrize("kind", [Swaps, keras.callbacks.SwapEMAWeights])
 def test_data_that_is_drawn_anew_is_drawn_once_where_weights_are_swapped_for_it(kind):
     def run(trained):
-        return fit(trained, kind(), "shuffled anew", validation_steps=2)
+        return fit(trained, kind(), shuffled(), validation_steps=2)
 
     trainer = assert_as_keras(run, ALWAYS, build=averaging)
     assert any(f"inside the validation: {kind.__name__}.on_test_begin;" in text for text in trainer.messages)
