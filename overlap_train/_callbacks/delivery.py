@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import keras
 
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
-from overlap_train._callbacks.listeners import listeners
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values, same_bits
@@ -90,7 +89,7 @@ class Delivery:
         self._live_metrics = live_metrics
         self._changed_decision = changed_decision
         self._watch_attributes = watch_attributes
-        self._wants_test = listens(listeners(callbacks), *TEST_HOOKS)
+        self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
 
     def deliver(
         self,
@@ -110,7 +109,7 @@ class Delivery:
         that has begun.
         """
         live = self._suite.live_sets(snapshot.epoch)
-        looked_at = any(map(looks_at_model, listeners(self._callbacks)))  # callbacks may have been added
+        looked_at = any(map(looks_at_model, self._callbacks.callbacks))  # callbacks may have been added
         unread = any(result.unread for result in results.values())
         if not (stops or live or looked_at or unread or begin_next is not None):
             outcome = self._deliver_unseen(snapshot, train_logs, results, trained_on=trained_on)
@@ -266,9 +265,8 @@ class Delivery:
         result = read_by_python(self._model, self._state, result)
         if not self._wants_test:
             return result
-        logs = dict(result.metrics)
-        self._callbacks.on_test_end(logs)
-        return replace(result, metrics=logs)  # to which a list's own hook may have added
+        self._callbacks.on_test_end(dict(result.metrics))
+        return result
 
 
 def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:

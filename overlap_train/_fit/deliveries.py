@@ -11,7 +11,6 @@ from typing import Any
 
 from overlap_train._callbacks.delivery import Delivery, EpochBeginning, Outcome
 from overlap_train._callbacks.late import EpochHooks
-from overlap_train._callbacks.listeners import remembering
 from overlap_train._checkpoint.content import StartPoint, WaitingEpoch
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
@@ -204,7 +203,7 @@ class Deliveries:
             self.resumer.delivered(
                 StartPoint(following, pending.snapshot.step, course.stopped, logs, lag, position),
                 outcome.values,
-                remembering(self.callbacks),
+                self.callbacks.callbacks,
                 last=course.stopped or following >= course.epochs,
                 trained=pending.snapshot.values,
             )
@@ -258,7 +257,7 @@ class Deliveries:
         waiting = tuple(WaitingEpoch(pending.snapshot, pending.train_logs) for pending in self.backlog)
         logs = dict(course.logs.get(epoch - len(waiting) - 1, {}))
         point = StartPoint(epoch, snapshot.step, course.stopped, logs, lag, snapshot.position, waiting)
-        self.resumer.inside(point, snapshot.values, remembering(self.callbacks))
+        self.resumer.inside(point, snapshot.values, self.callbacks.callbacks)
 
     def finish_step_validations(self) -> None:
         """Waits for the validation inside an epoch that is under way."""

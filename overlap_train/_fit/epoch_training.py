@@ -10,7 +10,6 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._callbacks.listeners import listeners
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import IdleCores
@@ -42,7 +41,7 @@ class EpochTraining:
         self._course = self.ledger.course
         self._group = keras_training.steps_per_execution(self.model)
         # On several hosts others than the chief list few callbacks, and make the same calls.
-        self.calls_batches = self._hosts.any(any(map(wants_train_batches, listeners(parts.callbacks))))
+        self.calls_batches = self._hosts.any(any(map(wants_train_batches, parts.callbacks.callbacks)))
 
     def begin_epoch(self, epoch: int, *, begun: bool) -> None:
         """Calls the hooks of an epoch's beginning, unless they have been called, and begins its data."""

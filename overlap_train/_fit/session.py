@@ -16,7 +16,6 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._callbacks.listeners import listeners, remembering
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
@@ -58,7 +57,7 @@ def open_fit(request: FitRequest, callbacks: Any, *, traced: bool) -> Opening:
         return Opening(epoch, False, function)
     model.reset_metrics()
     callbacks.on_epoch_begin(epoch)
-    if any(map(wants_train_batches, listeners(callbacks))):
+    if any(map(wants_train_batches, callbacks.callbacks)):
         request.feed.prepare()  # Keras has made the iterator before the first batch's hook
         callbacks.on_train_batch_begin(0)
     return Opening(epoch, True, function)
@@ -135,7 +134,7 @@ class FitSession:
         parts, deliveries, course = self._parts, self._deliveries, self._course
         if parts.resumption is None:
             return
-        hooks, callbacks = deliveries.hooks, remembering(deliveries.callbacks)
+        hooks, callbacks = deliveries.hooks, deliveries.callbacks.callbacks
         point = parts.resumption.start(parts.state, deliveries.cursor, callbacks, hooks.begin_again)
         if point is None:
             return
@@ -292,7 +291,7 @@ class FitSession:
         if changed is None:
             return
         if not self._training.calls_batches:
-            check_without_batches(listeners(self._deliveries.callbacks))
+            check_without_batches(self._deliveries.callbacks.callbacks)
         if self._deliveries.backlog.max_lag:
             raise ValueError(
                 f"{changed}, while the training on several hosts runs ahead of its validations; set them "

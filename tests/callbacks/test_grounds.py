@@ -8,7 +8,7 @@ import keras
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.listeners import Grounds
+from overlap_train._callbacks.grounds import Grounds
 from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
 
 Callback = keras.callbacks.Callback
@@ -165,3 +165,44 @@ def test_what_a_callback_raises_in_a_validation_is_raised_as_it_is():
     trainer = Trainer(sequential())
     with pytest.raises(Pruned):
         trainer.fit(*arrays(64), verbose=0, callbacks=[Prunes()], validation_data=arrays(32, 1))
+
+
+class Duck:
+    """No callback of Keras's, but has what Keras calls."""
+
+    __slots__ = ("heard", "model")
+
+    def __init__(self, heard):
+        self.heard, self.model = heard, None
+
+    def __getattr__(self, name):
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: self._hear(name, args)
+
+    def _hear(self, name, args):
+        self.heard.append((name, *(arg for arg in args if isinstance(arg, int))))
+        if name == "on_train_batch_end":
+            self.model.optimizer.learning_rate = 0.1 / len(self.heard)
+
+    def set_model(self, model):
+        self.model = model
+
+    def set_params(self, params): ...
+
+
+@pytest.mark.nightly
+def test_what_has_only_the_methods_of_a_callback_is_called_as_one():
+    def run(fit):
+        heard = []
+        asked = dict(validation_data=arrays(24, 1), callbacks=Duck(heard))
+        history = fit(*arrays(48), epochs=2, verbose=0, **asked)
+        return history.history, heard
+
+    models = sequential(), sequential()
+    expected, heard = run(models[0].fit)
+    actual, heard_by_ours = run(
+        Trainer(models[1], validation=ValidationPolicy(max_lag=2, overlap="always")).fit
+    )
+    assert heard_by_ours == heard
+    assert_same_history(actual, expected)
