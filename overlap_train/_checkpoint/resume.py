@@ -102,7 +102,7 @@ class Resumer(Closing):
         self._passes: Any = None
         self._standing: dict[str, Any] = {}  # of the passes
         self._lags: tuple[int, ...] = ()
-        self._files: dict[int, str] = {}
+        self._files: Iterable[str] = ()
         self._settings = Settings(())
         self._unstored = Unstored()
         self._deliveries = 0
@@ -129,7 +129,7 @@ class Resumer(Closing):
         callbacks = list(callbacks)
         self._files, self._settings = files_of(callbacks), Settings(callbacks)
         self._accept()
-        if self._newest is not None:
+        if self._newest is not None and self._newest.first_undelivered > 0:  # else logs begin anew, too
             self._appending = append_to_files([callback for callback, _ in self._matches(self._newest)])
 
     def start(
