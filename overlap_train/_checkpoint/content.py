@@ -227,7 +227,7 @@ class PythonState:
     in_turn: bool  # whatever a resumed run does again has not drawn from the generators
     inside: InsideEpochs
     attributes: Mapping[str, Any]  # plain ones that the training has set on the model
-    callback_settings: list[dict[str, Any]]  # as `Settings.records` returns them
+    callback_settings: list[dict[str, str]]  # `Settings.texts`
     plan: str
 
 

@@ -197,7 +197,6 @@ class Resumer(Closing):
         if stay:
             names = ", ".join(stay)
             self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
-        self._settings.put_back(checkpoint.meta["callback_settings"], self._numbers(checkpoint))
 
     def _put_attributes_back(self, meta: Mapping[str, Any]) -> None:
         stay = self._attributes.put_back(meta["attributes"]) if self._attributes is not None else ()
@@ -249,9 +248,7 @@ class Resumer(Closing):
                 "these callbacks of the checkpoint are missing now, and what they remembered is left out: "
                 f"{', '.join(missing)}"
             )
-        settings, present = self._settings.compared(meta["callback_settings"], numbers)
-        configurations = {**meta["configuration"], **settings}, {**self._reported.configuration, **present}
-        changes = differences(*configurations, self._reported.rate())
+        changes = differences(meta["configuration"], self._reported.configuration, self._reported.rate())
         if changes:
             self._say(
                 "this training is configured otherwise than that of the checkpoint: "
@@ -390,7 +387,7 @@ class Resumer(Closing):
             in_turn=not any(self._lags),
             inside=self.under_way(),
             attributes=self._attributes.changed() if self._attributes is not None else {},
-            callback_settings=self._settings.records(),
+            callback_settings=self._settings.texts,
             plan=self.plan(),
         )
         return [functools.partial(self._write, point, values, python)]
