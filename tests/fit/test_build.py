@@ -116,7 +116,7 @@ def test_a_signal_ends_the_waits_of_one_host_alone(fit, monkeypatch):
     one = fit()
     parts = one.builder.build()
     parts.deliveries.check_interrupted()
-    parts.training.interrupts.received = "SIGTERM"
+    parts.training.interrupts._receive("SIGTERM")
     with pytest.raises(Interrupted):
         parts.deliveries.check_interrupted()
     settings = type(one.request.settings)
