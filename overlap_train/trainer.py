@@ -44,10 +44,6 @@ _Callback: TypeAlias = keras.callbacks.Callback
 Callbacks: TypeAlias = _Callback | keras.callbacks.CallbackList | Sequence[_Callback]
 
 
-def _of_model(name: str) -> property:
-    return property(lambda trainer: getattr(trainer.model, name), doc=f"The model's `{name}`.")
-
-
 class Trainer:
     """Train a compiled Keras model, and validate each epoch while the next one is trained.
 
@@ -151,11 +147,6 @@ class Trainer:
         """
         return self._outcome.ended
 
-    predict = _of_model("predict")
-    save = _of_model("save")
-    summary = _of_model("summary")
-    get_weights = _of_model("get_weights")
-
     def __repr__(self) -> str:
         did = "not trained yet" if self.ended is None else f"{self.ended}, {len(self.accounts)} epochs"
         gained = f"; {self.account}" if self.account is not None else ""
@@ -164,14 +155,6 @@ class Trainer:
     def _repr_html_(self) -> str:
         table = self.accounts._repr_html_() if self.accounts else ""
         return f"<p>{html.escape(repr(self))}</p>{table}"
-
-    if not TYPE_CHECKING:  # a type checker has to report names that do not exist
-
-        def __getattr__(self, name: str) -> Any:
-            of_model = not name.startswith("_") and name in dir(vars(self).get("model"))
-            if of_model and not hasattr(type(self), name):
-                raise AttributeError(f"a Trainer has no {name!r}; ask the model: trainer.model.{name}")
-            return object.__getattribute__(self, name)  # raises for a missing name, or what a property raises
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         """Make one training step: update the model's variables.

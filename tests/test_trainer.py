@@ -157,12 +157,6 @@ def test_a_method_of_the_users_may_have_other_arguments_than_keras_s():
         trainer.evaluate(x=(X, Y))
 
 
-@pytest.mark.parametrize("name", ["predict", "save", "summary", "get_weights"])
-def test_what_people_ask_a_model_for_is_passed_to_it(name):
-    model = sequential()
-    assert getattr(Trainer(model), name) == getattr(model, name)
-
-
 def test_a_trainer_shows_what_its_last_fit_gained():
     trainer = Trainer(sequential())
     assert repr(trainer) == f"<Trainer of {trainer.model.name!r}: not trained yet>"
@@ -174,25 +168,6 @@ def test_a_trainer_shows_what_its_last_fit_gained():
     page = trainer._repr_html_()
     assert page.count("<tr>") == 1 + 1 + 2 + 1, "a heading, the preparation, the epochs, the total"
     assert "val_loss" in page
-
-
-@pytest.mark.parametrize("name", ["optimizer", "stop_training", "train_on_batch"])
-def test_what_belongs_to_the_model_is_answered_with_the_model(name):
-    with pytest.raises(AttributeError, match=f"no '{name}'; ask the model: trainer.model.{name}"):
-        getattr(Trainer(sequential()), name)
-
-
-def test_what_neither_has_and_what_a_property_raises_are_the_errors_of_python():
-    class Reading(Trainer):
-        @property
-        def optimizer(self):
-            return self.nothing
-
-    trainer = Reading(sequential())
-    for name in ("nothing", "optimizer", "_repr_png_"):
-        with pytest.raises(AttributeError, match=r"no attribute '(nothing|_repr_png_)'"):
-            getattr(trainer, name)
-    assert not hasattr(Trainer(sequential()), "compile")
 
 
 def test_an_argument_of_a_policy_is_answered_with_the_policy():

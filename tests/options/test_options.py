@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import tensorflow as tf
 
 import overlap_train
 from overlap_train import CheckpointPolicy, EvaluationFunction, ExecutionPlan, ValidationPolicy, ValidationSet
-from overlap_train.errors import CheckpointError
 from overlap_train.options.checkpoint import checkpoint_policy
 from overlap_train.options.functions import metric_values, require_functions, split_functions
 from tests import interpreters
@@ -138,14 +136,6 @@ def test_scalars_of_numpy_are_kept_as_those_of_python():
     assert not ExecutionPlan(batch_splits=1, jit=True).splits, "one split does not exclude XLA"
     kept = CheckpointPolicy("d", every_epochs=np.int64(2), keep=np.int8(1), every_s=np.float32(0))
     assert (kept.every_epochs, kept.keep, type(kept.keep)) == (2, 1, int)
-
-
-def test_a_working_directory_that_is_gone_is_named(tmp_path, monkeypatch):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    os.rmdir(tmp_path / "gone")
-    with pytest.raises(CheckpointError, match="resume='run' is relative, and the working directory is gone"):
-        checkpoint_policy("run")
 
 
 @pytest.mark.parametrize(
