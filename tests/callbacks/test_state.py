@@ -227,21 +227,6 @@ def test_a_callback_inside_another_is_kept_and_one_of_the_fit_is_kept_once(tmp_p
     assert (early.wait, holder.n, wrapped.callback.wait) == (3, 3, 3)
 
 
-def test_a_list_of_callbacks_with_attributes_of_its_own_is_kept(model):
-    class Listed(keras.callbacks.CallbackList):
-        def __init__(self):
-            super().__init__([keras.callbacks.History()], model=model)
-            self.calls, self.seen = 0, []
-
-    listed, other = Listed(), Listed()
-    listed.calls = 2
-    listed.seen.append(1)
-    states = capture_all([*listed.callbacks, listed])
-    assert set(states[1].attributes) == {"calls", "seen"}
-    restore_all([*zip([*other.callbacks, other], states, strict=True)])
-    assert (other.calls, other.seen) == (2, [1])
-
-
 def test_state_holds_neither_callback_nor_model(model):
     callback = keras.callbacks.EarlyStopping()
     begin(callback, model)
