@@ -8,7 +8,6 @@ import keras
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train.monitoring import SpanRecorder
 from tests import networks
 from tests.networks import arrays, assert_same_history
 from tests.pools import sequential
@@ -59,40 +58,10 @@ def test_a_fit_that_calls_the_trainer_goes_on_working():
     assert_same_history(history, wanted)
 
 
-def test_a_fit_that_trains_by_itself_is_told():
-    class Alone(keras.Sequential):
-        def fit(self, x, y, **kwargs):
-            for _ in range(2):
-                self.train_on_batch(x, y)
-            return kc.History()
-
-    trainer = Trainer(scaled(Alone))
-    trainer.fit(X, Y)
-    assert int(trainer.model.optimizer.iterations) == 2
-    assert "Alone.fit has trained by itself" in trainer.messages[0]
-
-
-def test_before_a_fit_there_is_nothing_to_tell():
-    trainer = Trainer(sequential())
-    assert (trainer.accounts, trainer.step_validations, trainer.messages) == ([], [], [])
-    assert trainer.ended is None
-    assert trainer.replicas is None
-
-
 def test_without_a_validation_there_is_no_test_function():
     model = networks.sequential()  # not one of a pool, which may have been validated
     Trainer(model).fit(X, Y, verbose=0)
     assert model.test_function is None
-
-
-def test_what_was_given_is_kept_and_the_rest_has_defaults():
-    policy, recorder = ValidationPolicy(max_lag=2), SpanRecorder(7)
-    trainer = Trainer(sequential(), validation=policy, recorder=recorder)
-    assert trainer.validation is policy
-    assert trainer.recorder is recorder
-    plain = Trainer(sequential())
-    assert plain.validation == ValidationPolicy()
-    assert plain.recorder is not Trainer(sequential()).recorder
 
 
 @pytest.mark.parametrize("preprocess", [3, "scale"])

@@ -97,14 +97,6 @@ def test_a_change_of_a_callback_is_noticed(change):
     assert grounds.changed() is not None
 
 
-def test_a_change_that_makes_no_difference_is_none():
-    callback = own_class()()
-    grounds = Grounds(keras.callbacks.CallbackList([callback]))
-    callback.kept = [1.5, None, {"loss": "low"}]
-    callback.hook = lambda batch: None
-    assert grounds.changed() is None
-
-
 def test_a_setting_of_a_stock_callback_is_noticed():
     saver = keras.callbacks.ModelCheckpoint("m.keras")
     grounds = Grounds(keras.callbacks.CallbackList([saver]))
@@ -149,22 +141,6 @@ def test_an_epoch_that_ran_ahead_of_a_change_is_trained_again(change, monkeypatc
     actual = trained(lambda model: Trainer(model, validation=policy).fit)
     assert_same_history(actual.history.history, expected.history.history)
     assert_same_weights(actual, expected)
-
-
-class Pruned(Exception):
-    pass
-
-
-class Prunes(Callback):
-    def on_test_batch_end(self, batch, logs=None):
-        raise Pruned
-
-
-@pytest.mark.nightly
-def test_what_a_callback_raises_in_a_validation_is_raised_as_it_is():
-    trainer = Trainer(sequential())
-    with pytest.raises(Pruned):
-        trainer.fit(*arrays(64), verbose=0, callbacks=[Prunes()], validation_data=arrays(32, 1))
 
 
 class Duck:

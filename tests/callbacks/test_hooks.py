@@ -25,8 +25,6 @@ from overlap_train._callbacks.hooks import (
     wants_test_batches,
     wants_train_batches,
 )
-from tests.callbacks.hooks import capture, restore
-from tests.networks import arrays, sequential
 
 kc = keras.callbacks
 
@@ -115,17 +113,6 @@ def test_an_empty_hook_is_not_called():
     assert not wants_train_batches(Empty())
     assert not wants_test_batches(Empty())
     assert waits(Empty(), late=False) is None
-
-
-def test_who_declares_that_it_only_watches_never_waits():
-    class Rates(kc.Callback):
-        overlap_safe = True
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.rate = float(self.model.optimizer.learning_rate)
-
-    assert wants_train_batches(Rates())
-    assert waits(Rates(), watched=True, late=False) is None
 
 
 def test_only_who_is_called_at_an_epochs_end_looks_at_the_model(tmp_path):
@@ -313,23 +300,3 @@ def test_what_it_does_at_epochs_still_counts():
         busy = Begins()
         busy.overlap_safe = declared
         assert EpochOnly(busy).overlap_safe is declared
-
-
-@pytest.mark.nightly
-def test_it_is_called_under_keras_and_remembers():
-    model, busy = sequential(), Busy()
-    callback = EpochOnly(busy)
-    x, y = arrays(32)
-    model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[callback])
-    assert busy.model is model
-    assert busy.calls == [("end", 0), ("end", 1)]
-    state = capture(callback)
-    busy.calls.append("later")
-    restore(callback, state)
-    assert busy.calls == [("end", 0), ("end", 1)]
-
-
-@pytest.mark.parametrize("value", [None, "loss", kc.Callback])
-def test_anything_else_is_refused_by_name(value):
-    with pytest.raises(TypeError, match="callback must be a Callback"):
-        EpochOnly(value)

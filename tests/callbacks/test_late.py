@@ -98,25 +98,3 @@ def test_the_epoch_that_a_checkpoint_callback_notes_is_never_seen_ahead(tmp_path
         trained.fit(x, y, epochs=6, validation_split=0.5, verbose=0, callbacks=[stop, notes, looks])
         found.append(looks.seen)
     assert found[1] == found[0] == [0, 1, 2, 2]
-
-
-@pytest.mark.nightly
-def test_a_schedule_is_asked_in_time_wherever_it_stands():
-    def run(fit):
-        seen, model = [], sequential("sgd")
-
-        def look(epoch, logs):
-            seen.append(float(model.optimizer.learning_rate))
-
-        looks = kc.LambdaCallback(on_epoch_begin=look, on_epoch_end=look)
-        schedule = kc.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
-        chosen = [looks, schedule, kc.ReduceLROnPlateau(patience=1, min_delta=9)]
-        fit(model)(*arrays(64), epochs=4, verbose=0, validation_split=0.5, callbacks=chosen)
-        return seen, model.get_weights()
-
-    expected, weights = run(lambda model: model.fit)
-    policy = ValidationPolicy(overlap="always", max_lag=2)
-    actual, ours = run(lambda model: Trainer(model, validation=policy).fit)
-    assert actual == pytest.approx(expected)
-    for one, other in zip(ours, weights, strict=True):
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
