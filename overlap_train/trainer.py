@@ -112,9 +112,6 @@ class Trainer:
         self.recorder = recorder if recorder is not None else SpanRecorder()
         self._outcome = FitOutcome(ended=None)
         self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
-        options = {"strategy": strategy, "recorder": recorder, "preprocess": preprocess}
-        self._arguments = [name for name, value in options.items() if value is not None]
-        self._arguments += ["in_memory_bytes"] * (self._in_memory_bytes != _IN_MEMORY_BYTES)
 
     @property
     def accounts(self) -> EpochAccounts:
@@ -330,14 +327,12 @@ class Trainer:
 
     def _evaluate_by_model(self, *args: Any, **kwargs: Any) -> Any:
         """Call an `evaluate` of the model's own; its call of Keras's comes back here."""
-        extras = _fit.extras_of_evaluate(self._settings(), self._arguments)
-        return _fit.OwnMethod(self.model, "evaluate", extras).call(self.evaluate, *args, **kwargs)
+        return _fit.OwnMethod(self._settings(), "evaluate").call(self.evaluate, *args, **kwargs)
 
     def _fit_by_model(self, *args: Any, resume: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Call a `fit` of the model's own, or of a library; its call of Keras's comes back here."""
         checkpoint_policy(resume)  # which refuses what is no directory
-        extras = _fit.extras_of_fit(self._settings(), self._arguments, resume, args, kwargs)
-        method = _fit.OwnMethod(self.model, "fit", extras)
+        method = _fit.OwnMethod(self._settings(), "fit", resume)
         history = method.call(functools.partial(self.fit, resume=resume), *args, **kwargs)
         if not method.used:
             self._outcome = FitOutcome(ended="completed")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from overlap_train._support.imports import lazy_names
 
 if TYPE_CHECKING:
-    from overlap_train._fit.own_methods import OwnMethod, extras_of_evaluate, extras_of_fit
+    from overlap_train._fit.own_methods import OwnMethod
     from overlap_train._fit.request import make_evaluation_set, make_request
     from overlap_train._fit.run import explain_fit, run_evaluate, run_fit
     from overlap_train._fit.verifying import verify_fit
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "OwnMethod",
     "explain_fit",
-    "extras_of_evaluate",
-    "extras_of_fit",
     "make_evaluation_set",
     "make_request",
     "run_evaluate",
@@ -30,8 +28,6 @@ __all__ = [
 _HOMES = {
     "OwnMethod": "own_methods",
     "explain_fit": "run",
-    "extras_of_evaluate": "own_methods",
-    "extras_of_fit": "own_methods",
     "make_evaluation_set": "request",
     "make_request": "request",
     "run_evaluate": "run",
