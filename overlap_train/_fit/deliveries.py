@@ -128,8 +128,6 @@ class Deliveries:
         """Delivers what is ready, and waits for what has to be delivered before an epoch may begin."""
         alone = self._follows(next_epoch) and self.lag.wants_alone(next_epoch - 1, splits)
         while len(self.backlog) and (alone or self.backlog.must_wait(next_epoch) or self.ready()):
-            if self._follows(next_epoch):
-                self.lag.waits_for(next_epoch - 1)
             if self.deliver_oldest():
                 break
 

@@ -118,7 +118,6 @@ class LagControl:
 
     def __post_init__(self) -> None:
         self._has_warned = False
-        self._pending_reason: Reason | None = None
         self._rolled_back: list[bool] = []
 
     def wants_alone(self, epoch: int, splits: int) -> bool:
@@ -144,27 +143,11 @@ class LagControl:
         if self._backlog.max_lag and sum(self._rolled_back) >= _ROLLBACKS:
             last = len(self._rolled_back)
             cause = f"{_ROLLBACKS} of the last {last} epochs were rolled back"
-            self._end(Reason.of("overlap-slow", cause, "leave it", "let callbacks change the training less"))
-
-    def resumed(self, max_lag: int) -> None:
-        """Goes on as far ahead as when a checkpoint was written, and no further."""
-        if max_lag < self._backlog.max_lag:
-            if not max_lag:
-                cause = "the training that wrote the checkpoint waited, too"
-                self._end(Reason.of("overlap-slow", cause, "leave it", "begin anew in another directory"))
-            self._backlog.max_lag = max_lag
-
-    def waits_for(self, epoch: int) -> None:
-        """Says why, once it is known that another epoch follows, and waits for this one's validation."""
-        reason, self._pending_reason = self._pending_reason, None
-        if reason is not None:
-            self._say(f"{_IN_STEP} from epoch {epoch + 1} on: {reason}")
-
-    def _end(self, reason: Reason) -> None:
-        if self.required:
-            raise OverlapError([reason])
-        self._backlog.max_lag = 0
-        self._pending_reason = reason
+            reason = Reason.of("overlap-slow", cause, "leave it", "let callbacks change the training less")
+            if self.required:
+                raise OverlapError([reason])
+            self._backlog.max_lag = 0
+            self._say(f"{_IN_STEP} from now on: {reason}")
 
 
 _LEAST_S = 0.01  # shorter calls are added up: the clock of CPU seconds is coarse

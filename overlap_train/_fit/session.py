@@ -143,7 +143,6 @@ class FitSession:
             course.logs[point.epoch - len(point.undelivered) - 1] = point.logs
         self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
-        deliveries.lag.resumed(point.max_lag)
         self._describe(point)
         if point.inside is not None and deliveries.stepwise is not None:
             deliveries.stepwise.go_on(point.inside)
