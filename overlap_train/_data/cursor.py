@@ -115,11 +115,6 @@ class Cursor:
         self.seen += steps
         self.steps += steps
 
-    def failed(self, error: Exception) -> None:
-        """Records that a call has raised after any number of its steps; a rollback may repeat it."""
-        if self._pass is not None:
-            self.feed.failed(self._pass, self.seen, error)
-
     def exhausted(self) -> None:
         """Records that the pass ended: its length was unknown, or it was shorter than it said."""
         missing = -self.steps % self._group  # of a group of steps that began, which Keras counts as a whole

@@ -109,9 +109,6 @@ class Feed(abc.ABC):
     def used(self, batches: Any, first: int, steps: int) -> None:
         """Records that batches of a pass have been drawn, from number `first` on."""
 
-    def failed(self, batches: Any, first: int, error: Exception) -> None:
-        """Records that a call has raised, for data whose pass cannot be made again."""
-
     def most_steps(self, batches: Any) -> int | None:
         """Returns how many batches the next call may draw; None if any number."""
         return None

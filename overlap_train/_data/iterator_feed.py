@@ -245,10 +245,6 @@ class IteratorFeed(Feed):
         elif self._draws_end and first + steps == self.num_batches:
             next_batch(batches)
 
-    def failed(self, batches: Any, first: int, error: Exception) -> None:
-        if self._replay is not None:
-            self._replay.failed(batches, first, error)
-
     def most_steps(self, batches: Any) -> int | None:
         return None if self._replay is None else self._replay.most_steps(batches)
 

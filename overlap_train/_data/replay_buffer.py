@@ -14,25 +14,20 @@ from typing import Any
 import tensorflow as tf
 
 _UNBOUNDED = 2**31 - 1
-_DRAWING = "IteratorGetNext"  # TensorFlow's operation, which it names in an error that comes through it
 _STRING_BYTES = 16  # of a string tensor's element, apart from its text
 
 
 class ReplayPass:
     """One pass: its batches that are replayed, and the iterator that follows them."""
 
-    def __init__(self, number: int, left: int, replay: Any, live: Any, error: Exception | None) -> None:
-        self.number, self.left, self.error = number, left, error
+    def __init__(self, number: int, left: int, replay: Any, live: Any) -> None:
+        self.number, self.left = number, left
         self._replay, self._live = replay, live
 
     @property
     def iterator(self) -> Any:
-        """The iterator that yields the next batch; raises the error at which the data ended."""
-        if self.left:
-            return self._replay
-        if self.error is not None:
-            raise self.error
-        return self._live
+        """The iterator that yields the next batch."""
+        return self._replay if self.left else self._live
 
 
 class ReplayBuffer:
@@ -47,7 +42,6 @@ class ReplayBuffer:
             self._size_bytes = tf.Variable(0, trainable=False, dtype=tf.int64)
         self._dataset = self._recorded(dataset, copies=copies)
         self._live: dict[int, Any] = {}
-        self._errors: dict[int, Exception] = {}
         self._past_places: deque[tuple[int, int]] = deque()
         self._future_places: deque[tuple[int, int]] = deque()
 
@@ -62,7 +56,7 @@ class ReplayBuffer:
             self._live[number] = iter(self._dataset)
         left = sum(pass_number == number for pass_number, _ in self._future_places)
         replay = self._replay(left) if left else None
-        return ReplayPass(number, left, replay, self._live[number], self._errors.get(number))
+        return ReplayPass(number, left, replay, self._live[number])
 
     def used(self, batches: ReplayPass, first: int, steps: int) -> None:
         """Records batches that have been drawn, from number `first` of a pass on."""
@@ -71,12 +65,6 @@ class ReplayBuffer:
         batches.left -= replays
         for _ in range(replays):
             self._future_places.popleft()
-
-    def failed(self, batches: ReplayPass, first: int, error: Exception) -> None:
-        """Records what a call had drawn before it raised."""
-        self.used(batches, first, int(self._past.size()) - len(self._past_places))
-        if _DRAWING in str(error):
-            batches.error = self._errors[batches.number] = error
 
     def most_steps(self, batches: ReplayPass) -> int:
         """Returns how many batches the next call may draw, at least one."""
@@ -100,7 +88,6 @@ class ReplayBuffer:
     def forget(self, number: int, seen: int) -> None:
         """Lets go of what only a rollback to before batch `seen` of pass `number` would need."""
         self._live = {n: iterator for n, iterator in self._live.items() if n >= number}
-        self._errors = {n: error for n, error in self._errors.items() if n >= number}
         count = 0
         while self._past_places and self._past_places[0] < (number, seen):
             self._past_places.popleft()

@@ -90,17 +90,18 @@ class Deliveries:
         """Delivers the epochs that wait when the training has failed ahead of them.
 
         Under Keras they have been delivered by then, and a callback that ended the training has prevented the
-        error. Returns whether one of them ended the training or rolled it back, so that the error does not
-        count. What their validation or a callback raises comes before the error. That a checkpoint could not
-        be written counts in any case.
+        error. Returns whether one of them ended the training or rolled it back to be trained again, so that
+        the error does not count; batches that are kept cannot be trained again behind an error. What their
+        validation or a callback raises comes before it. That a checkpoint could not be written counts in any
+        case.
         """
         counts = error is self._failure or isinstance(error, (Interrupted, CheckpointError))
         if counts or self.hosts.count > 1 or not len(self.backlog):
             return False
         self._failed_ahead = True  # perhaps between two steps of a call, which has not counted them
-        self.cursor.failed(error)
         try:
-            return self.deliver_all() or self._course.stopped
+            undone = self.deliver_all() and not self.cursor.feed.keeps
+            return undone or self._course.stopped
         finally:
             self._failed_ahead = False
 

@@ -78,40 +78,6 @@ def test_epochs_that_are_taken_back_bring_the_same_batches(data, known, back_to)
     assert epochs == expected
 
 
-def test_what_a_failed_call_has_drawn_comes_again_and_so_does_the_error_of_the_data():
-    def failing():
-        yield from zip(range(4), counting(), strict=False)
-        raise LookupError("no such row")
-
-    _, cursor = kept((batch for _, batch in failing()), steps=3)
-    states = [cursor.state()]
-    first = train(cursor, 3)
-    states.append(cursor.state())
-    cursor.begin_epoch()
-    batches = [next(cursor.current_pass)[1].numpy().tolist()]
-    with pytest.raises(tf.errors.UnknownError, match="no such row") as raised:
-        next(cursor.current_pass)
-    cursor.failed(raised.value)  # of a call of two steps
-    cursor.restore(states[0])
-    assert train(cursor, 3) == first
-    cursor.begin_epoch()
-    assert next(cursor.current_pass)[1].numpy().tolist() == batches[0]
-    cursor.advance(1)
-    with pytest.raises(tf.errors.UnknownError, match="no such row"):
-        cursor.current_pass  # noqa: B018 - it says what the data has said
-
-
-def test_a_step_that_failed_does_not_end_the_data():
-    _, cursor = kept(counting(), steps=3)
-    state = cursor.state()
-    cursor.begin_epoch()
-    for _ in range(2):
-        next(cursor.current_pass)
-    cursor.failed(ArithmeticError("in the second step"))
-    cursor.restore(state)
-    assert train(cursor, 3) == [[0, 0], [1, 1], [2, 2]]
-
-
 def test_what_nobody_goes_back_to_is_let_go():
     feed, cursor = kept(counting(), 3)
     train(cursor, 3)
