@@ -67,6 +67,12 @@ def test_an_override_of_a_batch_hook_is_heard_in_class_and_instance(hook):
     assert wants_train_batches(instance)
 
 
+def test_a_hook_that_is_put_into_the_class_of_all_callbacks_is_heard(monkeypatch):
+    monkeypatch.setattr(kc.Callback, "on_train_batch_end", lambda self, batch, logs=None: self.model.stop())
+    assert wants_train_batches(kc.History())
+    assert waits(kc.History()) == "on_train_batch_end"
+
+
 def test_saving_in_the_middle_of_an_epoch_is_heard(tmp_path):
     assert wants_train_batches(kc.ModelCheckpoint(tmp_path / "m.keras", save_freq=10))
     assert wants_train_batches(kc.TensorBoard(tmp_path, update_freq=5))
