@@ -262,17 +262,6 @@ def test_without_an_evaluator_the_training_goes_on_alone_if_it_is_told_to(tmp_pa
     assert not files(tmp_path)
 
 
-@pytest.mark.nightly
-@pytest.mark.by_default("lost1")
-@pytest.mark.parametrize("lost", [(0,), (1, 2)])
-def test_a_lost_evaluator_that_is_started_again_is_taken_back(lost, tmp_path, monkeypatch):
-    losing(monkeypatch, *lost)
-    with evaluating(tmp_path, CLEAN, times=1 + len(lost)) as results:
-        trainer = fit(ValidationPolicy(evaluator=tmp_path))
-    assert [isinstance(result, HostLostError) for result in results] == [True] * len(lost) + [False]
-    assert_same_history(history(trainer), alone(), 1e-6)
-
-
 def test_after_a_loss_the_results_come_again_when_there_is_an_evaluator(tmp_path):
     back = threading.Event()
 
