@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -111,45 +110,6 @@ def test_a_metric_that_is_a_variable_shows_the_validations_value_in_the_training
     scene = Scene(act := Act(), live_metrics=lambda: frozenset(["loss"]), trained_on=False)
     scene.deliver(ValidationResult({"loss": 7.0}))
     assert act.seen[0][2] == {"loss": 7.0, "val_loss": 7.0}
-
-
-def change_rate(model):
-    model.optimizer.learning_rate = 0.1
-
-
-def change_weights(model):
-    model.set_weights([np.array([[7.0]], "f")])
-
-
-def stop(model):
-    model.stop_training = True
-
-
-def compile_again(model):
-    """Leads back, as the steps made since were those of the old loss."""
-    model.compile(model.optimizer, "mae")
-
-
-CHANGES = [(change_rate, 1.0), (change_weights, 7.0), (stop, 1.0), (compile_again, 1.0)]
-
-
-@pytest.mark.parametrize(("act", "weight"), CHANGES)
-def test_a_change_leads_back_to_the_snapshot_with_the_change(act, weight):
-    scene = Scene(Act(act))
-    outcome = scene.deliver()
-    assert outcome.rolled_back
-    assert (scene.weight, scene.rate) == (weight, 0.1 if act is change_rate else 0.5)
-    if act is not compile_again:
-        assert outcome.reason.startswith("a callback stopped" if act is stop else "a callback set")
-    assert scene.model.stop_training is outcome.stop is (act is stop)
-
-
-@pytest.mark.parametrize(("act", "weight"), [(change_rate, 2.0), (change_weights, 7.0), (stop, 2.0)])
-def test_continue_applies_the_change_to_the_present_weights(act, weight):
-    scene = Scene(Act(act), on_change="continue")
-    assert not scene.deliver().rolled_back
-    assert (scene.weight, scene.rate) == (weight, 0.1 if act is change_rate else 0.5)
-    assert scene.model.stop_training is (act is stop)
 
 
 def test_a_callback_that_raises_leaves_the_weights_of_its_epoch():

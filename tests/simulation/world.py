@@ -234,9 +234,9 @@ class Streamed(StreamedBatches):
         """Whether nothing is left to be drawn for the validations that have begun."""
         return self.drawn == self.begun * self._plan.batches
 
-    def begin(self, most: int | None = None) -> BatchStream:
+    def begin(self) -> BatchStream:
         self.begun += 1
-        return super().begin(most)
+        return super().begin()
 
 
 class Ends(keras.callbacks.Callback):
