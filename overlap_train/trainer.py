@@ -13,7 +13,6 @@ import keras
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from overlap_train import _fit
 from overlap_train._fit.course import FitOutcome
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
@@ -238,8 +237,11 @@ class Trainer:
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
         outcome = FitOutcome()  # whose clock begins
+        from overlap_train._fit.request import make_request
+        from overlap_train._fit.run import run_fit
+
         with fit_arguments.Refusing(self):
-            request = _fit.make_request(
+            request = make_request(
                 self._settings(),
                 x,
                 y,
@@ -260,7 +262,7 @@ class Trainer:
                 resume=resume,
             )
         self._outcome = outcome
-        _fit.run_fit(request, outcome)
+        run_fit(request, outcome)
         return self.model.history
 
     @tracebacks.filtered
@@ -282,8 +284,11 @@ class Trainer:
             ValueError: `fit` would raise it before it starts.
             TypeError: `fit` would raise it before it starts.
         """
+        from overlap_train._fit.request import make_request
+        from overlap_train._fit.run import explain_fit
+
         arguments = self._fit_arguments("explain", args, kwargs)
-        return _fit.explain_fit(_fit.make_request(self._settings(), **arguments))
+        return explain_fit(make_request(self._settings(), **arguments))
 
     @tracebacks.filtered
     def verify(self, *args: Any, **kwargs: Any) -> Verification:
@@ -309,9 +314,11 @@ class Trainer:
             TypeError: `fit` would raise it before it starts, or a callback cannot be copied.
             KeyboardInterrupt: a signal came.
         """
+        from overlap_train._fit.verifying import verify_fit
+
         arguments, outcome = self._fit_arguments("verify", args, kwargs), self._outcome
         try:
-            return _fit.verify_fit(self._settings(), arguments, self.fit, lambda: self.messages)
+            return verify_fit(self._settings(), arguments, self.fit, lambda: self.messages)
         finally:
             self._outcome = outcome
 
@@ -327,12 +334,16 @@ class Trainer:
 
     def _evaluate_by_model(self, *args: Any, **kwargs: Any) -> Any:
         """Call an `evaluate` of the model's own; its call of Keras's comes back here."""
-        return _fit.OwnMethod(self._settings(), "evaluate").call(self.evaluate, *args, **kwargs)
+        from overlap_train._fit.own_methods import OwnMethod
+
+        return OwnMethod(self._settings(), "evaluate").call(self.evaluate, *args, **kwargs)
 
     def _fit_by_model(self, *args: Any, resume: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Call a `fit` of the model's own, or of a library; its call of Keras's comes back here."""
+        from overlap_train._fit.own_methods import OwnMethod
+
         checkpoint_policy(resume)  # which refuses what is no directory
-        method = _fit.OwnMethod(self._settings(), "fit", resume)
+        method = OwnMethod(self._settings(), "fit", resume)
         history = method.call(functools.partial(self.fit, resume=resume), *args, **kwargs)
         if not method.used:
             self._outcome = FitOutcome(ended="completed")
@@ -370,8 +381,11 @@ class Trainer:
             TypeError: an argument has the wrong type.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
+        from overlap_train._fit.request import make_evaluation_set
+        from overlap_train._fit.run import run_evaluate
+
         with fit_arguments.Refusing(self):
-            data = _fit.make_evaluation_set(
+            data = make_evaluation_set(
                 self._settings(),
                 (x, y, sample_weight),
                 batch_size=batch_size,
@@ -379,11 +393,11 @@ class Trainer:
                 verbose=verbose,
                 callbacks=callbacks,
             )
-        logs = _fit.run_evaluate(self._settings(), data, callbacks, verbose)
+        logs = run_evaluate(self._settings(), data, callbacks, verbose)
         return logs if return_dict else keras_metrics.flatten_logs(self.model, logs)
 
     def _settings(self) -> TrainerSettings:
-        from overlap_train._training.settings import TrainerSettings  # by the first `fit`, as all of `_fit`
+        from overlap_train._training.settings import TrainerSettings
 
         return TrainerSettings(
             self.model,
