@@ -337,31 +337,6 @@ def test_what_fails_on_the_evaluator_is_told_to_the_training(tmp_path):
         fit(ValidationPolicy(evaluator=tmp_path))
 
 
-def test_a_damaged_result_is_made_again(tmp_path, monkeypatch):
-    answer, read, damaged, lock = RunDirectory.answer, RunDirectory.read, [], threading.RLock()
-
-    def damaging(self, entry, results, error):
-        with lock:
-            answer(self, entry, results, error)
-            if not damaged:
-                damaged.append(entry)
-                path = self.path / entry._replace(kind="result").name
-                path.write_bytes(path.read_bytes()[:-5] + b"other")
-
-    def reading(self, entry):
-        with lock:  # not before it is damaged
-            return read(self, entry)
-
-    monkeypatch.setattr(RunDirectory, "answer", damaging)
-    monkeypatch.setattr(RunDirectory, "read", reading)
-    with (
-        evaluating(tmp_path, CLEAN),
-        pytest.warns(RuntimeWarning, match="evaluated once more: The checkpoint .* cannot be used"),
-    ):
-        trainer = fit(ValidationPolicy(evaluator=tmp_path))
-    assert_same_history(history(trainer), alone(), 1e-6)
-
-
 class Fails(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if epoch == 2:
