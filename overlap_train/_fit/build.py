@@ -206,9 +206,8 @@ class FitBuilder:
         lag = LagControl(
             backlog,
             self._progress.message,
-            self._idle if suite.shares_cores else None,
+            self._idle if suite.shares_cores and request.judges_overlap else None,
             streamed=request.streamed,
-            judges_overlap=request.judges_overlap,
             required=settings.validation.overlap == "require",
         )
         return Deliveries(

@@ -105,7 +105,7 @@ def _lost_data(
 class LagControl:
     """Ends running ahead during a fit where it does not pay. On the training thread.
 
-    `idle` is None if the validation has devices of its own. Without `judges_overlap` only rollbacks count.
+    `idle` is None if only rollbacks count, as where the validation has devices of its own.
     """
 
     _backlog: Backlog
@@ -113,7 +113,6 @@ class LagControl:
     _idle: IdleCores | None
     _: KW_ONLY
     streamed: bool
-    judges_overlap: bool
     required: bool = False
 
     def __post_init__(self) -> None:
@@ -125,9 +124,7 @@ class LagControl:
 
         That is as long as hardly any core is idle, as in an epoch that fills a cache.
         """
-        if not self.judges_overlap or not self._backlog.max_lag:
-            return False
-        left = None if self._idle is None else self._idle.left
+        left = None if self._idle is None or not self._backlog.max_lag else self._idle.left
         parallel_parts = splits > 1 and not self.streamed
         if left is None or left >= _LEAST_CORES or parallel_parts:
             return False

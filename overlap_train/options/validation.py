@@ -163,11 +163,6 @@ class ValidationPolicy:
         return self.workers if isinstance(self.workers, tuple) else ()
 
     @property
-    def judges_overlap(self) -> bool:
-        """Whether training waits for its validation where it leaves hardly any core idle."""
-        return self.overlap == "auto" and self.backlog == "block" and self.max_lag > 0
-
-    @property
     def max_snapshots(self) -> int:
         """The largest number of snapshots of epochs' ends that are alive at the same time."""
         return self.max_lag + (1 if self.backlog == "block" else 1 + _SKIPPED)

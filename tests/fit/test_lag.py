@@ -17,11 +17,11 @@ from tests.pools import sequential
 CORES = 2
 
 
-def control(*, judges_overlap=True, streamed=True, max_lag=1):
+def control(*, streamed=True, max_lag=1):
     """Returns a control, what it reads the idle cores from, and what it says."""
     idle, said = IdleCores(CORES), []
     backlog = SimpleNamespace(max_lag=max_lag)
-    lag = LagControl(backlog, said.append, idle, streamed=streamed, judges_overlap=judges_overlap)
+    lag = LagControl(backlog, said.append, idle, streamed=streamed)
     return lag, idle, said
 
 
@@ -63,9 +63,8 @@ def test_runs_ahead_again_once_cores_are_idle_and_says_it_once():
     ]
 
 
-@pytest.mark.parametrize("options", [{"judges_overlap": False}, {"max_lag": 0}])
-def test_does_not_ask_where_it_does_not_matter(options):
-    lag, idle, said = control(**options)
+def test_does_not_ask_where_it_does_not_matter():
+    lag, idle, said = control(max_lag=0)
     train(idle, 2.0)
     assert lag.wants_alone(0, 1) is False
     assert not said

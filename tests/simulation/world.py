@@ -555,9 +555,7 @@ class World:
             backlog=backlog,
             delivery=deliver_to,
             stepwise=stepwise,
-            lag=LagControl(
-                backlog, progress.message, self.idle, streamed=False, judges_overlap=scenario.judges
-            ),
+            lag=LagControl(backlog, progress.message, self.idle if scenario.judges else None, streamed=False),
             resumer=resumer,
             cursor=Cursor(Rows(scenario.steps), None),
             ledger=ledger,
