@@ -163,11 +163,6 @@ def is_set(value):
         ({"mean": EvaluationFunction(mean_output)}, ValueError, "both name 'mean'"),
         ({"mean": (X, Y)}, ValueError, "both name 'mean'"),
         ({"": EvaluationFunction(mean_output)}, ValueError, "empty"),
-        (
-            {"f": mean_output},
-            TypeError,
-            r"\['f'\] is a function; pass EvaluationFunction\(mean_output\)",
-        ),
     ],
 )
 def test_bad_sets_beside_functions_are_refused_by_name(data, error, message):
