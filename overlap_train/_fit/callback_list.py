@@ -15,13 +15,8 @@ from overlap_train._support.arguments import short_repr
 def require_callbacks(callbacks: Any) -> None:
     """Raises TypeError for what Keras could not call as a callback, and for a custom list."""
     require_stock_list(callbacks)
-    if isinstance(callbacks, keras.callbacks.CallbackList):
+    if isinstance(callbacks, keras.callbacks.CallbackList) or not callbacks:
         return
-    try:
-        if not callbacks:
-            return
-    except ValueError:  # of an array, which is neither true nor false
-        pass
     for each in keras.tree.flatten(callbacks):
         if isinstance(each, type) and issubclass(each, keras.callbacks.Callback):
             name = each.__name__

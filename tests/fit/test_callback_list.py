@@ -7,7 +7,6 @@ import io
 import re
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -182,11 +181,6 @@ def test_a_list_that_is_given_a_hook_while_it_trains_is_refused_then():
     listed = keras.callbacks.CallbackList([Sets()], add_history=True, model=model)
     with pytest.raises(TypeError, match="that is not Keras's own"):
         Trainer(model).fit(*arrays(8), epochs=3, callbacks=listed, verbose=0)
-
-
-def test_an_array_is_no_list_of_callbacks():
-    with pytest.raises(TypeError, match=r"callbacks must be keras.callbacks.Callback objects; got array\("):
-        require_callbacks(np.arange(2))
 
 
 def test_whatever_keras_can_call_is_a_callback():
