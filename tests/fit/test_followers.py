@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from overlap_train._checkpoint.content import StartPoint
-from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.followers import SharedStart, deliver_together
@@ -89,19 +88,6 @@ def test_a_validation_in_step_is_for_one_host(places):
         places[0].together(
             ThreadHost(0, [None, None], None), in_step=[Reason("draws", "it draws", ("draw in it",))]
         )
-
-
-def test_a_follower_has_none_of_the_users_callbacks(places):
-    class OwnHistory(kc.History):
-        pass
-
-    kept = []
-    for index in (0, 1):
-        given = kc.TerminateOnNaN(), kc.EarlyStopping("loss"), OwnHistory()
-        callbacks, _ = places[index].together(ThreadHost(index, [None, None], None), *given)
-        kept.append([type(callback) for callback in callbacks.callbacks])
-    assert kept[0] == [kc.TerminateOnNaN, kc.EarlyStopping, OwnHistory, kc.History]
-    assert kept[1] == [kc.TerminateOnNaN, kc.History]
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -350,25 +336,10 @@ def test_all_hosts_begin_where_the_chiefs_checkpoint_says(places):
         assert place.history.history == {"loss": [3.0, 2.0, 1.0]}
 
 
-def test_all_hosts_go_on_with_what_the_data_of_the_chiefs_checkpoint_holds(places, monkeypatch):
-    recalled = []
-    monkeypatch.setattr(ArrayFeed, "recall", lambda feed, *told: recalled.append(told))
-    started(places)
-    assert recalled == [(3, DATA)]  # by the host that is not the chief
-
-
 def test_without_a_checkpoint_all_begin_anew(places):
     points, _ = started(places, empty=True)
     assert points == [None, None]
     assert [place.kernel for place in places] == [1.0, 1.0]
-
-
-def test_in_an_epoch_that_goes_on_the_chiefs_hooks_of_its_beginning_are_called(places):
-    begun = []
-    hook = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append((epoch, logs)))
-    points, _ = started(places, inside=True, callbacks=[hook])
-    assert begun == [(3, {})]
-    assert points[0] == points[1]
 
 
 def test_in_an_epoch_that_goes_on_callbacks_of_all_hosts_are_called_on_all(places):
