@@ -20,9 +20,8 @@ OverlapTrainError
     ├── QueueFullError           a bounded queue was full for too long
     └── SchedulerClosedError     the scheduler, or the model in it, was closed
 
-All of them can be pickled and copied with their attributes, notes and chain of causes, so they reach the
-parent of a worker process; an attribute that cannot be pickled arrives as its text. Process pools replace
-the cause by the worker's traceback; the cause is then in `__context__`.
+All of them can be pickled and copied with their attributes and notes, so they reach the parent of a worker
+process; an attribute that cannot be pickled arrives as its text. As of any exception, the causes stay behind.
 
 Each carries a note with the place of its paragraph in `docs/troubleshooting.md`. Python prints it under the
 message (from 3.11 on). The reasons of an `OverlapError` carry such places themselves.
@@ -32,10 +31,9 @@ from __future__ import annotations
 
 import builtins
 import functools
-import itertools
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "BufferError",
@@ -65,7 +63,6 @@ def __dir__() -> list[str]:
 
 
 PAGE = "docs/troubleshooting.md"
-_LONGEST_CHAIN = 32
 
 
 class OverlapTrainError(Exception):
@@ -76,10 +73,11 @@ class OverlapTrainError(Exception):
         _note_the_paragraph_of(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (
-            [_portable_link(error) for error in (self, *_causes(self))],
-            self.__suppress_context__,
-        )
+        kind, other = type(self), vars(type(self)).get("_other")
+        if other is not None:  # which may exist in this process only
+            kind, other = ValidationWorkerError, other if _portable(other) is other else None
+        args = tuple(map(_portable, self.args))
+        return _rebuilt, (kind, args, other), {name: _portable(v) for name, v in vars(self).items()}
 
 
 class OverlapError(OverlapTrainError):
@@ -229,66 +227,25 @@ def _note_the_paragraph_of(error: OverlapTrainError) -> None:
     vars(error).setdefault("__notes__", []).append(f"  see {PAGE}#{ours.__name__.lower()}")
 
 
-class _Link(NamedTuple):
-    """One of our exceptions without its causes."""
-
-    kind: type[BaseException]
-    args: tuple[Any, ...]
-    attributes: Mapping[str, Any]
-    other: Any = None
-
-    def rebuilt(self) -> BaseException:
-        # Without the constructor: its keywords are not among the arguments.
-        kind = self.kind if self.other is None else _worker_error_that_is(self.other)
-        error = kind.__new__(kind, *self.args)
-        error.args = self.args
-        vars(error).update(self.attributes)
-        return error
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """Return the chain of causes, nearest first."""
-    chain = [error]
-    while (cause := chain[-1].__cause__) is not None and not any(cause is link for link in chain):
-        chain.append(cause)
-    return chain[1:_LONGEST_CHAIN]
-
-
-def _portable_link(error: BaseException) -> Any:
-    if not isinstance(error, OverlapTrainError):
-        return _portable(error)
-    attributes = {name: _portable(value) for name, value in vars(error).items()}
-    args = tuple(map(_portable, error.args))
-    other = vars(type(error)).get("_other")
-    if other is None:
-        return _Link(type(error), args, attributes)
-    # The class of both is made anew there, unless the cause's class exists in this process only.
-    return _Link(ValidationWorkerError, args, attributes, other if _portable(other) is other else None)
-
-
 def _portable(value: Any) -> Any:
     """Return a value that can be pickled: itself, or else its text."""
     try:
         pickle.loads(pickle.dumps(value))
     except Exception:  # the classes of others raise anything here
-        if isinstance(value, BaseException):
-            return RuntimeError(f"{type(value).__module__}.{type(value).__qualname__}: {_text(value, str)}")
-        return _text(value, repr)
+        return _text(value)
     return value
 
 
-def _text(value: Any, to_text: Callable[[Any], str]) -> str:
+def _text(value: Any) -> str:
     try:
-        return to_text(value)
+        return repr(value)
     except Exception:
         return f"a {type(value).__name__} that cannot be printed"
 
 
-def _rebuilt(links: Sequence[Any], suppress_context: bool) -> Any:
-    """Make an exception from its links, its own first, then those of its causes."""
-    chain = [link.rebuilt() if isinstance(link, _Link) else link for link in links]
-    for effect, cause in itertools.pairwise(chain):
-        # As context too: `concurrent.futures` and `multiprocessing` overwrite the cause.
-        effect.__context__ = effect.__cause__ = cause
-    chain[0].__suppress_context__ = suppress_context
-    return chain[0]
+def _rebuilt(kind: Any, args: tuple[Any, ...], other: Any) -> Any:
+    """Make an exception without its constructor, whose keywords are not among the arguments."""
+    kind = kind if other is None else _worker_error_that_is(other)
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error

@@ -264,14 +264,8 @@ def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
     flattens them with the rest of the logs, and so drops their outer names, `val_` too.
 
     Raises:
-        TypeError: `results` is no mapping of names to results.
-        ValueError: a value of an evaluation function has the name of another value, or a dict holds itself.
+        ValueError: a value of an evaluation function has the name of another value.
     """
-    is_mapping = isinstance(results, Mapping)
-    if not is_mapping or not all(isinstance(result, ValidationResult) for result in results.values()):
-        raise TypeError(
-            f"results must be a mapping of names to ValidationResult; got {type(results).__name__}"
-        )
     logs: dict[str, Any] = {}
     for name, result in results.items():
         for metric, value in (flat(result.metrics) if name else result.metrics).items():
@@ -286,20 +280,10 @@ def prefixed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
 
 
 def flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics without nesting: each nested dict is replaced by its items.
-
-    Raises:
-        TypeError: `metrics` is no mapping.
-        ValueError: it holds itself, or is nested deeper than Python can follow.
-    """
-    if not isinstance(metrics, Mapping):
-        raise TypeError(f"metrics must be a mapping of names to values; got {type(metrics).__name__}")
+    """Return metrics without nesting: each nested dict is replaced by its items."""
     leaves: dict[str, Any] = {}
-    try:
-        for name, value in metrics.items():
-            leaves |= flat(value) if isinstance(value, dict) else {name: value}
-    except RecursionError as error:
-        raise ValueError("metrics must not hold themselves, nor be nested that deep") from error
+    for name, value in metrics.items():
+        leaves |= flat(value) if isinstance(value, dict) else {name: value}
     return leaves
 
 

@@ -13,7 +13,6 @@ import keras
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
-from overlap_train import _fit
 from overlap_train._fit.course import FitOutcome
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
@@ -42,10 +41,6 @@ Data: TypeAlias = ArrayLike | _Batches | Sequence["Data"] | Mapping[str, "Data"]
 
 _Callback: TypeAlias = keras.callbacks.Callback
 Callbacks: TypeAlias = _Callback | keras.callbacks.CallbackList | Sequence[_Callback]
-
-
-def _of_model(name: str) -> property:
-    return property(lambda trainer: getattr(trainer.model, name), doc=f"The model's `{name}`.")
 
 
 class Trainer:
@@ -115,9 +110,6 @@ class Trainer:
         self.recorder = recorder if recorder is not None else SpanRecorder()
         self._outcome = FitOutcome(ended=None)
         self._in_memory_bytes = arguments.require_count("in_memory_bytes", in_memory_bytes, minimum=0)
-        options = {"strategy": strategy, "recorder": recorder, "preprocess": preprocess}
-        self._arguments = [name for name, value in options.items() if value is not None]
-        self._arguments += ["in_memory_bytes"] * (self._in_memory_bytes != _IN_MEMORY_BYTES)
 
     @property
     def accounts(self) -> EpochAccounts:
@@ -150,11 +142,6 @@ class Trainer:
         """
         return self._outcome.ended
 
-    predict = _of_model("predict")
-    save = _of_model("save")
-    summary = _of_model("summary")
-    get_weights = _of_model("get_weights")
-
     def __repr__(self) -> str:
         did = "not trained yet" if self.ended is None else f"{self.ended}, {len(self.accounts)} epochs"
         gained = f"; {self.account}" if self.account is not None else ""
@@ -163,14 +150,6 @@ class Trainer:
     def _repr_html_(self) -> str:
         table = self.accounts._repr_html_() if self.accounts else ""
         return f"<p>{html.escape(repr(self))}</p>{table}"
-
-    if not TYPE_CHECKING:  # a type checker has to report names that do not exist
-
-        def __getattr__(self, name: str) -> Any:
-            of_model = not name.startswith("_") and name in dir(vars(self).get("model"))
-            if of_model and not hasattr(type(self), name):
-                raise AttributeError(f"a Trainer has no {name!r}; ask the model: trainer.model.{name}")
-            return object.__getattribute__(self, name)  # raises for a missing name, or what a property raises
 
     def train_step(self, batch: Any) -> Mapping[str, Any]:
         """Make one training step: update the model's variables.
@@ -254,8 +233,11 @@ class Trainer:
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
         outcome = FitOutcome()  # whose clock begins
+        from overlap_train._fit.request import make_request
+        from overlap_train._fit.run import run_fit
+
         with fit_arguments.Refusing(self):
-            request = _fit.make_request(
+            request = make_request(
                 self._settings(),
                 x,
                 y,
@@ -276,7 +258,7 @@ class Trainer:
                 resume=resume,
             )
         self._outcome = outcome
-        _fit.run_fit(request, outcome)
+        run_fit(request, outcome)
         return self.model.history
 
     @tracebacks.filtered
@@ -298,8 +280,11 @@ class Trainer:
             ValueError: `fit` would raise it before it starts.
             TypeError: `fit` would raise it before it starts.
         """
+        from overlap_train._fit.request import make_request
+        from overlap_train._fit.run import explain_fit
+
         arguments = self._fit_arguments("explain", args, kwargs)
-        return _fit.explain_fit(_fit.make_request(self._settings(), **arguments))
+        return explain_fit(make_request(self._settings(), **arguments))
 
     @tracebacks.filtered
     def verify(self, *args: Any, **kwargs: Any) -> Verification:
@@ -325,9 +310,11 @@ class Trainer:
             TypeError: `fit` would raise it before it starts, or a callback cannot be copied.
             KeyboardInterrupt: a signal came.
         """
+        from overlap_train._fit.verifying import verify_fit
+
         arguments, outcome = self._fit_arguments("verify", args, kwargs), self._outcome
         try:
-            return _fit.verify_fit(self._settings(), arguments, self.fit, lambda: self.messages)
+            return verify_fit(self._settings(), arguments, self.fit, lambda: self.messages)
         finally:
             self._outcome = outcome
 
@@ -343,14 +330,16 @@ class Trainer:
 
     def _evaluate_by_model(self, *args: Any, **kwargs: Any) -> Any:
         """Call an `evaluate` of the model's own; its call of Keras's comes back here."""
-        extras = _fit.extras_of_evaluate(self._settings(), self._arguments)
-        return _fit.OwnMethod(self.model, "evaluate", extras).call(self.evaluate, *args, **kwargs)
+        from overlap_train._fit.own_methods import OwnMethod
+
+        return OwnMethod(self._settings(), "evaluate").call(self.evaluate, *args, **kwargs)
 
     def _fit_by_model(self, *args: Any, resume: Any = None, **kwargs: Any) -> keras.callbacks.History:
         """Call a `fit` of the model's own, or of a library; its call of Keras's comes back here."""
+        from overlap_train._fit.own_methods import OwnMethod
+
         checkpoint_policy(resume)  # which refuses what is no directory
-        extras = _fit.extras_of_fit(self._settings(), self._arguments, resume, args, kwargs)
-        method = _fit.OwnMethod(self.model, "fit", extras)
+        method = OwnMethod(self._settings(), "fit", resume)
         history = method.call(functools.partial(self.fit, resume=resume), *args, **kwargs)
         if not method.used:
             self._outcome = FitOutcome(ended="completed")
@@ -388,8 +377,11 @@ class Trainer:
             TypeError: an argument has the wrong type.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
+        from overlap_train._fit.request import make_evaluation_set
+        from overlap_train._fit.run import run_evaluate
+
         with fit_arguments.Refusing(self):
-            data = _fit.make_evaluation_set(
+            data = make_evaluation_set(
                 self._settings(),
                 (x, y, sample_weight),
                 batch_size=batch_size,
@@ -397,11 +389,11 @@ class Trainer:
                 verbose=verbose,
                 callbacks=callbacks,
             )
-        logs = _fit.run_evaluate(self._settings(), data, callbacks, verbose)
+        logs = run_evaluate(self._settings(), data, callbacks, verbose)
         return logs if return_dict else keras_metrics.flatten_logs(self.model, logs)
 
     def _settings(self) -> TrainerSettings:
-        from overlap_train._training.settings import TrainerSettings  # by the first `fit`, as all of `_fit`
+        from overlap_train._training.settings import TrainerSettings
 
         return TrainerSettings(
             self.model,

@@ -69,36 +69,3 @@ def test_nested_metrics_of_a_named_set_are_flattened():
     results = {"": ValidationResult({"loss": 1, "n": {"a": 2}})}
     results["clean"] = ValidationResult({"loss": 3, "n": {"a": 4}})
     assert prefixed(results) == {"val_loss": 1, "val_n": {"a": 2}, "val_clean_loss": 3, "val_clean_a": 4}
-
-
-@pytest.mark.parametrize(
-    "value", [None, 1, "loss", [("loss", 1)], (), dict, object()], ids=lambda value: type(value).__name__
-)
-def test_what_is_no_mapping_is_refused_by_name(value):
-    with pytest.raises(TypeError, match="metrics must be a mapping of names to values; got"):
-        flat(value)
-    with pytest.raises(TypeError, match="results must be a mapping of names to ValidationResult; got"):
-        prefixed(value)
-    with pytest.raises(TypeError, match="results must be a mapping of names to ValidationResult; got"):
-        prefixed({"clean": value})
-
-
-def deep(levels):
-    metrics = {"loss": 1}
-    for _ in range(levels):
-        metrics = {"a": metrics}
-    return metrics
-
-
-def holding_itself():
-    metrics = {}
-    metrics["a"] = {"b": metrics}
-    return metrics
-
-
-@pytest.mark.parametrize("metrics", [holding_itself(), deep(100_000)], ids=["itself", "deep"])
-def test_metrics_without_an_end_are_refused(metrics):
-    with pytest.raises(ValueError, match="metrics must not hold themselves"):
-        flat(metrics)
-    with pytest.raises(ValueError, match="metrics must not hold themselves"):
-        prefixed({"clean": ValidationResult(metrics)})

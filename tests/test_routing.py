@@ -17,7 +17,6 @@ import tensorflow as tf
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy, install, routed, uninstall
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
-from overlap_train.errors import ValidationWorkerError
 from tests import networks
 from tests.networks import arrays, assert_same_history, assert_same_weights
 from tests.pools import sequential
@@ -95,11 +94,6 @@ def test_the_innermost_block_counts_and_the_outer_one_again_after_it():
         assert first.trainer.validation is outer
 
 
-def test_an_error_in_a_block_ends_it():
-    with pytest.raises(ZeroDivisionError), routed():
-        raise ZeroDivisionError
-
-
 def elsewhere(call):
     """Calls on another thread."""
     with ThreadPoolExecutor(1) as threads:
@@ -113,14 +107,6 @@ def test_a_block_is_for_its_thread_unless_for_all(fits):
     with routed(all_threads=True):
         elsewhere(lambda: sequential().evaluate(X, Y, verbose=0))
     assert [name for name, _ in fits] == ["evaluate"]
-
-
-def test_a_block_may_be_left_on_another_thread(fits):
-    block = routed()
-    block.__enter__()
-    elsewhere(lambda: block.__exit__(None, None, None))
-    sequential().fit(X, Y, **ARGUMENTS)
-    assert not fits
 
 
 def test_threads_route_side_by_side():
@@ -169,37 +155,6 @@ def test_fits_in_the_callback_of_a_fit_are_routed_too(fits):
         history = model.fit(X, Y, callbacks=[Nested()], **ARGUMENTS).history
     assert [name for name, made in fits if made is other] == ["fit", "fit"]
     np.testing.assert_allclose(history["again"], history["val_loss"], rtol=1e-5)
-
-
-class Task(keras.Model):
-    """A model whose own `fit` prepares what it passes on, as those of keras-hub do."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = keras.layers.Dense(4)
-
-    def call(self, x):
-        return self.head(x)
-
-    def fit(self, x, y, **arguments):
-        return super().fit(x * 2, y, **arguments)
-
-
-def task():
-    keras.utils.set_random_seed(3)
-    model = Task()
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
-@pytest.mark.nightly
-def test_a_model_with_a_fit_of_its_own_is_routed_where_it_calls_keras(fits):
-    expected, model = task(), task()
-    expected.fit(X, Y, **ARGUMENTS)
-    with routed():
-        model.fit(X, Y, **ARGUMENTS)
-    assert fits == [("fit", model)]
-    assert_same_history(model.history.history, expected.history.history)
 
 
 def test_the_wrappers_of_keras_are_routed(fits):
@@ -253,25 +208,6 @@ def test_an_explicit_trainer_calls_active_autologging_and_says_so(autolog):
     assert len(history.history["val_loss"]) == 2
     assert any("called around this training" in message for message in trainer.messages)
     assert trainer.ended == "completed"
-
-
-def test_what_fails_keeps_its_cause_under_autologging(autolog):
-    def fail(model):
-        raise ArithmeticError("no")
-
-    policy = ValidationPolicy(functions={"bad": fail})
-    with pytest.raises(ValidationWorkerError) as caught:
-        Trainer(sequential(), validation=policy).fit(X, Y, **ARGUMENTS)
-    assert isinstance(caught.value.__cause__, ArithmeticError)
-
-
-def test_a_method_that_never_calls_keras_trains_by_itself(monkeypatch):
-    monkeypatch.setattr(keras.Model, "fit", lambda self, *args, **kwargs: "done", raising=True)
-    trainer = Trainer(sequential())
-    assert trainer.fit(X, Y, verbose=0) == "done"
-    (message,) = trainer.messages
-    assert "by itself" in message
-    monkeypatch.undo()
 
 
 class OwnTrainFunction(keras.Model):
@@ -441,16 +377,6 @@ def test_what_fails_after_a_fit_has_begun_is_no_refusal():
     with routed() as routing, pytest.raises(ValueError, match="epochs must be at least 0; got -1"):
         sequential().fit(X, Y, callbacks=[Nested()], **ARGUMENTS)
     assert routing.trainer.ended == "failed"
-
-
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_a_refused_evaluate_does_not_give_the_directory_to_another_fit(tmp_path):
-    with routed(resume=tmp_path):
-        sequential().fit(X, Y, **ARGUMENTS)
-        with pytest.warns(RuntimeWarning, match="evaluate is not routed"), contextlib.suppress(Exception):
-            sequential().evaluate(X[:0], Y[:0], verbose=0)
-        with pytest.raises(ValueError, match="one call of fit"):
-            sequential().fit(X, Y, **ARGUMENTS)
 
 
 def test_a_refused_call_leaves_the_directory_to_the_next_one(tmp_path):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 
-from overlap_train import Trainer, ValidationPolicy
-from overlap_train.monitoring import SpanRecorder
+from overlap_train import Trainer
 from tests import networks
 from tests.networks import arrays, assert_same_history
 from tests.pools import sequential
@@ -42,40 +41,10 @@ def test_a_fit_that_calls_the_trainer_goes_on_working():
     assert_same_history(history, wanted)
 
 
-def test_a_fit_that_trains_by_itself_is_told():
-    class Alone(keras.Sequential):
-        def fit(self, x, y, **kwargs):
-            for _ in range(2):
-                self.train_on_batch(x, y)
-            return kc.History()
-
-    trainer = Trainer(scaled(Alone))
-    trainer.fit(X, Y)
-    assert int(trainer.model.optimizer.iterations) == 2
-    assert "Alone.fit has trained by itself" in trainer.messages[0]
-
-
-def test_before_a_fit_there_is_nothing_to_tell():
-    trainer = Trainer(sequential())
-    assert (trainer.accounts, trainer.step_validations, trainer.messages) == ([], [], [])
-    assert trainer.ended is None
-    assert trainer.replicas is None
-
-
 def test_without_a_validation_there_is_no_test_function():
     model = networks.sequential()  # not one of a pool, which may have been validated
     Trainer(model).fit(X, Y, verbose=0)
     assert model.test_function is None
-
-
-def test_what_was_given_is_kept_and_the_rest_has_defaults():
-    policy, recorder = ValidationPolicy(max_lag=2), SpanRecorder(7)
-    trainer = Trainer(sequential(), validation=policy, recorder=recorder)
-    assert trainer.validation is policy
-    assert trainer.recorder is recorder
-    plain = Trainer(sequential())
-    assert plain.validation == ValidationPolicy()
-    assert plain.recorder is not Trainer(sequential()).recorder
 
 
 @pytest.mark.parametrize("preprocess", [3, "scale"])
@@ -123,12 +92,6 @@ def test_a_method_of_the_users_may_have_other_arguments_than_keras_s():
         trainer.evaluate(x=(X, Y))
 
 
-@pytest.mark.parametrize("name", ["predict", "save", "summary", "get_weights"])
-def test_what_people_ask_a_model_for_is_passed_to_it(name):
-    model = sequential()
-    assert getattr(Trainer(model), name) == getattr(model, name)
-
-
 def test_a_trainer_shows_what_its_last_fit_gained():
     trainer = Trainer(sequential())
     assert repr(trainer) == f"<Trainer of {trainer.model.name!r}: not trained yet>"
@@ -140,22 +103,3 @@ def test_a_trainer_shows_what_its_last_fit_gained():
     page = trainer._repr_html_()
     assert page.count("<tr>") == 1 + 1 + 2 + 1, "a heading, the preparation, the epochs, the total"
     assert "val_loss" in page
-
-
-@pytest.mark.parametrize("name", ["optimizer", "stop_training", "train_on_batch"])
-def test_what_belongs_to_the_model_is_answered_with_the_model(name):
-    with pytest.raises(AttributeError, match=f"no '{name}'; ask the model: trainer.model.{name}"):
-        getattr(Trainer(sequential()), name)
-
-
-def test_what_neither_has_and_what_a_property_raises_are_the_errors_of_python():
-    class Reading(Trainer):
-        @property
-        def optimizer(self):
-            return self.nothing
-
-    trainer = Reading(sequential())
-    for name in ("nothing", "optimizer", "_repr_png_"):
-        with pytest.raises(AttributeError, match=r"no attribute '(nothing|_repr_png_)'"):
-            getattr(trainer, name)
-    assert not hasattr(Trainer(sequential()), "compile")

@@ -17,8 +17,6 @@ from typing import Any, Protocol
 import keras
 
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
-from overlap_train._callbacks.listeners import listeners
-from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values, same_bits
@@ -87,7 +85,7 @@ class Delivery:
         self._suite = suite
         self._live_metrics = live_metrics
         self._changed_decision = changed_decision
-        self._wants_test = listens(listeners(callbacks), *TEST_HOOKS)
+        self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
 
     def deliver(
         self,
@@ -107,7 +105,7 @@ class Delivery:
         that has begun.
         """
         live = self._suite.live_sets(snapshot.epoch)
-        looked_at = any(map(looks_at_model, listeners(self._callbacks)))  # callbacks may have been added
+        looked_at = any(map(looks_at_model, self._callbacks.callbacks))  # callbacks may have been added
         unread = any(result.unread for result in results.values())
         if not (stops or live or looked_at or unread or begin_next is not None):
             outcome = self._deliver_unseen(snapshot, train_logs, results, trained_on=trained_on)
@@ -257,24 +255,23 @@ class Delivery:
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
             result = self._evaluate(snapshot, spans, name, self._state.read())
         if self._wants_test:
-            result = _replay_batches(self._model, self._state, result, self._callbacks)
+            _replay_batches(self._model, self._state, result, self._callbacks)
         self._show_metrics({name: result})
         result = read_by_python(self._model, self._state, result)
         if not self._wants_test:
             return result
-        logs = dict(result.metrics)
-        self._callbacks.on_test_end(logs)
-        return replace(result, metrics=logs)  # to which a list's own hook may have added
+        self._callbacks.on_test_end(dict(result.metrics))
+        return result
 
 
 def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
-    """Call `on_test_begin` of callbacks that only watch, or of several hosts."""
+    """Call `on_test_begin`, which cannot end a validation that is made already."""
     model.stop_evaluating = False
     callbacks.on_test_begin()
     if model.stop_evaluating:
         raise ValueError(
-            "a callback's on_test_begin set stop_evaluating, and the validation has been made already: set "
-            "it in on_test_batch_end, which is called between the batches"
+            "a callback's on_test_begin set stop_evaluating, and the validation is made as a whole: set it "
+            "in on_test_batch_end, which is called between its batches"
         )
 
 
@@ -283,29 +280,16 @@ def _replay_batches(
     state: ModelState,
     result: ValidationResult,
     callbacks: keras.callbacks.CallbackList,
-) -> ValidationResult:
-    """Call the hooks of the batches of a validation that is done, and return its result.
-
-    That is the one of the batches so far where a hook says that the data has ended.
-    """
-    logs: Mapping[str, Any] = {}
+) -> None:
+    """Call the hooks of the batches of a validation that is done."""
     group = keras_training.steps_per_execution(model)
-    try:
-        if not result.metrics and not result.running:
-            callbacks.on_test_batch_begin(0)  # of a batch that did not come
-        for number, running in enumerate(result.running):
-            callbacks.on_test_batch_begin(number * group)
-            logs = running.logs
-            if running.state:  # another host keeps its own
-                state.set_metrics(running.state)
-            callbacks.on_test_batch_end((number + 1) * group - 1, logs)
-    except keras_data.OUT_OF_DATA:
-        keras_data.warn_out_of_data()
-        if not logs:
-            model.reset_metrics()
-        so_far = replace(result, metrics=logs, metric_state=state.read_metrics(), unread=True)
-        return read_by_python(model, state, so_far)
-    return result
+    if not result.metrics and not result.running:
+        callbacks.on_test_batch_begin(0)  # of a batch that did not come
+    for number, running in enumerate(result.running):
+        callbacks.on_test_batch_begin(number * group)
+        if running.state:  # another host keeps its own
+            state.set_metrics(running.state)
+        callbacks.on_test_batch_end((number + 1) * group - 1, running.logs)
 
 
 def read_by_python(model: keras.Model, state: ModelState, result: ValidationResult) -> ValidationResult:
@@ -326,7 +310,8 @@ def evaluate_now(
     _begin_test(callbacks, model)
     if suite.reads_by_python():
         model.reset_metrics()
-    result = _replay_batches(model, state, suite.evaluate("", state.read()), callbacks)
+    result = suite.evaluate("", state.read())
+    _replay_batches(model, state, result, callbacks)
     state.set_metrics(result.metric_state)
     logs = dict(read_by_python(model, state, result).metrics)
     callbacks.on_test_end(logs)

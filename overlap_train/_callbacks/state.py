@@ -10,8 +10,8 @@ in place of all attributes that Keras's classes did not add. The names follow Ke
 `set_weights`, Keras Tuner, and the iterators of Grain.
 
 Settings of Keras's callbacks belong to the user, who may resume with others, with other callbacks, or without
-some. A setting that the training itself has changed, such as the patience that a subclass raises, is part of
-where it stands. It is put back unless the user has changed it, too.
+some. A setting that the training itself has changed, such as the patience that a subclass raises, is named as
+not stored.
 
 Use all of it on the training thread, and restore after `on_train_begin`, which resets much.
 """
@@ -21,7 +21,6 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -126,18 +125,22 @@ def restore_all(pairs: Sequence[tuple[keras.callbacks.Callback, ObjectValue]]) -
 class Unstored:
     """Names what callbacks remember and no checkpoint holds, each attribute once.
 
-    That is what is not plain, variables and objects that came since the fit began, and functions that have
-    taken the place of others since.
+    That is what is not plain, variables and objects that came since the fit began, and functions and settings
+    of Keras's callbacks that have taken the place of others since.
     """
 
     def __init__(self) -> None:
         self._reported: set[str] = set()
-        self._initial: list[tuple[Mapping[str, int], Mapping[str, Any]]] = []
+        self._initial: list[tuple[Mapping[str, int], Mapping[str, Any], Mapping[str, str]]] = []
 
     def begin(self, callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]) -> None:
         """Note how the callbacks stand behind `on_train_begin`."""
         self._initial = [
-            (places(state, state.kind), {n: v for n, v in variables_of(callback).items() if is_code(v)})
+            (
+                places(state, state.kind),
+                {n: v for n, v in variables_of(callback).items() if is_code(v)},
+                _texts(callback),
+            )
             for callback, state in zip(without_bars(callbacks), states, strict=True)
         ]
 
@@ -147,12 +150,14 @@ class Unstored:
         """Return the names that have not been returned yet, of states and of the callbacks they are of."""
         names = [f"{state.kind}.{name}" for state in states for name in state.lost]
         triples = zip(without_bars(callbacks), states, self._initial, strict=False)
-        for callback, state, (counts, code) in triples:
+        for callback, state, (counts, code, settings) in triples:
             attributes = variables_of(callback)
             names += [p for p, n in places(state, state.kind).items() if n > counts.get(p, 0)]
             for name, function in code.items():
                 if is_code(attributes.get(name)) and attributes[name] != function:
                     names.append(f"{state.kind}.{name}")
+            present = _texts(callback)
+            names += [f"{state.kind}.{n}" for n, text in settings.items() if present.get(n, text) != text]
         new = [name for name in dict.fromkeys(names) if name not in self._reported]
         self._reported.update(new)
         return new
@@ -179,9 +184,6 @@ def _remembered(callback: keras.callbacks.Callback) -> dict[str, Any]:
     return parts | {GET_STATE: None} if is_custom else parts
 
 
-Records = Sequence[Mapping[str, Any]]
-"""Of each callback: its settings by name, those that the training has changed as [before, after]."""
-
 _PLAIN = (bool, int, float, str, type(None))
 # Where callbacks write, which may differ between two runs of one training.
 _PLACES = frozenset(
@@ -192,84 +194,39 @@ _PLACES = frozenset(
 class Settings:
     """The settings of the callbacks of one `fit`, noted as it begins; belongs to the training thread.
 
-    `numbers` says for each callback which one in the checkpoint it is, None for a new one.
+    They tell two callbacks of a class apart.
     """
 
     def __init__(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         self.callbacks = without_bars(callbacks)
-        self._initial = list(map(_plain, self.callbacks))
+        self.texts = list(map(_texts, self.callbacks))
 
-    def records(self) -> list[dict[str, Any]]:
-        """Return the settings of each callback, for a checkpoint."""
-        return [
-            {n: v if _same(v, now.get(n, v)) else [v, now[n]] for n, v in initial.items()}
-            for initial, now in zip(self._initial, map(_plain, self.callbacks), strict=True)
-        ]
+    def match(self, kinds: Sequence[str], texts: Sequence[Mapping[str, str]]) -> list[int | None]:
+        """Return the number in a checkpoint of each callback: of its class, and best with its settings.
 
-    def match(self, kinds: Sequence[str], records: Records) -> list[int | None]:
-        """Return the number in a checkpoint of each callback: of its class, and best with its settings."""
+        It is None for a new one.
+        """
         matches: dict[int, int] = {}
         for with_settings in (True, False):
-            for index, (callback, initial) in enumerate(zip(self.callbacks, self._initial, strict=True)):
+            for index, callback in enumerate(self.callbacks):
                 for number, kind in enumerate(kinds):
                     if index in matches or number in matches.values() or kind != type(callback).__name__:
                         continue
-                    if not with_settings or _comparable(initial) == _comparable(_before(records[number])):
+                    if not with_settings or self.texts[index] == texts[number]:
                         matches[index] = number
         return [matches.get(index) for index in range(len(self.callbacks))]
 
-    def compared(
-        self, records: Records, numbers: Sequence[int | None]
-    ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the settings that callbacks were given in the other training, and now: texts by name."""
-        before: dict[str, str] = {}
-        now: dict[str, str] = {}
-        count: Counter[str] = Counter()
-        for callback, initial, number in zip(self.callbacks, self._initial, numbers, strict=True):
-            kind = type(callback).__name__
-            count[kind] += 1
-            label = kind if count[kind] == 1 else f"{kind} ({count[kind]})"
-            if number is not None:
-                texts = _comparable(_before(records[number]))
-                before |= {f"{label}.{name}": text for name, text in texts.items()}
-                now |= {f"{label}.{name}": text for name, text in _comparable(initial).items()}
-        return before, now
 
-    def put_back(self, records: Records, numbers: Sequence[int | None]) -> None:
-        """Put settings back that the training had changed, where the user has left them as they were."""
-        for callback, initial, number in zip(self.callbacks, self._initial, numbers, strict=True):
-            for name, pair in records[number].items() if number is not None else ():
-                is_plain = name in initial and type(variables_of(callback).get(name)) in _PLAIN
-                is_change = isinstance(pair, list) and len(pair) == 2
-                if is_plain and is_change and _same(initial[name], pair[0]):
-                    setattr(callback, name, pair[1])
-
-
-def _plain(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Return the settings that are plain values, and the names of those that are functions."""
-    names, attributes = settings_of(type(callback)), variables_of(callback)  # type: ignore[arg-type]
-    if isinstance(callback, keras.callbacks.CSVLogger):
-        names |= {"sep"}  # as it calls its `separator`
-    settings: dict[str, Any] = {}
-    for name in sorted(names & attributes.keys()):
+def _texts(callback: keras.callbacks.Callback) -> dict[str, str]:
+    """Return the settings that tell a callback from another: plain values and the names of functions."""
+    settings: dict[str, str] = {}
+    attributes = variables_of(callback)
+    for name in sorted((settings_of(type(callback)) & attributes.keys()) - _PLACES):  # type: ignore[arg-type]
         value = attributes[name]
+        if name == "min_delta" and isinstance(value, (int, float)):
+            value = abs(value)  # Keras changes its sign on first use
         if isinstance(value, types.FunctionType):
             settings[name] = f"function {value.__name__}"
         elif type(value) in _PLAIN:
-            # Keras changes the sign of this one on first use.
-            settings[name] = abs(value) if name == "min_delta" and isinstance(value, (int, float)) else value
+            settings[name] = f"{value!s:.100}"
     return settings
-
-
-def _before(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: v[0] if isinstance(v, list) and v else v for n, v in record.items()}
-
-
-def _comparable(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that tell one callback from another, as messages show them."""
-    items = [(name, value) for name, value in settings.items() if name not in _PLACES]
-    return {n: f"{v:.7g}" if isinstance(v, float) else f"{v!s:.100}" for n, v in items}
-
-
-def _same(first: Any, second: Any) -> bool:
-    return type(first) is type(second) and (first == second or first != first)

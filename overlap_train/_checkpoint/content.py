@@ -176,7 +176,7 @@ class PythonState:
     random: Mapping[str, Any]
     in_turn: bool  # whatever a resumed run does again has not drawn from the generators
     attributes: Mapping[str, Any]  # plain ones that the training has set on the model
-    callback_settings: list[dict[str, Any]]  # as `Settings.records` returns them
+    callback_settings: list[dict[str, str]]  # `Settings.texts`
     plan: str
 
 

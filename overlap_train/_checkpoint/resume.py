@@ -100,7 +100,7 @@ class Resumer(Closing):
         self._passes: Any = None
         self._standing: dict[str, Any] = {}  # of the passes
         self._lags: tuple[int, ...] = ()
-        self._files: dict[int, str] = {}
+        self._files: Iterable[str] = ()
         self._settings = Settings(())
         self._unstored = Unstored()
         self._deliveries = 0
@@ -125,7 +125,8 @@ class Resumer(Closing):
         """Match the callbacks with those of the checkpoint; call it before `on_train_begin`."""
         callbacks = list(callbacks)
         self._files, self._settings = files_of(callbacks), Settings(callbacks)
-        if self._newest is not None:
+
+        if self._newest is not None and self._newest.first_undelivered > 0:  # else logs begin anew, too
             self._appending = append_to_files([callback for callback, _ in self._matches(self._newest)])
 
     def start(
@@ -192,7 +193,6 @@ class Resumer(Closing):
         if stay:
             names = ", ".join(stay)
             self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
-        self._settings.put_back(checkpoint.meta["callback_settings"], self._numbers(checkpoint))
 
     def _put_attributes_back(self, meta: Mapping[str, Any]) -> None:
         stay = self._attributes.put_back(meta["attributes"]) if self._attributes is not None else ()
@@ -242,9 +242,7 @@ class Resumer(Closing):
                 "these callbacks of the checkpoint are missing now, and what they remembered is left out: "
                 f"{', '.join(missing)}"
             )
-        settings, present = self._settings.compared(meta["callback_settings"], numbers)
-        configurations = {**meta["configuration"], **settings}, {**self._reported.configuration, **present}
-        changes = differences(*configurations, self._reported.rate())
+        changes = differences(meta["configuration"], self._reported.configuration, self._reported.rate())
         if changes:
             self._say(
                 "this training is configured otherwise than that of the checkpoint: "
@@ -365,7 +363,7 @@ class Resumer(Closing):
             random=random_states(self._handles),
             in_turn=not any(self._lags),
             attributes=self._attributes.changed() if self._attributes is not None else {},
-            callback_settings=self._settings.records(),
+            callback_settings=self._settings.texts,
             plan=self.plan(),
         )
         return [functools.partial(self._write, point, values, python)]

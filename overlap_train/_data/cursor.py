@@ -126,17 +126,9 @@ class Cursor:
         if self.steps_per_epoch or not self.seen or not self._has_warned:
             self._has_warned = True
             warn_out_of_data(asked=bool(self.steps_per_epoch))
-        self._end_pass(length + self._group)  # Keras counts the group that found no batch, too
-
-    def cut(self, steps: int) -> None:
-        """Ends the epoch and the pass because a batch hook raised that the data has ended."""
-        warn_out_of_data(asked=bool(self.steps_per_epoch))
-        self._end_pass(self.seen + steps)
-
-    def _end_pass(self, length: int) -> None:
-        """Ends the pass; the first one that ends so bounds the length of all later ones."""
-        if self._measured is None:
-            self._measured = self.feed.num_passes, length
+        if self._measured is None:  # the first pass that ends so bounds the length of all later ones
+            # Keras counts the group that found no batch, too.
+            self._measured = self.feed.num_passes, length + self._group
         self._pass = None
 
     def _whole_groups(self, count: int) -> int:

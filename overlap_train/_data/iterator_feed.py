@@ -300,7 +300,8 @@ class IteratorFeed(Feed):
         elif not self.rewindable:
             raise RuntimeError(
                 "a callback has changed the training, whose data cannot be rewound, although it declares "
-                "overlap_safe = True; leave that out, or pass ValidationPolicy(on_change='continue')"
+                "overlap_safe = True or is a library's that only watches; leave that out, or pass "
+                "ValidationPolicy(on_change='continue')"
             )
         elif self._seeds is None:
             self._first = self._made_again(num_passes + 1)

@@ -13,9 +13,9 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.delivery import Delivery
+from overlap_train._callbacks.grounds import Grounds
 from overlap_train._callbacks.hooks import hook_that_waits
 from overlap_train._callbacks.late import EpochHooks
-from overlap_train._callbacks.listeners import Grounds, is_custom, listeners, remembering
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
@@ -164,9 +164,9 @@ class FitBuilder:
         require_optimizer(request.model)
         request.feed.prepare()
         if settings.replicas is not None:
-            agree_to_start(request, settings.replicas, listeners(self._callbacks))
+            agree_to_start(request, settings.replicas, self._callbacks.callbacks)
         steps, epochs = self._cursor.steps_per_epoch, request.epochs - request.initial_epoch
-        return StepBuilder(request, listeners(self._callbacks), None if steps is None else steps * epochs)
+        return StepBuilder(request, self._callbacks.callbacks, None if steps is None else steps * epochs)
 
     def _open(self, state: ModelState, step: Step) -> None:
         """Opens, the first time, what is the same for the whole fit: signals, checkpoints, the evaluator."""
@@ -181,7 +181,7 @@ class FitBuilder:
                 request, state, step, drawing, say, self._resources
             )
         if self._resumption is not None:  # and the newest checkpoint, if any, is of these callbacks
-            self._resumption.accept(remembering(self._callbacks))
+            self._resumption.accept(self._callbacks.callbacks)
         if validation.evaluator is not None:
             self._settings.hosts.chief_first(validation.evaluator.open)
 
@@ -193,7 +193,7 @@ class FitBuilder:
         backlog = Backlog(settings.validation, suite, max_lag=max_lag)
         self._resources.callback(backlog.drop)
         # With on_change="continue" some may have to be called at once although the training runs ahead.
-        late = self._can_be_late() and not any(map(self._waiting_hook(suite), listeners(self._callbacks)))
+        late = self._can_be_late() and not any(map(self._waiting_hook(suite), self._callbacks.callbacks))
         hooks = EpochHooks(
             request.model,
             callbacks,
@@ -205,9 +205,8 @@ class FitBuilder:
         lag = LagControl(
             backlog,
             self._progress.message,
-            self._idle if suite.shares_cores else None,
+            self._idle if suite.shares_cores and request.judges_overlap else None,
             streamed=request.streamed,
-            judges_overlap=request.judges_overlap,
             required=settings.validation.overlap == "require",
         )
         return Deliveries(
@@ -271,7 +270,7 @@ class FitBuilder:
         if policy.max_lag == 0 or not suite:
             return ()
         waits = reasons_to_wait(
-            self._request, step, suite, listeners(self._callbacks), self._waiting_hook(suite)
+            self._request, step, suite, self._callbacks.callbacks, self._waiting_hook(suite)
         )
         required = policy.overlap == "require" and not self.looks_only
         reasons = tuple(dict.fromkeys(waits if self.looks_only or required else itertools.islice(waits, 1)))
@@ -299,8 +298,8 @@ class FitBuilder:
         return functools.partial(hook_that_waits, watched=watched, late=self._can_be_late())
 
     def _can_be_late(self) -> bool:
-        """Whether hooks inside epochs are this host's alone to call, and the list's to pass on only."""
-        return self._settings.hosts.count == 1 and not is_custom(self._callbacks)
+        """Whether hooks inside epochs are this host's alone to call."""
+        return self._settings.hosts.count == 1
 
     def _take_snapshot(self, state: ModelState, epoch: int) -> Snapshot:
         return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state())

@@ -7,20 +7,16 @@ from typing import Any
 
 import keras
 
+from overlap_train._callbacks.grounds import require_stock_list
 from overlap_train._callbacks.hooks import wants_test_batches
-from overlap_train._callbacks.listeners import listeners
 from overlap_train._support.arguments import short_repr
 
 
 def require_callbacks(callbacks: Any) -> None:
-    """Raises TypeError for what Keras could not call as a callback."""
-    if isinstance(callbacks, keras.callbacks.CallbackList):
+    """Raises TypeError for what Keras could not call as a callback, and for a custom list."""
+    require_stock_list(callbacks)
+    if isinstance(callbacks, keras.callbacks.CallbackList) or not callbacks:
         return
-    try:
-        if not callbacks:
-            return
-    except ValueError:  # of an array, which is neither true nor false
-        pass
     for each in keras.tree.flatten(callbacks):
         if isinstance(each, type) and issubclass(each, keras.callbacks.Callback):
             name = each.__name__
@@ -58,7 +54,7 @@ def make_callback_list(
 
 def listened_to(callbacks: keras.callbacks.CallbackList) -> bool:
     """Whether a callback listens to the batches of a validation."""
-    return any(map(wants_test_batches, listeners(callbacks)))
+    return any(map(wants_test_batches, callbacks.callbacks))
 
 
 class ResultLine:

@@ -22,7 +22,6 @@ class Course:
 
     epochs: int
     next_epoch: int
-    first_epoch: int = 0  # that this call of `fit` trains
     step: int = 0  # training steps so far
     stopped: bool = False
     logs: dict[int, Mapping[str, Any]] = field(default_factory=dict)

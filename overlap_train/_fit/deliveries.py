@@ -11,7 +11,6 @@ from typing import Any
 
 from overlap_train._callbacks.delivery import Delivery, EpochBeginning, Outcome
 from overlap_train._callbacks.late import EpochHooks
-from overlap_train._callbacks.listeners import remembering
 from overlap_train._checkpoint.content import StartPoint, WaitingEpoch
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
@@ -91,18 +90,18 @@ class Deliveries:
         """Delivers the epochs that wait when the training has failed ahead of them.
 
         Under Keras they have been delivered by then, and a callback that ended the training has prevented the
-        error. Returns whether one of them ended the training or rolled it back, so that the error does not
-        count. What their validation or a callback raises comes before the error. That a checkpoint could not
-        be written counts in any case; and so does the error where the batches of the call that failed would
-        have to come again, of data of which batches are kept.
+        error. Returns whether one of them ended the training or rolled it back to be trained again, so that
+        the error does not count; batches that are kept cannot be trained again behind an error. What their
+        validation or a callback raises comes before it. That a checkpoint could not be written counts in any
+        case.
         """
         counts = error is self._failure or isinstance(error, (Interrupted, CheckpointError))
         if counts or self.hosts.count > 1 or not len(self.backlog):
             return False
         self._failed_ahead = True  # perhaps between two steps of a call, which has not counted them
         try:
-            undone = self.deliver_all()
-            return self._course.stopped or (undone and not self.cursor.feed.keeps)
+            undone = self.deliver_all() and not self.cursor.feed.keeps
+            return undone or self._course.stopped
         finally:
             self._failed_ahead = False
 
@@ -130,8 +129,6 @@ class Deliveries:
         """Delivers what is ready, and waits for what has to be delivered before an epoch may begin."""
         alone = self._follows(next_epoch) and self.lag.wants_alone(next_epoch - 1, splits)
         while len(self.backlog) and (alone or self.backlog.must_wait(next_epoch) or self.ready()):
-            if self._follows(next_epoch):
-                self.lag.waits_for(next_epoch - 1)
             if self.deliver_oldest():
                 break
 
@@ -145,9 +142,9 @@ class Deliveries:
 
     def _deliver_next(self, timeout_s: float | None) -> bool:
         pending = self.backlog.oldest
-        cpu_s = self._wait(pending, timeout_s)
+        self._wait(pending, timeout_s)
         try:
-            outcome = self._deliver(pending, cpu_s)
+            outcome = self._deliver(pending)
         except BaseException:
             self._rewind(pending.snapshot)  # to where it stands then under Keras
             raise
@@ -164,7 +161,7 @@ class Deliveries:
         self.release_step_validations()
         return outcome.rolled_back
 
-    def _deliver(self, pending: PendingEpoch, cpu_s: float | None) -> Outcome:
+    def _deliver(self, pending: PendingEpoch) -> Outcome:
         """Calls the callbacks of an epoch whose validations are done."""
         try:
             results, spans = self.suite.collect(pending)
@@ -178,7 +175,6 @@ class Deliveries:
         self.suite.admit(None)  # while callbacks run the training needs one core
         start_s = time.monotonic()
         trained_on = self._trained_on(pending.snapshot)
-        self.lag.validated(spans, alone=not trained_on, cpu_s=cpu_s)
         outcome = self.delivery.deliver(
             pending.snapshot,
             pending.train_logs,
@@ -207,7 +203,7 @@ class Deliveries:
             self.resumer.delivered(
                 StartPoint(following, pending.snapshot.step, course.stopped, logs, lag, position),
                 outcome.values,
-                remembering(self.callbacks),
+                self.callbacks.callbacks,
                 last=course.stopped or following >= course.epochs,
                 trained=pending.snapshot.values,
             )
@@ -265,7 +261,7 @@ class Deliveries:
         waiting = tuple(WaitingEpoch(pending.snapshot, pending.train_logs) for pending in self.backlog)
         logs = dict(course.logs.get(epoch - len(waiting) - 1, {}))
         point = StartPoint(epoch, snapshot.step, course.stopped, logs, lag, snapshot.position, waiting)
-        self.resumer.inside(point, snapshot.values, remembering(self.callbacks))
+        self.resumer.inside(point, snapshot.values, self.callbacks.callbacks)
 
     def _finish_before_checkpoint(self, epoch: int | None) -> None:
         """Delivers the results inside epochs, up to an epoch's end or all: a checkpoint holds none."""
@@ -301,15 +297,13 @@ class Deliveries:
             self.suite.wait_until_drawn(*self._limits(timeout_s))
             self.ledger.charge("wait", start_s, self.backlog.oldest.epoch, "waited_s")
 
-    def _wait(self, pending: PendingEpoch, timeout_s: float | None) -> float | None:
-        """Returns the processor seconds of the wait, or None if they are not all that a validation takes."""
+    def _wait(self, pending: PendingEpoch, timeout_s: float | None) -> None:
         if pending.ready():
-            return None
+            return
         self.suite.admit(None)
-        start_s, start_cpu_s = time.monotonic(), time.process_time()
+        start_s = time.monotonic()
         pending.wait(*self._limits(timeout_s))
         self.ledger.charge("wait", start_s, pending.epoch, "waited_s")
-        return time.process_time() - start_cpu_s if self.suite.computes_here else None
 
     def _limits(self, timeout_s: float | None) -> tuple[float | None, Callable[[], None]]:
         """Returns how long to wait, and what is called meanwhile; with a time-out, signals end no wait."""

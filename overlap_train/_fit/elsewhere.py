@@ -32,7 +32,7 @@ from overlap_train._support.threads import leaves_nothing, start
 from overlap_train._validation.evaluation import Running
 from overlap_train._validation.pending import NamedRunner, PendingValidation, Runner
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train.errors import CheckpointError, HostLostError
+from overlap_train.errors import HostLostError
 from overlap_train.options.validation import EvaluatorPolicy
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, Span, ValidationResult
@@ -84,7 +84,6 @@ class _Request(Future[ShardOutcome]):
 class Evaluator(Runner):
     """The evaluator as the training sees it, which runs all its sets. Belongs to the training thread."""
 
-    computes_here = False
     runs_python = False  # another process sees nothing of the callbacks
 
     def __init__(
@@ -180,16 +179,11 @@ class Evaluator(Runner):
         request.written, request.arrays = True, {}
 
     def _take(self, request: _Request) -> bool:
-        """Takes the results of a request if they are there; damaged ones are deleted, and so made again."""
+        """Takes the results of a request if they are there."""
         entry = request.entry._replace(kind="result")
         if entry not in self._directory.entries("result"):
             return False
-        try:
-            answer = self._directory.read(entry).meta
-        except CheckpointError as error:
-            self._directory.remove(entry)
-            warnings.warn(f"evaluated once more: {error}", RuntimeWarning, stacklevel=2)
-            return True
+        answer = self._directory.read(entry).meta
         if answer["error"] is not None:
             self._fail(request, RuntimeError(f"on the evaluator: {str(answer['error'])[:3000]}"))
             return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,11 +10,9 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._callbacks.listeners import listeners
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import IdleCores
-from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import Snapshot
@@ -39,12 +36,12 @@ class EpochTraining:
 
     def __post_init__(self) -> None:
         parts = self.deliveries
-        self.cursor, self.hooks, self._lag, self._suite = parts.cursor, parts.hooks, parts.lag, parts.suite
+        self.cursor, self.hooks, self._suite = parts.cursor, parts.hooks, parts.suite
         self.ledger, self.progress, self._hosts = parts.ledger, parts.progress, parts.hosts
         self._course = self.ledger.course
         self._group = keras_training.steps_per_execution(self.model)
         # On several hosts others than the chief list few callbacks, and make the same calls.
-        self.calls_batches = self._hosts.any(any(map(wants_train_batches, listeners(parts.callbacks))))
+        self.calls_batches = self._hosts.any(any(map(wants_train_batches, parts.callbacks.callbacks)))
 
     def begin_epoch(self, epoch: int, *, begun: bool) -> None:
         """Calls the hooks of an epoch's beginning, unless they have been called, and begins its data."""
@@ -68,16 +65,10 @@ class EpochTraining:
             raise Interrupted
         return steps
 
-    def begin_call(self, epoch: int, *, begun: bool, cut: bool = False) -> bool:
-        """Calls the hook of a batch's beginning, unless it has `begun`; returns whether the epoch goes on.
-
-        With `cut` it has said that there is no data.
-        """
-        if cut:
-            self.cursor.cut(self._group)
-        if cut or begun or not self.calls_batches:
-            return not cut
-        return self._goes_on(lambda: self.hooks.batch_begin(epoch, self.cursor.steps), self._group)
+    def begin_call(self, epoch: int, *, begun: bool) -> None:
+        """Calls the hook of a batch's beginning, unless it has `begun`."""
+        if self.calls_batches and not begun:
+            self.hooks.batch_begin(epoch, self.cursor.steps)
 
     def run_call(self, epoch: int, steps: int) -> StepsDone:
         """Makes one compiled call of at most `steps` steps."""
@@ -97,15 +88,11 @@ class EpochTraining:
         if not warm:
             self.warm = True
             self._hosts.begin_waits()  # in the first call hosts wait for the one that compiles longest
-        elif epoch > self._course.first_epoch:  # in which the rest is traced
-            self._lag.trained(span, done.steps)
         self.ledger.accounts.trained(span, done.steps)
         self.pace.observe(done.steps, span.duration_s)
         self._course.step += done.steps
         if self.calls_batches and done.steps:
-            last = first + self._group - 1
-            if not self._goes_on(lambda: self.hooks.batch_end(epoch, last, done.logs)):
-                done = dataclasses.replace(done, exhausted=True)
+            self.hooks.batch_end(epoch, first + self._group - 1, done.logs)
         if stepwise is not None and done.steps:
             step = self._course.step
             stepwise.after(step - done.steps, step, lambda: self.take_snapshot(epoch))
@@ -132,15 +119,6 @@ class EpochTraining:
             self.progress.message(
                 f"epoch {epoch + 1}: the others waited {slow.seconds:.2f} s for host {slow.host}"
             )
-
-    def _goes_on(self, hook: Callable[[], None], steps: int = 0) -> bool:
-        """Calls a hook of a batch; returns whether the epoch goes on, or ends as if the data did."""
-        try:
-            hook()
-        except keras_data.OUT_OF_DATA:
-            self.cursor.cut(steps)
-            return False
-        return True
 
     def _capped(self, steps: int) -> int:
         """Returns how many steps a call may have before something else is due."""

@@ -25,7 +25,6 @@ from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.feed import Feed
 from overlap_train._fit.request import FitRequest
-from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras.randomness import random_states, set_random_states
 from overlap_train._snapshot import ModelState, Snapshot, Values
@@ -105,33 +104,19 @@ class _HostsHooks:
         """Whether a callback with `on_all_hosts` has a hook."""
         return bool(self._listening[hook])
 
-    def call_everywhere(self, hook: str, *arguments: Any) -> bool:
-        """Calls a hook; returns whether the epoch goes on, or ends on all hosts as if the data did."""
+    def call_everywhere(self, hook: str, *arguments: Any) -> None:
+        """Calls a hook on all hosts."""
         for callback in self._listening[hook]:
-            if not self.hosts.all_do(functools.partial(self._goes_on, callback, hook, arguments)):
-                return False
-        return True
+            self.hosts.all_do(functools.partial(self._call, callback, hook, arguments))
 
-    def _goes_on(self, callback: keras.callbacks.Callback, hook: str, arguments: Sequence[Any]) -> bool:
+    def _call(self, callback: keras.callbacks.Callback, hook: str, arguments: Sequence[Any]) -> None:
         stops = self.model.stop_training
-        if not _goes_on(callback, hook, arguments):
-            return False
+        getattr(callback, hook)(*arguments)
         if self.model.stop_training != stops:
             raise ValueError(
                 f"{type(callback).__name__}.{hook} set stop_training, and callbacks with on_all_hosts = True "
                 "change nothing: leave that out, so that the chief calls it and all hosts stop"
             )
-        return True
-
-
-def _goes_on(callbacks: Any, hook: str, arguments: Sequence[Any]) -> bool:
-    """Calls a hook; returns False where one of a batch says that the data has ended."""
-    ends = keras_data.OUT_OF_DATA if hook in TRAIN_BATCH_HOOKS else ()
-    try:
-        getattr(callbacks, hook)(*arguments)
-    except ends:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -147,15 +132,13 @@ class SharedCallbacks:
 
     def _call(self, hook: str, number: int | None = None, logs: Mapping[str, Any] | None = None) -> None:
         hooks, arguments = self._hooks, [logs] if number is None else [number, logs]
-        goes_on = functools.partial(_goes_on, self._list, hook, arguments)
+        call = functools.partial(getattr(self._list, hook), *arguments)
         before = hooks.state.read()
-        own = hooks.hosts.chief_first(goes_on)
+        hooks.hosts.chief_first(call)
         if not hooks.hosts.is_chief:
-            goes_on()
-        stop = bool(hooks.model.stop_training)
-        _, went_on = hooks.share(before, hooks.state.read(), stop=stop, more=own)
-        if not (went_on and hooks.call_everywhere(hook, *arguments)):
-            raise StopIteration
+            call()
+        hooks.share(before, hooks.state.read(), stop=bool(hooks.model.stop_training))
+        hooks.call_everywhere(hook, *arguments)
 
     on_train_begin = functools.partialmethod(_call, "on_train_begin")
     on_train_end = functools.partialmethod(_call, "on_train_end")

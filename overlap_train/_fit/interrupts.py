@@ -3,7 +3,7 @@
 The handlers are installed only in the main thread, where Python runs them, and put back afterwards. A
 handler of the user's is called too; what it raises, such as SystemExit, is raised when the fit has ended in
 order. A handler that a callback installs during the fit stays, as under Keras. It may call ours as the one
-before it, which then does what the one before ours does.
+before it, which then does what the one before ours does. A fit in a callback of another one ends with that.
 
 Under `routed()` a signal does what it does to a fit of Keras's, once the epochs that are done are delivered:
 it raises KeyboardInterrupt, or ends the process, and a handler of the user's that returns lets the fit go on.
@@ -24,7 +24,6 @@ second signal that does not reach Python in this time, because native code waits
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import signal
 import threading
@@ -53,7 +52,7 @@ class Interrupts:
     """
 
     def __init__(self, *, passes_on: bool = False, insists: bool = True) -> None:
-        self.received: str | None = None
+        self._received: str | None = None
         self._received_s = 0.0  # of `time.monotonic`
         self._passes_on = passes_on
         self._previous: dict[int, Any] = {}
@@ -61,22 +60,29 @@ class Interrupts:
         self._over = self._is_killed = False
         self._is_ending = not insists
         self._listener: SignalListener | None = None
-        self._inner: Interrupts | None = None  # of a fit within a callback
+        self._outer: Interrupts | None = None  # of a fit that is in a callback, which calls this one
         self._signal, self._signal_s, self._act_s, self._busy_until_s = 0, 0.0, math.inf, 0.0
         self._is_repeated = self._sends = False
         self._usage = 0.0, 0.0
         self._left_to_user: set[int] = set()
-        self._over_in_children = mmap.mmap(-1, 1)  # memory that forked processes share: 1 after the fit
+
+    @property
+    def received(self) -> str | None:
+        """The name of the first signal."""
+        return self._received if self._outer is None else self._outer.received
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
+            owner = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+            if isinstance(owner, Interrupts) and not owner._over:
+                self._outer = owner
+                return self
             signals_module.register(self.in_child)
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 # None: installed by C code, which we could not put back. Ignored: that is on purpose.
                 if handler is not None and handler != signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._handle)
-            self._tell_outer(self)
             if self._previous:
                 self._listener = SignalListener(self._listen).__enter__()
         return self
@@ -85,27 +91,25 @@ class Interrupts:
         self._over = True
         if self._listener is not None:
             self._listener.__exit__()
-        self._tell_outer(None)
         for number, handler in self._previous.items():
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler)
         signals_module.unregister(self.in_child)
-        self._over_in_children[0] = 1
         error, self._error = self._error, None
         if error is not None and kind is None:
             raise error
-        if self._passes_on and self.received is not None:
-            number = signal.Signals[self.received]
+        if self._passes_on and self._received is not None:
+            number = signal.Signals[self._received]
             if signal.getsignal(number) == signal.SIG_DFL:
                 os.kill(os.getpid(), number)
 
     def heed(self) -> None:
         """Notes that the fit begins to end, because of the first signal."""
-        self._is_ending = True
+        (self._outer or self)._is_ending = True
 
     def expect(self, seconds: float) -> None:
         """Notes that a compiled call begins that may take this long, during which no signal can act."""
-        self._busy_until_s = time.monotonic() + seconds
+        (self._outer or self)._busy_until_s = time.monotonic() + seconds
 
     def pass_on(self) -> None:
         """Raises what the first signal would have raised in a fit of Keras's, with `passes_on`.
@@ -128,22 +132,20 @@ class Interrupts:
                 signal.signal(number, self._leave_to_fit if python else handler)
 
     def _leave_to_fit(self, number: int, frame: FrameType | None) -> None:
-        """Does nothing about the first Ctrl-C in a forked process, as long as the fit goes on."""
+        """Does nothing about the first Ctrl-C in a forked process."""
         signal.signal(number, signal.default_int_handler)
-        if self._over_in_children[0]:
-            signal.default_int_handler(number, frame)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._over:
             self._hand_on(number, frame)
             return
         name = signal.Signals(number).name
-        if self.received is not None:
-            if name == self.received == "SIGTERM" and time.monotonic() < self._received_s + _TOGETHER_S:
+        if self._received is not None:
+            if name == self._received == "SIGTERM" and time.monotonic() < self._received_s + _TOGETHER_S:
                 return
             self._is_killed = True
             error, self._error = self._error, None
-            raise error if error is not None else KeyboardInterrupt(f"{self.received}, then {name}")
+            raise error if error is not None else KeyboardInterrupt(f"{self._received}, then {name}")
         handler: Any = self._previous.get(number)
         is_user_s = callable(handler) and handler is not signal.default_int_handler
         if not is_user_s or not self._passes_on:
@@ -166,12 +168,6 @@ class Interrupts:
             signal.signal(number, handler)
             os.kill(os.getpid(), number)
 
-    def _tell_outer(self, inner: Interrupts | None) -> None:
-        for handler in self._previous.values():
-            owner = getattr(handler, "__self__", None)
-            if isinstance(owner, Interrupts):
-                owner._inner = inner
-
     def _listen(self, signals: bytes) -> float | None:
         """Takes in signals, and insists on them when it is time; on the listener's thread.
 
@@ -182,7 +178,7 @@ class Interrupts:
             if self._sends:  # what comes is this thread's own
                 self._sends = False
             elif not self._is_repeated and self._is_for_fit(number, now_s):  # a third one would put it off
-                self._is_repeated = self._signal != 0 and self._inner is None
+                self._is_repeated = self._signal != 0
                 self._signal, self._signal_s, self._act_s = number, now_s, now_s + _PATIENCE_S
                 self._usage = now_s, time.process_time()
         if self._over or self._is_killed or (self._is_ending and not self._is_repeated):
@@ -204,11 +200,9 @@ class Interrupts:
         """Makes a signal act that the fit has not obeyed; returns whether it did."""
         if number in self._left_to_user:
             return True
-        if self._inner is not None:
-            return False
-        if self._is_repeated or self._goes_to_system(number):
+        if self._is_repeated or self._previous.get(number) == signal.SIG_DFL:
             end_by(number)
-        if self.received is None or time.monotonic() < self._received_s + _PATIENCE_S:
+        if self._received is None or time.monotonic() < self._received_s + _PATIENCE_S:
             return False  # Python has not run a handler yet, or just now
         (since_s, before_s), self._usage = self._usage, (time.monotonic(), time.process_time())
         waits = self._usage[1] - before_s < _IDLE * (self._usage[0] - since_s)
@@ -217,10 +211,5 @@ class Interrupts:
             os.kill(os.getpid(), number)
         return waits
 
-    def _goes_to_system(self, number: int) -> bool:
-        handler = self._previous.get(number)
-        owner = getattr(handler, "__self__", None)
-        return owner._goes_to_system(number) if isinstance(owner, Interrupts) else handler == signal.SIG_DFL
-
     def _receive(self, name: str) -> None:
-        self.received, self._received_s = name, time.monotonic()
+        self._received, self._received_s = name, time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import keras
 
@@ -19,8 +19,6 @@ from overlap_train._training.step import Step
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import OverlapError
-from overlap_train.monitoring.recorder import overlap_s
-from overlap_train.records import Span
 
 # With this number of rollbacks in this number of deliveries, running ahead does not pay any more.
 _ROLLBACKS, _DELIVERIES = 3, 5
@@ -107,7 +105,7 @@ def _lost_data(
 class LagControl:
     """Ends running ahead during a fit where it does not pay. On the training thread.
 
-    `idle` is None if the validation has devices of its own. Without `judges_overlap` only rollbacks count.
+    `idle` is None if only rollbacks count, as where the validation has devices of its own.
     """
 
     _backlog: Backlog
@@ -115,50 +113,26 @@ class LagControl:
     _idle: IdleCores | None
     _: KW_ONLY
     streamed: bool
-    judges_overlap: InitVar[bool]
     required: bool = False
 
-    def __post_init__(self, judges_overlap: bool) -> None:
-        self._judge = OverlapJudge() if judges_overlap else None
+    def __post_init__(self) -> None:
         self._has_warned = False
-        self._pending_reason: Reason | None = None
-        self._calls: list[tuple[Span, int]] = []
         self._rolled_back: list[bool] = []
 
     def wants_alone(self, epoch: int, splits: int) -> bool:
         """Whether to wait for the validation of the epoch that has just been trained.
 
-        Once, to compare with; and as long as hardly any core is idle, as in an epoch that fills a cache.
+        That is as long as hardly any core is idle, as in an epoch that fills a cache.
         """
-        if self._judge is None or not self._backlog.max_lag:
-            return False
-        left = None if self._idle is None else self._idle.left
+        left = None if self._idle is None or not self._backlog.max_lag else self._idle.left
         parallel_parts = splits > 1 and not self.streamed
         if left is None or left >= _LEAST_CORES or parallel_parts:
-            return self._judge.wants_alone
+            return False
         if not self._has_warned:
             self._has_warned = True
             reason = Reason.of("overlap-slow", f"the training leaves {left:.2f} of a core idle")
             self._say(f"{_IN_STEP} from epoch {epoch + 1} on while that is below {_LEAST_CORES:g}: {reason}")
         return True
-
-    def trained(self, span: Span, steps: int) -> None:
-        """Takes in a training call that traced nothing."""
-        self._calls.append((span, steps))
-
-    def validated(self, spans: Sequence[Span], *, alone: bool, cpu_s: float | None = None) -> None:
-        """Takes in the workers' spans of an epoch, and the processor's seconds if it was waited for."""
-        if self._judge is None or not spans:
-            return
-        if alone:
-            seconds = max(s.end_s for s in spans) - min(s.start_s for s in spans)
-            self._judge.observe_alone(seconds, cpu_s)
-        else:
-            self._judge.observe_beside(self._calls, spans)
-        self._calls.clear()
-        if self._judge.pays() is False and self._backlog.max_lag:
-            self._end(Reason.of("overlap-slow", "the training slows down by what a validation takes"))
-            self._judge = None
 
     def delivered(self, *, rolled_back: bool) -> None:
         """Takes in whether a delivery rolled the training back."""
@@ -166,27 +140,11 @@ class LagControl:
         if self._backlog.max_lag and sum(self._rolled_back) >= _ROLLBACKS:
             last = len(self._rolled_back)
             cause = f"{_ROLLBACKS} of the last {last} epochs were rolled back"
-            self._end(Reason.of("overlap-slow", cause, "leave it", "let callbacks change the training less"))
-
-    def resumed(self, max_lag: int) -> None:
-        """Goes on as far ahead as when a checkpoint was written, and no further."""
-        if max_lag < self._backlog.max_lag:
-            if not max_lag:
-                cause = "the training that wrote the checkpoint waited, too"
-                self._end(Reason.of("overlap-slow", cause, "leave it", "begin anew in another directory"))
-            self._backlog.max_lag = max_lag
-
-    def waits_for(self, epoch: int) -> None:
-        """Says why, once it is known that another epoch follows, and waits for this one's validation."""
-        reason, self._pending_reason = self._pending_reason, None
-        if reason is not None:
-            self._say(f"{_IN_STEP} from epoch {epoch + 1} on: {reason}")
-
-    def _end(self, reason: Reason) -> None:
-        if self.required:
-            raise OverlapError([reason])
-        self._backlog.max_lag = 0
-        self._pending_reason = reason
+            reason = Reason.of("overlap-slow", cause, "leave it", "let callbacks change the training less")
+            if self.required:
+                raise OverlapError([reason])
+            self._backlog.max_lag = 0
+            self._say(f"{_IN_STEP} from now on: {reason}")
 
 
 _LEAST_S = 0.01  # shorter calls are added up: the clock of CPU seconds is coarse
@@ -222,56 +180,3 @@ class IdleCores:
         """Idle cores, at least 1; half of all as long as nothing is known."""
         left = self.left
         return max(1, round(self._cores / 2 if left is None else left))
-
-
-# Seconds by which a training is slower for each processor second taken from it: the threads of an operation
-# wait for the slowest of them, and share the caches.
-_MOST_SLOWER = 1.5
-_LEAST_SHARE = 0.03  # of a validation alone that has to be saved, as a lag has its price
-
-
-class OverlapJudge:
-    """Compares epochs validated during the training with epochs validated alone."""
-
-    def __init__(self, *, epochs: int = 2) -> None:
-        self._epochs = epochs
-        self._disturbed: list[list[tuple[float, int]]] = []
-        self._undisturbed: list[float] = []
-        self._alone: list[float] = []
-        self._cpu: list[float] = []
-
-    @property
-    def wants_alone(self) -> bool:
-        """Whether one validation while the training waits is all that is missing to judge."""
-        return len(self._disturbed) >= self._epochs and not self._alone and len(self._undisturbed) > 1
-
-    def observe_beside(self, calls: Sequence[tuple[Span, int]], validation: Sequence[Span]) -> None:
-        """Takes in the calls, and their steps, from a validation's beginning to the end of the next epoch."""
-        disturbed = []
-        for span, steps in calls:
-            if steps == 0 or span.duration_s <= 0:
-                continue
-            if overlap_s([span], validation) > 0:
-                disturbed.append((span.duration_s, steps))
-            else:
-                self._undisturbed.append(span.duration_s / steps)
-        if disturbed:
-            self._disturbed.append(disturbed)
-
-    def observe_alone(self, seconds: float, cpu_s: float | None = None) -> None:
-        """Takes in how long a validation took alone; `cpu_s` is None if it computes elsewhere too."""
-        self._alone.append(seconds)
-        if cpu_s is not None:
-            self._cpu.append(cpu_s)
-
-    def pays(self) -> bool | None:
-        """Whether to go on overlapping; None as long as too little has been measured to say."""
-        if not self._alone or len(self._disturbed) < self._epochs or len(self._undisturbed) < 2:
-            return None
-        step_s = statistics.median(self._undisturbed)
-        costs_s = [sum(duration - steps * step_s for duration, steps in calls) for calls in self._disturbed]
-        cost_s, alone_s = statistics.median(costs_s), statistics.median(self._alone)
-        if self._cpu:
-            # A validation that hardly computes cannot slow the training: then something else did.
-            cost_s = min(cost_s, _MOST_SLOWER * statistics.median(self._cpu))
-        return alone_s - cost_s >= _LEAST_SHARE * alone_s

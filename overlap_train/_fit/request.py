@@ -52,8 +52,9 @@ class FitRequest:
 
     @property
     def judges_overlap(self) -> bool:
-        """Whether running ahead has to pay."""
-        return self.settings.validation.judges_overlap and self.settings.validates_alone
+        """Whether the training waits for its validation where it leaves hardly any core idle."""
+        policy = self.settings.validation
+        return policy.overlap == "auto" and policy.backlog == "block" and self.settings.validates_alone
 
     @property
     def reads_when_due(self) -> bool:

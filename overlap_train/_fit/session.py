@@ -16,7 +16,6 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._callbacks.listeners import listeners, remembering
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._fit.build import FitParts
 from overlap_train._fit.course import Course, Ledger
@@ -25,7 +24,6 @@ from overlap_train._fit.followers import check_without_batches
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traces import Traces
-from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._training.loops import StepsDone
@@ -42,7 +40,6 @@ class Opening:
     epoch: int
     begun: bool  # whether the first epoch's and batch's hooks have been called
     train_function: Any  # which a callback that compiles the model takes away
-    cut: bool = False  # whether the batch's hook has said that there is no data
 
 
 def open_fit(request: FitRequest, callbacks: Any, *, traced: bool) -> Opening:
@@ -60,12 +57,9 @@ def open_fit(request: FitRequest, callbacks: Any, *, traced: bool) -> Opening:
         return Opening(epoch, False, function)
     model.reset_metrics()
     callbacks.on_epoch_begin(epoch)
-    if any(map(wants_train_batches, listeners(callbacks))):
+    if any(map(wants_train_batches, callbacks.callbacks)):
         request.feed.prepare()  # Keras has made the iterator before the first batch's hook
-        try:
-            callbacks.on_train_batch_begin(0)
-        except keras_data.OUT_OF_DATA:
-            return Opening(epoch, True, function, cut=True)
+        callbacks.on_train_batch_begin(0)
     return Opening(epoch, True, function)
 
 
@@ -103,7 +97,6 @@ class FitSession:
         """Trains, validates and delivers every epoch, then calls `on_train_end`."""
         model, course = self._model, self._course
         self._resume()
-        course.first_epoch = course.next_epoch
         try:
             self._run_epochs()
         except Interrupted:
@@ -141,7 +134,7 @@ class FitSession:
         parts, deliveries, course = self._parts, self._deliveries, self._course
         if parts.resumption is None:
             return
-        hooks, callbacks = deliveries.hooks, remembering(deliveries.callbacks)
+        hooks, callbacks = deliveries.hooks, deliveries.callbacks.callbacks
         point = parts.resumption.start(parts.state, deliveries.cursor, callbacks, hooks.begin_again)
         if point is None:
             return
@@ -150,7 +143,6 @@ class FitSession:
             course.logs[point.epoch - len(point.undelivered) - 1] = point.logs
         self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
-        deliveries.lag.resumed(point.max_lag)
         self._describe(point)
         for waiting in point.undelivered:
             deliveries.begin_again(waiting)
@@ -221,9 +213,7 @@ class FitSession:
         """Makes one compiled call of training steps."""
         steps = self._training.agree_on_steps()
         opening, self._opening = self._opening, None
-        begun, cut = (opening.begun, opening.cut) if opening is not None else (False, False)
-        if not self._training.begin_call(epoch, begun=begun, cut=cut):
-            return StepsDone(0, exhausted=True)
+        self._training.begin_call(epoch, begun=opening is not None and opening.begun)
         self._renew_if_compiled()
         done = self._training.run_call(epoch, steps)
         if done.steps:
@@ -298,7 +288,7 @@ class FitSession:
         if changed is None:
             return
         if not self._training.calls_batches:
-            check_without_batches(listeners(self._deliveries.callbacks))
+            check_without_batches(self._deliveries.callbacks.callbacks)
         if self._deliveries.backlog.max_lag:
             raise ValueError(
                 f"{changed}, while the training on several hosts runs ahead of its validations; set them "

@@ -16,7 +16,6 @@ from overlap_train._callbacks.hooks import (
     overrides,
     runs_own_code,
 )
-from overlap_train._callbacks.listeners import listeners
 from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.callback_list import listened_to
@@ -138,7 +137,7 @@ class FitValidation:
         return request.feed.runs_python or self._runs_own_code(hooks)
 
     def _runs_own_code(self, hooks: Sequence[str]) -> bool:
-        return any(runs_own_code(callback, hooks) for callback in listeners(self._callbacks))
+        return any(runs_own_code(callback, hooks) for callback in self._callbacks.callbacks)
 
     def build(
         self, step: Step, resources: contextlib.ExitStack, timing: TraceTiming = AT_ONCE
@@ -239,7 +238,7 @@ def _set_request(
 
     For a training elsewhere `apart` says whether its callbacks listen to the batches.
     """
-    listening = [] if apart is not None else listeners(callbacks)
+    listening = [] if apart is not None else callbacks.callbacks
     listened = listened_to(callbacks) if apart is None else apart
     acting = next((type(c).__name__ for c in listening if acts_in(c, TEST_BATCH_HOOKS)), None)
     setting = next((type(c).__name__ for c in listening if acts_in(c, _BEFORE_TRACE[:1])), None)

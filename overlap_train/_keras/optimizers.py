@@ -1,19 +1,18 @@
-"""The state of optimizers, and a listener that hears of changes of weights.
+"""The state of optimizers.
 
-Leans on `_all_reduce_sum_gradients`, `_get_variable_index`, `_momentums`, `_velocities`, `_variables`, and
-TensorFlow's `op_callbacks`. On the training thread.
+Leans on `_all_reduce_sum_gradients`, `_get_variable_index`, `_momentums`, `_velocities`, `_variables`. On the
+training thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.framework import op_callbacks
 
 from overlap_train._keras.models import is_stock_method, set_until, variable_handles
 
@@ -66,10 +65,6 @@ class UnbuiltAgain:
         pass
 
     def __exit__(self, *_: object) -> None:
-        self.undo()
-
-    def undo(self) -> None:
-        """Have the optimizer as it was."""
         for optimizer, count in zip(self._unbuilt, self._counts, strict=True):
             del optimizer._variables[count:]
             optimizer.built = False
@@ -99,50 +94,3 @@ def adam_moments(optimizer: keras.optimizers.Adam, variable: tf.Variable) -> tup
     """Return the first and second moment of a variable (`_momentums`, `_velocities`)."""
     index = optimizer._get_variable_index(variable)
     return optimizer._momentums[index].value, optimizer._velocities[index].value
-
-
-_READS = frozenset({"ReadVariableOp", "VarIsInitializedOp", "VariableShape"})
-
-
-class WeightListener:
-    """Tells what operations on the calling thread do to a model's trainable weights.
-
-    `was_set` is called for weights that were set to a value, as when layers are built or restored; `was_used`
-    for those that another operation or a compiled function has read or changed. What they raise reaches the
-    code that did it.
-    """
-
-    def __init__(
-        self,
-        model: keras.Model,
-        was_set: Callable[[Sequence[keras.Variable]], None],
-        was_used: Callable[[Sequence[keras.Variable]], None],
-    ) -> None:
-        self._model, self._was_set, self._was_used = model, was_set, was_used
-        op_callbacks.add_op_callback(self._operation)
-
-    def close(self) -> None:
-        """End, on the same thread."""
-        op_callbacks.remove_op_callback(self._operation)
-
-    def _operation(
-        self,
-        kind: Any,
-        inputs: Sequence[Any],
-        attrs: Any,
-        outputs: Any,
-        op_name: Any = None,
-        graph: Any = None,
-    ) -> None:
-        """Hear that an operation has run, or, with a `graph`, that it was added to a trace."""
-        kind = kind.decode() if isinstance(kind, bytes) else kind
-        if graph is not None or kind in _READS:
-            return
-        resources = {id(tensor) for tensor in inputs if tensor.dtype == tf.resource}
-        if not resources:
-            return
-        weights = self._model.trainable_variables
-        used = [v for v in weights if not resources.isdisjoint(map(id, variable_handles(v)))]
-        if used:
-            notify = self._was_set if kind == "AssignVariableOp" else self._was_used
-            notify(used)

@@ -107,8 +107,8 @@ KINDS = {
             'pass ValidationPolicy(overlap="always")',
             "give the validation devices of its own with ValidationPolicy(workers=...)",
         ),
-        "The trainer has measured that the training slows down by what a validation takes, that it leaves "
-        "less than half a core idle, or that most epochs are rolled back. See "
+        "The trainer has measured that the training leaves less than half a core idle, or that most epochs "
+        "are rolled back. See "
         "[when it helps](start/when_it_helps.md).",
     ),
     "step-stateful": Kind(

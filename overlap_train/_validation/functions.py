@@ -130,7 +130,7 @@ class FunctionRunner(Runner):
         return [self._pool.submit(run, self._work, snapshot, attributes, settings)]
 
     def evaluate(self, values: Values, *, alone: bool = False) -> ValidationResult:
-        """Evaluates values now, and waits for the result; a function has no batches."""
+        """Evaluates values now, and waits for the result."""
         futures = self.start(Snapshot(epoch=0, step=0, values=values))
         self._pool.admit(None)
         result: ValidationResult = futures[0].result().result

@@ -78,7 +78,6 @@ class Runner:
     in_step: Reason | None = None  # why training must not run ahead of these validations
     rewindable = True  # whether a validation can be made again
     runs_python = True  # whether a validation runs the user's code, which may see what callbacks keep
-    computes_here = True  # whether a validation takes only this process's processors
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""

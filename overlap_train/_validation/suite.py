@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 
 import keras
-import tensorflow as tf
 
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.printing import error_text
@@ -145,12 +144,6 @@ class ValidationSuite:
         They do not if they have devices of their own. Of evaluation functions it is unknown: they may wait.
         """
         return self._pool is not None and not self._function_pools
-
-    @property
-    def computes_here(self) -> bool:
-        """Whether this process's processors do all that the validations take."""
-        here = all(runner.computes_here for runner in self._runners)
-        return here and not tf.config.list_logical_devices("GPU")
 
     @property
     def idle(self) -> bool:

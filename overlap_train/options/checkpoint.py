@@ -13,7 +13,6 @@ from overlap_train._support.arguments import (
     require_path,
     require_seconds,
 )
-from overlap_train.errors import CheckpointError
 
 __all__ = ["CheckpointPolicy", "checkpoint_policy"]
 
@@ -76,7 +75,6 @@ def checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
     Raises:
         TypeError: if it is neither a directory nor a policy nor None.
         ValueError: if it is no possible path.
-        CheckpointError: if it is relative to a working directory that is gone.
     """
     if resume is None:
         return None
@@ -87,10 +85,4 @@ def checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
         raise TypeError(
             f"resume must be a directory, a CheckpointPolicy or None; got {type(resume).__name__}"
         )
-    try:
-        return replace(resume, directory=os.path.abspath(resume.directory))
-    except OSError as error:
-        raise CheckpointError(
-            f"resume={os.fspath(resume.directory)!r} is relative, and the working directory is gone "
-            f"({error.strerror}). Give an absolute path."
-        ) from error
+    return replace(resume, directory=os.path.abspath(resume.directory))

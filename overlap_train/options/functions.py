@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -111,7 +110,6 @@ def split_functions(
     functions = require_functions("functions", functions)
     others, data = {}, validation_data
     if isinstance(validation_data, dict):
-        _refuse_bare(validation_data)
         others = {n: v for n, v in validation_data.items() if isinstance(v, EvaluationFunction)}
     if others:
         data = {n: v for n, v in validation_data.items() if n not in others}
@@ -128,15 +126,6 @@ def split_functions(
     if others and not data:  # without functions, arrays or a dataset may be there, which have no `bool`
         data = None
     return data, {**functions, **require_functions("validation_data", others)}
-
-
-def _refuse_bare(sets: Mapping[Any, Any]) -> None:
-    for name, value in sets.items():
-        if inspect.isroutine(value):
-            raise TypeError(
-                f"validation_data[{short_repr(name)}] is a function; pass "
-                f"EvaluationFunction({value.__name__})"
-            )
 
 
 def metric_values(returned: Any) -> dict[str, float]:

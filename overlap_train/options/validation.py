@@ -75,12 +75,11 @@ class ValidationPolicy:
             workers use the replicas of a strategy in turn, or leave the placement to TensorFlow.
         max_lag: how many later epochs may have begun when the callbacks of an epoch get its result. 0
             validates in step, as `keras.Model.fit` does.
-        overlap: `"auto"` measures whether overlapping pays, and validates in step where it does not. If
-            validation and training share the cores, the training leaves less than half a core idle, and its
-            batches are not split or come from a pipeline, it validates in step without measuring.
-            `"always"` overlaps without these checks. So does `"require"`, and `fit` raises an
+        overlap: `"auto"` validates in step where overlapping would not pay: where validation and training
+            share the cores, the training leaves less than half a core idle, and its batches are not split
+            or come from a pipeline. `"always"` overlaps there, too. So does `"require"`, and `fit` raises an
             `errors.OverlapError` with all reasons rather than wait for validations: before it begins, or as
-            soon as a reason is found. `"auto"` measures only with `backlog="block"`.
+            soon as a reason is found. `"auto"` overlaps there, too, with `backlog="latest"`.
         backlog: what happens at the end of an epoch while `max_lag` validations (at least one) are under
             way. `"block"` waits. `"latest"` drops the validations that have not begun, for this epoch's. An
             epoch without its validation has no `val_` values in its logs; the last epoch is always
@@ -157,11 +156,6 @@ class ValidationPolicy:
     def devices(self) -> Sequence[str]:
         """The device of each worker; empty where `workers` does not name them."""
         return self.workers if isinstance(self.workers, tuple) else ()
-
-    @property
-    def judges_overlap(self) -> bool:
-        """Whether the trainer measures if overlapping pays."""
-        return self.overlap == "auto" and self.backlog == "block" and self.max_lag > 0
 
     @property
     def max_snapshots(self) -> int:

@@ -195,17 +195,15 @@ class Hosts(abc.ABC):
         self._raise_on_all([self.from_chief(_text_of(error))], error)
         return result
 
-    def all_do(self, action: Callable[[], bool]) -> bool:
-        """Run something on every host; return whether it was true on all. A failure is raised on all."""
-        result, error = False, None
+    def all_do(self, action: Callable[[], object]) -> None:
+        """Run something on every host. A failure is raised on all."""
+        error = None
         try:
-            result = action()
+            action()
         except BaseException as raised:
             error = raised
-        results, failures = self.numbers([result, error is not None]).T
-        if failures.any():
+        if self.any(error is not None):
             self._raise_on_all(self.gather(_text_of(error)), error)
-        return bool(results.all())
 
     def _raise_on_all(self, failures: Sequence[str | None], own: BaseException | None) -> None:
         """Raise this host's failure, or one that says what the first host to have failed has said."""

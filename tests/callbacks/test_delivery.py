@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import Delivery, EpochBeginning
+from overlap_train._callbacks.delivery import Delivery
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._validation.evaluation import Running
-from overlap_train.records import ShardOutcome, Span, ValidationResult
+from overlap_train.records import ValidationResult
 
 CALLBACK, HISTORY = keras.callbacks.Callback, keras.callbacks.History
 
@@ -28,32 +27,16 @@ class Act(CALLBACK):
 
 
 class Suite:
-    """Validates at once: the loss is the weight, of the values or of the model as it is."""
-
-    def __init__(self, *live, fails=False, changes=lambda model: None):
-        self.live, self.fails, self.changes = live, fails, changes
-
-    def evaluate(self, name, values):
-        return ValidationResult({"loss": float(values.trainable[0][0, 0])})
+    """Validates nothing live."""
 
     def live_sets(self, epoch):
-        return list(self.live)
-
-    def validate_live(self, name, snapshot, callbacks):
-        if self.fails:
-            return None
-        callbacks.on_test_begin()
-        self.changes(callbacks.model)
-        result = ValidationResult({"loss": float(callbacks.model.layers[0].kernel[0, 0])})
-        callbacks.on_test_end(dict(result.metrics))
-        span = Span("validate", "MainThread", 1.0, 2.0, snapshot.epoch, snapshot.step, {"shard": 0})
-        return ShardOutcome(result, span)
+        return []
 
 
 class Scene:
     """A model whose weight a snapshot has at 1.0, trained on to 2.0 or not, and what delivers its epoch."""
 
-    def __init__(self, *callbacks, suite=None, on_change="rollback", trained_on=True, **options):
+    def __init__(self, *callbacks, on_change="rollback", trained_on=True, **options):
         self.model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
         self.model.compile(keras.optimizers.SGD(0.5), "mse")
         self.model.optimizer.build(self.model.trainable_variables)
@@ -69,7 +52,7 @@ class Scene:
         if trained_on:
             self.kernel.assign([[2.0]])
         self.delivery = Delivery(
-            self.model, self.state, self.callbacks, on_change=on_change, suite=suite or Suite(), **options
+            self.model, self.state, self.callbacks, on_change=on_change, suite=Suite(), **options
         )
 
     def deliver(self, result=None, *, results=None, stops=False, **options):
@@ -93,31 +76,16 @@ class Scene:
         return tuple(tf.fill(v.shape, tf.cast(value, v.dtype)) for v in self.state.metrics)
 
 
-class BeginsOnly(CALLBACK):
-    def on_epoch_begin(self, epoch, logs=None):
-        raise AssertionError("no epoch begins here")
-
-
-def test_a_callback_that_only_reads_sees_the_snapshot_and_changes_nothing():
-    scene = Scene(act := Act())
-    outcome = scene.deliver()
-    assert act.seen == [(3, 1.0, {"loss": 0.5, "val_loss": 0.25})]
-    assert (scene.weight, scene.model.stop_training) == (2.0, False)
-    assert (outcome.stop, outcome.reason, outcome.rolled_back) == (False, None, False)
-
-
-@pytest.mark.parametrize("callback", [HISTORY(), BeginsOnly()])
-def test_values_stay_where_they_are_if_nobody_looks(callback, monkeypatch):
+def test_values_stay_where_they_are_if_nobody_looks(monkeypatch):
     for name in ("restore", "changed"):
         monkeypatch.setattr(ModelState, name, lambda *_: pytest.fail("the values were moved or compared"))
-    scene = Scene(callback)
+    scene = Scene(history := HISTORY())
     outcome = scene.deliver()
     assert scene.weight == 2.0
     assert outcome.logs == {"loss": 0.5, "val_loss": 0.25}
     assert (outcome.stop, outcome.reason, outcome.rolled_back) == (False, None, False)
     assert float(outcome.values.trainable[0][0, 0]) == 1.0
-    if isinstance(callback, HISTORY):
-        assert callback.history == {"loss": [0.5], "val_loss": [0.25]}
+    assert history.history == {"loss": [0.5], "val_loss": [0.25]}
 
 
 def test_a_callback_that_comes_later_sees_the_snapshot():
@@ -137,125 +105,11 @@ def test_the_metrics_keep_what_the_last_validation_left_in_them_if_no_step_has_c
     assert outcome.reason is None
 
 
-def test_a_training_that_has_gone_on_keeps_its_metrics():
-    scene, seen = Scene(Act(lambda model: seen.append(scene.metrics))), []
-    scene.state.set_metrics(scene.metrics_of(5))
-    scene.deliver(ValidationResult({"loss": 0.25}, metric_state=scene.metrics_of(3)))
-    assert (seen, scene.metrics) == ([{3.0}], {5.0})
-
-
-def test_what_a_live_validation_changed_is_among_the_values():
-    """As a seed generator in `test_step`: a checkpoint must hold it, though no callback looks at it."""
-    suite = Suite("", changes=lambda model: model.layers[0].kernel.assign([[5.0]]))
-    outcome = Scene(suite=suite, trained_on=False).deliver(results={})
-    assert float(outcome.values.trainable[0][0, 0]) == 5.0
-    assert not outcome.rolled_back
-
-
-@pytest.mark.parametrize("trained_on", [False, True])
-def test_a_live_validation_sees_the_snapshot_and_its_result_is_in_the_logs(trained_on):
-    scene = Scene(act := Act(), suite=Suite("live"), trained_on=trained_on)
-    outcome = scene.deliver(results={})
-    assert act.seen == [(3, 1.0, {"loss": 0.5, "val_live_loss": 1.0})]
-    assert [(span.name, span.epoch, span.step) for span in outcome.spans] == [("validate", 3, 10)]
-    assert outcome.results["live"].metrics == {"loss": 1.0}
-    assert scene.weight == (2.0 if trained_on else 1.0)
-    assert not outcome.rolled_back
-
-
-def test_a_live_validation_that_was_left_out_is_not_in_the_logs():
-    scene = Scene(act := Act(), suite=Suite("live", fails=True))
-    outcome = scene.deliver()
-    assert act.seen == [(3, 1.0, {"loss": 0.5, "val_loss": 0.25})]
-    assert (outcome.spans, scene.weight) == ((), 2.0)
-
-
 def test_a_metric_that_is_a_variable_shows_the_validations_value_in_the_training_logs():
     """Keras turns an epoch's logs into numbers after its validation."""
     scene = Scene(act := Act(), live_metrics=lambda: frozenset(["loss"]), trained_on=False)
     scene.deliver(ValidationResult({"loss": 7.0}))
     assert act.seen[0][2] == {"loss": 7.0, "val_loss": 7.0}
-
-
-def change_rate(model):
-    model.optimizer.learning_rate = 0.1
-
-
-def change_weights(model):
-    model.set_weights([np.array([[7.0]], "f")])
-
-
-def stop(model):
-    model.stop_training = True
-
-
-def compile_again(model):
-    """Leads back, as the steps made since were those of the old loss."""
-    model.compile(model.optimizer, "mae")
-
-
-CHANGES = [(change_rate, 1.0), (change_weights, 7.0), (stop, 1.0), (compile_again, 1.0)]
-
-
-@pytest.mark.parametrize(("act", "weight"), CHANGES)
-def test_a_change_leads_back_to_the_snapshot_with_the_change(act, weight):
-    scene = Scene(Act(act))
-    outcome = scene.deliver()
-    assert outcome.rolled_back
-    assert (scene.weight, scene.rate) == (weight, 0.1 if act is change_rate else 0.5)
-    if act is not compile_again:
-        assert outcome.reason.startswith("a callback stopped" if act is stop else "a callback set")
-    assert scene.model.stop_training is outcome.stop is (act is stop)
-
-
-@pytest.mark.parametrize(("act", "weight"), [(change_rate, 2.0), (change_weights, 7.0), (stop, 2.0)])
-def test_continue_applies_the_change_to_the_present_weights(act, weight):
-    scene = Scene(Act(act), on_change="continue")
-    assert not scene.deliver().rolled_back
-    assert (scene.weight, scene.rate) == (weight, 0.1 if act is change_rate else 0.5)
-    assert scene.model.stop_training is (act is stop)
-
-
-def begin(act, at_end=lambda model: None):
-    """Delivers an epoch behind which the next one has begun, whose hooks act now."""
-    scene, told = Scene(Act(at_end)), []
-
-    def ended(outcome):
-        told.append(("ended", float(outcome.values.trainable[0][0, 0])))
-
-    def begin_next(aside):
-        told.append(("begun", float(aside.trainable[0][0, 0])))
-        act(scene.model)
-        return EpochBeginning({})
-
-    return scene.deliver(results={}, ended=ended, begin_next=begin_next), told, scene
-
-
-@pytest.mark.parametrize(("act", "weight"), CHANGES[:3])
-def test_what_the_next_epoch_s_beginning_changes_leads_back_too(act, weight):
-    outcome, told, scene = begin(act)
-    assert told == [("ended", 1.0), ("begun", 2.0)]
-    assert outcome.rolled_back
-    assert not outcome.stop
-    assert scene.weight == weight
-    assert scene.model.stop_training is (act is stop)
-
-
-def test_a_beginning_that_changes_nothing_leaves_the_training_alone():
-    outcome, _, scene = begin(lambda model: None)
-    assert (outcome.rolled_back, scene.weight) == (False, 2.0)
-
-
-def test_no_epoch_begins_behind_one_that_stops_the_training():
-    outcome, told, scene = begin(lambda model: None, at_end=stop)
-    assert outcome.stop
-    assert (told, scene.weight) == ([("ended", 1.0)], 1.0)
-
-
-def test_a_stop_inside_the_epoch_is_seen_and_kept():
-    scene = Scene(Act(), trained_on=False)
-    assert scene.deliver(stops=True).stop
-    assert scene.model.stop_training
 
 
 def test_a_callback_that_raises_leaves_the_weights_of_its_epoch():
@@ -266,34 +120,6 @@ def test_a_callback_that_raises_leaves_the_weights_of_its_epoch():
     with pytest.raises(RuntimeError, match="no space left"):
         scene.deliver()
     assert scene.weight == 1.0
-
-
-class Swap(Act):
-    """Listens to the validation; may swap the weights for it, as SwapEMAWeights does."""
-
-    def __init__(self, swap):
-        super().__init__()
-        self.swap, self.events = swap, []
-
-    def on_test_begin(self, logs=None):
-        self.events.append("begin")
-        if self.swap:
-            self.model.layers[0].kernel.assign([[9.0]])
-
-    def on_test_end(self, logs=None):
-        self.events.append(dict(logs))
-        if self.swap:
-            self.model.layers[0].kernel.assign([[1.0]])
-
-
-@pytest.mark.parametrize("swap", [False, True])
-def test_the_validation_is_replayed_for_those_who_listen_and_made_again_for_other_weights(swap):
-    scene = Scene(callback := Swap(swap))
-    outcome = scene.deliver()
-    loss = 9.0 if swap else 0.25
-    assert callback.events == ["begin", {"loss": loss}]
-    assert outcome.logs["val_loss"] == loss
-    assert (outcome.rolled_back, scene.weight) == (False, 2.0)
 
 
 class Listens(CALLBACK):

@@ -13,49 +13,20 @@ from tqdm.keras import TqdmCallback
 
 from overlap_train import EpochOnly
 from overlap_train._callbacks.hooks import (
-    LibraryHook,
     acts_in,
     asks_schedule,
     hook_that_waits,
-    knowledge_of,
-    looks_at_model,
     may_change_training,
-    only_watches,
     overrides,
     wants_test_batches,
     wants_train_batches,
 )
-from tests.callbacks.hooks import capture, restore
-from tests.networks import arrays, sequential
 
 kc = keras.callbacks
 
 
 def waits(callback, *, watched=False, late=True):
     return hook_that_waits(callback, watched=watched, late=late)
-
-
-QUIET = {
-    "EarlyStopping": lambda tmp: kc.EarlyStopping(),
-    "ReduceLROnPlateau": lambda tmp: kc.ReduceLROnPlateau(),
-    "LearningRateScheduler": lambda tmp: kc.LearningRateScheduler(lambda epoch: 0.1),
-    "ModelCheckpoint": lambda tmp: kc.ModelCheckpoint(tmp / "m.keras"),
-    "CSVLogger": lambda tmp: kc.CSVLogger(tmp / "log.csv"),
-    "TensorBoard": lambda tmp: kc.TensorBoard(tmp / "tb"),
-    "TerminateOnNaN": lambda tmp: kc.TerminateOnNaN(),
-    "History": lambda tmp: kc.History(),
-    "LambdaCallback": lambda tmp: kc.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
-}
-
-
-@pytest.mark.parametrize("build", QUIET.values(), ids=QUIET)
-def test_keras_callbacks_that_work_at_the_end_of_epochs_allow_the_overlap(build, tmp_path):
-    callback = build(tmp_path)
-    assert not wants_train_batches(callback)
-    assert not wants_test_batches(callback)
-    assert waits(callback) is None
-    assert waits(callback, watched=True) is None
-    assert waits(callback, late=False) is None
 
 
 @pytest.mark.parametrize("hook", ["on_train_batch_begin", "on_train_batch_end", "on_batch_end"])
@@ -67,6 +38,12 @@ def test_an_override_of_a_batch_hook_is_heard_in_class_and_instance(hook):
     setattr(instance, hook, lambda batch, logs=None: keras.backend.set_epsilon(batch))
     assert overrides(instance, hook)
     assert wants_train_batches(instance)
+
+
+def test_a_hook_that_is_put_into_the_class_of_all_callbacks_is_heard(monkeypatch):
+    monkeypatch.setattr(kc.Callback, "on_train_batch_end", lambda self, batch, logs=None: self.model.stop())
+    assert wants_train_batches(kc.History())
+    assert waits(kc.History()) == "on_train_batch_end"
 
 
 def test_saving_in_the_middle_of_an_epoch_is_heard(tmp_path):
@@ -115,26 +92,6 @@ def test_an_empty_hook_is_not_called():
     assert not wants_train_batches(Empty())
     assert not wants_test_batches(Empty())
     assert waits(Empty(), late=False) is None
-
-
-def test_who_declares_that_it_only_watches_never_waits():
-    class Rates(kc.Callback):
-        overlap_safe = True
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.rate = float(self.model.optimizer.learning_rate)
-
-    assert wants_train_batches(Rates())
-    assert waits(Rates(), watched=True, late=False) is None
-
-
-def test_only_who_is_called_at_an_epochs_end_looks_at_the_model(tmp_path):
-    looking = {name for name, build in QUIET.items() if looks_at_model(build(tmp_path))}
-    assert looking == set(QUIET) - {"History", "TerminateOnNaN"}
-    history = kc.History()
-    history.on_epoch_end = lambda epoch, logs: None
-    assert looks_at_model(history)
-    assert looks_at_model(kc.LambdaCallback(on_test_end=lambda logs: None))
 
 
 class Logs(kc.Callback):
@@ -188,29 +145,6 @@ def library(monkeypatch):
 
 def acts(self, batch, logs=None):
     print(self.model)
-
-
-LOGGERS = {
-    "mlflow, epochs": ("mlflow", "MlflowCallback", {"log_every_n_steps": None}, LibraryHook.IDLE),
-    "mlflow, batches": ("mlflow", "MlflowCallback", {"log_every_n_steps": 5}, None),
-    "wandb, epochs": ("wandb", "WandbMetricsLogger", {"logging_batch_wise": False}, LibraryHook.NOTES),
-    "wandb, batches": ("wandb", "WandbMetricsLogger", {"logging_batch_wise": True}, None),
-    "wandb, models": ("wandb", "WandbModelCheckpoint", {"save_freq": "epoch"}, LibraryHook.IDLE),
-    "comet": ("comet_ml", "CometKerasCallback", {}, LibraryHook.NOTES),
-    "of no known name": ("wandb", "WandbCallback", {}, None),
-    "of no known library": ("elsewhere", "MlflowCallback", {"log_every_n_steps": None}, None),
-}
-
-
-@pytest.mark.parametrize(("package", "name", "settings", "known"), LOGGERS.values(), ids=LOGGERS)
-def test_a_logger_is_known_with_its_settings(library, package, name, settings, known):
-    callback = library(package, name, on_train_batch_end=acts)()
-    vars(callback).update(settings)
-    assert knowledge_of(callback, "on_train_batch_end") is known
-    assert only_watches(callback) is (package != "elsewhere")
-    waits = hook_that_waits(callback, watched=False, late=True)
-    assert waits == (None if known else "on_train_batch_end")
-    assert wants_train_batches(callback) is (known is not LibraryHook.IDLE)
 
 
 class OwnSave(kc.ModelCheckpoint):
@@ -313,23 +247,3 @@ def test_what_it_does_at_epochs_still_counts():
         busy = Begins()
         busy.overlap_safe = declared
         assert EpochOnly(busy).overlap_safe is declared
-
-
-@pytest.mark.nightly
-def test_it_is_called_under_keras_and_remembers():
-    model, busy = sequential(), Busy()
-    callback = EpochOnly(busy)
-    x, y = arrays(32)
-    model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[callback])
-    assert busy.model is model
-    assert busy.calls == [("end", 0), ("end", 1)]
-    state = capture(callback)
-    busy.calls.append("later")
-    restore(callback, state)
-    assert busy.calls == [("end", 0), ("end", 1)]
-
-
-@pytest.mark.parametrize("value", [None, "loss", kc.Callback])
-def test_anything_else_is_refused_by_name(value):
-    with pytest.raises(TypeError, match="callback must be a Callback"):
-        EpochOnly(value)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import keras
 import pytest
-import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.delivery import EpochBeginning
 from overlap_train._callbacks.late import EpochHooks
 from overlap_train._snapshot import ModelState
 from tests.networks import arrays, sequential
@@ -15,103 +13,20 @@ from tests.networks import arrays, sequential
 kc = keras.callbacks
 
 
-class Keeps(kc.Callback):
-    """Keeps every call of its hooks."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.calls.append(("begin", epoch, {}))
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.calls.append(("batch", batch, {}))
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.calls.append(("batch end", batch, dict(logs)))
-
-
-class Watches(Keeps):
-    overlap_safe = True
-
-
 class Scene:
-    """Hooks of a callback and of one that only watches, and whether an epoch waits for its validation."""
+    """Hooks of callbacks, while an epoch waits for its validation."""
 
-    def __init__(self, *more, late=True):
+    def __init__(self, *callbacks):
         keras.utils.set_random_seed(1)
         self.model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
         self.model.compile(keras.optimizers.SGD(0.5), "mse")
-        self.keeps, self.watches, self.waits = Keeps(), Watches(), True
-        listed = kc.CallbackList([*more, self.watches, self.keeps], model=self.model)
+        listed = kc.CallbackList(list(callbacks), model=self.model)
         self.state = ModelState(self.model)
-        self.hooks = EpochHooks(self.model, listed, self.state, lambda: self.waits, late=late)
+        self.hooks = EpochHooks(self.model, listed, self.state, lambda: True, late=True)
 
     @property
     def rate(self):
         return float(self.model.optimizer.learning_rate)
-
-
-def test_an_epoch_that_runs_ahead_begins_when_it_is_told_to():
-    scene = Scene()
-    scene.hooks.epoch_begin(1)
-    scene.hooks.batch_begin(1, 0)
-    scene.hooks.epoch_begin(2)
-    assert scene.keeps.calls == []
-    assert scene.watches.calls == [("begin", 1, {}), ("batch", 0, {}), ("begin", 2, {})]
-    assert scene.hooks.begins(1)
-    assert not scene.hooks.begins(2)
-    assert scene.hooks.begin_late(scene.state.read()) == EpochBeginning({}, None)
-    assert scene.keeps.calls == [("begin", 1, {})]
-    scene.hooks.release(1)
-    assert scene.keeps.calls == [("begin", 1, {}), ("batch", 0, {})]
-    assert scene.hooks.begins(2)
-
-
-def test_an_epoch_that_is_trained_again_has_begun_and_its_batches_are_forgotten():
-    scene = Scene()
-    scene.hooks.epoch_begin(1)
-    scene.hooks.batch_begin(1, 0)
-    scene.hooks.begin_late(scene.state.read())
-    scene.hooks.drop()
-    assert scene.hooks.has_begun  # so that no checkpoint is written before its first step
-    scene.hooks.epoch_begin(1)
-    assert not scene.hooks.has_begun
-    assert scene.keeps.calls == [("begin", 1, {})]
-    assert scene.watches.calls == [("begin", 1, {}), ("batch", 0, {}), ("begin", 1, {})]
-    scene.hooks.release(2)
-    assert len(scene.keeps.calls) == 1
-
-
-def test_what_began_without_a_delivery_is_called_before_its_batches():
-    """As where a stop is obeyed an epoch later, with on_change="continue"."""
-    scene = Scene()
-    scene.hooks.epoch_begin(1)
-    scene.hooks.batch_begin(1, 0)
-    scene.hooks.release(1)
-    assert scene.keeps.calls == [("begin", 1, {}), ("batch", 0, {})]
-
-
-def test_logs_are_those_of_the_time_of_the_call():
-    scene = Scene()
-    logs = {"loss": tf.constant(1.0)}
-    scene.hooks.batch_end(1, 0, logs)
-    scene.watches.calls[0][2]["loss"] = 7.0
-    logs["loss"] = tf.constant(2.0)
-    scene.hooks.release(1)
-    assert scene.keeps.calls == [("batch end", 0, {"loss": 1.0})]
-
-
-def test_only_batches_that_somebody_notes_keep_a_checkpoint_from_being_written():
-    scene = Scene()
-    scene.hooks.batch_begin(1, 0)
-    assert scene.hooks.keep_batches
-    listed = kc.CallbackList([Watches(), kc.ReduceLROnPlateau(), kc.ModelCheckpoint("m.keras")])
-    hooks = EpochHooks(scene.model, listed, scene.state, lambda: True, late=True)
-    hooks.epoch_begin(1)
-    hooks.batch_begin(1, 0)
-    assert not hooks.keep_batches
 
 
 def test_a_schedule_sets_its_rate_in_time_and_prints_it_in_its_turn(capsys):
@@ -183,25 +98,3 @@ def test_the_epoch_that_a_checkpoint_callback_notes_is_never_seen_ahead(tmp_path
         trained.fit(x, y, epochs=6, validation_split=0.5, verbose=0, callbacks=[stop, notes, looks])
         found.append(looks.seen)
     assert found[1] == found[0] == [0, 1, 2, 2]
-
-
-@pytest.mark.nightly
-def test_a_schedule_is_asked_in_time_wherever_it_stands():
-    def run(fit):
-        seen, model = [], sequential("sgd")
-
-        def look(epoch, logs):
-            seen.append(float(model.optimizer.learning_rate))
-
-        looks = kc.LambdaCallback(on_epoch_begin=look, on_epoch_end=look)
-        schedule = kc.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
-        chosen = [looks, schedule, kc.ReduceLROnPlateau(patience=1, min_delta=9)]
-        fit(model)(*arrays(64), epochs=4, verbose=0, validation_split=0.5, callbacks=chosen)
-        return seen, model.get_weights()
-
-    expected, weights = run(lambda model: model.fit)
-    policy = ValidationPolicy(overlap="always", max_lag=2)
-    actual, ours = run(lambda model: Trainer(model, validation=policy).fit)
-    assert actual == pytest.approx(expected)
-    for one, other in zip(ours, weights, strict=True):
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import asdict, replace
 
 import keras
@@ -73,7 +72,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("own", ["", rows(2, 3), rows(2) + "3,0.1\r\n"], ids=["none", "two", "half"])
+@pytest.mark.parametrize("own", ["", rows(2, 3)], ids=["none", "two"])
 @pytest.mark.parametrize("foreign", FOREIGN.values(), ids=FOREIGN)
 def test_rows_that_another_training_appended_stay(tmp_path, own, foreign):
     path, before = tmp_path / "log.csv", HEADER + rows(0, 1)
@@ -95,24 +94,6 @@ def test_a_log_that_was_replaced_since_is_appended_to(tmp_path, now):
     marks = marked(path, HEADER + rows(0, 1))
     path.write_bytes(now.encode())
     assert after(path, marks, 2) == now
-
-
-@pytest.mark.parametrize("path", ["a\0b", "/\ud800", "", "/" + 5000 * "a"])
-def test_a_mark_of_a_path_that_no_file_has_is_of_another_log(tmp_path, path):
-    (mark,) = marked(tmp_path / "log.csv", HEADER + rows(0, 1))
-    (tmp_path / "log.csv").write_bytes((HEADER + rows(0, 1, 2)).encode())
-    assert after(tmp_path / "log.csv", [replace(mark, path=path, inode=0)], 2) == HEADER + rows(0, 1, 2)
-
-
-def test_a_log_that_was_moved_or_restored_is_known_again(tmp_path):
-    path, moved, before = tmp_path / "log.csv", tmp_path / "moved.csv", HEADER + rows(0, 1)
-    marks = marked(path, before)
-    path.write_bytes((before + rows(2)).encode())
-    shutil.copy(path, tmp_path / "backup.csv")
-    os.rename(path, moved)
-    assert after(moved, marks, 2) == before
-    shutil.copy(tmp_path / "backup.csv", path)
-    assert after(path, marks, 2) == before
 
 
 def test_each_of_several_logs_is_cut_at_its_own_mark(tmp_path):
@@ -143,26 +124,9 @@ def test_what_is_no_file_is_neither_read_nor_cut(tmp_path):
     callbacks = [logger(tmp_path / name) for name in ("pipe", "directory", "none.csv")]
     callbacks.append(logger("gs://bucket/log.csv"))
     assert mark_files(files_of(callbacks)) == ()
-    marks = [FileMark(n, str(tmp_path / "x"), 1, 1, 0, "") for n in range(4)]
+    marks = [FileMark(str(tmp_path / name), 0, "") for name in ("pipe", "directory", "none.csv")]
     rewind_files([*callbacks, keras.callbacks.History()], marks, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "pipe"]
-
-
-def test_a_log_that_was_empty_is_cut_behind_the_names_of_its_columns(tmp_path):
-    path = tmp_path / "log.csv"
-    marks = marked(path, "")  # a checkpoint inside the first epoch
-    path.write_bytes((HEADER + rows(0, 1) + "2,").encode())
-    assert after(path, marks, 0) == HEADER
-    path.write_bytes((HEADER + rows(1, 2)).encode())
-    assert after(path, marks, 0) == HEADER + rows(1, 2)
-    assert after(path, marks, 1) == HEADER
-
-
-def test_nothing_is_cut_of_another_log_in_the_place_of_one_that_was_empty(tmp_path):
-    path, written = tmp_path / "log.csv", HEADER + rows(0, 1)
-    (mark,) = marked(path, "")
-    path.write_bytes(written.encode())
-    assert after(path, [replace(mark, inode=mark.inode + 1)], 0) == written
 
 
 def test_loggers_are_made_to_append_and_told_apart_by_who_would_not_have(tmp_path):
@@ -176,8 +140,7 @@ def test_marks_survive_json_and_others_are_corrupt(tmp_path):
     marks = marked(tmp_path / "log.csv", HEADER + rows(0))
     entry = asdict(marks[0])
     assert read_marks([entry]) == marks
-    changes = [{"size_bytes": -1}, {"path": 3}, {"more": 1}]
-    for other in (None, 3, [], {}, *({**entry, **change} for change in changes)):
+    for other in (None, 3, [], {}, {**entry, "more": 1}):
         with pytest.raises(CheckpointCorruptError, match="mark of a log"):
             read_marks([other])
 

@@ -75,12 +75,6 @@ def test_why_it_validates_in_step_is_told_once_however_often_it_is_built(fit):
     assert told == f"validating in step with the training: {parts.reasons[0]}"
 
 
-def test_it_runs_ahead_as_far_as_the_policy_says_where_nothing_speaks_against_it(fit):
-    one = fit(max_lag=3)
-    parts = one.builder.build()
-    assert (parts.deliveries.backlog.max_lag, parts.reasons, one.in_step) == (3, (), [])
-
-
 def test_epochs_that_are_left_out_are_not_planned_for(fit, monkeypatch):
     asked = []
     build_loop = module.StepBuilder.build_loop
@@ -96,27 +90,11 @@ def test_epochs_that_are_left_out_are_not_planned_for(fit, monkeypatch):
     assert one.builder.ledger.course.next_epoch == 3
 
 
-@pytest.mark.parametrize(
-    ("policy", "validation", "inside"),
-    [
-        ({}, True, False),
-        ({"every_steps": 3}, True, True),
-        ({"every_steps": 3}, False, False),
-    ],
-)
-def test_epochs_are_validated_inside_where_it_was_asked_for_and_there_is_something_to_do(
-    fit, policy, validation, inside
-):
-    data = {} if validation else {"validation_data": None}
-    parts = fit(**policy, **data).builder.build()
-    assert (parts.deliveries.stepwise is not None) is inside
-
-
 def test_a_signal_ends_the_waits_of_one_host_alone(fit, monkeypatch):
     one = fit()
     parts = one.builder.build()
     parts.deliveries.check_interrupted()
-    parts.training.interrupts.received = "SIGTERM"
+    parts.training.interrupts._receive("SIGTERM")
     with pytest.raises(Interrupted):
         parts.deliveries.check_interrupted()
     settings = type(one.request.settings)

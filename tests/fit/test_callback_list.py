@@ -7,7 +7,6 @@ import io
 import re
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -150,9 +149,38 @@ def test_what_is_no_callback_is_refused_where_keras_fails(callbacks, message):
         sequential().fit(*arrays(8), callbacks=callbacks, verbose=0)
 
 
-def test_an_array_is_no_list_of_callbacks():
-    with pytest.raises(TypeError, match=r"callbacks must be keras.callbacks.Callback objects; got array\("):
-        require_callbacks(np.arange(2))
+def of_another_class():
+    return type("Mine", (keras.callbacks.CallbackList,), {})([])
+
+
+def with_a_hook_of_its_own():
+    listed = keras.callbacks.CallbackList([])
+    listed.on_epoch_end = lambda epoch, logs=None: None
+    return listed
+
+
+@pytest.mark.parametrize("make_list", [of_another_class, with_a_hook_of_its_own])
+def test_a_list_that_may_run_other_code_than_keras_s_is_refused(make_list):
+    for call in (Trainer(sequential()).fit, Trainer(sequential()).evaluate):
+        with pytest.raises(TypeError, match="by a CallbackList that is not Keras's own; pass them in a list"):
+            call(*arrays(8), callbacks=make_list(), verbose=0)
+
+
+def test_so_are_all_callbacks_while_the_class_of_their_list_is_replaced(monkeypatch):
+    monkeypatch.setattr(keras.callbacks.CallbackList, "on_epoch_end", lambda self, epoch, logs=None: None)
+    with pytest.raises(TypeError, match="that is not Keras's own"):
+        Trainer(sequential()).fit(*arrays(8), verbose=0)
+
+
+def test_a_list_that_is_given_a_hook_while_it_trains_is_refused_then():
+    class Sets(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            listed.on_epoch_begin = lambda epoch, logs=None: None
+
+    model = sequential()
+    listed = keras.callbacks.CallbackList([Sets()], add_history=True, model=model)
+    with pytest.raises(TypeError, match="that is not Keras's own"):
+        Trainer(model).fit(*arrays(8), epochs=3, callbacks=listed, verbose=0)
 
 
 def test_whatever_keras_can_call_is_a_callback():

@@ -62,15 +62,6 @@ def split(dataset):
     return dataset.take(64).batch(16), dataset.skip(64).batch(16)
 
 
-def same(dataset):
-    return dataset.batch(16), dataset.batch(16).take(2)
-
-
-def by_batches(_):
-    batches = ROWS.batch(16).shuffle(6, seed=4)
-    return batches.take(4), batches.skip(4)
-
-
 def kept(dataset):
     base = dataset.cache()
     return base.take(64).batch(16), base.skip(64).batch(16)
@@ -110,17 +101,10 @@ def both(make, *, callbacks=lambda data: [], epochs=4, raises=None):
     return trainer
 
 
-@pytest.mark.parametrize("make", [split, same, by_batches, kept, through_a_function, in_a_tuple])
+@pytest.mark.parametrize("make", [split, kept, through_a_function, in_a_tuple])
 @pytest.mark.by_default("in_a_tuple")
 def test_two_pipelines_of_one_shuffle(make):
     trainer = both(lambda: make(shuffled()))
-    assert not any("in step" in message for message in trainer.messages)
-
-
-@pytest.mark.nightly
-def test_a_shuffle_that_draws_once_for_all_passes_is_run_ahead_of():
-    fixed = ROWS.shuffle(96, seed=3, reshuffle_each_iteration=False)
-    trainer = both(lambda: split(fixed))
     assert not any("in step" in message for message in trainer.messages)
 
 
@@ -134,12 +118,6 @@ def apart():
 def test_a_callback_that_looks_at_the_training_data(hook):
     trainer = both(apart, callbacks=lambda data: [Looks(data[0], hook)])
     assert any("may look at data" in m or "must not run" in m for m in trainer.messages)
-
-
-@pytest.mark.nightly
-def test_a_callback_that_looks_at_the_validation_data():
-    trainer = both(apart, callbacks=lambda data: [Looks(data[1])])
-    assert not any("in step" in message for message in trainer.messages)
 
 
 def test_a_callback_that_says_that_it_does_not_or_holds_other_data_is_run_ahead_of():
@@ -186,26 +164,15 @@ def of_weights(read):
 # What the rows of Python's data are made from, by its name.
 SOURCES = {
     "outputs": adversarial,
-    "weights": of_weights(lambda model: model.trainable_variables[0]),
     "one layer": lambda model, follows: of_weights(lambda layer: layer.get_weights()[0])(
         model.layers[0], None
     ),
-    "one variable": lambda model, follows: of_weights(lambda kernel: kernel)(model.layers[0].kernel, None),
     "epochs": lambda model, follows: (
         lambda rows: rows + 0.1 * len(model.history.epoch if model.history else ())
     ),
     "rate": lambda model, follows: of_weights(lambda o: 5 * o.learning_rate)(model.optimizer, None),
     "last loss": lambda model, follows: lambda rows: rows + follows.last,
 }
-
-
-def from_generator(data):
-    def rows():
-        for index in range(len(data)):
-            yield data[index]
-
-    kinds = tf.TensorSpec((None, X.shape[1])), tf.TensorSpec((None,), Y.dtype)
-    return tf.data.Dataset.from_generator(rows, output_signature=kinds)
 
 
 @pytest.mark.nightly
@@ -232,15 +199,6 @@ def test_python_that_makes_batches_from_what_the_training_changes(source, role):
 
     messages = fit_both(arguments, rtol=1e-4).messages
     assert any("in step" in message for message in messages) == (role == "training")
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_a_pipeline_that_python_makes_from_the_model():
-    def arguments(model):
-        return {"x": X, "y": Y, "validation_data": from_generator(Batches(3, adversarial(model)))}
-
-    fit_both(arguments, rtol=1e-4)
 
 
 def test_python_that_asks_another_model_is_drawn_beside_the_training():

@@ -51,18 +51,6 @@ def test_nothing_is_trained_and_nobody_is_told(tmp_path):
 
 
 @pytest.mark.nightly
-def test_a_fit_after_it_gives_what_it_would_have_given():
-    histories = []
-    for explained in (False, True):
-        keras.utils.set_random_seed(3)
-        trainer = Trainer(plain_model())
-        if explained:
-            trainer.explain(X, Y, validation_data=VALIDATION)
-        histories.append(trainer.fit(X, Y, epochs=2, verbose=0, validation_data=VALIDATION).history)
-    assert histories[0] == histories[1]
-
-
-@pytest.mark.nightly
 def test_a_fit_traces_what_its_first_hooks_set_whatever_was_explained_before():
     class Scales(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from overlap_train._checkpoint.content import StartPoint
-from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.followers import SharedStart, deliver_together
@@ -89,19 +88,6 @@ def test_a_validation_in_step_is_for_one_host(places):
         places[0].together(
             ThreadHost(0, [None, None], None), in_step=[Reason("draws", "it draws", ("draw in it",))]
         )
-
-
-def test_a_follower_has_none_of_the_users_callbacks(places):
-    class OwnHistory(kc.History):
-        pass
-
-    kept = []
-    for index in (0, 1):
-        given = kc.TerminateOnNaN(), kc.EarlyStopping("loss"), OwnHistory()
-        callbacks, _ = places[index].together(ThreadHost(index, [None, None], None), *given)
-        kept.append([type(callback) for callback in callbacks.callbacks])
-    assert kept[0] == [kc.TerminateOnNaN, kc.EarlyStopping, OwnHistory, kc.History]
-    assert kept[1] == [kc.TerminateOnNaN, kc.History]
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -187,21 +173,19 @@ def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief(places
 
 
 def test_hooks_of_batches_are_the_chiefs_and_have_their_effect_everywhere(places):
-    class Ends(kc.Callback):
+    class SetsByBatch(kc.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             self.model.layers[-1].kernel.assign([[batch]])
 
         def on_train_batch_end(self, batch, logs=None):
             noted.append((batch, logs))
-            raise StopIteration
 
     noted = []
 
     def work(host):
-        callbacks, _ = places[host.index].together(host, *([] if host.index else [Ends()]))
+        callbacks, _ = places[host.index].together(host, *([] if host.index else [SetsByBatch()]))
         callbacks.on_train_batch_begin(5)
-        with pytest.raises(StopIteration):
-            callbacks.on_train_batch_end(5, {"loss": 1.0})
+        callbacks.on_train_batch_end(5, {"loss": 1.0})
         return places[host.index].kernel
 
     assert on_hosts(work) == [5.0, 5.0]
@@ -232,10 +216,6 @@ class Everywhere(kc.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self._note("on_epoch_end", epoch, logs["loss"])
-
-
-def ends(model):
-    raise StopIteration
 
 
 def fails(model):
@@ -281,21 +261,6 @@ def test_where_a_callback_of_all_hosts_fails_all_of_them_learn_of_it(places, whe
             assert message.format(host=name, hook=hook) in str(error)
         else:
             assert isinstance(error, KeyError if acts is fails else ValueError)
-
-
-@pytest.mark.parametrize("where", [0, 1])
-def test_where_one_says_that_the_data_has_ended_the_epoch_ends_on_all_hosts(places, where):
-    def work(host):
-        first, second = Everywhere(ends if host.index == where else lambda model: None), Everywhere()
-        callbacks, _ = places[host.index].together(host, first, second)
-        callbacks.on_train_begin()
-        with pytest.raises(StopIteration):
-            callbacks.on_train_batch_end(4, {"loss": 1.0})
-        return first.calls, second.calls
-
-    for first, second in on_hosts(work):
-        assert first == [("on_train_begin",), ("on_batch_end", 4)]
-        assert second == [("on_train_begin",)]
 
 
 @pytest.mark.parametrize("on_change", ["rollback", "continue"])
@@ -371,25 +336,10 @@ def test_all_hosts_begin_where_the_chiefs_checkpoint_says(places):
         assert place.history.history == {"loss": [3.0, 2.0, 1.0]}
 
 
-def test_all_hosts_go_on_with_what_the_data_of_the_chiefs_checkpoint_holds(places, monkeypatch):
-    recalled = []
-    monkeypatch.setattr(ArrayFeed, "recall", lambda feed, *told: recalled.append(told))
-    started(places)
-    assert recalled == [(3, DATA)]  # by the host that is not the chief
-
-
 def test_without_a_checkpoint_all_begin_anew(places):
     points, _ = started(places, empty=True)
     assert points == [None, None]
     assert [place.kernel for place in places] == [1.0, 1.0]
-
-
-def test_in_an_epoch_that_goes_on_the_chiefs_hooks_of_its_beginning_are_called(places):
-    begun = []
-    hook = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: begun.append((epoch, logs)))
-    points, _ = started(places, inside=True, callbacks=[hook])
-    assert begun == [(3, {})]
-    assert points[0] == points[1]
 
 
 def test_in_an_epoch_that_goes_on_callbacks_of_all_hosts_are_called_on_all(places):

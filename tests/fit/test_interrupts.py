@@ -77,6 +77,23 @@ def test_a_second_signal_ends_at_once(number, together_s, ended, handlers, monke
     assert trainer.ended == ended
 
 
+class Nests(keras.callbacks.Callback):
+    """Trains another model in the first epoch, during which a signal comes."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0:
+            self.inner = Trainer(sequential())
+            fit(self.inner, Signal(1, signal.SIGINT))
+
+
+def test_a_fit_in_a_callback_of_another_ends_with_it(handlers):
+    trainer, nests = Trainer(sequential()), Nests()
+    fit(trainer, nests)
+    assert trainer.ended == nests.inner.ended == "interrupted by SIGINT"
+    assert 2 <= len(nests.inner.model.history.epoch) < 50
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 class Notes(keras.callbacks.Callback):
     """Notes the ends of epochs and of the training."""
 
@@ -239,21 +256,3 @@ def test_a_forked_process_leaves_the_first_ctrl_c_to_the_fit(handlers):
     with interrupts.Interrupts():
         assert exit_code_of_a_child(lambda: None, signal.SIGINT, signal.SIGINT) == 5
         assert exit_code_of_a_child(lambda: None, signal.SIGINT, signal.SIGTERM) == -signal.SIGTERM
-
-
-@forking
-def test_a_process_that_outlives_its_fit_takes_the_first_ctrl_c(handlers):
-    over, ended = os.pipe()
-    asked = interrupts.Interrupts()
-    with asked:
-        child = os.fork()
-        if child == 0:
-            try:
-                os.read(over, 1)
-                os.kill(os.getpid(), signal.SIGINT)
-            except KeyboardInterrupt:
-                os._exit(5)
-            finally:
-                os._exit(6)
-    os.write(ended, b"1")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5

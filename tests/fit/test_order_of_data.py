@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import multiprocessing
 import os
-import random
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from overlap_train import Trainer, ValidationSet
 from overlap_train._data.streamed_batches import BatchStream
@@ -26,33 +23,9 @@ def of_numpy():
     return lambda rows: rows + generator.normal(size=rows.shape)
 
 
-def of_all_of_numpy():
-    return lambda rows: rows + np.random.normal(size=rows.shape)
-
-
-def of_python():
-    generator = random.Random(4)
-    return lambda rows: rows + generator.random()
-
-
-def of_eager_tensorflow():
-    tf.random.set_seed(6)
-    return lambda rows: rows + tf.random.normal(rows.shape)
-
-
 def of_keras():
     generator = keras.random.SeedGenerator(3)
     return lambda rows: rows + keras.random.normal(rows.shape, seed=generator)
-
-
-def in_a_layer():
-    noise = keras.layers.GaussianNoise(0.5, seed=1)
-    return lambda rows: noise(tf.constant(rows), training=True)
-
-
-def in_a_variable():
-    count = tf.Variable(0.0)
-    return lambda rows: rows + count.assign_add(1.0).numpy()
 
 
 def in_a_cell():
@@ -62,16 +35,6 @@ def in_a_cell():
         nonlocal count
         count += 1
         return rows + np.sin(count)
-
-    return change
-
-
-def in_shared_memory():
-    value = multiprocessing.Value("i", 0)
-
-    def change(rows):
-        value.value += 1
-        return rows + value.value
 
     return change
 
@@ -86,8 +49,7 @@ def in_the_environment():
     return change
 
 
-SHARED = [of_numpy, of_all_of_numpy, of_python, of_eager_tensorflow, of_keras]
-SHARED += [in_a_layer, in_a_variable, in_a_cell, in_shared_memory, in_the_environment]
+SHARED = [of_numpy, of_keras, in_a_cell, in_the_environment]
 
 
 @pytest.fixture(autouse=True)

@@ -143,7 +143,7 @@ def test_a_fit_that_overlaps_is_not_changed(kind):
 
 def test_rollbacks_that_have_become_the_rule_are_a_reason():
     backlog = SimpleNamespace(max_lag=1)
-    lag = LagControl(backlog, print, None, streamed=False, judges_overlap=False, required=True)
+    lag = LagControl(backlog, print, None, streamed=False, required=True)
     lag.delivered(rolled_back=True)
     lag.delivered(rolled_back=True)
     with pytest.raises(OverlapError, match=r"(?s)3 of the last 3 epochs were rolled back\n.*#overlap-slow"):

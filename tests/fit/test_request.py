@@ -7,18 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import CheckpointPolicy, EvaluationFunction, Trainer, ValidationPolicy, ValidationSet
+from overlap_train import Trainer, ValidationSet
 from overlap_train._keras import training as keras_training
 from tests.fit.requests import request_of
 from tests.networks import FEATURES, ROWS, arrays, sequential
-from tests.parallel.together import ThreadHost
 
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
-CALLBACKS = [keras.callbacks.Callback()]
-
-
-def length(model):
-    return 1.0
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +28,6 @@ def replicated():
 
 def dataset(rows=ROWS):
     return tf.data.Dataset.from_tensor_slices(arrays(rows)).batch(20)
-
-
-def test_what_was_given_is_in_it(model):
-    trainer = Trainer(model)
-    request = request_of(
-        trainer, batch_size=20, epochs=7, initial_epoch=2, steps_per_epoch=4, verbose=2, callbacks=CALLBACKS
-    )
-    assert request.model is model
-    assert (request.feed.full_batch, request.feed.num_batches) == (20, 11)
-    assert (request.initial_epoch, request.epochs, request.steps_per_epoch) == (2, 7, 4)
-    assert (request.verbose, request.callbacks) == (2, CALLBACKS)
-    assert (request.sets, request.functions, request.checkpoints) == ({}, {}, None)
 
 
 def test_validation_data_says_how_it_is_validated_where_the_set_does_not(model):
@@ -68,49 +50,6 @@ def test_a_split_is_the_validation_where_there_is_no_other(model):
     assert len(validation.data[0]) == 9
 
 
-def test_functions_come_from_the_policy_and_from_the_data(model):
-    trainer = Trainer(model, validation=ValidationPolicy(functions={"length": length}))
-    data = {"clean": dataset(), "other": EvaluationFunction(length, freq=3)}
-    request = request_of(trainer, validation_data=data, validation_freq=2)
-    assert list(request.sets) == ["clean"]
-    assert {name: each.freq for name, each in request.functions.items()} == {"length": None, "other": 3}
-    assert request.validation_freq == 2
-
-
-def test_whether_a_pipeline_prepares_the_batches(model):
-    assert not request_of(Trainer(model)).streamed
-    assert request_of(Trainer(model, in_memory_bytes=ROWS * FEATURES)).streamed
-    assert request_of(Trainer(model), x=dataset(), y=None).streamed
-
-
-@pytest.mark.parametrize(("overlap", "judges"), [("auto", True), ("always", False)])
-def test_running_ahead_has_to_pay_where_one_host_does_all(replicated, overlap, judges):
-    trainer = Trainer(replicated, validation=ValidationPolicy(overlap=overlap), strategy=STRATEGY)
-    assert request_of(trainer).judges_overlap is judges
-    trainer.validation = ValidationPolicy(overlap=overlap, evaluator="run")
-    assert not request_of(trainer).judges_overlap
-
-
-def test_only_the_chief_talks(replicated):
-    trainer = Trainer(replicated, strategy=STRATEGY)
-    said = []
-    for index in (0, 1):
-        trainer.replicas.hosts = ThreadHost(index, [None, None], None)
-        said.append(request_of(trainer, verbose=2).verbose)
-    assert said == [2, 0]
-
-
-def test_functions_are_the_evaluators_where_there_is_one(replicated):
-    trainer = Trainer(
-        replicated, validation=ValidationPolicy(functions={"length": length}), strategy=STRATEGY
-    )
-    assert list(request_of(trainer).functions) == ["length"]
-    trainer.replicas.hosts = ThreadHost(0, [None, None], None)
-    assert list(request_of(trainer).functions) == ["length"]
-    trainer.validation = ValidationPolicy(functions={"length": length}, evaluator="run")
-    assert request_of(trainer).elsewhere == [1]
-
-
 def test_a_model_compiled_anew_outside_the_scope_is_refused(replicated):
     trainer = Trainer(replicated, strategy=STRATEGY)
     with STRATEGY.scope():
@@ -119,28 +58,6 @@ def test_a_model_compiled_anew_outside_the_scope_is_refused(replicated):
     trainer.model = other
     with pytest.raises(ValueError, match="the optimizer SGD of the model"):
         request_of(trainer)
-
-
-def test_resume_names_a_directory_or_a_policy(model, tmp_path):
-    policy = CheckpointPolicy(directory=tmp_path, keep=7)
-    assert request_of(Trainer(model), resume=policy).checkpoints.keep == 7
-    assert str(request_of(Trainer(model), resume=str(tmp_path)).checkpoints.directory) == str(tmp_path)
-    with pytest.raises(TypeError, match="resume"):
-        request_of(Trainer(model), resume=7)
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        ({"epochs": -1}, ValueError, "epochs"),
-        ({"initial_epoch": -1}, ValueError, "initial_epoch"),
-        ({"batch_size": "20"}, TypeError, "batch_size"),
-        ({"verbose": 3}, ValueError, "verbose"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_before_the_data_is_looked_at(model, given, error, message):
-    with pytest.raises(error, match=message):
-        request_of(Trainer(model), x="no data", **given)
 
 
 def test_a_model_that_is_not_compiled_is_refused():

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy
-from overlap_train._fit.deliveries import Deliveries
-from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.interrupts import Interrupted
-from overlap_train._fit.lag import IdleCores, LagControl
-from overlap_train._fit.session import FitSession
-from overlap_train._snapshot import Snapshot
+from overlap_train._fit.lag import IdleCores
 from overlap_train.errors import ValidationWorkerError
-from overlap_train.parallel.hosts import SlowHost
 from tests.networks import arrays, crossentropy
-from tests.parallel.together import on_hosts
 from tests.pools import pooled, sequential
 from tests.seeds import set_random_seed
 
@@ -83,13 +74,12 @@ def test_a_training_that_is_over_says_so(does, why, tmp_path):
     assert trainer.model.stop_training is (does is stops)
 
 
-def test_the_first_call_which_traces_teaches_nothing_nor_does_the_first_epoch_of_the_lag(monkeypatch):
-    idle, lag = [], []
+def test_the_first_call_which_traces_teaches_nothing(monkeypatch):
+    idle = []
     monkeypatch.setattr(IdleCores, "observe", lambda self, *seconds: idle.append(seconds))
-    monkeypatch.setattr(LagControl, "trained", lambda self, span, steps: lag.append((span.epoch, steps)))
     trainer = Trainer(sequential(), execution=ExecutionPlan(steps_per_call=3))
     trainer.fit(X, Y, batch_size=16, epochs=2, verbose=0)
-    assert (len(idle), lag) == (3, [(1, 3), (1, 1)])
+    assert len(idle) == 3
 
 
 class OwnLogs(keras.Sequential):
@@ -148,126 +138,4 @@ def test_a_failed_validation_leaves_the_model_where_it_began(lag, kind):
         np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
 
 
-class Waiting(list):
-    """Epochs that wait: whether each is ready here."""
-
-    blocks = True
-
-    def ready(self):
-        return self[0]
-
-
-@pytest.mark.parametrize(
-    ("within", "step", "failed", "gone_on"),
-    [(False, 4, False, False), (True, 4, False, True), (False, 5, False, True), (False, 4, True, True)],
-)
-def test_a_training_has_gone_on_also_before_an_epochs_first_step(within, step, failed, gone_on):
-    deliveries = SimpleNamespace(
-        cursor=SimpleNamespace(within=within), _course=SimpleNamespace(step=step), _failed_ahead=failed
-    )
-    assert Deliveries._trained_on(deliveries, SimpleNamespace(step=4)) is gone_on
-
-
-@pytest.mark.parametrize(("stopped", "waiting"), [(False, False), (True, False), (False, True)])
-def test_a_training_stops_when_a_delivery_or_an_epoch_that_waits_says_so(stopped, waiting):
-    backlog = [SimpleNamespace(stops=False), SimpleNamespace(stops=waiting)]
-    deliveries = SimpleNamespace(_course=SimpleNamespace(stopped=stopped), backlog=backlog)
-    assert Deliveries.stops.fget(deliveries) is (stopped or waiting)
-
-
-def test_a_checkpoint_inside_an_epoch_has_the_logs_of_the_epoch_delivered_last():
-    written = []
-    backlog = Waiting([SimpleNamespace(snapshot="of epoch 2", train_logs={"loss": 1.0})])
-    backlog.max_lag = 1
-    deliveries = SimpleNamespace(
-        resumer=SimpleNamespace(inside=lambda point, *_: written.append(point)),
-        _course=SimpleNamespace(stopped=False, logs={1: {"loss": 2.0}}),
-        backlog=backlog,
-        callbacks=keras.callbacks.CallbackList([]),
-    )
-    Deliveries.checkpoint(deliveries, Snapshot(3, 13, None, "inside epoch 3"))
-    (point,) = written
-    assert (point.epoch, point.position, point.logs) == (3, "inside epoch 3", {"loss": 2.0})
-    assert [each.logs for each in point.undelivered] == [{"loss": 1.0}]
-
-
 # What only several hosts meet, with as much of a fit as it takes.
-
-
-def test_on_several_hosts_an_epoch_is_ready_when_it_is_so_on_all():
-    def ready(host, *on_hosts_too):
-        return Deliveries.ready(SimpleNamespace(hosts=host, backlog=Waiting([host.index in on_hosts_too])))
-
-    assert on_hosts(lambda host: ready(host, 0)) == [False, False]
-    assert on_hosts(lambda host: ready(host, 0, 1)) == [True, True]
-
-
-def test_several_hosts_make_as_many_steps_as_the_chief_wants_and_stop_together():
-    def agreed(host, *signals):
-        training = SimpleNamespace(
-            calls_batches=False,
-            model=SimpleNamespace(stop_training=False),
-            pace=SimpleNamespace(steps=lambda: 3 - host.index),
-            interrupts=SimpleNamespace(received=signals[host.index]),
-            _hosts=host,
-            _capped=lambda steps: steps,
-        )
-        return EpochTraining.agree_on_steps(training)
-
-    assert on_hosts(lambda host: agreed(host, None, None)) == [3, 3]
-    errors = on_hosts(lambda host: agreed(host, None, "SIGINT"))
-    assert [type(error) for error in errors] == [Interrupted, Interrupted]
-
-
-@pytest.mark.parametrize("max_lag", [0, 1])
-def test_several_hosts_build_nothing_anew_and_refuse_what_would_be_noticed(max_lag):
-    session = SimpleNamespace(
-        _parts=SimpleNamespace(grounds=SimpleNamespace(changed=lambda: "it listens now")),
-        _training=SimpleNamespace(calls_batches=True),
-        _deliveries=SimpleNamespace(backlog=SimpleNamespace(max_lag=max_lag)),
-    )
-    if not max_lag:
-        FitSession._require_settled(session)
-        return
-    with pytest.raises(ValueError, match="it listens now, while the training on several hosts runs ahead"):
-        FitSession._require_settled(session)
-
-
-def test_the_host_that_the_others_waited_for_is_named():
-    said, noted = [], []
-    accounts = SimpleNamespace(trained_s=lambda epoch: 2.0, slow_host=lambda *slow: noted.append(slow))
-    training = SimpleNamespace(
-        ledger=SimpleNamespace(accounts=accounts),
-        _hosts=SimpleNamespace(slow_host=lambda trained_s: SlowHost(3, 1.25)),
-        progress=SimpleNamespace(message=said.append),
-    )
-    EpochTraining.name_slow_host(training, 0)
-    assert (said, noted) == (["epoch 1: the others waited 1.25 s for host 3"], [(0, 3, 1.25)])
-
-
-@pytest.mark.parametrize(
-    ("waits", "hosts", "feed", "blocks", "may"),
-    [
-        (True, 1, (True, ()), True, True),
-        (True, 1, (False, ()), True, False),
-        (True, 1, (True, ("a variable",)), True, False),
-        (True, 1, (True, ()), False, False),
-        (True, 2, (True, ()), True, False),
-        (False, 2, (False, ()), False, True),
-    ],
-)
-def test_a_checkpoint_between_steps_needs_data_that_goes_back_to_all_that_waits(
-    waits, hosts, feed, blocks, may
-):
-    backlog = Waiting([True] * waits)
-    backlog.blocks = blocks
-    feed = SimpleNamespace(rewindable=feed[0], written_variables=feed[1])
-    deliveries = SimpleNamespace(
-        resumer=object(),
-        stops=False,
-        hooks=SimpleNamespace(keep_batches=False, has_begun=False),
-        cursor=SimpleNamespace(feed=feed),
-        hosts=SimpleNamespace(count=hosts),
-        backlog=backlog,
-    )
-    assert Deliveries.may_checkpoint(deliveries) is may

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import keras
 import pytest
 import tensorflow as tf
@@ -12,8 +10,7 @@ from overlap_train import ExecutionPlan, Trainer
 from overlap_train._fit import step_building
 from overlap_train._fit.step_building import StepBuilder
 from tests.fit.requests import request_of
-from tests.networks import arrays, crossentropy
-from tests.parallel.together import ThreadHost
+from tests.networks import crossentropy
 
 kc = keras.callbacks
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
@@ -31,11 +28,6 @@ SHORT = {"long": False, "times": False}
 class OwnStep(Trainer):
     def train_step(self, batch):
         return super().train_step(batch)
-
-
-class Listens(kc.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        print(logs)
 
 
 def builder(model, callbacks=(), *, kind=Trainer, strategy=None, data=None, total_steps=None, **options):
@@ -73,22 +65,6 @@ def test_faster_operations_are_looked_for_where_they_are_no_risk(searched, plan,
     assert searched == expected
 
 
-def test_runs_that_must_repeat_have_keras_own_operations(searched, monkeypatch):
-    monkeypatch.setattr(step_building.keras_training, "is_deterministic", lambda: True)
-    builder(plain())
-    assert searched == []
-
-
-def test_what_was_found_serves_the_model_until_it_is_compiled(searched):
-    model = plain()
-    for _ in range(2):
-        builder(model)
-    assert searched == [SHORT]
-    model.compile("sgd", crossentropy())
-    builder(model)
-    assert searched == 2 * [SHORT]
-
-
 def test_a_step_is_traced_once_for_model_and_step(searched):
     model = plain()
     first = builder(model).build_step()
@@ -101,77 +77,11 @@ def test_a_step_is_traced_once_for_model_and_step(searched):
     assert builder(model).build_step().traced is not first.traced
 
 
-@pytest.mark.parametrize(
-    ("callbacks", "halts", "carries_logs"),
-    [([kc.History()], False, False), ([kc.TerminateOnNaN()], True, True), ([Listens()], False, True)],
-)
-def test_logs_are_carried_for_those_who_look_at_each_step(
-    searched, model_traced, callbacks, halts, carries_logs
-):
-    step = builder(model_traced, callbacks).build_step()
-    assert (step.halts, step.jit_compile) == (halts, False)
-    assert (step.logs is not None) is carries_logs
-
-
-@pytest.fixture(scope="module")
-def model_traced():
-    return plain()
-
-
 @pytest.mark.parametrize(("eager", "expected"), [(False, True), (True, False)])
 def test_xla_compiles_each_step_where_the_model_says_so(searched, eager, expected):
     model = plain(jit_compile=True)
     model.run_eagerly = eager
     assert builder(model).build_step().jit_compile is expected
-
-
-def test_where_operations_run_one_by_one_nothing_is_traced(searched):
-    assert builder(plain(run_eagerly=True)).build_step().traced is None
-
-
-@pytest.fixture
-def executed(monkeypatch):
-    """Returns the task and the plan of the last loop that was asked for."""
-    asked = {}
-
-    def make_execution(task, plan, say):
-        asked.update(task=task, plan=plan)
-        return "loop", "pace"
-
-    monkeypatch.setattr(step_building, "make_execution", make_execution)
-    return asked
-
-
-def build_loop(made, executed):
-    assert made.build_loop(SimpleNamespace(), lambda text: None) == ("loop", "pace")
-    return executed["task"], executed["plan"]
-
-
-def test_the_loop_has_the_plan_and_the_steps_of_the_run(searched, executed):
-    model, plan = plain(), ExecutionPlan(steps_per_call=3)
-    task, asked = build_loop(builder(model, execution=plan, total_steps=7), executed)
-    assert (task.model, task.total_steps) == (model, 7)
-    assert (task.settings.stock, task.settings.shared) == (True, False)
-    assert task.function == model.train_step
-    assert asked is plan
-    own = builder(model, kind=OwnStep)
-    task, _ = build_loop(own, executed)
-    assert task.function.__func__ is OwnStep.train_step
-
-
-@pytest.mark.parametrize(
-    ("hosts", "drops", "steps_per_call"), [(1, False, "auto"), (2, True, "auto"), (2, False, "auto")]
-)
-@pytest.mark.default_options
-def test_dense_gradients_are_sent_in_calls_of_many_steps(searched, executed, hosts, drops, steps_per_call):
-    with STRATEGY.scope():
-        model = plain()
-    data = tf.data.Dataset.from_tensor_slices(arrays()).batch(20, drop_remainder=drops)
-    made = builder(model, strategy=STRATEGY, data=data)
-    if hosts > 1:
-        made._settings.replicas.hosts = ThreadHost(0, [None] * hosts, None)
-    _, plan = build_loop(made, executed)
-    assert plan.steps_per_call == steps_per_call
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import tensorflow as tf
 
 import overlap_train
 from overlap_train import CheckpointPolicy, EvaluationFunction, ExecutionPlan, ValidationPolicy, ValidationSet
-from overlap_train.errors import CheckpointError
 from overlap_train.options.checkpoint import checkpoint_policy
 from overlap_train.options.functions import metric_values, require_functions, split_functions
 from tests import interpreters
@@ -40,36 +38,23 @@ def mean_output(model):
 REFUSED = {
     ValidationPolicy: [
         ({"workers": 0}, ValueError, "workers must be at least 1; got 0"),
-        ({"workers": -2}, ValueError, "workers must be at least 1; got -2"),
         (
             {"workers": True},
             TypeError,
             r"workers must be an integer, a sequence of devices .*; got True of type bool",
         ),
-        (
-            {"workers": 2.0},
-            TypeError,
-            r"workers must be an integer, a sequence of devices .*; got 2.0 of type float",
-        ),
         ({"max_lag": -1}, ValueError, "max_lag must be at least 0; got -1"),
-        ({"max_lag": None}, TypeError, "max_lag must be an integer; got None"),
         ({"keep_bytes": -1}, ValueError, "keep_bytes must be at least 0"),
-        ({"keep_bytes": "1 GB"}, TypeError, "keep_bytes must be an integer"),
         ({"backlog": "wait"}, ValueError, "backlog must be one of 'block'.*; got 'wait'"),
         ({"on_change": None}, ValueError, "on_change must be one of 'rollback', 'continue'; got None"),
         ({"timeout_s": 0}, ValueError, "timeout_s must be positive; got 0"),
-        ({"timeout_s": -1.5}, ValueError, "timeout_s must be positive"),
-        ({"timeout_s": float("nan")}, ValueError, "timeout_s must be positive"),
         ({"timeout_s": float("inf")}, ValueError, "timeout_s must be finite; got inf"),
         ({"workers": "GPU:0"}, TypeError, "workers must be an integer, a sequence of devices"),
         ({"workers": ()}, ValueError, "workers is empty"),
         ({"workers": ("GPU:x",)}, ValueError, "names of devices such as 'GPU:1'; got 'GPU:x'"),
         ({"timeout_s": "5"}, TypeError, "timeout_s must be a number of seconds or None; got '5'"),
-        ({"timeout_s": True}, TypeError, "timeout_s must be a number of seconds"),
-        ({"functions": [mean_output]}, TypeError, "functions must be a mapping"),
         ({"functions": {1: mean_output}}, TypeError, "functions must be a mapping of names"),
         ({"functions": {"": mean_output}}, ValueError, "empty"),
-        ({"functions": {"a": 3}}, TypeError, r"functions\['a'\] must be a function"),
         ({"functions": {"a": keras.Model}}, TypeError, r"functions\['a'\] must be a function"),
     ],
     CheckpointPolicy: [
@@ -88,9 +73,7 @@ REFUSED = {
     ExecutionPlan: [
         ({"loop": "fast"}, ValueError, "loop must be one of"),
         ({"steps_per_call": 0}, ValueError, "at least 1"),
-        ({"steps_per_call": "many"}, ValueError, "integer or 'auto'"),
         ({"batch_splits": 2.0}, TypeError, "batch_splits must be an integer"),
-        ({"batch_splits": True}, TypeError, "batch_splits must be an integer"),
         *(({"jit": jit}, TypeError, "jit must be True, False or 'auto'") for jit in ("yes", 2, None)),
         ({"steps_per_call": 10**30}, ValueError, "steps_per_call must be at most"),
         ({"batch_splits": 4, "jit": True}, ValueError, "exclude each other"),
@@ -105,7 +88,6 @@ REFUSED = {
     ],
     overlap_train.configure: [
         ({"cores": 0}, ValueError, "at least 1"),
-        ({"intra_op_threads": -1}, ValueError, "at least 1"),
         ({"cores": "2"}, TypeError, "cores must be an integer"),
     ],
 }
@@ -138,14 +120,6 @@ def test_scalars_of_numpy_are_kept_as_those_of_python():
     assert not ExecutionPlan(batch_splits=1, jit=True).splits, "one split does not exclude XLA"
     kept = CheckpointPolicy("d", every_epochs=np.int64(2), keep=np.int8(1), every_s=np.float32(0))
     assert (kept.every_epochs, kept.keep, type(kept.keep)) == (2, 1, int)
-
-
-def test_a_working_directory_that_is_gone_is_named(tmp_path, monkeypatch):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    os.rmdir(tmp_path / "gone")
-    with pytest.raises(CheckpointError, match="resume='run' is relative, and the working directory is gone"):
-        checkpoint_policy("run")
 
 
 @pytest.mark.parametrize(
@@ -186,11 +160,6 @@ def is_set(value):
         ({"mean": EvaluationFunction(mean_output)}, ValueError, "both name 'mean'"),
         ({"mean": (X, Y)}, ValueError, "both name 'mean'"),
         ({"": EvaluationFunction(mean_output)}, ValueError, "empty"),
-        (
-            {"f": mean_output},
-            TypeError,
-            r"\['f'\] is a function; pass EvaluationFunction\(mean_output\)",
-        ),
     ],
 )
 def test_bad_sets_beside_functions_are_refused_by_name(data, error, message):

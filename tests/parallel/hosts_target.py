@@ -150,9 +150,9 @@ def everywhere(case: dict, directory: Path, index: int):
     class Acting(Everywhere):
         def on_train_batch_end(self, batch, logs=None):
             if [index, batch, len(self.model.history.epoch)] == case["acts_at"]:
-                raise StopIteration if case["acts"] == "ends" else RuntimeError("on this host alone")
+                raise RuntimeError("on this host alone")
 
-    return Acting() if "acts" in case else Everywhere()
+    return Acting() if "acts_at" in case else Everywhere()
 
 
 def tell(case: dict):

@@ -21,7 +21,6 @@ import tensorflow as tf
 from overlap_train import CheckpointPolicy, ValidationPolicy, _snapshot
 from overlap_train._callbacks import delivery, late
 from overlap_train._callbacks.hooks import hook_that_waits
-from overlap_train._callbacks.listeners import remembering
 from overlap_train._checkpoint import content, resume
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
@@ -512,7 +511,7 @@ class World:
         resumer = self._build_resumer(resources)
         callbacks = keras.callbacks.CallbackList([self.actor], add_history=True, model=model)
         if resumer is not None:
-            resumer.accept(remembering(callbacks))
+            resumer.accept(callbacks.callbacks)
         ledger = Ledger(recorder, Accounts(), FitCourse(scenario.epochs, 0))
         deliveries = self._build_deliveries(suite, callbacks, resumer, ledger)
         resources.callback(deliveries.backlog.drop)
@@ -554,9 +553,7 @@ class World:
             backlog=backlog,
             delivery=deliver_to,
             stepwise=stepwise,
-            lag=LagControl(
-                backlog, progress.message, self.idle, streamed=False, judges_overlap=scenario.judges
-            ),
+            lag=LagControl(backlog, progress.message, self.idle if scenario.judges else None, streamed=False),
             resumer=resumer,
             cursor=Cursor(Rows(scenario.steps), None),
             ledger=ledger,
