@@ -38,7 +38,7 @@ class Port:
 class Work:
     """What a layer does, in quantities that do not depend on a device."""
 
-    kind: str  # "conv", "depthwise", "dense", "norm", "activation", "pool", "merge", "reshape", ...
+    kind: str  # "conv", "depthwise", "dense", "merge" or "other"
     flops: float = 0.0  # for `batch` examples; a multiply-add counts two
     moved_bytes: float = 0.0  # activations read and written
     weight_bytes: float = 0.0  # parameters read; they do not grow with the batch
@@ -298,13 +298,16 @@ class _Timed(Protocol):
     deadline_s: float | None
 
 
-def urgency(request: _Timed, *, remaining_s: float, aging_s: float) -> float:
+_AGING_S = 1.0  # of waiting, which one unit of priority is worth
+
+
+def urgency(request: _Timed, *, remaining_s: float) -> float:
     """When a request would have to arrive to rank where it does, in seconds of the engine's clock.
 
     A deadline ranks it as if it had arrived at the last moment at which it can start and still meet it, if
     that is earlier. Since later requests get later values without bound, none starves.
     """
-    rank_s = request.arrival_s - request.priority * aging_s
+    rank_s = request.arrival_s - request.priority * _AGING_S
     if request.deadline_s is not None:
-        rank_s = min(rank_s, request.deadline_s - remaining_s - aging_s)
+        rank_s = min(rank_s, request.deadline_s - remaining_s - _AGING_S)
     return rank_s

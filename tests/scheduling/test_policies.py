@@ -56,19 +56,6 @@ def test_the_board_expects_a_job_where_a_slot_is_free():
     assert board.free_s(device) == 10.005
 
 
-def test_a_device_is_not_taken_for_a_little_while_others_lose_more():
-    platform = Platform((Device("cpu", "cpu", slots=2), Device("gpu", "gpu")))
-    board = Board(platform, FixedCosts(lambda layer, device: 1.0))
-    board.active_requests = 1
-    assert board.held_up_s(platform["cpu"], 1.0) == 0
-    board.active_requests = 5
-    assert board.held_up_s(platform["cpu"], 1.0) == 1.0
-    assert board.held_up_s(platform["gpu"], 1.0) == 2.0
-    alone = Board(Platform((Device("cpu", "cpu", slots=2),)), FixedCosts(lambda layer, device: 1.0))
-    alone.active_requests = 5
-    assert alone.held_up_s(platform["cpu"], 1.0) == 2.0
-
-
 def test_a_device_is_free_when_all_before_are_done():
     board = board_of()
     running, waiting = one(GPU, 2.0), one(GPU, 3.0)
@@ -94,19 +81,6 @@ def test_what_is_dropped_or_over_is_forgotten():
     board.ended(jobs[1])  # of a request that has failed meanwhile
     board.dropped(jobs[2])
     assert (board.busy(CPU), board.idle(CPU), board.free_s(CPU)) == (0, 2, 0.0)
-
-
-def test_transfers_come_from_where_the_inputs_are():
-    links = {("cpu", "gpu"): Transfer(0.5, 1e6), ("gpu", "cpu"): Transfer(2.0, 1e6)}
-    layers = [layer("a", Port(-1), outputs=(10**6,)), layer("b", Port(0), Port(-1))]
-    graph = LayerGraph(layers, [Port(1)], input_bytes=(10**6,))
-    board, request = board_of(links=links), Request(0, graph, examples=2.0)
-    assert board.transfer_in_s(request, 0, {}, CPU) == 0.0  # the request brings its inputs to the CPU
-    assert board.transfer_in_s(request, 0, {}, GPU) == 0.5 + 2.0
-    assert board.run_s(request, 1, {0: "gpu"}, CPU) == 2.0 + 2.0 + 2 * 1.0
-    assert board.run_s(request, 1, {0: "gpu"}, GPU) == 0.5 + 2.0 + 2 * 1.0
-    board.expect(GPU, 7.0)
-    assert board.done_s(request, 1, {0: "gpu"}, GPU) == 7.0 + 4.5
 
 
 PLATFORM = Platform((Device("cpu"), Device("gpu", "gpu"), Device("gpu2", "gpu")))
@@ -152,17 +126,10 @@ def fork():
 
 def placed(policy, request, board):
     board.active_requests += 1
-    policy.admit(request, board)
     places = {}
     for index in range(len(request.graph)):
         places[index] = policy.select(request, index, places, board).name
     return list(places.values())
-
-
-def test_of_one_device_nothing_is_looked_up():
-    policy, alone = EarliestFinish(), Board(Platform((Device("cpu"),)), costs_of())
-    assert placed(policy, Request(0, fork()), alone) == ["cpu"] * 3
-    assert policy.tail_s(Request(0, fork()), 0, TWO["cpu"], alone) == 0.0
 
 
 def test_among_others_a_layer_goes_where_the_request_is_done_first():

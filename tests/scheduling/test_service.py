@@ -53,7 +53,7 @@ def test_latencies_are_those_of_requests_with_a_result():
 
 def batches(*submissions, lanes=1, **options):
     """The numbers of the submissions in each batch, from (model, arrival, rows, columns, more) each."""
-    waiting, numbers = Waiting(1.0, lanes), {}
+    waiting, numbers = Waiting(lanes), {}
     for number, (name, arrival_s, rows, columns, more) in enumerate(submissions):
         model = waiting.models.setdefault(name, Model(name, None, None, None, **options))
         made = Submission(model, (np.zeros((rows, columns)),), rows, Future(), arrival_s, **more)
@@ -103,8 +103,7 @@ class Engine:
     """Runs nothing: a test ends what has been started."""
 
     def __init__(self, devices=CORE):
-        self.platform, self.started, self.closed = Platform(devices), [], 0
-        self.abandoned, self.fails = [], None
+        self.platform, self.started, self.closed, self.fails = Platform(devices), [], 0, None
 
     def start(self, request):
         if self.fails is not None:
@@ -114,11 +113,6 @@ class Engine:
     def end(self, request, error=None):
         outputs = None if error is not None else [Tensor(request.inputs[0] * 2)]
         request.on_done(request, outputs, error)
-
-    def abandon(self, which, error):
-        self.abandoned += [request for request in self.started if which(request)]
-        for request in self.abandoned:
-            request.on_done(request, None, error)
 
     def statistics(self):
         return {"cpu": SimpleNamespace(busy_s=0.0, overhead_s=0.0)}
@@ -276,18 +270,6 @@ def test_what_fails_before_or_after_the_layers_is_told_too(where):
     assert len(scene.engine.started) == (1 if where == "the engine" else 2), "its place is free again"
 
 
-def test_removing_without_draining_fails_what_waits_and_what_runs():
-    scene = Scene(max_active=1)
-    running, waiting = scene.submit(), scene.submit()
-    scene.service.remove(scene.model, drain=False)
-    for future in (running, waiting):
-        assert isinstance(future.exception(0), SchedulerClosedError)
-        assert "model 'm' was removed" in str(future.exception(0))
-    assert len(scene.engine.abandoned) == 1
-    with pytest.raises(SchedulerClosedError, match="model 'm' was removed"):
-        scene.submit()
-
-
 def test_closing_fails_what_waits_and_takes_nothing_more():
     scene = Scene(max_active=1)
     scene.submit()
@@ -321,25 +303,8 @@ def test_a_callback_that_ends_its_thread_keeps_nobody_waiting(kind, caplog):
     assert caplog.text.count("a callback of a future failed") == 2
 
 
-@pytest.mark.parametrize("end", ["close", "remove"])
-def test_what_ends_the_callers_own_thread_does_so_once_all_is_done(end):
-    scene = Scene(max_active=1)
-    running, *waiting = [scene.submit() for _ in range(3)]
-    waiting[0].add_done_callback(ends(KeyboardInterrupt))
-    do = {"close": scene.service.close, "remove": lambda: scene.service.remove(scene.model, drain=False)}
-    with pytest.raises(KeyboardInterrupt):
-        do[end]()
-    for future in waiting:
-        assert isinstance(future.exception(timeout=0), SchedulerClosedError)
-    if end == "close":
-        assert scene.engine.closed == 1
-    else:
-        assert isinstance(running.exception(timeout=0), SchedulerClosedError)
-
-
 WAITS = {
-    "remove": lambda scene: scene.service.remove(scene.model, drain=True),
-    "remove at once": lambda scene: scene.service.remove(scene.model, drain=False),
+    "remove": lambda scene: scene.service.remove(scene.model),
     "drain": lambda scene: scene.service.drain(),
     "submit": lambda scene: [scene.submit(timeout_s=None) for _ in range(scene.model.max_pending + 1)],
 }
@@ -361,4 +326,4 @@ def test_a_callback_waits_for_nothing(method):
     scene.engine.end(scene.engine.started[-1])
     over.add_done_callback(lambda future: scene.service.drain())  # on the caller's own thread, which may
     assert raised == [QueueFullError if method == "submit" else SchedulingError]
-    scene.service.remove(scene.model, drain=True)  # the callback is over
+    scene.service.remove(scene.model)  # the callback is over
