@@ -146,6 +146,7 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "empty": {"shape": lambda: (4,)},
     "explain": {"array": lambda: np.zeros(4)},
+    "load_mnist": {"download": lambda: False},
     "format_epoch_table": {"rows": lambda: [(account(), {})]},
     "layout": {"variables": lambda: model().variables},
     "overlap_s": {"spans_a": lambda: [span()], "spans_b": lambda: [span()]},

@@ -128,7 +128,7 @@ def test_digits_are_read_once_and_repeated_to_the_size_asked_for(tmp_path, monke
 def tasks_digits():
     from overlap_train.models.mnist_data import load_mnist
 
-    return load_mnist(download_timeout_s=0)
+    return load_mnist(download=False)
 
 
 def test_systems_that_cannot_run_say_why():
