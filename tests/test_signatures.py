@@ -36,7 +36,6 @@ from overlap_train.models.mnist_data import MnistArrays
 from overlap_train.records import EpochAccount, Span
 from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
-from overlap_train.zero_copy.pool import HostBackend
 from tests.support.values import Number, Text, Unprintable
 
 PACKAGES = ["", ".conv", ".monitoring", ".options", ".parallel", ".records", ".scheduling", ".zero_copy"]
@@ -127,7 +126,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "details": dict,
     },
     "Platform": {"devices": lambda: (Device("CPU:0"),)},
-    "Pool": {"backend": HostBackend},
     "ResidentLimit": {"array": lambda: mapped(), "limit_bytes": lambda: 1 << 20},
     "TiledConv2D": {"filters": lambda: 2, "kernel_size": lambda: 3},
     "Trainer": {"model": model},
@@ -136,7 +134,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "alexnet": {"classes": lambda: 2},
     "as_array": {"tensor": lambda: tf.constant([1.0])},
     "as_tensor": {"array": lambda: np.zeros(4)},
-    "drop_pages": {"array": lambda: mapped()},
     "evaluate": {"batch_size": lambda: 1, "steps": lambda: 1, "verbose": lambda: 0},
     "evaluate_run": {
         "directory": lambda: "run",

@@ -113,33 +113,28 @@ class Driver:
 
 
 class CudaBackend(HostBackend):
-    """Blocks of pinned host memory, mapped into the address space of one of the GPUs that the driver counts.
+    """Blocks of pinned host memory, mapped into the address space of the first GPU that the driver counts.
 
-    Raises NativeUnavailableError if there is no driver, no such GPU, or it cannot map host memory.
+    Raises NativeUnavailableError if there is no driver, no GPU, or it cannot map host memory.
     """
 
     name = "cuda"
     frees_anywhere = False
 
-    def __init__(self, ordinal: int = 0, *, driver: Driver | None = None) -> None:
+    def __init__(self, driver: Driver | None = None) -> None:
         self._driver = driver or Driver()
         self._pid = os.getpid()
         self._lock = threading.Lock()  # two threads may release one block
-        count = self._count()
-        if not 0 <= ordinal < count:
-            raise errors.NativeUnavailableError(
-                f"there is no GPU {ordinal}: the CUDA driver shows {count} (see CUDA_VISIBLE_DEVICES)"
-            )
-        self.ordinal = ordinal
-        self._device = self._driver.integer("cuDeviceGet", ordinal)
+        if not self._count():
+            raise errors.NativeUnavailableError("the CUDA driver shows no GPU (see CUDA_VISIBLE_DEVICES)")
+        self._device = self._driver.integer("cuDeviceGet", 0)
         self.attributes = self._read_attributes()
         if not self.attributes.can_map:
             raise errors.NativeUnavailableError(f"{self.attributes.name} cannot map host memory")
         self._context = self._driver.pointer("cuDevicePrimaryCtxRetain", self._device)
 
     def allocate(self, size_bytes: int) -> Block:
-        """Allocate a pinned, mapped block; no process forked after this backend was made can."""
-        self._check_process()
+        """Allocate a pinned, mapped block."""
         with self._current():
             address = self._driver.pointer("cuMemHostAlloc", size_bytes, _PORTABLE_MAPPED)
             try:
@@ -164,7 +159,7 @@ class CudaBackend(HostBackend):
 
     def synchronize(self) -> None:
         """Wait for all work of the device: TensorFlow does not show its streams, so nothing less is safe."""
-        self._check_process()
+        self.require_own_process()
         with self._current():
             self._driver.call("cuCtxSynchronize")
 
@@ -188,7 +183,8 @@ class CudaBackend(HostBackend):
             driver_version=self._driver.version,
         )
 
-    def _check_process(self) -> None:
+    def require_own_process(self) -> None:
+        """Raise `errors.BufferStateError` in a process that was forked after this backend was made."""
         if self._pid != os.getpid():
             raise errors.BufferStateError(
                 f"this CUDA backend belongs to process {self._pid}; CUDA does not survive a fork: start "
@@ -251,14 +247,3 @@ def _find_cuda() -> Pool | errors.NativeUnavailableError:
             except errors.NativeUnavailableError as error:
                 _cuda = error
         return _cuda
-
-
-def _after_fork() -> None:
-    global _cuda, _lock
-    _lock = threading.Lock()
-    if isinstance(_cuda, Pool):
-        _cuda = errors.NativeUnavailableError("CUDA does not survive a fork: start workers by spawn")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

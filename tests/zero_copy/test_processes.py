@@ -52,28 +52,6 @@ def test_spawned_process_has_buffers_of_its_own():
     assert process.exitcode == 0
 
 
-def test_forked_process_may_write_its_own_copy_and_allocate(cases):
-    code = """
-import os
-buffer = zero_copy.MappedBuffer(100, backend="host")
-buffer.numpy()[...] = 1
-pool = zero_copy.shared_pool("host")
-pool._lock.acquire()  # as if another thread were inside at the moment of the fork
-child = os.fork()
-if child == 0:
-    array = buffer.numpy()
-    array[...] = 2
-    other = zero_copy.MappedBuffer(50, backend="host")
-    other.numpy()[...] = 3
-    del other, array
-    os._exit(7)
-pool._lock.release()
-_, status = os.waitpid(child, 0)
-result = (os.waitstatus_to_exitcode(status), float(zero_copy.as_array(buffer.tensor()).sum()))
-"""
-    assert cases.result(code) == (7, 100.0)
-
-
 NAMES = [
     *("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "g", "c8", "c16", "G", "S3"),
     *("U3", "O", "M8[s]", "m8[ms]", "V5", "V0", "S0"),
