@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlap_train.cli.report import Finding, Report, State, UsageError, one_line, size
-from overlap_train.cli.script import require_script
+from overlap_train.cli.script import add_script, require_script
 
 if TYPE_CHECKING:  # which imports NumPy
     from overlap_train.cli.comparing import Run
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="largest relative difference that is rounding (default: 1e-4)",
     )
-    parser.add_argument("script", type=Path, help="a Python script that trains a Keras model")
+    add_script(parser, "a Python script that trains a Keras model")
     parser.epilog = (
         "example: overlap-train verify --epochs 2 train.py. Arguments behind the script are the script's."
     )
@@ -114,7 +114,7 @@ def record(directory: Path, by: str, options: argparse.Namespace) -> Run:
     script = options.script.resolve()
     arguments = [by, options.seed, options.epochs, options.batches]
     arguments += [script.relative_to(here.resolve()) if script.is_relative_to(here.resolve()) else script]
-    arguments += [argument for argument in options.rest if argument != "--"]
+    arguments += options.rest
     temporary = directory / "tmp"
     temporary.mkdir()
     with (directory / "output").open("w") as output:
