@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from overlap_train._support.arguments import require_path, require_text, short_repr, text_of
+from overlap_train._support.arguments import require_items, require_path, require_text, short_repr, text_of
 from overlap_train._support.files import Replacing
 from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
-from overlap_train.monitoring.recorder import overlap_s, require_samples, require_spans, union_s
+from overlap_train.monitoring.recorder import overlap_s, require_spans, union_s
 from overlap_train.records import Sample, Span
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any common colour vision.
@@ -94,7 +94,7 @@ def save_timeline(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    spans, samples = require_spans("spans", spans), require_samples("samples", samples)
+    spans, samples = require_spans("spans", spans), _samples(samples)
     title = require_text("title", title, empty=True)
     path = require_path("path", path)
     _check_suffix(path)
@@ -117,6 +117,10 @@ def save_timeline(
     with Replacing(path) as unfinished:
         figure.savefig(unfinished)
     return path
+
+
+def _samples(samples: object) -> tuple[Sample, ...]:
+    return require_items("samples", samples, Sample, expected="a collection of Sample")
 
 
 def _check_suffix(path: Path) -> None:
@@ -380,7 +384,7 @@ def save_chrome_trace(
         OSError: the file cannot be written.
     """
     path = require_path("path", path)
-    spans, samples = require_spans("spans", spans), require_samples("samples", samples)
+    spans, samples = require_spans("spans", spans), _samples(samples)
     origin_s = min((*(span.start_s for span in spans), *(sample.time_s for sample in samples)), default=0.0)
     events = [*_span_events(spans, origin_s), *_counter_events(samples, origin_s)]
     with Replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:

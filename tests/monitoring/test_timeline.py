@@ -9,24 +9,15 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from overlap_train.monitoring import timeline
-from overlap_train.monitoring.recorder import SpanRecorder, union_s
-from overlap_train.monitoring.timeline import Bar, merged_bars, save_chrome_trace, save_timeline, thread_order
+from overlap_train.monitoring.recorder import SpanRecorder
+from overlap_train.monitoring.timeline import merged_bars, save_chrome_trace, save_timeline
 from overlap_train.records import Sample, Span
 from tests.support.values import Unprintable
 
 
 def _train(start_s: float, end_s: float, epoch: int = 0, name: str = "train") -> Span:
     return Span(name, "main", start_s, end_s, epoch)
-
-
-def test_training_thread_comes_first_and_worker_2_before_worker_10():
-    names = ["worker-10", "worker-2", "a", "zmain", "2", "worker"]
-    spans = [Span("train" if name == "zmain" else "validate", name, 0, 1) for name in names]
-    assert thread_order(spans) == ["zmain", "2", "a", "worker", "worker-2", "worker-10"]
 
 
 BARS = {
@@ -54,13 +45,6 @@ BARS = {
 def test_steps_become_bars_where_no_pixel_lies_between(spans, expected):
     bars = merged_bars(spans, pixel_s=0.1)["main"]
     assert [(bar.name, bar.epoch, bar.depth, bar.start_s, bar.end_s) for bar in bars] == expected
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9), st.integers(0, 1)), max_size=20))
-def test_without_pixels_merging_keeps_the_time_covered(triples):
-    spans = [_train(start, start + length, epoch) for start, length, epoch in triples]
-    bars = merged_bars(spans, pixel_s=0).get("main", [])
-    assert union_s([_train(bar.start_s, bar.end_s) for bar in bars]) == union_s(spans)
 
 
 plt_figure = pytest.importorskip("matplotlib.figure")
@@ -171,15 +155,6 @@ def test_a_legend_of_long_names_stays_in_the_picture(tmp_path, figures):
     assert rows.get_position().width > 0.8
 
 
-def test_names_have_colours_of_their_own_and_neighbouring_epochs_shades():
-    colours = timeline._colours([Span(name, "m", 0, 1) for name in ("train", "zip", "augment")])
-    assert list(colours) == ["train", "augment", "zip"]
-    assert len(set(colours.values())) == 3
-    shades = [timeline._shade("#0072B2", Bar("train", epoch, 0, 0, 1)) for epoch in (0, 1, 2)]
-    assert shades[0] == shades[2] != shades[1]
-    assert timeline._shade("#000000", Bar("snapshot", 1, 0, 0, 1)) == (0, 0, 0), "which never fades"
-
-
 def test_unknown_format_is_an_error_and_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"path must end in one of .*png"):
         save_timeline(tmp_path / "timeline.xyz", _run(1))
@@ -229,9 +204,6 @@ def test_spans_are_in_microseconds_from_the_first_on_and_threads_in_the_order_of
         ("thread_sort_index", 2, {"sort_index": 2}),
     ]
     assert _events(save_chrome_trace(tmp_path / "empty.json", []), "X") == []
-    with pytest.raises(ValueError, match="time_s of samples must be finite"):
-        save_chrome_trace(tmp_path / "none.json", [], [Sample(math.nan, 1.0, 1)])
-    assert not (tmp_path / "none.json").exists()
 
 
 def test_load_becomes_counters_and_an_unknown_value_is_left_out(tmp_path):
