@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 
 from scripts.gpu import evidence, stages, tensorflow_runs
 from scripts.gpu.driver import EMULATED, Section, page, table
-from scripts.gpu.stages import Context, OutOfTime, Record, Stage, output_of, verdict
+from scripts.gpu.stages import Context, OutOfTime, Record, output_of, verdict
 from tests.gpu import stage_target as target
 
 ROOT = Path(__file__).parents[2]
@@ -56,17 +55,6 @@ def test_rows_of_other_sources_and_an_end_that_was_cut_short_do_not_count(tmp_pa
     path.write_bytes(path.read_bytes()[:-9])
     again = new_record(tmp_path)
     assert (again.status, [row["key"] for row in again.rows]) == (None, ["a", "b"])
-
-
-def test_fingerprint_changes_with_a_source_and_with_the_card(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(stages, "ROOT", tmp_path)
-    (tmp_path / "native").mkdir()
-    (tmp_path / "native" / "kernel.cu").write_text("one")
-    stage = Stage("stage", target.good, 1, ("native",))
-    first = stage.fingerprint("card")
-    assert stage.fingerprint("other card") != first
-    (tmp_path / "native" / "kernel.cu").write_text("two")
-    assert stage.fingerprint("card") != first
 
 
 def test_items_that_have_a_row_are_skipped_and_those_left_are_told(tmp_path) -> None:
@@ -207,23 +195,3 @@ def test_emulated_page_says_so_in_title_headings_and_under_every_table(tmp_path)
 def test_what_decides_a_stages_results_is_there(stage):
     """Its digest is taken on the machine with the GPU, where nobody wants to hear that a folder has moved."""
     assert [source for source in stage.sources if not (ROOT / source).exists()] == []
-
-
-def test_what_decides_most_takes_six_calls_of_ten_minutes() -> None:
-    stages = {stage.name: stage for stage in tensorflow_runs.EVIDENCE.stages}
-    calls = [*evidence.EVIDENCE.calls(), *tensorflow_runs.EVIDENCE.calls()]
-    within = [name for call in calls[:6] for name in call]
-    for name in stages.keys() - {"further"}:
-        assert sum(call.get(name, 0.0) for call in calls[:6]) == pytest.approx(stages[name].expected_s), name
-    assert all(sum(call.values()) <= 540 for call in calls)
-    assert sum(call.get("further", 0.0) for call in calls) == pytest.approx(stages["further"].expected_s)
-    plan = tensorflow_runs.EVIDENCE.plan().splitlines()
-    assert plan[6] == "Up to here: 6 calls of ten minutes, by times of an H100."
-    assert all(name in " ".join(plan[:6]) for name in within)
-
-
-@pytest.mark.parametrize("by_rows", [True, False])
-def test_a_stage_goes_on_in_the_next_call_only_if_it_has_rows(by_rows) -> None:
-    stages = [Stage("a", target.good, 1, (), 400.0), Stage("b", target.good, 1, (), 300.0, by_rows)]
-    calls = dataclasses.replace(evidence.EVIDENCE, stages=stages).calls()
-    assert calls == [{"a": 400.0} | ({"b": 110.0} if by_rows else {}), {"b": 190.0 if by_rows else 300.0}]
