@@ -131,7 +131,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "Trainer": {"model": model},
     "ValidationSet": {"data": lambda: (np.zeros((4, 4)), np.zeros((4, 2)))},
     "accelerate": {"model": model, "verbose": lambda: 0},
-    "alexnet": {"classes": lambda: 2},
     "as_array": {"tensor": lambda: tf.constant([1.0])},
     "as_tensor": {"array": lambda: np.zeros(4)},
     "evaluate": {"batch_size": lambda: 1, "steps": lambda: 1, "verbose": lambda: 0},
@@ -149,7 +148,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "overlap_s": {"spans_a": lambda: [span()], "spans_b": lambda: [span()]},
     "save_chrome_trace": {"path": lambda: "trace.json", "spans": lambda: [span()]},
     "save_timeline": {"path": lambda: "timeline.png", "spans": lambda: [span()]},
-    "text_lstm": {"vocabulary_size": lambda: 5, "sequence_length": lambda: 4},
     "tiled_conv2d": {
         "x": lambda: np.zeros((1, 4, 4, 1), "f4"),
         "filters": lambda: np.zeros((3, 3, 1, 1), "f4"),
@@ -300,7 +298,7 @@ def part(name, argument, shown):
     return zlib.crc32(f"{name} {argument} {shown}".encode()) % 8 == 0
 
 
-@pytest.mark.by_default("unet")
+@pytest.mark.by_default("tiled_conv2d")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_a_part_of_the_values_is_taken_or_refused_by_name(name):

@@ -11,16 +11,6 @@ from collections.abc import Callable
 
 import keras
 
-from overlap_train._support.arguments import (
-    require_count,
-    require_path,
-    require_real,
-    require_sizes,
-    require_text,
-)
-
-__all__ = ["LocalResponseNormalization", "inception_v1"]
-
 # Table 1, for each block: 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection. None: a pooling by two.
 _BLOCKS: tuple[tuple[str, tuple[int, ...] | None], ...] = (
     ("3a", (64, 96, 128, 16, 32, 32)),
@@ -35,7 +25,6 @@ _BLOCKS: tuple[tuple[str, tuple[int, ...] | None], ...] = (
     ("5a", (256, 160, 320, 32, 128, 128)),
     ("5b", (384, 192, 384, 48, 128, 128)),
 )
-_LARGEST_SEED = 2**31 // 1000 - 1  # each layer's is a thousand times as large
 
 _Convolution = Callable[..., keras.layers.Layer]
 
@@ -50,23 +39,12 @@ def inception_v1(
     """Return the network, uncompiled: images `[N, H, W, C]` to probabilities `[N, classes]`, float32.
 
     Args:
-        input_shape: `(H, W, C)`; the paper's is 224x224x3 with the mean subtracted.
+        input_shape: `(H, W, C)`, at least 32x32; the paper's is 224x224x3 with the mean subtracted.
         num_classes: number of classes.
         seed: decides the random weights and the dropout.
         weights: a file that `model.save_weights` of this network wrote (`*.weights.h5`), to load instead of
             keeping random weights.
-
-    Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: an argument is out of range, the file does not fit the network, or the image is too small.
     """
-    input_shape = require_sizes("input_shape", input_shape, length=3)
-    num_classes = require_count("num_classes", num_classes, minimum=1)
-    seed = require_count("seed", seed, minimum=0, maximum=_LARGEST_SEED)
-    if weights is not None:
-        weights = require_path("weights", weights)
-    if min(input_shape[:2]) < 32:
-        raise ValueError(f"input_shape must be at least 32x32, as it is halved five times; got {input_shape}")
     convolution = _seeded_convolution(seed)
     inputs = keras.Input(input_shape)
     x = convolution(64, 7, strides=2, name="conv1")(inputs)
@@ -94,19 +72,15 @@ def inception_v1(
 class LocalResponseNormalization(keras.layers.Layer):  # type: ignore[misc]
     """Divides each channel by the energy of its neighbours, as Caffe's GoogLeNet does.
 
-    y[c] = x[c] / (1 + alpha / depth · Σ x[k]²)^beta over the `depth` channels k around c; float32
-    `[N, H, W, C]` to the same.
+    y[c] = x[c] / (1 + alpha / depth · Σ x[k]²)^beta over the `depth` channels k around c, an odd
+    number; float32 `[N, H, W, C]` to the same.
 
     Source: Krizhevsky et al., "ImageNet Classification with Deep Convolutional Neural Networks", section 3.3.
     """
 
     def __init__(self, *, depth: int = 5, alpha: float = 1e-4, beta: float = 0.75, name: str | None = None):
-        super().__init__(name=None if name is None else require_text("name", name))
-        depth = require_count("depth", depth, minimum=1)
-        if depth % 2 == 0:
-            raise ValueError(f"depth must be odd and positive, got {depth}")
-        self.depth = depth
-        self.alpha, self.beta = require_real("alpha", alpha), require_real("beta", beta)
+        super().__init__(name=name)
+        self.depth, self.alpha, self.beta = depth, alpha, beta
 
     def call(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """Normalise over neighbouring channels."""

@@ -13,7 +13,6 @@ Everything here may be called from any thread; nothing is kept between calls.
 from __future__ import annotations
 
 import os
-import re
 import urllib.request
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,13 +25,12 @@ from overlap_train._support.arguments import (
     require_flag,
     require_instance,
     require_path,
-    require_text,
     short_repr,
 )
 from overlap_train._support.imports import import_extra
 from overlap_train.errors import DataUnavailableError
 
-__all__ = ["MnistArrays", "load_mnist", "parse_size", "replicate_to"]
+__all__ = ["MnistArrays", "load_mnist", "replicate_to"]
 
 _VERSION = "3.0.1"
 _NUM_EXAMPLES = {"train": 60_000, "test": 10_000}
@@ -41,11 +39,6 @@ _DIGITS_SEED = 0
 _DIGITS_TEST_EXAMPLES = 297
 
 _URL = "https://storage.googleapis.com/cvdf-datasets/mnist/t10k-labels-idx1-ubyte.gz"
-
-_UNITS = {"": 1, "B": 1}
-for _power, _prefix in enumerate("KMGT", start=1):
-    _UNITS[f"{_prefix}B"] = 1000**_power
-    _UNITS[f"{_prefix}IB"] = 1024**_power
 
 
 @dataclass(frozen=True)
@@ -120,22 +113,6 @@ def replicate_to(arrays: MnistArrays, size_bytes: int) -> MnistArrays:
         y_train=np.resize(arrays.y_train, count),
         source=f"{arrays.source}, repeated to {count:,} training images",
     )
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes that a size such as "1GiB", "500 MB" or "4096" stands for.
-
-    Raises:
-        TypeError: `text` is not a string.
-        ValueError: it is not a positive number with one of the units B, KB to TB or KiB to TiB.
-    """
-    text = require_text("text", text, empty=True)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    unit = _UNITS.get(match[2].upper()) if match else None
-    size_bytes = int(float(match[1]) * unit) if match and unit else 0
-    if size_bytes <= 0:
-        raise ValueError(f"text: expected a positive size such as 1GiB, 500MB or 4096, got {text!r}")
-    return size_bytes
 
 
 def _dataset_dir(directory: str) -> Path:

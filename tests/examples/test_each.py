@@ -49,7 +49,7 @@ def test_mnist_overlap_writes_what_it_names(load, tmp_path, monkeypatch, capsys)
     digits = mnist_data.load_mnist(download=False)
     monkeypatch.setattr(example, "load_mnist", lambda _: digits)
     output_dir = tmp_path / "out"
-    arguments = ["--epochs=2", f"--output_dir={output_dir}", "--replicate_to=1500KB", "--verbose=2"]
+    arguments = ["--epochs=2", f"--output_dir={output_dir}", "--replicate_to_mib=2", "--verbose=2"]
     flags.FLAGS(["example", *arguments])
     example.main(["example"])
     printed = capsys.readouterr().out

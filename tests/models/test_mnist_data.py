@@ -211,14 +211,3 @@ def test_replicated_images_fill_the_size_in_order(digits):
     assert mnist.replicate_to(digits, 1) is digits
     with pytest.raises(ValueError, match="size_bytes"):
         mnist.replicate_to(digits, 0)
-
-
-@pytest.mark.parametrize(
-    ("text", "size_bytes"),
-    [("1GiB", 2**30), ("1.5 kib", 1536), ("500MB", 500_000_000), ("4096", 4096), ("2TB", 2 * 10**12)],
-)
-def test_sizes_are_read(text, size_bytes):
-    assert mnist.parse_size(text) == size_bytes
-    for bad in ("", "0", "-1GiB", "1 parsec", "GiB", "0.1B", "nan"):
-        with pytest.raises(ValueError, match="expected a positive size"):
-            mnist.parse_size(bad)
