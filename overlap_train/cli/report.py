@@ -70,14 +70,6 @@ def show(report: Report, stream: TextIO, *, as_json: bool) -> None:
     stream.flush()
 
 
-def size(count: int) -> str:
-    """Return a number of bytes for people, such as "3.2 MiB"."""
-    value, units = float(count), ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.3g} {units[0]}"
-
-
 def one_line(text: object, most: int = 400) -> str:
     """Return a text, such as an exception's, on one line of bounded length."""
     joined = " ".join(str(text).split()) or type(text).__name__

@@ -9,10 +9,8 @@ from __future__ import annotations
 import errno
 import functools
 import hashlib
-import ipaddress
 import json
 import os
-import re
 import socket
 import sys
 from pathlib import Path
@@ -23,9 +21,6 @@ from tensorflow.python.eager import context
 
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel.hosts import EvaluatorTask, give_own_rows
-
-# Without halves of characters, which JSON can hold and no name of the system's.
-_HOST = re.compile(r"[^\s/@\[\]:%\x00-\x1f\x7f\ud800-\udfff]{1,253}")
 
 
 class TrainingHosts(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # type: ignore[misc]
@@ -195,24 +190,11 @@ def _port(address: object, name: str) -> int:
     if not isinstance(address, str):
         raise TypeError(f"{name} must be a string 'host:port'; got {address!r}")
     host, _, digits = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    if not _is_host(host) or not (digits.isascii() and digits.isdigit()):
+    if not host or not (digits.isascii() and digits.isdigit()):
         raise ClusterConfigError(f"{name} must be 'host:port'; got {address[:300]!r}")
     if len(digits) > 5 or not 1 <= int(digits) <= 65535:
         raise ClusterConfigError(f"the port of {name} must be from 1 to 65535; got {address[:300]!r}")
     return int(digits)
-
-
-def _is_host(host: str) -> bool:
-    """Return whether a string may name a host: a name, or an IP address without brackets."""
-    if ":" not in host:
-        return _HOST.fullmatch(host) is not None
-    try:
-        ipaddress.IPv6Address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _require_free(address: str, task: str) -> None:

@@ -224,7 +224,6 @@ def test_results_repeat_bit_for_bit(algorithm: str) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"dilations": 2}, "tf.nn.conv2d"),
         ({"strides": 0}, "positive"),
         ({"strides": (1, 2, 3)}, "positive"),
         ({"padding": "FULL"}, "SAME"),

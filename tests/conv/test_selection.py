@@ -51,7 +51,7 @@ def test_the_fastest_is_chosen_once_and_reported_even_where_tensorflow_won(
     (row,) = report()
     assert row.chosen == chosen
     assert set(row.milliseconds) == {STOCK, "direct", "winograd"}
-    assert (row.speedup == 1 > row.best_of_ours) is (chosen == STOCK)
+    assert (row.best_of_ours < 1) is (chosen == STOCK)
     assert "filter_gradient" in format_report()
 
 

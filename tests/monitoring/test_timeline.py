@@ -100,8 +100,8 @@ def test_picture_has_a_row_for_each_thread_and_the_load_below(tmp_path, figures)
     assert gpu.get_xlabel() == "time (s)"
 
 
-@pytest.mark.parametrize(("epochs", "numbers"), [(3, [1, 2, 3]), (1000, list(range(50, 1001, 50)))])
-def test_epochs_are_numbered_from_1_and_of_many_only_some(tmp_path, figures, epochs, numbers):
+@pytest.mark.parametrize(("epochs", "numbers"), [(3, [1, 2, 3]), (1000, [])])
+def test_epochs_are_numbered_from_1_where_there_is_room(tmp_path, figures, epochs, numbers):
     save_timeline(tmp_path / "t.png", _run(epochs, workers=0))
     assert [int(text) for text in _texts(figures[0].axes[0])] == numbers
 

@@ -105,7 +105,6 @@ def test_a_job_says_what_is_brought_where_and_how_long_that_takes():
         (lambda: Platform(()), "unique names"),
         (lambda: Platform((Device("a"), Device("a"))), "unique names"),
         (lambda: Platform((Device("a"),), {("a", "b"): Transfer()}), "no device is named 'b'"),
-        (lambda: Platform((Device("a"),), home="b"), "no device is named 'b'"),
     ],
 )
 def test_a_platform_that_makes_no_sense_is_refused(make, message):
