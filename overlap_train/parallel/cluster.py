@@ -6,7 +6,6 @@ from a resolver such as Slurm's.
 
 from __future__ import annotations
 
-import errno
 import functools
 import hashlib
 import json
@@ -200,17 +199,12 @@ def _port(address: object, name: str) -> int:
 def _require_free(address: str, task: str) -> None:
     """Raise ClusterConfigError if TensorFlow could not listen at the port of this host's own task."""
     port = _port(address, task)
-    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-        try:
-            with socket.socket(family) as bound:
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                bound.bind((everywhere, port))
-        except OSError as error:
-            if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a host without IPv6, or IPv4
-                continue
-            raise ClusterConfigError(
-                f"port {port} of {task} ({address}) is taken on this host: {os.strerror(error.errno or 0)}; "
-                "end what uses it (an earlier run?) or name another port in TF_CONFIG on all hosts"
-            ) from error
+    try:
+        with socket.socket() as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(("", port))
+    except OSError as error:
+        raise ClusterConfigError(
+            f"port {port} of {task} ({address}) is taken on this host: {os.strerror(error.errno or 0)}; "
+            "end what uses it (an earlier run?) or name another port in TF_CONFIG on all hosts"
+        ) from error

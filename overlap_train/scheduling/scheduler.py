@@ -83,7 +83,6 @@ class MultiModelScheduler(Closing):
         # On first use only: it imports TensorFlow.
         from overlap_train.scheduling.preparing import ModelBuilder
 
-        models = _checked_models(models)
         if max_active is not None:
             max_active = require_count("max_active", max_active, minimum=1)
         self._max_batch = max_batch if max_batch is None else require_count("max_batch", max_batch, minimum=1)
@@ -92,7 +91,9 @@ class MultiModelScheduler(Closing):
         engine = Engine(builder.platform, policy, costs=builder.costs, recorder=recorder)
         self._service = Service(engine, builder.tensors, max_active=max_active)
         try:
-            for name, model in models.items():
+            for name, model in require_mapping(
+                "models", models or {}, expected="a mapping of models"
+            ).items():
                 self.add(name, model)
         except BaseException:
             self.close()
@@ -102,8 +103,6 @@ class MultiModelScheduler(Closing):
         self,
         name: str,
         model: Any,
-        *,
-        max_batch: int | None = None,
         **build: Any,
     ) -> None:
         """Add a model: split, fold, compile and measure it on the calling thread.
@@ -111,7 +110,6 @@ class MultiModelScheduler(Closing):
         Args:
             name: the name for `submit`.
             model: a built Keras model.
-            max_batch: as for the scheduler, for this model; None means the scheduler's.
             **build: `input_specs`, for a subclassed model.
 
         Raises:
@@ -129,9 +127,8 @@ class MultiModelScheduler(Closing):
         name = require_text("name", name)
         require_tensorflow()
         keras_models.require_model(model)
-        batch = self._max_batch if max_batch is None else require_count("max_batch", max_batch, minimum=1)
         self._service.require_free(name)
-        self._service.add(self._builder.build(name, model, self._max_pending, batch, **build))
+        self._service.add(self._builder.build(name, model, self._max_pending, self._max_batch, **build))
 
     def remove(self, name: str) -> None:
         """Remove a model as soon as what was submitted for it has ended, and wait for that.
@@ -237,15 +234,3 @@ class MultiModelScheduler(Closing):
             warnings.warn(
                 "a MultiModelScheduler was not closed; use it in a with statement", ResourceWarning, 2
             )
-
-
-def _checked_models(models: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if models is None:
-        return {}
-    from overlap_train._keras import models as keras_models  # on first use: it imports TensorFlow
-
-    models = require_mapping("models", models, expected="a mapping of models")
-    for name, model in models.items():
-        require_tensorflow()
-        keras_models.require_model(model, f"models[{require_text('a name in models', name)!r}]")
-    return models

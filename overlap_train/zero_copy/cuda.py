@@ -23,8 +23,7 @@ from overlap_train import errors
 from overlap_train._support.arguments import is_text, short_repr
 from overlap_train.zero_copy.pool import ALIGNMENT, Block, HostBackend, Pool
 
-LIBRARIES = ("libcuda.so.1", "libcuda.so", "nvcuda.dll")
-MINIMUM_DRIVER = 12000  # CUDA 12.0: the oldest driver that the CUDA 12 of TensorFlow's wheel runs on
+LIBRARIES = ("libcuda.so.1", "libcuda.so")
 
 _PORTABLE_MAPPED = 0x01 | 0x02  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
 _INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
@@ -81,11 +80,6 @@ class Driver:
         except errors.BufferError as error:
             raise errors.NativeUnavailableError(f"the CUDA driver does not start: {error}") from error
         self.version = self.integer("cuDriverGetVersion")
-        if self.version < MINIMUM_DRIVER:
-            raise errors.NativeUnavailableError(
-                f"the CUDA driver serves CUDA {_dotted(self.version)}, but TensorFlow needs "
-                f"{_dotted(MINIMUM_DRIVER)} or newer; update the driver"
-            )
 
     def call(self, name: str, *arguments: object) -> None:
         """Call a function; anything but success is an `errors.BufferError`."""
@@ -206,10 +200,6 @@ def _load(names: Sequence[str]) -> ctypes.CDLL:
         except OSError as error:
             reasons.append(str(error))
     raise errors.NativeUnavailableError(f"no CUDA driver library here: {'; '.join(reasons)}")
-
-
-def _dotted(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 _lock = threading.Lock()

@@ -59,7 +59,7 @@ def test_padding_does_not_change_what_the_text_says():
 
 @pytest.mark.nightly
 def test_network_has_the_published_size_and_gives_a_distribution():
-    model = inception_v1(seed=3)
+    model = inception_v1()
     # What Caffe's deployed GoogLeNet has: 5,973,552 in its 57 convolutions and 1,025,000 in the classifier.
     assert model.count_params() == 6_998_552
     assert sum(isinstance(layer, keras.layers.Conv2D) for layer in model.layers) == 57
@@ -71,23 +71,6 @@ def test_network_has_the_published_size_and_gives_a_distribution():
     probabilities = model(tf.random.stateless_normal((2, 224, 224, 3), seed=[0, 1])).numpy()
     assert probabilities.shape == (2, 1000)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-4)
-
-
-@pytest.mark.nightly
-def test_weights_follow_the_seed_and_a_file(tmp_path):
-    small = {"input_shape": (32, 32, 3), "num_classes": 4}
-    first, same, other = (inception_v1(seed=seed, **small) for seed in (1, 1, 2))
-    for mine, yours in zip(first.weights, same.weights, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), yours.numpy())
-    assert any(
-        (mine.numpy() != yours.numpy()).any()
-        for mine, yours in zip(first.weights, other.weights, strict=True)
-    )
-    first.save_weights(tmp_path / "x.weights.h5")
-    loaded = inception_v1(seed=2, weights=tmp_path / "x.weights.h5", **small)
-    np.testing.assert_array_equal(
-        loaded.get_layer("5b_3x3").kernel.numpy(), first.get_layer("5b_3x3").kernel.numpy()
-    )
 
 
 def test_normalisation_equals_tensorflows():
