@@ -124,11 +124,3 @@ def test_a_duty_cycle_works_and_rests():
         assert enough.wait(60)
     assert 0 < load.achieved < 1
     assert not any(thread.name.startswith("duty-cycle") for thread in threading.enumerate())
-
-
-def test_what_the_work_raises_is_raised_at_the_end():
-    def broken():
-        raise RuntimeError("no such kernel")
-
-    with pytest.raises(RuntimeError, match="no such kernel"), DutyCycle(0.5, broken) as load:
-        load._running.exception(60)
