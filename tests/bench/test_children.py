@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -11,7 +10,6 @@ import time
 import psutil
 import pytest
 
-from scripts.bench import children
 from scripts.bench.children import ChildFailedError, run_module
 from scripts.bench.load import DutyCycle
 
@@ -64,22 +62,6 @@ def test_hanging_child_and_its_own_children_are_ended(child, tmp_path):
     processes = [psutil.Process(int(p)) for p in pids.read_text().split() if psutil.pid_exists(int(p))]
     _, alive = psutil.wait_procs(processes, timeout=30)
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
-
-
-def test_interrupt_in_the_caller_ends_the_child(child, monkeypatch):
-    seen = []
-
-    class Interrupted(subprocess.Popen):
-        def communicate(self, *_, **__):
-            seen.append(psutil.Process(self.pid))
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(children.subprocess, "Popen", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        child("threading.Event().wait()")
-    _, alive = psutil.wait_procs(seen, timeout=60)
-    assert seen
-    assert not alive
 
 
 def begun_comparison(tmp_path):

@@ -105,15 +105,6 @@ def test_failed_build_leaves_nothing_behind(builds, monkeypatch) -> None:
     assert [p for p in conv_build.cache_directory().iterdir() if p.is_dir()] == []
 
 
-def test_key_follows_compiler_cuda_and_flags(builds, monkeypatch) -> None:
-    keys = {conv_build.cache_key(TOOLCHAIN)}
-    for change in ({"compiler_version": "c++ 2.0"}, {"nvcc": "/nvcc"}):
-        keys.add(conv_build.cache_key(conv_build.Toolchain(**{**TOOLCHAIN.__dict__, **change})))
-    monkeypatch.setattr(conv_build, "_tensorflow_flags", lambda: ("2.99", "-Dflag", ""))
-    keys.add(conv_build.cache_key(TOOLCHAIN))
-    assert len(keys) == 4
-
-
 def link(library):
     other = library.replace(library.parent / "other.so")
     library.symlink_to(other)
@@ -145,14 +136,8 @@ def test_code_that_others_could_change_is_refused(builds, spoil, message) -> Non
         conv_build.build()
 
 
-def rename_key(library):
-    manifest = library.parent / "manifest.json"
-    manifest.write_text(manifest.read_text().replace(library.parent.name, "0" * 24))
-
-
-@pytest.mark.parametrize("spoil", [lambda library: library.write_bytes(b"damaged"), rename_key])
-def test_a_damaged_library_and_one_of_another_key_are_built_again(builds, spoil) -> None:
-    spoil(conv_build.build())
+def test_a_damaged_library_is_built_again(builds) -> None:
+    conv_build.build().write_bytes(b"damaged")
     assert conv_build.build().read_bytes() == b"library"
     assert len(builds) == 2
 
@@ -218,8 +203,6 @@ PUT = {
     "a pipe": lambda path: os.mkfifo(path, 0o600),
     "a folder": lambda path: path.mkdir(0o700),
     "nonsense": write(b"\xff\0" * 10),
-    "deep JSON": write(b"[" * 60_000),
-    "nothing": lambda path: None,
 }
 
 

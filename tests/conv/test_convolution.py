@@ -15,7 +15,6 @@ from overlap_train.conv import selection
 from overlap_train.conv.convolution import Convolution, DepthwiseConvolution, may_run_natively
 from overlap_train.conv.selection import DIRECTIONS, MATMUL, STOCK, ConvKey
 
-PLAIN = Convolution((1, 1), "SAME", relu=True, bias=True)
 IMAGE, FILTERS = tf.TensorShape([2, 9, 7, 3]), tf.TensorShape([3, 3, 3, 4])
 
 
@@ -33,37 +32,6 @@ def library(monkeypatch):
         module.tf.config.experimental, "tensor_float_32_execution_enabled", lambda: made.tensor_cores
     )
     return made
-
-
-@pytest.fixture
-def timed(monkeypatch):
-    """Returns the keys that were to be timed; the answer is "direct"."""
-    keys = []
-
-    def choose(key, function):
-        keys.append((key, function))
-        return "direct"
-
-    monkeypatch.setattr(module.selection, "choose", choose)
-    return keys
-
-
-@pytest.mark.parametrize(
-    ("strides", "filters", "chosen"),
-    [
-        ((1, 1), [3, 3, 16, 16], "winograd"),
-        ((1, 1), [3, 3, 8, 16], STOCK),
-        ((1, 1), [1, 1, 64, 64], STOCK),
-        ((2, 2), [3, 3, 16, 16], STOCK),
-        ((1, 1), None, STOCK),
-        ((1, 1), [3, 3, None, 16], STOCK),
-    ],
-)
-def test_without_a_key_deep_ones_are_guessed(library, timed, strides, filters, chosen):
-    made = Convolution(strides, "SAME", relu=False, bias=False)
-    image = tf.TensorShape([None, None, None, None])
-    assert made.choose("forward", tf.float32, image, tf.TensorShape(filters)) == chosen
-    assert timed == []
 
 
 @pytest.mark.parametrize(

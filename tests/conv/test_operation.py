@@ -134,24 +134,6 @@ def test_relu_and_bias_are_differentiated_together(algorithm: str) -> None:
         assert relative(ours, theirs) < 5e-6
 
 
-@pytest.mark.by_default("VALID-auto")
-@pytest.mark.parametrize("algorithm", ["direct", "winograd", "auto"])
-@pytest.mark.parametrize("padding", ["SAME", "VALID"])
-def test_gradients_agree_with_finite_differences(algorithm: str, padding: str) -> None:
-    operands = [
-        tf.constant(random(*shape, seed=i, dtype=np.float64))
-        for i, shape in enumerate([(1, 6, 5, 2), (3, 3, 2, 3), (3,)])
-    ]
-
-    def once(*v):
-        return tiled_conv2d(*v, padding=padding, algorithm=algorithm)
-
-    theoretical, numerical = tf.test.compute_gradient(once, operands)
-    error = max(np.abs(t - n).max() for t, n in zip(theoretical, numerical, strict=True))
-    print(f"error {error:.1e}")  # shown by pytest -rP
-    assert error < 1e-6
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("strides", [1, 2])
 @pytest.mark.by_default("1")

@@ -79,20 +79,6 @@ def test_timing_leaves_random_numbers_alone() -> None:
         assert (a.numpy() == b.numpy()).all()
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("native")
-def test_an_unknown_batch_is_marked_in_the_report() -> None:
-    @tf.function(input_signature=[tf.TensorSpec([None, 6, 6, 2])])
-    def run(x):
-        return tiled_conv2d(x, tf.zeros([3, 3, 2, 2]), batch_hint=4)
-
-    run(tf.zeros([1, 6, 6, 2]))
-    (row,) = report()
-    assert row.key.batch_assumed
-    assert row.key.input_shape[0] == 4
-    assert "4?" in format_report()
-
-
 FORWARD = ConvKey("forward", "float32", (8, 6, 6, 2), (3, 3, 2, 4), (1, 1), "SAME", bias=True, relu=True)
 GRADIENT = ConvKey("filter_gradient", "float64", (8, 6, 6, 2), (5, 3, 2, 4), (2, 1), "VALID")
 TIMINGS = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu.driver import EMULATED, results_directory
+from scripts.gpu.driver import EMULATED
 from scripts.gpu.evidence import EVIDENCE
 from scripts.gpu.tensorflow_runs import EVIDENCE as TENSORFLOW
 
@@ -87,12 +87,3 @@ def test_tensorflow_runs_are_rehearsed_and_not_repeated(tmp_path) -> None:
 def test_machine_without_a_gpu_is_told_and_nothing_is_written(tmp_path, script) -> None:
     run(script, "--output", str(tmp_path / "results"), status=1)
     assert not (tmp_path / "results").exists()
-
-
-def test_results_of_yesterday_are_gone_on_with(tmp_path) -> None:
-    earlier = tmp_path / "2020-01-02-made-up-1"
-    earlier.mkdir()
-    (earlier / "check.jsonl").touch()
-    assert results_directory(tmp_path, "Made up, 1", again=False) == earlier
-    assert results_directory(tmp_path, "Made up, 1", again=True) != earlier
-    assert results_directory(tmp_path, "Made up, 2", again=False).name.endswith("made-up-2")

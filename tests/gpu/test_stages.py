@@ -12,7 +12,7 @@ import pytest
 
 from scripts.gpu import evidence, stages, tensorflow_runs
 from scripts.gpu.driver import EMULATED, Section, page, table
-from scripts.gpu.stages import Context, OutOfTime, Record, output_of, verdict
+from scripts.gpu.stages import Record, verdict
 from tests.gpu import stage_target as target
 
 ROOT = Path(__file__).parents[2]
@@ -40,34 +40,6 @@ def test_row_that_was_cut_short_is_measured_again(tmp_path, cut_off) -> None:
     if not again.has("b"):  # without the line's end alone, the row is whole
         again.add("b", {"value": 3})
     assert [row["key"] for row in new_record(tmp_path).rows] == ["a", "b"]
-
-
-def test_rows_of_other_sources_and_an_end_that_was_cut_short_do_not_count(tmp_path) -> None:
-    record = new_record(tmp_path)
-    record.add("a", {"wrong": [], "clean": True})
-    assert verdict({"stage": "done"}, [record]) == 0
-    record.add("b", {"wrong": ["forward"]})
-    assert verdict({"stage": "done"}, [record]) == 1
-    record.end("done", seconds=1)
-    other = new_record(tmp_path, fingerprint="two")
-    assert (other.status, other.rows) == (None, [])
-    path = tmp_path / "stage.jsonl"
-    path.write_bytes(path.read_bytes()[:-9])
-    again = new_record(tmp_path)
-    assert (again.status, [row["key"] for row in again.rows]) == (None, ["a", "b"])
-
-
-def test_items_that_have_a_row_are_skipped_and_those_left_are_told(tmp_path) -> None:
-    record = new_record(tmp_path)
-    record.add("1", {})
-    context = Context(record, tmp_path, emulate=True, quick=True, deadline_s=float("inf"))
-    assert list(context.todo(range(3), str)) == [0, 2]
-    late = Context(record, tmp_path, emulate=True, quick=True, deadline_s=0.0)
-    with pytest.raises(OutOfTime, match="at 0"):
-        list(late.todo(range(3), str))
-    record.add("0", {})
-    record.add("2", {})
-    assert list(late.todo(range(3), str)) == []
 
 
 def test_stage_that_is_done_is_skipped_unless_again(tmp_path) -> None:
@@ -129,14 +101,6 @@ def test_interrupted_run_ends_its_stage_and_writes_the_page(tmp_path, number) ->
     assert [row["key"] for row in target.record(tmp_path, "hangs").rows] == ["first"]
     assert (tmp_path / "pages").read_text().count("written") == 2
     assert target.record(tmp_path, "good").status == "done"
-
-
-def test_program_that_takes_too_long_is_out_of_time_and_not_failed(tmp_path) -> None:
-    context = Context(new_record(tmp_path), tmp_path, emulate=True, quick=True, deadline_s=0.0)
-    waits = [sys.executable, "-c", "import threading; threading.Event().wait()"]
-    with pytest.raises(OutOfTime, match="out of time in python"):
-        output_of(waits, context)
-    assert output_of(["echo", "done"], context) == (0, ["done"])
 
 
 def page_of(tmp_path, *, emulated: bool) -> str:

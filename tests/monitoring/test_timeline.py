@@ -10,7 +10,6 @@ import sys
 
 import pytest
 
-from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.monitoring.timeline import merged_bars, save_chrome_trace, save_timeline
 from overlap_train.records import Sample, Span
 from tests.support.values import Unprintable
@@ -118,21 +117,6 @@ def test_span_shorter_than_a_pixel_is_wide_enough_to_be_seen(tmp_path, figures):
     assert pixels >= 1
 
 
-@pytest.mark.nightly
-def test_hundreds_of_thousands_of_short_spans_are_a_few_bars(tmp_path, figures):
-    spans = [Span("train", "m", i * 1e-3, (i + 0.9) * 1e-3, i // 50_000) for i in range(200_000)]
-    save_timeline(tmp_path / "t.png", spans)
-    assert len(figures[0].axes[0].collections[0].get_paths()) == 4
-
-
-@pytest.mark.parametrize(
-    ("length_s", "label"), [(60, "time (s)"), (3600, "time (min)"), (86_400, "time (h)"), (0, "time (s)")]
-)
-def test_time_axis_has_a_readable_unit(tmp_path, figures, length_s, label):
-    save_timeline(tmp_path / "t.png", [Span("train", "m", 5.0, 5.0 + length_s, 0)])
-    assert figures[0].axes[-1].get_xlabel() == label
-
-
 @pytest.mark.parametrize("samples", [(), (Sample(1.0, 50.0, 1), Sample(2.0, 50.0, 1))])
 def test_run_without_spans_is_said_and_not_an_error(tmp_path, figures, samples):
     save_timeline(tmp_path / "t.png", [], samples)
@@ -144,15 +128,6 @@ def test_dollar_signs_are_no_formulas_and_half_a_character_is_its_number(tmp_pat
     for end in ("png", "svg"):
         path = save_timeline(tmp_path / f"t.{end}", [Span(name, name, 0, 1, 0)], title=title)
         assert path.stat().st_size
-
-
-def test_a_legend_of_long_names_stays_in_the_picture(tmp_path, figures):
-    names = [f"network{number}/{'layer' * 12}" for number in range(3)]
-    save_timeline(tmp_path / "t.png", [Span(name, "m", i, i + 1) for i, name in enumerate(names)])
-    (rows,) = figures[0].axes
-    assert all(len(label) < 40 and "…" in label for label in _legend(rows))
-    assert rows.get_legend().get_window_extent().x1 <= figures[0].bbox.x1
-    assert rows.get_position().width > 0.8
 
 
 def test_unknown_format_is_an_error_and_leaves_nothing(tmp_path):
@@ -227,13 +202,3 @@ def test_detail_that_json_lacks_or_that_cannot_be_printed_does_not_cost_the_trac
     assert shown[0] == "what"
     assert "Unprintable" in (shown[1] if isinstance(value, Unprintable) else other[0])
     assert isinstance(value, Unprintable) or shown[1] == str(value)
-
-
-def test_nested_spans_lie_inside_each_other_after_rounding(tmp_path):
-    recorder = SpanRecorder()
-    with recorder.span("outer"), recorder.span("inner"):
-        pass
-    outer, inner = _events(save_chrome_trace(tmp_path / "trace.json", recorder.spans()), "X")
-    assert (outer["name"], inner["name"]) == ("outer", "inner")
-    assert outer["ts"] <= inner["ts"]
-    assert inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 2e-3

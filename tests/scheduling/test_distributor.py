@@ -99,20 +99,6 @@ def test_a_job_says_what_is_brought_where_and_how_long_that_takes():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Device("a", slots=0), "slots must be at least 1; got 0"),
-        (lambda: Platform(()), "unique names"),
-        (lambda: Platform((Device("a"), Device("a"))), "unique names"),
-        (lambda: Platform((Device("a"),), {("a", "b"): Transfer()}), "no device is named 'b'"),
-    ],
-)
-def test_a_platform_that_makes_no_sense_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     ("options", "rank_s"),
     [
         ({}, 5.0),

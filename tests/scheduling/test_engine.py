@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from overlap_train.errors import SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import Device, Platform
-from overlap_train.scheduling.distributor import LayerController
 from overlap_train.scheduling.engine import Engine
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
 from overlap_train.scheduling.policy import POLICIES
@@ -24,7 +23,6 @@ from tests.scheduling.graphs import (
     Movable,
     Tensor,
     chain,
-    layer,
     random_costs,
     random_graph,
     random_platform,
@@ -229,20 +227,6 @@ def test_a_worker_outlives_what_is_called_at_the_end_of_a_request(kind, caplog):
     assert "on_done of request 0 failed" in caplog.text
 
 
-def test_tensors_cross_between_devices_by_reference():
-    seen = []
-
-    def run(inputs):
-        seen.append(inputs[0])
-        return [inputs[0]]
-
-    layers = [Layer(str(i), Work("conv"), (Port(i - 1),), (8,), {"cpu": run, "gpu": run}) for i in range(10)]
-    tensor = object()
-    results = served(random_platform(random.Random(0)), Anywhere(1), [LayerGraph(layers, [Port(9)])], tensor)
-    assert results[0][0][0] is tensor
-    assert all(each is tensor for each in seen)
-
-
 def test_what_fails_while_jobs_are_moved_fails_no_request(caplog):
     class Broken(Movable):
         def tail_s(self, request, index, device, board):
@@ -290,25 +274,3 @@ def test_requests_that_find_idle_cores_run_in_pieces(slots, in_pieces):
     platform = Platform((Device("cpu", slots=slots),))
     result = simulate([Arrival(graph)] * 6, platform, "cpu_only", lambda *_: 1.0)
     assert len({job.request for job in result.jobs if "join" in job.layer}) == in_pieces
-
-
-def test_a_controller_keeps_what_will_be_read_and_nothing_else():
-    made = weakref.WeakValueDictionary()
-
-    def tensor(name):
-        made[name] = result = Tensor()
-        return result
-
-    layers = [layer("a", Port(-1)), layer("b", Port(0)), layer("c", Port(0)), layer("d", Port(1), Port(2))]
-    controller = LayerController(Request(0, LayerGraph(layers, [Port(3)]), (tensor("x"),)))
-    controller.request.inputs = ()
-    assert controller.first() == [0]
-    assert controller.complete(0, [tensor("y")]) == [1, 2]
-    assert set(made) == {"y"}
-    assert controller.complete(1, [tensor("p")]) == []
-    assert controller.complete(2, [tensor("q")]) == [3]
-    assert controller.inputs(3) == (made["p"], made["q"])
-    assert controller.complete(3, ["out"]) == []
-    assert set(made) == set()
-    assert controller.finished
-    assert controller.outputs() == ("out",)

@@ -11,7 +11,6 @@ from overlap_train.scheduling.policy import (
     POLICIES,
     Board,
     CpuOnly,
-    EarliestFinish,
     GpuOnly,
     Paper,
     make_policy,
@@ -56,33 +55,6 @@ def test_the_board_expects_a_job_where_a_slot_is_free():
     assert board.free_s(device) == 10.005
 
 
-def test_a_device_is_free_when_all_before_are_done():
-    board = board_of()
-    running, waiting = one(GPU, 2.0), one(GPU, 3.0)
-    wait(board, running)
-    board.started(running)
-    wait(board, waiting)
-    assert (board.free_s(GPU), sum(board.left_s(GPU)), board.busy(GPU), board.idle(GPU)) == (5.0, 2.0, 2, 0)
-    board.now_s, board.active_requests = 1.5, 2
-    assert board.free_s(GPU) == pytest.approx(1.5 + 0.5 + 3.0)
-    board.now_s = 5.0  # what is late is taken to need as much again
-    assert board.left_s(GPU) == [3.0]
-
-
-def test_what_is_dropped_or_over_is_forgotten():
-    board = board_of()
-    jobs = [one(CPU, seconds) for seconds in (0.1, 0.2, 0.3)]
-    for each in jobs:
-        wait(board, each)
-    board.dropped(jobs[0])
-    assert board.busy(CPU) == 2
-    board.started(jobs[1])
-    board.ended(jobs[1])
-    board.ended(jobs[1])  # of a request that has failed meanwhile
-    board.dropped(jobs[2])
-    assert (board.busy(CPU), board.idle(CPU), board.free_s(CPU)) == (0, 2, 0.0)
-
-
 PLATFORM = Platform((Device("cpu"), Device("gpu", "gpu"), Device("gpu2", "gpu")))
 KINDS = ("conv", "depthwise", "dense", "norm", "pool")
 
@@ -110,34 +82,6 @@ def test_each_has_its_kind_of_device_of_several_the_first_that_is_free(policy, d
     if places[0] == "gpu":
         board.expect(devices["gpu"], 5.0)
         assert placed_kinds(policy(), board)[0] == "gpu2"
-
-
-TWO = Platform((Device("cpu"), Device("gpu", "gpu")))
-
-
-def costs_of(slow="cpu"):
-    return FixedCosts(lambda layer, device: 5.0 if device.name == slow else 1.0)
-
-
-def fork():
-    """Two layers that may run beside each other, and one behind both."""
-    return LayerGraph([layer("a", Port(-1)), layer("b", Port(-1)), layer("c", Port(0), Port(1))], [Port(2)])
-
-
-def placed(policy, request, board):
-    board.active_requests += 1
-    places = {}
-    for index in range(len(request.graph)):
-        places[index] = policy.select(request, index, places, board).name
-    return list(places.values())
-
-
-def test_among_others_a_layer_goes_where_the_request_is_done_first():
-    board, policy = Board(TWO, costs_of()), EarliestFinish()
-    request = Request(0, fork())
-    assert placed(policy, request, board)[0] == "gpu"
-    board.expect(TWO["gpu"], 100.0)
-    assert policy.select(request, 0, {}, board).name == "cpu"
 
 
 def test_policies_are_made_by_name():

@@ -65,6 +65,16 @@ def of_words_that_are_numbers():
     return keras.Model(words, kl.Lambda(lambda w: tf.strings.to_number(w), output_shape=())(words))
 
 
+class Fewer(keras.Model):
+    def call(self, inputs):
+        return {"first": super().call(inputs)[:, :1], "nothing": None}
+
+
+def of_tokens():
+    tokens = keras.Input((5,), dtype="int32")
+    return keras.Model(tokens, kl.LSTM(3)(kl.Embedding(10, 4, mask_zero=True)(tokens)))
+
+
 def training_passes_on():
     """A layer that is called for training makes those behind it train too."""
     return functional(lambda x: kl.BatchNormalization()(kl.BatchNormalization()(x, training=True) * 3.0))
@@ -73,6 +83,8 @@ def training_passes_on():
 CASES = {
     "own-call": (lambda: functional(kl.Dense(3), Calibrated), X),
     "own-sequence": (lambda: Shifted([keras.Input((4,)), kl.Dense(3)]), X),
+    "own-outputs": (lambda: functional(kl.Dense(3), Fewer), X),
+    "masks": (of_tokens, np.array([[1, 2, 0, 0, 0], [3, 4, 5, 6, 7]], "int32")),
     "trains": (training_passes_on, X),
     "one-in-a-list": (lambda: functional(lambda x: [kl.Dense(2)(x)]), X),
     "nested": (lambda: functional(lambda x: {"b": (kl.Dense(2)(x), x), "a": [kl.Dense(1)(x)]}), X),

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,13 +130,6 @@ def test_what_waits_goes_to_a_device_that_becomes_idle():
     assert sorted(where.values()) == ["cpu", "cpu", "cpu", "gpu"]
     fixed = simulate([Arrival(g) for g in graphs], platform, "gpu_only", costs.seconds, costs=costs)
     assert {job.device for job in fixed.jobs} == {"gpu"}
-
-
-def test_a_load_is_met_at_the_given_moment_of_its_period():
-    load = BackgroundLoad(0.6, 0.0, 0.01)
-    assert load.end_s(0.0, 0.001) == pytest.approx(0.007)
-    assert replace(load, phase_s=0.006).end_s(0.0, 0.001) == pytest.approx(0.001)
-    assert replace(load, phase_s=0.009).end_s(0.0, 0.002) == pytest.approx(0.008)
 
 
 def test_starvation_is_impossible_under_a_stream_of_urgent_requests():

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.scheduling import Device, Platform
-from overlap_train.scheduling.calls import elements, tensor_bytes, work_of
+from overlap_train.scheduling.calls import work_of
 from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.models import ModelInputs, WholeModel, inputs_of, split_model
@@ -45,16 +45,6 @@ def work_for(layer, *shape, dtype="float32"):
 def test_each_kind_of_layer_has_its_operations(layer, shape, kind, flops):
     work = work_for(layer, *shape)
     assert (work.kind, work.flops) == (kind, flops)
-
-
-def test_bytes_are_those_of_inputs_outputs_and_weights_and_an_unknown_size_counts_one():
-    work = work_for(kl.Dense(4), 3)
-    assert (work.moved_bytes, work.weight_bytes) == (4 * (3 + 4), 4 * (12 + 4))
-    assert work_for(kl.Embedding(10, 4), 5, dtype="int64").moved_bytes == 8 * 5 + 4 * 20
-    assert (elements((None, 3)), elements(())) == (3, 1)
-    assert tensor_bytes(keras.Input((None, 3), dtype="float16")) == 6
-    inner = keras.Sequential([keras.Input((4,)), kl.Dense(4), kl.Dense(4)])
-    assert len(work_for(inner, 4).single_parts()) == 2
 
 
 ONES = np.ones((2, 4), "float32")
@@ -167,20 +157,6 @@ def test_branches_shared_layers_several_inputs_and_outputs_survive(size):
         np.testing.assert_allclose(left, right, atol=CLOSE)
 
 
-def test_masks_keep_a_network_whole():
-    tokens = keras.Input((5,), dtype="int32")
-    x = keras.layers.LSTM(3)(keras.layers.Embedding(10, 4, mask_zero=True)(tokens))
-    model = keras.Model(tokens, x)
-    split = split_model(model)
-    assert len(split.graph) == 1
-    graph = compile_segments(split, merge_layers(split.graph, [range(1)]), ONE_CORE)
-    ids = np.array([[1, 2, 0, 0, 0], [3, 4, 5, 6, 7]], "int32")
-    np.testing.assert_allclose(outputs_of(graph, [tf.constant(ids)])[0], model(ids), atol=1e-6)
-
-
-X = tf.ones((2, 4))
-
-
 class Returns(keras.Model):
     """Returns what a function makes of its input."""
 
@@ -194,26 +170,6 @@ class Returns(keras.Model):
 
 def whole(model):
     return WholeModel(model, "m", ModelInputs((tf.TensorSpec((None, 4)),)))
-
-
-def test_outputs_are_those_of_the_call_and_not_of_the_graph():
-    class Fewer(keras.Model):
-        def call(self, inputs):
-            return {"first": super().call(inputs)[:, :1], "nothing": None}
-
-    class Bare(keras.Model):
-        """Its call knows no training phase."""
-
-        def __call__(self, x):
-            return x * 3.0
-
-    inputs = keras.Input((4,))
-    split = whole(Fewer(inputs, keras.layers.Dense(3)(inputs)))
-    assert split.spec(Port(0)).shape.as_list() == [None, 1]
-    assert split.pack([7]) == {"first": 7, "nothing": None}
-    assert len(split.graph) == 1
-    (three,) = whole(Bare()).function([Port(-1)], range(1), [Port(0)])(X)
-    assert three.numpy().tolist() == [[3.0] * 4] * 2
 
 
 class Sees(keras.layers.Layer):
@@ -330,16 +286,3 @@ def test_folded_weights_are_those_of_the_moment(fold):
     (after,) = run((tf.ones((1, 3)),))
     assert before.numpy().tolist() == [[3.0, 3.0]]
     assert after.numpy().tolist() == ([[3.0, 3.0]] if fold else [[6.0, 6.0]])
-
-
-def test_a_segment_reads_each_tensor_once_and_returns_what_leaves_it():
-    layers = [
-        Layer("a", Work("conv", 1.0), (Port(-1),), (10, 20)),
-        Layer("b", Work("norm", 2.0), (Port(0, 1),), (30,)),
-        Layer("c", Work("dense", 3.0), (Port(0, 1), Port(1)), (40,)),
-    ]
-    graph = LayerGraph(layers, [Port(2), Port(0)])
-    merged = merge_layers(graph, [range(1), range(1, 3)]).graph
-    second = merged.layers[1]
-    assert (second.name, second.inputs, second.output_bytes) == ("b..c", (Port(0, 1),), (40,))
-    assert merged.outputs == (Port(1), Port(0))

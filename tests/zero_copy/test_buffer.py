@@ -16,7 +16,7 @@ from overlap_train import errors, zero_copy
 from overlap_train.zero_copy import MappedBuffer
 from overlap_train.zero_copy.buffer import SizeTiming, find_crossover
 from overlap_train.zero_copy.pool import HostBackend, Pool
-from overlap_train.zero_copy.tensors import choose_sharing, keep_crossover, stored_crossovers
+from overlap_train.zero_copy.tensors import keep_crossover, stored_crossovers
 
 
 def address(array):
@@ -232,23 +232,6 @@ def test_gpu_reads_mapped_memory_in_place():
         del copied
 
 
-@pytest.mark.parametrize(
-    ("mode", "size", "integrated", "crossover", "shared", "reason"),
-    [
-        ("copy", 1, True, None, False, "asked for"),
-        ("zero_copy", 1 << 40, False, 0, True, "asked for"),
-        ("auto", 1 << 40, True, None, True, "shares its memory"),
-        ("auto", 1, False, None, False, "no crossover has been measured"),
-        ("auto", 4096, False, 4096, True, "within the measured crossover of 4096"),
-        ("auto", 4097, False, 4096, False, "beyond the measured crossover"),
-    ],
-)
-def test_choice_follows_mode_device_size_and_crossover(mode, size, integrated, crossover, shared, reason):
-    choice = choose_sharing(mode, size, integrated=integrated, crossover_bytes=crossover)
-    assert choice.zero_copy is shared
-    assert reason in choice.reason
-
-
 @pytest.fixture
 def stored(monkeypatch, tmp_path):
     """Returns the file of the crossovers, which this process has not read yet."""
@@ -256,15 +239,6 @@ def stored(monkeypatch, tmp_path):
     stored_crossovers.cache_clear()
     yield tmp_path / "overlap_train" / "zero_copy.json"
     stored_crossovers.cache_clear()
-
-
-def test_crossover_survives_the_process(stored):
-    keep_crossover("a GPU", 65536)
-    stored_crossovers.cache_clear()
-    keep_crossover("another", 0)
-    stored_crossovers.cache_clear()
-    assert stored_crossovers() == {"a GPU": 65536, "another": 0}
-    assert [file.name for file in stored.parent.iterdir()] == [stored.name]
 
 
 @pytest.mark.parametrize(

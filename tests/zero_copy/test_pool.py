@@ -10,7 +10,7 @@ import pytest
 from overlap_train import errors
 from overlap_train.zero_copy import cuda as module
 from overlap_train.zero_copy.cuda import shared_pool
-from overlap_train.zero_copy.pool import ALIGNMENT, HostBackend, Pool, size_class
+from overlap_train.zero_copy.pool import HostBackend, Pool
 
 
 class CountingBackend(HostBackend):
@@ -35,15 +35,6 @@ class CountingBackend(HostBackend):
 
     def synchronize(self):
         self.synchronized += 1
-
-
-@pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 5000, 1 << 20, (1 << 20) + 1, 3 << 30])
-def test_size_class_wastes_a_quarter_at_most(size):
-    rounded = size_class(size)
-    assert rounded >= size
-    assert rounded % ALIGNMENT == 0
-    assert rounded <= max(ALIGNMENT, size + max(ALIGNMENT, size // 4))
-    assert size_class(rounded) == rounded
 
 
 def test_cache_keeps_to_its_limit():

@@ -115,42 +115,6 @@ def test_any_array_becomes_a_right_tensor_or_is_refused_with_its_reason(cases, d
             assert outcome == "tensor"
 
 
-BUFFER_CASE = r"""
-shape, dtype, backend, device, mode = case
-try:
-    with zero_copy.MappedBuffer(shape, dtype, backend=backend) as buffer:
-        buffer.numpy()[...] = 1
-        tensor = buffer.tensor(device, mode=mode)
-        assert tensor.shape == buffer.shape
-        assert (tensor.numpy() == 1).all()
-    result = "tensor"
-except (TypeError, ValueError, errors.OverlapTrainError) as error:
-    assert str(error)
-    result = "refused"
-"""
-
-
-BUFFERS = st.tuples(
-    st.one_of(
-        st.integers(-1, 70),
-        st.lists(st.integers(-1, 4), max_size=4),
-        st.sampled_from([None, "33", 1.5, (1 << 62, 4), (1 << 70,), (0, 1 << 61), (1,) * 33, (1 << 45,)]),
-    ),
-    st.sampled_from([*NAMES, "float32", "bfloat16", ">f4", None, "nonsense", 3]),
-    st.sampled_from(["auto", "host", "cuda", "gpu", None]),
-    st.sampled_from(
-        ["CPU:0", "/device:CPU:0", "cpu", "GPU:0", "GPU:9", "TPU:0", "", None, "GPU:-1", "GPU:²"]
-    ),
-    st.sampled_from(["auto", "zero_copy", "copy", "best", None]),
-)
-
-
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(drawn=st.lists(BUFFERS, min_size=10, max_size=10))
-def test_any_buffer_works_or_is_refused_with_its_reason(cases, drawn):
-    assert set(cases.results(BUFFER_CASE, [{"case": case} for case in drawn])) <= {"tensor", "refused"}
-
-
 def test_an_abort_is_seen(cases):
     """The tests above can fail: DLPack's own entrance takes a misaligned array, and the operation aborts."""
     code = (

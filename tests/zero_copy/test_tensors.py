@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import threading
 import weakref
 
 import numpy as np
@@ -12,7 +11,6 @@ import tensorflow as tf
 
 from overlap_train import errors, zero_copy
 from overlap_train.zero_copy import dlpack
-from overlap_train.zero_copy.tensors import checked_device
 from tests import interpreters
 from tests.zero_copy.conftest import WITHOUT_GPU
 
@@ -137,16 +135,6 @@ def test_array_lives_as_long_as_anything_that_tensorflow_derived():
     assert watch() is None
 
 
-def test_variable_made_from_an_array_does_not_write_to_it():
-    array = aligned(16)
-    array[...] = 1
-    variable = tf.Variable(zero_copy.as_tensor(array))
-    variable.assign_add(tf.ones(16))
-    variable.scatter_update(tf.IndexedSlices(tf.zeros(1), [0]))
-    np.testing.assert_array_equal(array, np.ones(16))
-    assert variable.numpy().tolist() == [0.0] + [2.0] * 15
-
-
 @pytest.mark.usefixtures("little_to_search")
 def test_memory_mapped_file_is_shared_and_read_only(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(4096, dtype=np.float32).reshape(64, 64))
@@ -163,28 +151,6 @@ def test_memory_mapped_file_is_shared_and_read_only(tmp_path):
     assert watch() is None
 
 
-@pytest.mark.usefixtures("little_to_search")
-def test_tensors_may_die_on_any_thread():
-    arrays = [aligned(64) for _ in range(64)]
-    watches = [weakref.ref(array) for array in arrays]
-    tensors = [zero_copy.as_tensor(array) for array in arrays]
-    del arrays
-
-    def drop(part):
-        while part:
-            part.pop()
-
-    threads = [threading.Thread(target=drop, args=(tensors[index::4],)) for index in range(4)]
-    tensors.clear()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    del threads
-    gc.collect()
-    assert not any(watch() is not None for watch in watches)
-
-
 def test_array_of_a_tensor_cannot_be_written_and_keeps_it_alive():
     array = zero_copy.as_array(tf.range(8))
     with pytest.raises(ValueError, match="read-only"):
@@ -195,21 +161,6 @@ def test_array_of_a_tensor_cannot_be_written_and_keeps_it_alive():
     assert array.tolist() == list(range(8))
     assert zero_copy.as_array(tf.zeros((0, 3))).shape == (0, 3)
     assert zero_copy.as_array(tf.constant(3.0)).shape == ()
-
-
-@pytest.mark.parametrize("value", [np.zeros(3), tf.Variable([1.0]), tf.constant(["a"]), 3, "symbolic"])
-def test_only_eager_tensors_of_numbers_become_arrays(value):
-    @tf.function
-    def traced(tensor):
-        with pytest.raises(TypeError, match="eager"):
-            zero_copy.as_array(tensor)
-        return tensor
-
-    if isinstance(value, str):
-        traced(tf.zeros(3))
-    else:
-        with pytest.raises(TypeError):
-            zero_copy.as_array(value)
 
 
 def test_sharing_works_while_a_function_is_traced_and_with_asynchronous_operations(cases):
@@ -302,21 +253,6 @@ with tf.device("CPU:1"):  # as a GPU would be, which TensorFlow takes if nothing
 
 def test_nothing_goes_to_the_device_where_operations_are_run():
     interpreters.run(["-c", ANOTHER_DEVICE], timeout=120, env=WITHOUT_GPU, check=True)
-
-
-DEVICES = {
-    **dict.fromkeys(("CPU", "cpu:0", "/CPU:0", "/job:localhost/replica:0/task:0/device:CPU:0")),
-    "GPU": 0,
-    "gpu:3": 3,
-    "/device:GPU:12": 12,
-}
-
-
-def test_a_device_is_the_cpu_or_the_number_of_a_gpu_or_refused():
-    assert {device: checked_device(device) for device in DEVICES} == DEVICES
-    for device in ("CPU:1", "TPU:0", "GPU:x", "GPU:-1", "GPU:²", "", "GPU 0"):
-        with pytest.raises(ValueError, match='device must be "CPU:0" or a GPU such as "GPU:0"'):
-            checked_device(device)
 
 
 def test_a_capsule_for_the_gpu_carries_device_and_mapped_address():
