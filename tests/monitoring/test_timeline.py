@@ -123,13 +123,6 @@ def test_run_without_spans_is_said_and_not_an_error(tmp_path, figures, samples):
     assert _texts(figures[0].axes[0]) == ["no spans were recorded"]
 
 
-@pytest.mark.parametrize(("name", "title"), [("worker $x^", r"cost $\frac"), ("thread\udcff", "run \udcff")])
-def test_dollar_signs_are_no_formulas_and_half_a_character_is_its_number(tmp_path, name, title):
-    for end in ("png", "svg"):
-        path = save_timeline(tmp_path / f"t.{end}", [Span(name, name, 0, 1, 0)], title=title)
-        assert path.stat().st_size
-
-
 def test_unknown_format_is_an_error_and_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"path must end in one of .*png"):
         save_timeline(tmp_path / "timeline.xyz", _run(1))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from overlap_train.errors import SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import Device, Platform
+from overlap_train.scheduling.distributor import LayerController
 from overlap_train.scheduling.engine import Engine
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
 from overlap_train.scheduling.policy import POLICIES
@@ -23,6 +24,7 @@ from tests.scheduling.graphs import (
     Movable,
     Tensor,
     chain,
+    layer,
     random_costs,
     random_graph,
     random_platform,
@@ -274,3 +276,25 @@ def test_requests_that_find_idle_cores_run_in_pieces(slots, in_pieces):
     platform = Platform((Device("cpu", slots=slots),))
     result = simulate([Arrival(graph)] * 6, platform, "cpu_only", lambda *_: 1.0)
     assert len({job.request for job in result.jobs if "join" in job.layer}) == in_pieces
+
+
+def test_a_controller_keeps_what_will_be_read_and_nothing_else():
+    made = weakref.WeakValueDictionary()
+
+    def tensor(name):
+        made[name] = result = Tensor()
+        return result
+
+    layers = [layer("a", Port(-1)), layer("b", Port(0)), layer("c", Port(0)), layer("d", Port(1), Port(2))]
+    controller = LayerController(Request(0, LayerGraph(layers, [Port(3)]), (tensor("x"),)))
+    controller.request.inputs = ()
+    assert controller.first() == [0]
+    assert controller.complete(0, [tensor("y")]) == [1, 2]
+    assert set(made) == {"y"}
+    assert controller.complete(1, [tensor("p")]) == []
+    assert controller.complete(2, [tensor("q")]) == [3]
+    assert controller.inputs(3) == (made["p"], made["q"])
+    assert controller.complete(3, ["out"]) == []
+    assert set(made) == set()
+    assert controller.finished
+    assert controller.outputs() == ("out",)

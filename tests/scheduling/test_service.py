@@ -278,3 +278,13 @@ def test_a_callback_waits_for_nothing(method):
     over.add_done_callback(lambda future: scene.service.drain())  # on the caller's own thread, which may
     assert raised == [QueueFullError if method == "submit" else SchedulingError]
     scene.service.remove(scene.model)  # the callback is over
+
+
+def test_recent_runs_predict_the_next_and_the_first_measurement_does_where_there_are_none():
+    times = RunTimes({1: 1.0, 4: 2.0})
+    assert [times.typical_s(0.0, count) for count in (1, 2, 4, 8)] == [1.0, 2.0, 2.0, 4.0]
+    for seconds in (3.0, 5.0, 4.0):
+        times.add(100.0, 1, seconds)
+    assert (times.typical_s(105.0, 1), times.longest_s(105.0, 1)) == (4.0, 5.0)
+    assert times.typical_s(111.0, 1) == 1.0, "a load that has gone refuses nothing for ever"
+    assert RunTimes().longest_s(0.0, 3) == 0.0
