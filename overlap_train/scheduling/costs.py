@@ -1,4 +1,4 @@
-"""How long a layer takes on a device: its profile or first run, and a correction that follows the load.
+"""How long a layer takes on a device: its profile or first runs, and a correction that follows the load.
 
 The paper names per-layer execution-time models as future work; this is ours. `CostModel` is guarded by
 its own lock and may be called from any thread.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -59,13 +60,14 @@ class FixedCosts:
 class CostModel:
     """Learn the run time of every layer on every device.
 
-    The estimate for a layer is its profiled time, or that of its first run, times a factor for the device. A
-    layer that has neither counts as a millisecond. The factor follows how much longer than expected recent
+    The estimate for a layer is its profiled time, or that of the fastest of its first three runs, times a
+    factor for the device. A layer that has neither counts as a millisecond. The factor follows how much longer than expected recent
     jobs took. Background load slows all layers of a device alike, so the factor also applies to layers not
     seen since. A slower correction for each layer learns what the other two miss.
     """
 
     _DEFAULT_S = 1e-3
+    _FIRST_RUNS = 3
     _MEMORY_S = 0.1
     """Seconds of the most recent work from which a device's factor is learned."""
     _FEWEST = 100
@@ -76,6 +78,7 @@ class CostModel:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._profile: dict[tuple[str, str], float] = {}
+        self._runs: Counter[tuple[str, str]] = Counter()  # of each layer and device, up to the first few
         self._layer_factor: dict[tuple[str, str], float] = {}
         self._recent_s: dict[str, tuple[float, float]] = {}
         self._published: dict[str, float] = {}
@@ -97,6 +100,7 @@ class CostModel:
         with self._lock:
             for layer, device, seconds in measured:
                 self._profile[layer.name, device.name] = seconds
+                self._runs[layer.name, device.name] = self._FIRST_RUNS
             self._version += 1
 
     def seconds(self, layer: Layer, device: Device, examples: float = 1.0) -> float:
@@ -121,8 +125,10 @@ class CostModel:
         with self._lock:
             if seconds <= 0 or examples <= 0:
                 return
-            if key not in self._profile:
-                self._profile[key] = seconds / examples / self._published.get(device.name, 1.0)
+            if self._runs[key] < self._FIRST_RUNS:  # not one alone, which TensorFlow may use to optimise it
+                self._runs[key] += 1
+                unloaded_s = seconds / examples / self._published.get(device.name, 1.0)
+                self._profile[key] = min(unloaded_s, self._profile.get(key, unloaded_s))
                 self._version += 1
                 return
             unloaded_s = self._profile[key] * examples

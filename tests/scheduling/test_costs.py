@@ -8,7 +8,7 @@ from overlap_train.scheduling.graph import Layer, Port, Work
 CPU = Device("CPU")
 
 
-def test_a_layer_without_a_profile_takes_what_its_first_run_took_less_the_load():
+def test_a_layer_without_a_profile_takes_what_its_fastest_first_run_took_less_the_load():
     known, new = (Layer(name, Work("conv"), (Port(-1),)) for name in ("known", "new"))
     costs = CostModel()
     costs.add_profile([(known, CPU, 1e-3)])
@@ -16,7 +16,8 @@ def test_a_layer_without_a_profile_takes_what_its_first_run_took_less_the_load()
     for _ in range(400):
         costs.observe(known, CPU, 3e-3)
     version = costs.version
-    costs.observe(new, CPU, 0.6, examples=2)
+    for seconds in (90.0, 0.6, 0.8):  # the first one was optimised by TensorFlow
+        costs.observe(new, CPU, seconds, examples=2)
     assert costs.seconds(new, CPU) == pytest.approx(0.3)
     assert costs.version > version
     for _ in range(400):
