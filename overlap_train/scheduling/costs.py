@@ -61,9 +61,9 @@ class CostModel:
     """Learn the run time of every layer on every device.
 
     The estimate for a layer is its profiled time, or that of the fastest of its first three runs, times a
-    factor for the device. A layer that has neither counts as a millisecond. The factor follows how much longer than expected recent
-    jobs took. Background load slows all layers of a device alike, so the factor also applies to layers not
-    seen since. A slower correction for each layer learns what the other two miss.
+    factor for the device. A layer that has neither counts as a millisecond. The factor follows how much
+    longer than expected recent jobs took. Background load slows all layers of a device alike, so the factor
+    also applies to layers not seen since. A slower correction for each layer learns what the other two miss.
     """
 
     _DEFAULT_S = 1e-3

@@ -105,6 +105,9 @@ def test_a_request_is_a_call(make, x, nothing_is_merged):
     want = model(x if x.dtype.kind == "U" else tf.constant(x))
     keras.tree.assert_same_structure(got, want)
     for left, right in zip(keras.tree.flatten(got), keras.tree.flatten(want), strict=True):
+        if right is None:
+            assert left is None
+            continue
         right = right.numpy()
         assert (left.dtype, left.shape) == (right.dtype, right.shape)
         if left.dtype == object:
