@@ -118,13 +118,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "EvaluatorPolicy": {"directory": lambda: "run"},
     "MappedBuffer": {"shape": lambda: (4,)},
     "MultiModelScheduler": {"devices": lambda: [Device("CPU:0")]},
-    "OpenSpan": {
-        "recorder": lambda: overlap_train.monitoring.SpanRecorder(),
-        "name": lambda: "name",
-        "epoch": lambda: 0,
-        "step": lambda: 0,
-        "details": dict,
-    },
     "Platform": {"devices": lambda: (Device("CPU:0"),)},
     "ResidentLimit": {"array": lambda: mapped(), "limit_bytes": lambda: 1 << 20},
     "TiledConv2D": {"filters": lambda: 2, "kernel_size": lambda: 3},
@@ -152,7 +145,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "x": lambda: np.zeros((1, 4, 4, 1), "f4"),
         "filters": lambda: np.zeros((3, 3, 1, 1), "f4"),
     },
-    "union_s": {"spans": lambda: [span()]},
 }
 
 

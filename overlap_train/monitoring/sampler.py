@@ -30,9 +30,7 @@ _gpu_given_up = threading.Event()  # for the whole process, so that the reason i
 class LoadMeter:
     """Read the load at the moment of a call. Use it from one thread."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        require_callable("clock", clock)
-        self._clock = clock
+    def __init__(self) -> None:
         self._process = psutil.Process()
         self._process.cpu_percent()  # begins the first interval; its own value means nothing
 
@@ -41,7 +39,7 @@ class LoadMeter:
 
         With GPUs a call takes about 0.1 s for each, because gpustat sleeps in its query.
         """
-        time_s = self._clock()
+        time_s = time.monotonic()
         cpu_percent = self._process.cpu_percent()
         rss_bytes = self._process.memory_info().rss
         gpu_percent, gpu_memory_bytes = _read_gpus()

@@ -47,7 +47,6 @@ class MultiModelScheduler(Closing):
             before TensorFlow starts, or segments compete for the cores.
         policy: "earliest_finish", "paper", "gpu_only", "cpu_only", or a `Policy`.
         costs: what is known of run times, such as that of another scheduler; None means an empty `CostModel`.
-        max_active: networks that run at the same time; None means two for each slot.
         max_batch: the most waiting examples of one model to run together; None measures what saves time.
         max_pending: submissions that may wait for each model before `submit` blocks.
         cut: the number of pieces in which a large layer runs while most cores are idle, unless the profile
@@ -72,7 +71,6 @@ class MultiModelScheduler(Closing):
         devices: Platform | list[Device] | None = None,
         policy: str | Policy = "earliest_finish",
         costs: CostModel | None = None,
-        max_active: int | None = None,
         max_batch: int | None = None,
         max_pending: int = 64,
         cut: int = 1,
@@ -83,13 +81,11 @@ class MultiModelScheduler(Closing):
         # On first use only: it imports TensorFlow.
         from overlap_train.scheduling.preparing import ModelBuilder
 
-        if max_active is not None:
-            max_active = require_count("max_active", max_active, minimum=1)
         self._max_batch = max_batch if max_batch is None else require_count("max_batch", max_batch, minimum=1)
         self._max_pending = require_count("max_pending", max_pending, minimum=1)
         self._builder = builder = ModelBuilder(devices, costs, cut=cut, fold=fold, zero_copy=zero_copy)
         engine = Engine(builder.platform, policy, costs=builder.costs, recorder=recorder)
-        self._service = Service(engine, builder.tensors, max_active=max_active)
+        self._service = Service(engine, builder.tensors)
         try:
             for name, model in require_mapping(
                 "models", models or {}, expected="a mapping of models"

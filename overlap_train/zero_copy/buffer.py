@@ -100,11 +100,6 @@ class MappedBuffer(Closing):
         return self._dtype
 
     @property
-    def size_bytes(self) -> int:
-        """The bytes of the content."""
-        return self._size_bytes
-
-    @property
     def backend(self) -> str:
         """The name of the backend: "host" or "cuda"."""
         return self._pool.backend.name

@@ -148,7 +148,7 @@ def test_a_dtype_that_custom_code_would_see_is_refused():
 
 def test_an_output_for_the_whole_batch_is_of_its_own_request():
     model = functional(keras.ops.sum)
-    with MultiModelScheduler(devices=ONE, max_batch=9, max_active=1) as scheduler:
+    with MultiModelScheduler(devices=ONE, max_batch=9) as scheduler:
         scheduler.add("m", model)
         futures = [scheduler.submit("m", X * n) for n in range(4)]
         for n, future in enumerate(futures):
@@ -242,13 +242,11 @@ class Blocker:
 
 def test_a_full_queue_blocks_refuses_and_recovers():
     blocker = Blocker()
-    with MultiModelScheduler(
-        {"m": small_model()}, devices=ONE, max_active=1, max_pending=2, recorder=blocker
-    ) as scheduler:
+    with MultiModelScheduler({"m": small_model()}, devices=ONE, max_pending=2, recorder=blocker) as scheduler:
         first = scheduler.submit("m", image(0))
         assert blocker.started.wait(60)
         first.result(60)
-        waiting = [scheduler.submit("m", image(i)) for i in range(3)]
+        waiting = [scheduler.submit("m", image(i)) for i in range(4)]  # of which two have begun
         with pytest.raises(QueueFullError, match="2 requests for 'm' are waiting"):
             scheduler.submit("m", image(9), timeout_s=0)
         late = []
@@ -263,9 +261,7 @@ def test_a_full_queue_blocks_refuses_and_recovers():
 
 def test_waiting_requests_are_batched_and_get_their_own_rows_back():
     blocker, model = Blocker(), small_model()
-    with MultiModelScheduler(
-        {"m": model}, devices=ONE, max_active=1, max_batch=8, recorder=blocker
-    ) as scheduler:
+    with MultiModelScheduler({"m": model}, devices=ONE, max_batch=8, recorder=blocker) as scheduler:
         scheduler.submit("m", image(99)).result(60)
         assert blocker.started.wait(60)
         sizes = [1, 2, 3, 1, 4, 1]
@@ -275,7 +271,7 @@ def test_waiting_requests_are_batched_and_get_their_own_rows_back():
             np.testing.assert_allclose(future.result(60), model(image(i, n)), atol=CLOSE)
         statistics = scheduler.statistics().models["m"]
     assert statistics.completed == 7
-    assert statistics.batches <= 4
+    assert statistics.batches <= 5
 
 
 def test_missed_deadlines_are_counted_and_still_answered():
