@@ -8,7 +8,7 @@ from overlap_train.scheduling.graph import Layer, Port, Work
 CPU = Device("CPU")
 
 
-def test_a_layer_without_a_profile_takes_what_its_fastest_first_run_took_less_the_load():
+def test_a_layer_without_a_profile_takes_what_its_fastest_first_run_took_under_that_load():
     known, new = (Layer(name, Work("conv"), (Port(-1),)) for name in ("known", "new"))
     costs = CostModel()
     costs.add_profile([(known, CPU, 1e-3)])
@@ -20,9 +20,6 @@ def test_a_layer_without_a_profile_takes_what_its_fastest_first_run_took_less_th
         costs.observe(new, CPU, seconds, examples=2)
     assert costs.seconds(new, CPU) == pytest.approx(0.3)
     assert costs.version > version
-    for _ in range(400):
-        costs.observe(known, CPU, 1e-3)
-    assert costs.seconds(new, CPU) == pytest.approx(0.1, rel=0.1)
 
 
 def test_load_is_followed_up_and_down_and_carries_over_to_other_layers():
