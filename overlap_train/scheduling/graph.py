@@ -228,7 +228,13 @@ class Platform:
         raise KeyError(f"no device is named {name!r}; the devices are {[d.name for d in self.devices]}")
 
     def of_kind(self, kind: str) -> tuple[Device, ...]:
-        """Return the devices of a kind, such as "gpu"."""
+        """Return the devices of a kind, such as "gpu".
+
+        Raises:
+            TypeError: `kind` is not text.
+            ValueError: `kind` is empty.
+        """
+        kind = require_text("kind", kind)
         return tuple(device for device in self.devices if device.kind == kind)
 
     def transfer_s(self, source: str, target: str, size_bytes: float) -> float:
