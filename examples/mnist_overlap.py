@@ -19,7 +19,7 @@ from absl import app, flags, logging
 
 import overlap_train
 from overlap_train.models.mnist_cnn import mnist_cnn
-from overlap_train.models.mnist_data import load_mnist, parse_size, replicate_to
+from overlap_train.models.mnist_data import load_mnist, replicate_to
 from overlap_train.monitoring import Sampler, SpanRecorder, save_chrome_trace, save_timeline
 
 FLAGS = flags.FLAGS
@@ -30,7 +30,7 @@ flags.DEFINE_integer(
     "max_lag", 1, "Later epochs that may begin before an epoch's validation is delivered.", lower_bound=0
 )
 flags.DEFINE_string("data_dir", None, "A directory that tensorflow-datasets prepared; it must hold MNIST.")
-flags.DEFINE_string("replicate_to", None, "Repeat the training images to this size, such as 1GiB.")
+flags.DEFINE_integer("replicate_to_mib", None, "Repeat the training images to so many MiB.", lower_bound=1)
 flags.DEFINE_string("output_dir", "runs/mnist", "Where the timeline, the trace and the best model go.")
 flags.DEFINE_integer("patience", 3, "Epochs without a better val_loss before training stops.", lower_bound=1)
 flags.DEFINE_integer("seed", 0, "Seed of the weights, the dropout and the order of the images.")
@@ -62,8 +62,8 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
     logging.set_verbosity(logging.WARNING)  # tensorflow-datasets tells of every file it opens
     digits = load_mnist(FLAGS.data_dir)
-    if FLAGS.replicate_to:
-        digits = replicate_to(digits, parse_size(FLAGS.replicate_to))
+    if FLAGS.replicate_to_mib:
+        digits = replicate_to(digits, FLAGS.replicate_to_mib << 20)
     print(f"Data: {digits.source}")
 
     output_dir = Path(FLAGS.output_dir)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -49,9 +50,10 @@ class Way:
 def main(arguments: Sequence[str] | None = None) -> list[Way]:
     """Runs the example; returns what it printed."""
     options = _parse(arguments)
-    model = inception_v1(
-        input_shape=(options.size, options.size, 3), seed=options.seed, weights=options.weights
-    )
+    keras.utils.set_random_seed(options.seed)
+    model = inception_v1(input_shape=(options.size, options.size, 3))
+    if options.weights:
+        model.load_weights(options.weights)
     with tf.device(options.device):
         classify = tf.function(lambda images: model(images, training=False), autograph=False)
     images = np.random.default_rng(options.seed).normal(size=(8, options.size, options.size, 3))

@@ -7,6 +7,6 @@ scripts/setup.sh
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-}" TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
 case " $* " in
   *" --help "* | *" -h "*) ;; # for which nothing has to be built
-  *) .venv/bin/python -m overlap_train.conv.build ;;
+  *) .venv/bin/python -m overlap_train.cli build ;;
 esac
 exec .venv/bin/python -m scripts.bench.conv "$@"

@@ -41,8 +41,8 @@ $venv/bin/python -m pip install --quiet --disable-pip-version-check --require-ha
 $venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 # As pip does for a wheel: an editable install would be compiled by each process where bytecode is not written.
 $venv/bin/python -m compileall -q overlap_train
-if ! built=$($venv/bin/python -m overlap_train.conv.build 2>&1); then
-  echo "setup: convolutions stay TensorFlow's: $(tail -n 1 <<< "$built")"
+if ! built=$($venv/bin/python -m overlap_train.cli build 2>&1); then
+  echo "setup: convolutions stay TensorFlow's: $(grep mend <<< "$built" | head -n 1)"
 fi
 echo "$wanted" > $stamp
 echo "setup: done"

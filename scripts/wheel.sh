@@ -46,7 +46,9 @@ else
 fi
 "$python" scripts/description.py "$source" "${REPOSITORY_URL:-}"
 if [ "${1:-}" != "--pure" ]; then
-  if built=$(cd "$source" && "$python" -m overlap_train.conv.build --into overlap_train/conv/prebuilt 2>&1); then
+  bundling="from pathlib import Path; from overlap_train.conv import build, native_cache
+native_cache.bundle(build.build(), Path('overlap_train/conv/prebuilt'))"
+  if built=$(cd "$source" && "$python" -c "$bundling" 2>&1); then
     platform=$("$python" -c 'import sysconfig; print(sysconfig.get_platform().replace("-", "_").replace(".", "_"))')
     options+=("--config-settings=--build-option=--plat-name=$platform")
   else

@@ -16,7 +16,6 @@ import tensorflow as tf
 from overlap_train.monitoring import AccountLog, AccountWriter, SpanRecorder
 from overlap_train.scheduling import CostModel, MultiModelScheduler
 from overlap_train.zero_copy import MappedBuffer
-from overlap_train.zero_copy.pool import HostBackend, Pool
 from tests.test_signatures import (
     PUBLIC,
     account,
@@ -53,7 +52,6 @@ MADE = {
     "MappedBuffer": lambda: MappedBuffer((4,)),
     "MultiModelScheduler": scheduler,
     "Platform": platform,
-    "Pool": lambda: Pool(HostBackend()),
     "SpanRecorder": SpanRecorder,
 }
 

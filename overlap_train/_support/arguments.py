@@ -271,18 +271,3 @@ def require_seconds(
     minimum, above = (0.0, None) if zero else (None, 0.0)
     maximum = threading.TIMEOUT_MAX  # 292 years, beyond which Python's locks raise OverflowError
     return require_real(name, value, minimum=minimum, above=above, maximum=maximum, expected=expected)
-
-
-def require_sizes(
-    name: str, values: Any, *, length: int | None = None, open_ended: bool = False
-) -> tuple[Any, ...]:
-    """Return sizes such as those of a shape, each at least 1, or raise TypeError or ValueError."""
-    expected = f"a sequence of {length or 'one or more'} sizes"
-    items = require_each(name, values, lambda _, item: item, expected=expected)
-    if len(items) != length if length is not None else not items:
-        raise ValueError(f"{name} must be {expected}; got {short_repr(values)}")
-    last = len(items) - 1
-    return tuple(
-        None if item is None and open_ended and index < last else require_count(name, item, minimum=1)
-        for index, item in enumerate(items)
-    )

@@ -8,8 +8,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
-import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,12 +17,10 @@ from overlap_train._support.caches import cache_home, processor_name
 from overlap_train._support.imports import BACKEND_REMEDY, configured_backend
 from overlap_train._support.printing import error_text
 from overlap_train._support.version import __version__
-from overlap_train.cli.report import Finding, Report, one_line, size
+from overlap_train.cli.report import Finding, Report, one_line
 from overlap_train.errors import NativeUnavailableError
 
 _PACKAGE = "overlap_train"
-# What only those need who work on the package itself.
-_FOR_CONTRIBUTORS = ("bench", "clients", "dev", "test")
 _CACHE_REMEDY = "name another directory in {variable}, or make this one writable"
 
 
@@ -42,7 +39,7 @@ def run(options: argparse.Namespace) -> Report:
     }
     if _import("tensorflow")[0] is not None and _import("keras")[0] is not None:
         sections |= {heading: check() for heading, check in checks.items()}
-    return Report("doctor", {**sections, "caches": _caches(), "extras": _extras()})
+    return Report("doctor", {**sections, "caches": _caches()})
 
 
 def _import(name: str) -> tuple[ModuleType | None, str]:
@@ -195,7 +192,7 @@ def _caches() -> list[Finding]:
         remedy = "export XDG_CACHE_HOME=DIRECTORY"
         findings.append(Finding("measurements", None, "there is no home directory", "mend", remedy))
     else:
-        findings.append(_cache("measurements", home, "XDG_CACHE_HOME", without=compiled))
+        findings.append(_cache("measurements", home, "XDG_CACHE_HOME"))
     if compiled is None:
         remedy = "export OVERLAP_TRAIN_CACHE_DIR=DIRECTORY"
         findings.append(Finding("compiled code", None, "there is no home directory", "mend", remedy))
@@ -204,10 +201,10 @@ def _caches() -> list[Finding]:
     return findings
 
 
-def _cache(name: str, directory: Path, variable: str, without: Path | None = None) -> Finding:
-    size_bytes, writable = _size_bytes(directory, without), _is_writable(directory)
-    value = {"path": str(directory), "size_bytes": size_bytes, "writable": writable}
-    text = f"{directory}, {size(size_bytes)}, {'writable' if writable else 'not writable'}"
+def _cache(name: str, directory: Path, variable: str) -> Finding:
+    writable = _is_writable(directory)
+    value = {"path": str(directory), "writable": writable}
+    text = f"{directory}, {'writable' if writable else 'not writable'}"
     if writable:
         return Finding(name, value, text)
     return Finding(name, value, text, "mend", _CACHE_REMEDY.format(variable=variable))
@@ -217,48 +214,3 @@ def _is_writable(directory: Path) -> bool:
     """Whether files can be made in a directory, or the directory itself where it is not there yet."""
     nearest = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-
-
-def _size_bytes(directory: Path, without: Path | None) -> int:
-    size = 0
-    for path, folders, files in os.walk(directory):
-        folders[:] = [folder for folder in folders if Path(path, folder) != without]
-        for file in files:
-            with contextlib.suppress(OSError):
-                size += os.lstat(os.path.join(path, file)).st_size
-    return size
-
-
-def _extras() -> list[Finding]:
-    """Return, for each extra that users may want, what of it is missing."""
-    findings = []
-    for extra in sorted(_extra_names()):
-        missing = [r for r in _requirements() if _belongs(r, extra) and not _is_installed(r)]
-        names = [r.name for r in missing]
-        if names:
-            remedy = "pip install " + " ".join(f'"{r.name}{r.specifier}"' for r in missing)
-            findings.append(Finding(extra, names, f"missing: {', '.join(names)}", "note", remedy))
-        else:
-            findings.append(Finding(extra, names, "complete"))
-    return findings
-
-
-def _extra_names() -> Iterable[str]:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        names = importlib.metadata.metadata(_PACKAGE).get_all("Provides-Extra") or ()
-        return [str(name) for name in names if name not in _FOR_CONTRIBUTORS]
-    return []
-
-
-def _belongs(requirement: Any, extra: str) -> bool:
-    marker = requirement.marker
-    return marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
-
-
-def _is_installed(requirement: Any) -> bool:
-    """Whether a package is installed in a fitting version; a program of its name, such as CMake, will do."""
-    try:
-        version = importlib.metadata.version(requirement.name)
-    except importlib.metadata.PackageNotFoundError:
-        return shutil.which(requirement.name) is not None
-    return bool(requirement.specifier.contains(version, prereleases=True))

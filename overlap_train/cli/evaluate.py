@@ -17,7 +17,7 @@ from typing import Any
 
 from overlap_train._support.printing import error_text, is_number
 from overlap_train.cli.report import Finding, Report, UsageError, one_line
-from overlap_train.cli.script import FirstFit, first_fit
+from overlap_train.cli.script import FirstFit, add_script, first_fit
 
 # What `evaluate_run` takes as `fit` does.
 _AS_FIT = ("validation_data", "validation_steps", "validation_batch_size", "validation_freq")
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="that of the training's ValidationPolicy(evaluator=...) or CheckpointPolicy",
     )
-    parser.add_argument("script", type=Path, help="a Python script that calls fit")
+    add_script(parser, "a Python script that calls fit")
     parser.epilog = (
         "example: overlap-train evaluate runs/7 train.py --rows 1000. "
         "Arguments behind the script are the script's. It runs up to its first fit, which trains nothing."
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> Report:
             epochs = _evaluated(options.directory, reached, options.wait)
         return epochs, [one_line(warning.message) for warning in caught]
 
-    epochs, messages = first_fit(options.script, [a for a in options.rest if a != "--"], look)
+    epochs, messages = first_fit(options.script, options.rest, look)
     findings = [
         Finding(f"epoch {epoch + 1}", {name: _plain(value) for name, value in logs.items()}, _shown(logs))
         for epoch, logs in epochs.items()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from overlap_train._support.printing import error_text
 from overlap_train.cli.report import Finding, Report, State, UsageError, one_line
-from overlap_train.cli.script import FirstFit, first_fit
+from overlap_train.cli.script import FirstFit, add_script, first_fit
 from overlap_train.records import Explanation
 
 _TRAINER = (
@@ -20,7 +20,7 @@ _TRAINER = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: a script, and what follows is the script's."""
-    parser.add_argument("script", type=Path, help="a Python script that calls fit")
+    add_script(parser, "a Python script that calls fit")
     parser.epilog = (
         "example: overlap-train explain train.py --rows 1000. "
         "Arguments behind the script are the script's. It runs up to its first fit, which trains nothing."
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> Report:
     def look(reached: FirstFit) -> tuple[bool, Explanation]:
         return reached.by_keras, _explained(options.script, reached)
 
-    by_keras, explanation = first_fit(options.script, [a for a in options.rest if a != "--"], look)
+    by_keras, explanation = first_fit(options.script, options.rest, look)
     state: State = "ok" if explanation.overlaps else "note"
     first = "in step" if explanation.reasons else str(explanation).splitlines()[0]
     findings = [Finding("overlap", explanation.overlaps, first, state)]

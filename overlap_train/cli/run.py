@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import runpy
-from pathlib import Path
 
 from overlap_train.cli.report import Report
-from overlap_train.cli.script import as_main, require_script
+from overlap_train.cli.script import add_script, as_main, require_script
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: a script, and what follows is the script's."""
-    parser.add_argument("script", type=Path, help="a Python script that calls keras.Model.fit")
+    add_script(parser, "a Python script that calls keras.Model.fit")
     parser.epilog = (
         "example: overlap-train run train.py --epochs 5. Arguments behind the script are the script's."
     )
@@ -26,7 +25,7 @@ def run(options: argparse.Namespace) -> Report | None:
 
     install()
     try:
-        with as_main(options.script, [a for a in options.rest if a != "--"]):
+        with as_main(options.script, options.rest):
             runpy.run_path(os.path.abspath(options.script), run_name="__main__")
     finally:
         uninstall()

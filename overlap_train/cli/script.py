@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import runpy
@@ -28,6 +29,12 @@ class FirstFit:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     by_keras: bool  # the script called `keras.Model.fit` itself, and nothing routes it
+
+
+def add_script(parser: argparse.ArgumentParser, script: str) -> None:
+    """Declare a script, and that all behind its name is the script's."""
+    parser.add_argument("script", type=Path, help=script)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
 
 
 class _Ends(BaseException):

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlap_train.cli.report import Finding, Report, State, UsageError, one_line, size
-from overlap_train.cli.script import require_script
+from overlap_train.cli.report import Finding, Report, State, UsageError, one_line
+from overlap_train.cli.script import add_script, require_script
 
 if TYPE_CHECKING:  # which imports NumPy
     from overlap_train.cli.comparing import Run
@@ -28,7 +28,7 @@ __all__ = ["PREFIX", "add_arguments", "judge", "record", "require_comparable", "
 
 PREFIX = "overlap-train-"  # of the directory for the copies
 _SHOWN = 5  # differences
-_LARGEST_BYTES = 4 << 30
+_LARGEST_GIB = 4
 _LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", ".venv", "venv")
 
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="largest relative difference that is rounding (default: 1e-4)",
     )
-    parser.add_argument("script", type=Path, help="a Python script that trains a Keras model")
+    add_script(parser, "a Python script that trains a Keras model")
     parser.epilog = (
         "example: overlap-train verify --epochs 2 train.py. Arguments behind the script are the script's."
     )
@@ -114,7 +114,7 @@ def record(directory: Path, by: str, options: argparse.Namespace) -> Run:
     script = options.script.resolve()
     arguments = [by, options.seed, options.epochs, options.batches]
     arguments += [script.relative_to(here.resolve()) if script.is_relative_to(here.resolve()) else script]
-    arguments += [argument for argument in options.rest if argument != "--"]
+    arguments += options.rest
     temporary = directory / "tmp"
     temporary.mkdir()
     with (directory / "output").open("w") as output:
@@ -147,9 +147,9 @@ def _require_room(directory: Path) -> None:
         for name in names:
             path = Path(folder, name)
             total += path.stat().st_size if path.is_file() else 0
-        if total > _LARGEST_BYTES:
+        if total > _LARGEST_GIB << 30:
             raise UsageError(
-                f"{directory} holds more than {size(_LARGEST_BYTES)}, and each run gets a copy: put the data "
+                f"{directory} holds more than {_LARGEST_GIB} GiB, and each run gets a copy: put the data "
                 "outside, and name it by an absolute path"
             )
 

@@ -110,14 +110,8 @@ def accelerate(model: keras.Model, *, batch_size: int | None = None, verbose: in
 
 
 def acceleration_report(model: keras.Model) -> AccelerationReport:
-    """Return what `accelerate` did to `model`.
-
-    Raises:
-        ValueError: the model was not accelerated.
-    """
-    report: AccelerationReport | None = getattr(model, "_overlap_train_acceleration", None)
-    if report is None:
-        raise ValueError(f"the model {model.name!r} was not accelerated: call accelerate(model) first")
+    """Return what `accelerate` did to `model`."""
+    report: AccelerationReport = model._overlap_train_acceleration
     return report
 
 

@@ -1,39 +1,30 @@
 """Builds the native convolution with CMake, into a cache that belongs to the user alone.
 
-    python -m overlap_train.conv.build [--cuda] [--force] [--into DIRECTORY]
-
-The same happens on first use. A build is stored under a key made of everything that decides the binary:
-TensorFlow's version and flags, the compiler and its version, the CPU, the sources. If several processes need
-one build at the same time, the first takes a lock and builds, and the others wait for the result. Programs
-run within limits of time and output, because `$CXX` may name one that hangs or prints without end.
+`overlap-train build` does so, and so does the first use. A build is stored under a key made of everything
+that decides the binary: TensorFlow's version and flags, the compiler and its version, the CPU, the sources.
+If several processes need one build at the same time, the first takes a lock and builds, and the others wait
+for the result.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import hashlib
 import os
 import platform
-import re
-import selectors
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlap_train._support.printing import is_watched
 from overlap_train.conv.native_cache import (
     LIBRARY_NAME,
     NATIVE_SOURCES,
-    bundle,
     cache_directory,
     cache_path,
     cached_library,
@@ -45,7 +36,8 @@ from overlap_train.conv.native_cache import (
 from overlap_train.errors import NativeUnavailableError
 
 _VERSION_S = 5.0
-_VERSION_BYTES = 1 << 16
+# A compiler that hangs must not hang a program for ever; with CUDA an old machine may take a quarter of this.
+_BUILD_S = 3600.0
 _REMEDY = (
     "set CXX to a C++17 compiler that runs here, or unset it; algorithm='auto' is tf.nn.conv2d meanwhile"
 )
@@ -80,8 +72,6 @@ def find_toolchain(*, cuda: bool = False) -> Toolchain:
             "A build with CUDA needs nvcc, which is neither on the path nor in /usr/local/cuda."
         )
     version = _version_of((compiler, *arguments))
-    if isinstance(version, NativeUnavailableError):
-        raise NativeUnavailableError(str(version))
     generator = "Ninja" if ninja else "Unix Makefiles"
     return Toolchain(cmake, generator, ninja, compiler, version, nvcc, tuple(arguments))
 
@@ -121,82 +111,36 @@ def _find_compiler() -> list[str]:
 
 
 @functools.lru_cache(maxsize=8)
-def _version_of(command: tuple[str, ...]) -> str | NativeUnavailableError:
-    """Return a compiler's `--version` output, or why there is none; run once, as it may take seconds."""
-    name = shlex.join(command)
-    output = bytearray()
-
-    def take(chunk: bytes) -> None:
-        output.extend(chunk)
-        if len(output) > _VERSION_BYTES:
-            raise NativeUnavailableError(f"The compiler {name} prints without end when run with --version")
-
+def _version_of(command: tuple[str, ...]) -> str:
+    """Return a compiler's `--version` output; run once, as it may take seconds."""
     try:
-        status = run_limited([*command, "--version"], limit_s=_VERSION_S, take=take)
-    except TimeoutError:
-        return NativeUnavailableError(
-            f"The compiler {name} did not say its version within {_VERSION_S:g} s: {_REMEDY}."
-        )
-    except (OSError, ValueError) as error:
-        return NativeUnavailableError(f"The compiler {name} cannot be run here ({error}): {_REMEDY}.")
+        return run([*command, "--version"], limit_s=_VERSION_S)
     except NativeUnavailableError as error:
-        return NativeUnavailableError(f"{error}: {_REMEDY}.")
-    if status != 0:
-        return NativeUnavailableError(
-            f"The compiler {name} ended with status {status} when asked for its version: {_REMEDY}."
-        )
-    return output.decode("utf-8", errors="replace")
+        raise NativeUnavailableError(f"The compiler does not say its version ({error}): {_REMEDY}.") from None
 
 
-def run_limited(
-    command: Sequence[str],
-    *,
-    limit_s: float,
-    take: Callable[[bytes], None],
-    environment: Mapping[str, str] | None = None,
-) -> int:
-    """Run a program and its children for at most `limit_s` seconds; return its exit status."""
-    deadline_s = time.monotonic() + limit_s
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,  # so that what it starts can be ended with it
-        env=environment,
-    )
+def run(
+    command: Sequence[str], *, limit_s: float = _BUILD_S, environment: Mapping[str, str] | None = None
+) -> str:
+    """Run a program for at most `limit_s` seconds; return what it printed."""
     try:
-        for chunk in _output(process, deadline_s):
-            take(chunk)
-        # It has closed its output, but may still run.
-        return process.wait(max(0.1, deadline_s - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        raise TimeoutError(f"{shlex.join(command)} took longer than {limit_s:g} s") from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _output(process: subprocess.Popen[bytes], deadline_s: float) -> Iterator[bytes]:
-    """Yield the output of a program as it comes; raise TimeoutExpired once the deadline has passed."""
-    assert process.stdout is not None
-    with process.stdout, selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while True:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not selector.select(left_s):
-                raise subprocess.TimeoutExpired(process.args, left_s)
-            chunk = os.read(process.stdout.fileno(), 1 << 16)
-            if not chunk:
-                return
-            yield chunk
-
-
-_PROGRESS = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")
-# A compiler that hangs must not hang a program for ever; with CUDA an old machine may take a quarter of this.
-_BUILD_S = 3600.0
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+            timeout=limit_s,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise NativeUnavailableError(f"{shlex.join(command)} cannot be run here: {error}") from error
+    if done.returncode != 0:
+        tail = "\n".join(done.stdout.splitlines()[-40:])
+        raise NativeUnavailableError(f"{shlex.join(command)} ended with status {done.returncode}\n{tail}")
+    return done.stdout
 
 
 def _cpu_description() -> str:
@@ -231,45 +175,6 @@ def cache_key(toolchain: Toolchain) -> str:
     return digest.hexdigest()[:24]
 
 
-def _run(command: list[str], log: list[str], directory: Path | None = None) -> None:
-    """Run a step of the build, and show its progress on one line if stderr is a terminal."""
-    show = is_watched(sys.stderr)
-    rest = ""
-
-    def take(chunk: bytes) -> None:
-        nonlocal rest
-        *lines, rest = (rest + chunk.decode("utf-8", errors="replace")).split("\n")
-        for line in lines:
-            log.append(f"{line}\n")
-            if show and _PROGRESS.match(line):
-                print(f"\r  {line.split(']')[0]}]", end="", file=sys.stderr, flush=True)
-
-    # Compilers write next to what they build, so that they need no other temporary directory.
-    environment = {**os.environ, "TMPDIR": str(directory)} if directory is not None else None
-    try:
-        status = run_limited(command, limit_s=_BUILD_S, take=take, environment=environment)
-    except OSError as error:  # TimeoutError is one
-        raise NativeUnavailableError(
-            f"Building the tiled convolution failed: {shlex.join(command)}: {error}"
-        ) from error
-    if show:
-        print("\r", end="", file=sys.stderr)
-    if status != 0:
-        tail = "".join([*log, rest][-40:])
-        raise NativeUnavailableError(
-            f"Building the tiled convolution failed: {shlex.join(command)} ended with {_end(status)}\n{tail}"
-        )
-
-
-def _end(status: int) -> str:
-    """Return how a program ended; a signal, such as that of a resource limit, leaves no other trace."""
-    if status > 0:
-        return f"status {status}"
-    with contextlib.suppress(ValueError):  # a signal without a name
-        return signal.Signals(-status).name
-    return f"signal {-status}"
-
-
 def _compile(toolchain: Toolchain, directory: Path) -> Path:
     """Configure and build in `directory`; return the library."""
     _, compile_flags, link_flags = _tensorflow_flags()
@@ -281,11 +186,14 @@ def _compile(toolchain: Toolchain, directory: Path) -> Path:
         configure.append(f"-DCMAKE_MAKE_PROGRAM={toolchain.ninja}")
     if toolchain.nvcc:
         configure += ["-DOVERLAP_CONV_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={toolchain.nvcc}"]
-    log: list[str] = []
-    _run(configure, log, directory)
-    _run(
-        [toolchain.cmake, "--build", str(directory), "--parallel", "--target", "overlap_conv"], log, directory
-    )
+    compile_all = [toolchain.cmake, "--build", str(directory), "--parallel", "--target", "overlap_conv"]
+    # Compilers write next to what they build, so that they need no other temporary directory.
+    environment = {**os.environ, "TMPDIR": str(directory)}
+    try:
+        run(configure, environment=environment)
+        run(compile_all, environment=environment)
+    except NativeUnavailableError as error:
+        raise NativeUnavailableError(f"Building the tiled convolution failed: {error}") from None
     return directory / LIBRARY_NAME
 
 
@@ -311,7 +219,7 @@ def build(*, cuda: bool = False, force: bool = False) -> Path:
         return library if library is not None else _build(toolchain, key, force=force)
     except OSError as error:
         raise NativeUnavailableError(
-            f"The tiled convolution cannot be built in {cache_path()} ({error}); name another directory in "
+            f"The tiled convolution cannot be built ({error}); name another directory in "
             "OVERLAP_TRAIN_CACHE_DIR, or make room there."
         ) from error
 
@@ -328,27 +236,3 @@ def _build(toolchain: Toolchain, key: str, *, force: bool) -> Path:
             library = install(_compile(toolchain, Path(directory)), cache / key, key)
         say(f"built {library}")
         return library
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m overlap_train.conv.build", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--cuda", action="store_true", help="with the CUDA kernels (needs nvcc)")
-    parser.add_argument("--force", action="store_true", help="build even if the cache has it")
-    parser.add_argument("--into", type=Path, help="copy it to where a wheel is built from")
-    options = parser.parse_args(arguments)
-    try:
-        library = build(cuda=options.cuda, force=options.force)
-        if options.into is not None:
-            bundle(library, options.into)
-        print(library)
-    except (NativeUnavailableError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -184,7 +184,6 @@ def _load_locked() -> None:
             return
         except NativeUnavailableError as error:
             _log.info("%s", error)  # compiled again below, for this machine
-    # Imported here, or `python -m overlap_train.conv.build` would find itself imported before it runs.
     from overlap_train.conv.build import build
 
     _adopt(build(cuda=_wants_cuda()))
@@ -203,8 +202,7 @@ def _adopt(path: Path) -> None:
             raise AttributeError(f"it has no operation {missing[0]}")
     except (tf.errors.OpError, OSError, AttributeError, ValueError) as error:
         raise NativeUnavailableError(
-            f"TensorFlow cannot load {path}: {error}. "
-            "Build it again: python -m overlap_train.conv.build --force"
+            f"TensorFlow cannot load {path}: {error}. Build it again: overlap-train build --force"
         ) from error
     _state.instruction_set = instruction_set
     _state.helps_accepted = handle.overlap_conv_helps_accepted

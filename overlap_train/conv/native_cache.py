@@ -45,13 +45,7 @@ def digest_sources() -> str:
 
 def cache_path() -> Path:
     """Return the directory of all builds, which may not exist yet."""
-    try:
-        directory = convolution_builds()
-    except OSError as error:
-        raise NativeUnavailableError(
-            f"OVERLAP_TRAIN_CACHE_DIR is relative, and the working directory is gone ({error.strerror}); "
-            "name an absolute path there."
-        ) from error
+    directory = convolution_builds()
     if directory is None:
         raise NativeUnavailableError(
             "There is no home directory to keep the tiled convolution in; name a directory in "

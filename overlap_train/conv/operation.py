@@ -33,11 +33,7 @@ def _pair(name: str, value: Any) -> tuple[int, int]:
     return height, width
 
 
-def _check_options(padding: str, activation: Activation, dilations: int | Sequence[int]) -> None:
-    if _pair("dilations", dilations) != (1, 1):
-        raise ValueError(
-            f"tiled_conv2d has no dilated convolution, got dilations={dilations!r}; use tf.nn.conv2d"
-        )
+def _check_options(padding: str, activation: Activation) -> None:
     if not isinstance(padding, str) or str.upper(padding) not in ("SAME", "VALID"):
         raise ValueError(f"padding must be 'SAME' or 'VALID', got {short_repr(padding)}")
     if not (is_text(activation, "linear", "relu") or activation is None or callable(activation)):
@@ -102,7 +98,6 @@ def tiled_conv2d(
     activation: Activation = None,
     algorithm: str = "auto",
     *,
-    dilations: int | Sequence[int] = 1,
     batch_hint: int | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
@@ -124,7 +119,6 @@ def tiled_conv2d(
             result.
         algorithm: "auto", "direct", or "winograd". "winograd" is for 3×3 filters with strides of 1. Its
             rounding error is a few times larger, and an infinity or NaN makes the 4×4 outputs around it NaN.
-        dilations: must be 1.
         batch_hint: the batch size with which "auto" times a shape whose batch is unknown; None means 8.
         name: name of the name scope.
 
@@ -132,12 +126,12 @@ def tiled_conv2d(
         A tensor [batch, out_height, out_width, out_channels] of the same dtype.
 
     Raises:
-        ValueError: an argument has an invalid value, or the convolution is dilated.
+        ValueError: an argument has an invalid value.
         TypeError: an argument has the wrong type, or the dtypes differ.
         NativeUnavailableError: `algorithm` is not "auto", and the library cannot be built or loaded here.
         tf.errors.InvalidArgumentError: shapes that are known only when the operation runs do not fit.
     """
-    _check_options(padding, activation, dilations)
+    _check_options(padding, activation)
     if batch_hint is not None:
         batch_hint = require_count("batch_hint", batch_hint, minimum=1, expected="an integer or None")
     if name is not None:

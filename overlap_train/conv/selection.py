@@ -114,11 +114,6 @@ class Timing:
     chosen: str
 
     @property
-    def speedup(self) -> float:
-        """TensorFlow's time over the chosen algorithm's; 1 where TensorFlow's was chosen."""
-        return self.milliseconds[STOCK] / self.milliseconds[self.chosen]
-
-    @property
     def best_of_ours(self) -> float:
         """TensorFlow's time over our fastest algorithm's; below 1 where TensorFlow is faster."""
         ours = min(ms for name, ms in self.milliseconds.items() if name != STOCK)

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import keras
 
-from overlap_train._support.arguments import require_count, require_sizes
-
-__all__ = ["alexnet"]
-
-_SMALLEST = 63
-
 
 def alexnet(input_shape: tuple[int, int, int] = (227, 227, 3), classes: int = 1000) -> keras.Model:
     """Build AlexNet with random weights.
@@ -23,15 +17,7 @@ def alexnet(input_shape: tuple[int, int, int] = (227, 227, 3), classes: int = 10
 
     Returns:
         A model from float32 `[N, H, W, C]` to float32 `[N, classes]`.
-
-    Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: an argument is out of range.
     """
-    input_shape = require_sizes("input_shape", input_shape, length=3)
-    classes = require_count("classes", classes, minimum=1)
-    if min(input_shape[:2]) < _SMALLEST:
-        raise ValueError(f"input_shape must be at least {_SMALLEST} by {_SMALLEST}; got {input_shape}")
     layers = keras.layers
     x = inputs = keras.Input(input_shape)
     x = layers.Conv2D(64, 11, strides=4, padding="same", activation="relu", name="conv1")(x)

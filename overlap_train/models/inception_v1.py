@@ -5,21 +5,7 @@ Source: Szegedy et al., "Going Deeper with Convolutions", CVPR 2015, table 1 and
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable
-
 import keras
-
-from overlap_train._support.arguments import (
-    require_count,
-    require_path,
-    require_real,
-    require_sizes,
-    require_text,
-)
-
-__all__ = ["LocalResponseNormalization", "inception_v1"]
 
 # Table 1, for each block: 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection. None: a pooling by two.
 _BLOCKS: tuple[tuple[str, tuple[int, ...] | None], ...] = (
@@ -35,78 +21,46 @@ _BLOCKS: tuple[tuple[str, tuple[int, ...] | None], ...] = (
     ("5a", (256, 160, 320, 32, 128, 128)),
     ("5b", (384, 192, 384, 48, 128, 128)),
 )
-_LARGEST_SEED = 2**31 // 1000 - 1  # each layer's is a thousand times as large
-
-_Convolution = Callable[..., keras.layers.Layer]
 
 
 def inception_v1(
     *,
     input_shape: tuple[int, int, int] = (224, 224, 3),
     num_classes: int = 1000,
-    seed: int = 0,
-    weights: str | os.PathLike[str] | None = None,
 ) -> keras.Model:
     """Return the network, uncompiled: images `[N, H, W, C]` to probabilities `[N, classes]`, float32.
 
     Args:
-        input_shape: `(H, W, C)`; the paper's is 224x224x3 with the mean subtracted.
+        input_shape: `(H, W, C)`, at least 32x32; the paper's is 224x224x3 with the mean subtracted.
         num_classes: number of classes.
-        seed: decides the random weights and the dropout.
-        weights: a file that `model.save_weights` of this network wrote (`*.weights.h5`), to load instead of
-            keeping random weights.
-
-    Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: an argument is out of range, the file does not fit the network, or the image is too small.
     """
-    input_shape = require_sizes("input_shape", input_shape, length=3)
-    num_classes = require_count("num_classes", num_classes, minimum=1)
-    seed = require_count("seed", seed, minimum=0, maximum=_LARGEST_SEED)
-    if weights is not None:
-        weights = require_path("weights", weights)
-    if min(input_shape[:2]) < 32:
-        raise ValueError(f"input_shape must be at least 32x32, as it is halved five times; got {input_shape}")
-    convolution = _seeded_convolution(seed)
     inputs = keras.Input(input_shape)
-    x = convolution(64, 7, strides=2, name="conv1")(inputs)
+    x = _convolution(64, 7, strides=2, name="conv1")(inputs)
     x = LocalResponseNormalization(name="norm1")(_halve(x, "pool1"))
-    x = convolution(64, 1, name="conv2_reduce")(x)
-    x = LocalResponseNormalization(name="norm2")(convolution(192, 3, name="conv2")(x))
+    x = _convolution(64, 1, name="conv2_reduce")(x)
+    x = LocalResponseNormalization(name="norm2")(_convolution(192, 3, name="conv2")(x))
     x = _halve(x, "pool2")
     for name, widths in _BLOCKS:
-        x = _halve(x, name) if widths is None else _inception(x, widths, name, convolution)
+        x = _halve(x, name) if widths is None else _inception(x, widths, name)
     x = keras.layers.GlobalAveragePooling2D(name="pool5")(x)
-    x = keras.layers.Dropout(0.4, seed=seed)(x)
-    head = keras.layers.Dense(
-        num_classes,
-        activation="softmax",
-        kernel_initializer=keras.initializers.GlorotUniform(seed=seed),
-        name="classifier",
-    )
-    model = keras.Model(inputs, head(x), name="inception_v1")
-    if weights is not None:
-        model.load_weights(os.fspath(weights))
-    return model
+    x = keras.layers.Dropout(0.4)(x)
+    x = keras.layers.Dense(num_classes, activation="softmax", name="classifier")(x)
+    return keras.Model(inputs, x, name="inception_v1")
 
 
 @keras.saving.register_keras_serializable("overlap_train")
 class LocalResponseNormalization(keras.layers.Layer):  # type: ignore[misc]
     """Divides each channel by the energy of its neighbours, as Caffe's GoogLeNet does.
 
-    y[c] = x[c] / (1 + alpha / depth · Σ x[k]²)^beta over the `depth` channels k around c; float32
-    `[N, H, W, C]` to the same.
+    y[c] = x[c] / (1 + alpha / depth · Σ x[k]²)^beta over the `depth` channels k around c, an odd
+    number; float32 `[N, H, W, C]` to the same.
 
     Source: Krizhevsky et al., "ImageNet Classification with Deep Convolutional Neural Networks", section 3.3.
     """
 
     def __init__(self, *, depth: int = 5, alpha: float = 1e-4, beta: float = 0.75, name: str | None = None):
-        super().__init__(name=None if name is None else require_text("name", name))
-        depth = require_count("depth", depth, minimum=1)
-        if depth % 2 == 0:
-            raise ValueError(f"depth must be odd and positive, got {depth}")
-        self.depth = depth
-        self.alpha, self.beta = require_real("alpha", alpha), require_real("beta", beta)
+        super().__init__(name=name)
+        self.depth, self.alpha, self.beta = depth, alpha, beta
 
     def call(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """Normalise over neighbouring channels."""
@@ -121,17 +75,15 @@ class LocalResponseNormalization(keras.layers.Layer):  # type: ignore[misc]
         return {"name": self.name, "depth": self.depth, "alpha": self.alpha, "beta": self.beta}
 
 
-def _inception(
-    x: keras.KerasTensor, widths: tuple[int, ...], name: str, convolution: _Convolution
-) -> keras.KerasTensor:
+def _inception(x: keras.KerasTensor, widths: tuple[int, ...], name: str) -> keras.KerasTensor:
     """Figure 2(b): four branches side by side, joined over the channels."""
     narrow, reduce3, wide3, reduce5, wide5, projection = widths
     pooled = keras.layers.MaxPooling2D(3, strides=1, padding="same", name=f"{name}_pool")(x)
     branches = [
-        convolution(narrow, 1, name=f"{name}_1x1")(x),
-        convolution(wide3, 3, name=f"{name}_3x3")(convolution(reduce3, 1, name=f"{name}_3x3_reduce")(x)),
-        convolution(wide5, 5, name=f"{name}_5x5")(convolution(reduce5, 1, name=f"{name}_5x5_reduce")(x)),
-        convolution(projection, 1, name=f"{name}_projection")(pooled),
+        _convolution(narrow, 1, name=f"{name}_1x1")(x),
+        _convolution(wide3, 3, name=f"{name}_3x3")(_convolution(reduce3, 1, name=f"{name}_3x3_reduce")(x)),
+        _convolution(wide5, 5, name=f"{name}_5x5")(_convolution(reduce5, 1, name=f"{name}_5x5_reduce")(x)),
+        _convolution(projection, 1, name=f"{name}_projection")(pooled),
     ]
     return keras.layers.Concatenate(name=name)(branches)
 
@@ -140,19 +92,14 @@ def _halve(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
     return keras.layers.MaxPooling2D(3, strides=2, padding="same", name=name)(x)
 
 
-def _seeded_convolution(seed: int) -> _Convolution:
-    numbers = itertools.count(seed * 1000 + 1)  # each layer its own, or equal shapes would get equal weights
-
-    def convolution(filters: int, size: int, *, strides: int = 1, name: str) -> keras.layers.Layer:
-        return keras.layers.Conv2D(
-            filters,
-            size,
-            strides=strides,
-            padding="same",
-            activation="relu",
-            kernel_initializer=keras.initializers.HeNormal(seed=next(numbers)),
-            bias_initializer=keras.initializers.Constant(0.2),
-            name=name,
-        )
-
-    return convolution
+def _convolution(filters: int, size: int, *, strides: int = 1, name: str) -> keras.layers.Layer:
+    return keras.layers.Conv2D(
+        filters,
+        size,
+        strides=strides,
+        padding="same",
+        activation="relu",
+        kernel_initializer="he_normal",
+        bias_initializer=keras.initializers.Constant(0.2),
+        name=name,
+    )

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import keras
 
-from overlap_train._support.arguments import require_count, require_flag, require_real
-
-__all__ = ["mnist_cnn"]
-
 
 def mnist_cnn(*, num_classes: int = 10, dropout: float = 0.5, from_uint8: bool = False) -> keras.Sequential:
     """Return the network, uncompiled; its outputs are logits, float32 `[N, num_classes]`.
@@ -18,9 +14,6 @@ def mnist_cnn(*, num_classes: int = 10, dropout: float = 0.5, from_uint8: bool =
         from_uint8: whether the inputs are pixels of 0 to 255, divided by 255 inside the model, or
             already floats of 0 to 1. In both cases images `[N, 28, 28, 1]`.
     """
-    num_classes = require_count("num_classes", num_classes, minimum=1)
-    dropout = require_real("dropout", dropout, minimum=0, below=1)
-    from_uint8 = require_flag("from_uint8", from_uint8)
     layers = keras.layers
     scaling = [layers.Rescaling(1 / 255)] if from_uint8 else []
     return keras.Sequential(

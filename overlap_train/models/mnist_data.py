@@ -4,7 +4,7 @@ The order of preference:
 
     1. the directory that the caller or `TFDS_DATA_DIR` names; if it cannot be used, that is an error
     2. TFDS's own directory, if MNIST lies there prepared
-    3. a download by TFDS, in a process of its own that is killed when it takes too long
+    3. a download by TFDS into that directory
     4. scikit-learn's handwritten digits, which come with that package, resized to MNIST's shape
 
 Everything here may be called from any thread; nothing is kept between calls.
@@ -12,13 +12,8 @@ Everything here may be called from any thread; nothing is kept between calls.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-import shutil
-import subprocess
-import sys
-import tempfile
+import urllib.request
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,42 +22,23 @@ import numpy.typing as npt
 
 from overlap_train._support.arguments import (
     require_count,
+    require_flag,
     require_instance,
     require_path,
-    require_seconds,
-    require_text,
     short_repr,
 )
 from overlap_train._support.imports import import_extra
 from overlap_train.errors import DataUnavailableError
 
-__all__ = ["MnistArrays", "load_mnist", "parse_size", "replicate_to"]
+__all__ = ["MnistArrays", "load_mnist", "replicate_to"]
 
 _VERSION = "3.0.1"
 _NUM_EXAMPLES = {"train": 60_000, "test": 10_000}
 _SIDE = 28
 _DIGITS_SEED = 0
 _DIGITS_TEST_EXAMPLES = 297
-_NO_NETWORK_EXIT = 3
 
-# TFDS retries for minutes where nothing answers, so one request with a time-out goes first.
-_DOWNLOAD_SCRIPT = """
-import sys, urllib.request
-url = "https://storage.googleapis.com/cvdf-datasets/mnist/t10k-labels-idx1-ubyte.gz"
-try:
-    urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10).close()
-except OSError as error:
-    print(error, file=sys.stderr)
-    sys.exit({no_network})
-import tensorflow_datasets as tfds
-tfds.builder("mnist:{version}", data_dir=sys.argv[1]).download_and_prepare(
-    download_dir=sys.argv[1] + "/downloads")
-"""
-
-_UNITS = {"": 1, "B": 1}
-for _power, _prefix in enumerate("KMGT", start=1):
-    _UNITS[f"{_prefix}B"] = 1000**_power
-    _UNITS[f"{_prefix}IB"] = 1024**_power
+_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/t10k-labels-idx1-ubyte.gz"
 
 
 @dataclass(frozen=True)
@@ -84,23 +60,20 @@ class MnistArrays:
     source: str
 
 
-def load_mnist(
-    data_dir: str | os.PathLike[str] | None = None, *, download_timeout_s: float = 60.0
-) -> MnistArrays:
+def load_mnist(data_dir: str | os.PathLike[str] | None = None, *, download: bool = True) -> MnistArrays:
     """Return MNIST, or scikit-learn's digits if there is neither a copy nor a network.
 
     Args:
         data_dir: a TFDS directory, one that holds `mnist/3.0.1`. Default: the environment variable
             `TFDS_DATA_DIR`; if that is not set either, TFDS's own directory or a download into it.
-        download_timeout_s: seconds that a download may take; 0 never downloads.
+        download: whether TFDS may download it where there is no copy.
 
     Raises:
-        TypeError: `data_dir` is not a path, or `download_timeout_s` is not a number.
-        ValueError: `download_timeout_s` is negative.
+        TypeError: `data_dir` is not a path, or `download` is not True or False.
         DataUnavailableError: the named directory does not exist, holds no MNIST or a damaged one; or MNIST is
             out of reach and scikit-learn not installed.
     """
-    download_timeout_s = require_seconds("download_timeout_s", download_timeout_s, zero=True)
+    download = require_flag("download", download)
     if data_dir is not None:
         directory: str | None = os.fspath(require_path("data_dir", data_dir))
     else:
@@ -110,12 +83,12 @@ def load_mnist(
     home = os.path.expanduser("~")
     if not os.path.isabs(home):
         return _embedded_digits("no home directory to look for MNIST in")
-    default = Path(home) / "tensorflow_datasets"
-    dataset = default / "mnist" / _VERSION
-    if (dataset / "dataset_info.json").is_file():
-        return _read(dataset)
-    problem = _download(default, timeout_s=download_timeout_s)
-    return _read(dataset) if problem is None else _embedded_digits(problem)
+    dataset = Path(home) / "tensorflow_datasets" / "mnist" / _VERSION
+    if not (dataset / "dataset_info.json").is_file():
+        problem = _download() if download else "no MNIST on disk and no download wanted"
+        if problem is not None:
+            return _embedded_digits(problem)
+    return _read(dataset)
 
 
 def replicate_to(arrays: MnistArrays, size_bytes: int) -> MnistArrays:
@@ -140,22 +113,6 @@ def replicate_to(arrays: MnistArrays, size_bytes: int) -> MnistArrays:
         y_train=np.resize(arrays.y_train, count),
         source=f"{arrays.source}, repeated to {count:,} training images",
     )
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes that a size such as "1GiB", "500 MB" or "4096" stands for.
-
-    Raises:
-        TypeError: `text` is not a string.
-        ValueError: it is not a positive number with one of the units B, KB to TB or KiB to TiB.
-    """
-    text = require_text("text", text, empty=True)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    unit = _UNITS.get(match[2].upper()) if match else None
-    size_bytes = int(float(match[1]) * unit) if match and unit else 0
-    if size_bytes <= 0:
-        raise ValueError(f"text: expected a positive size such as 1GiB, 500MB or 4096, got {text!r}")
-    return size_bytes
 
 
 def _dataset_dir(directory: str) -> Path:
@@ -200,63 +157,20 @@ def _read(dataset: Path) -> MnistArrays:
     return MnistArrays(*parts["train"], *parts["test"], source=f"MNIST (tensorflow-datasets {_VERSION})")
 
 
-def _download(root: Path, *, timeout_s: float) -> str | None:
-    """Let TFDS put MNIST under `root`, whole or not at all; returns None, or why it is not there."""
-    if timeout_s == 0:
-        return "no MNIST on disk and no download wanted"
-    existed = root.exists()
+def _download() -> str | None:
+    """Let TFDS put MNIST into its own directory; return None, or why it is not there."""
+    # TFDS retries for minutes where nothing answers, so one request with a time-out goes first.
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        # On the same file system as its destination, so that the last step is one rename.
-        with tempfile.TemporaryDirectory(prefix=".mnist-", dir=root, ignore_cleanup_errors=True) as scratch:
-            problem = _run_download(scratch, timeout_s=timeout_s)
-            if problem is None:
-                _move_into_place(Path(scratch) / "mnist" / _VERSION, root / "mnist" / _VERSION)
-    except OSError as error:
-        return f"no MNIST on disk and {os.fspath(root)!r} cannot be written ({error.strerror})"
-    if problem is not None and not existed:
-        with contextlib.suppress(OSError):  # not empty: somebody else has begun to use it
-            root.rmdir()
-    return problem
-
-
-def _run_download(scratch: str, *, timeout_s: float) -> str | None:
-    script = _DOWNLOAD_SCRIPT.format(no_network=_NO_NETWORK_EXIT, version=_VERSION)
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, scratch],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=environment,
-        text=True,
-    )
-    with process:
-        try:
-            _, complaints = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            return f"no MNIST on disk and the download took longer than {timeout_s:g} s"
-        finally:
-            # Also on Ctrl-C: nobody else would end it.
-            process.kill()
-    if process.returncode == 0:
-        return None
-    if process.returncode == _NO_NETWORK_EXIT:
-        return "no MNIST on disk and no network"
-    last_line = complaints.strip().splitlines()[-1:] or [f"exit status {process.returncode}"]
-    return f"no MNIST on disk and the download failed ({last_line[0][:200]})"
-
-
-def _move_into_place(source: Path, destination: Path) -> None:
-    destination.parent.mkdir(exist_ok=True)
-    try:
-        source.rename(destination)
+        urllib.request.urlopen(urllib.request.Request(_URL, method="HEAD"), timeout=10).close()
     except OSError:
-        # Somebody else's download was quicker; anything but a whole copy there is in the way.
-        if (destination / "dataset_info.json").is_file():
-            return
-        shutil.rmtree(destination)
-        source.rename(destination)
+        return "no MNIST on disk and no network"
+    import tensorflow_datasets as tfds
+
+    try:
+        tfds.builder(f"mnist:{_VERSION}").download_and_prepare()
+    except Exception as error:  # TFDS raises many types for what can go wrong on the way
+        return f"no MNIST on disk and the download failed ({_first_line(error)})"
+    return None
 
 
 def _embedded_digits(reason: str) -> MnistArrays:

@@ -6,10 +6,6 @@ from collections.abc import Sequence
 
 import keras
 
-from overlap_train._support.arguments import require_count, require_sizes
-
-__all__ = ["resnet"]
-
 
 def resnet(
     *,
@@ -23,11 +19,9 @@ def resnet(
     residual block for each of `widths`, and each but the first halves the resolution: the form for small
     images of He et al., "Deep Residual Learning for Image Recognition", section 4.2.
     """
-    num_classes = require_count("num_classes", num_classes, minimum=1)
-    filters = require_sizes("widths", widths)
-    inputs = keras.Input(require_sizes("input_shape", input_shape, length=3))
-    x = _normalised_convolution(inputs, filters[0], activation="relu")
-    for index, width in enumerate(filters):
+    inputs = keras.Input(input_shape)
+    x = _normalised_convolution(inputs, widths[0], activation="relu")
+    for index, width in enumerate(widths):
         x = _residual_block(x, width, stride=1 if index == 0 else 2)
     x = keras.layers.GlobalAveragePooling2D()(x)
     return keras.Model(inputs, keras.layers.Dense(num_classes)(x), name="resnet")

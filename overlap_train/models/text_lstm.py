@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import keras
 
-from overlap_train._support.arguments import require_count
-
-__all__ = ["text_lstm"]
-
 
 def text_lstm(
     *, vocabulary_size: int, sequence_length: int, width: int = 32, num_classes: int = 2
@@ -19,10 +15,6 @@ def text_lstm(
 
     Token 0 is padding; it is masked, so that a short text is read to its own end.
     """
-    vocabulary_size = require_count("vocabulary_size", vocabulary_size, minimum=1)
-    sequence_length = require_count("sequence_length", sequence_length, minimum=1)
-    width = require_count("width", width, minimum=1)
-    num_classes = require_count("num_classes", num_classes, minimum=1)
     return keras.Sequential(
         [
             keras.Input((sequence_length,), dtype="int32"),

@@ -13,10 +13,6 @@ from typing import Any
 
 import keras
 
-from overlap_train._support.arguments import require_count, require_sizes
-
-__all__ = ["CropLike", "unet"]
-
 
 @keras.saving.register_keras_serializable(package="overlap_train")
 class CropLike(keras.layers.Layer):  # type: ignore[misc]
@@ -62,14 +58,7 @@ def unet(
 
     Returns:
         A model from float32 [batch, height, width, channels] to logits [batch, height, width, classes].
-
-    Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: an argument is out of range, or there is no level.
     """
-    input_shape = require_sizes("input_shape", input_shape, length=3, open_ended=True)
-    classes = require_count("classes", classes, minimum=1)
-    widths = require_sizes("widths", widths)
     inputs = keras.Input(input_shape)
     x = inputs
     skips = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import math
 import os
 import warnings
@@ -28,8 +27,6 @@ from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
 from overlap_train.records import EpochAccount
 
-_logger = logging.getLogger(__name__)
-
 
 class AccountLog(Closing):
     """Append one JSON line for each epoch to a file.
@@ -44,8 +41,7 @@ class AccountLog(Closing):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open the file for appending; make it, and its folders, if need be.
 
-        If the last line has no end, as after a crash of the machine, it is completed if it is valid JSON.
-        Otherwise it is cut off, with a warning in the log. Pipes and devices are not read.
+        If the last line has no end, as after a crash of the machine, the next one still begins a line.
 
         Raises:
             TypeError: `path` is not a path.
@@ -55,11 +51,10 @@ class AccountLog(Closing):
         self._path = require_path("path", path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._path.open("ab+", buffering=0)
-        try:
-            self._mend()
-        except BaseException:
-            self.close()
-            raise
+        if self._path.is_file() and self._file.tell():
+            self._file.seek(-1, os.SEEK_END)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
 
     def write(self, account: EpochAccount, metrics: Mapping[str, Any] | None = None) -> None:
         """Append one epoch; it is in the file when the call returns.
@@ -89,21 +84,6 @@ class AccountLog(Closing):
     def close(self) -> None:
         """Close the file; does nothing the second time."""
         self._file.close()
-
-    def _mend(self) -> None:
-        """Complete the last line, or cut it off."""
-        if not self._path.is_file():
-            return
-        contents = self._path.read_bytes()
-        rest = contents.rpartition(b"\n")[2]
-        if not rest:
-            return
-        try:
-            json.loads(rest)
-            self._file.write(b"\n")
-        except (ValueError, RecursionError):
-            _logger.warning("%s ended in half a line, of %d bytes; cut off", self._path, len(rest))
-            self._file.truncate(len(contents) - len(rest))
 
 
 def _json(value: Any) -> Any:

@@ -24,11 +24,9 @@ from overlap_train._support.arguments import (
     require_count,
     require_instance,
     require_items,
-    require_real,
     require_text,
-    short_repr,
 )
-from overlap_train.records import EpochAccount, FitAccount, Sample, Span
+from overlap_train.records import EpochAccount, FitAccount, Span
 
 _start = attrgetter("start_s")
 
@@ -159,25 +157,8 @@ class SpanRecorder:
 
 
 def require_spans(name: str, spans: Any) -> tuple[Span, ...]:
-    """Return spans that can be drawn and added up, or raise TypeError or ValueError."""
-    expected = "a collection of Span, such as trainer.recorder.spans()"
-    checked = require_items(name, spans, Span, expected=expected)
-    for span in checked:
-        texts: tuple[Any, ...] = (span.name, span.thread)
-        if not all(isinstance(text, str) for text in texts):
-            values = " and ".join(map(short_repr, texts))
-            raise TypeError(f"{name} must have text as name and thread; got {values}")
-        require_real(f"start_s of {name}", span.start_s)
-        require_real(f"end_s of {name}", span.end_s)
-    return checked
-
-
-def require_samples(name: str, samples: Any) -> tuple[Sample, ...]:
-    """Return samples that have a time, or raise TypeError or ValueError."""
-    checked = require_items(name, samples, Sample, expected="a collection of Sample")
-    for sample in checked:
-        require_real(f"time_s of {name}", sample.time_s)
-    return checked
+    """Return spans as a tuple, or raise TypeError for anything else."""
+    return require_items(name, spans, Span, expected="a collection of Span, such as trainer.recorder.spans()")
 
 
 def union_s(spans: Iterable[Span]) -> float:

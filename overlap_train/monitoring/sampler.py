@@ -1,8 +1,8 @@
 """Samples the load of this process and of the machine's GPUs on a thread of its own.
 
-The sampling thread owns the meters and is the only one that appends; readers take a copy under the lock.
-The thread's body holds the `_Samples` and the stop event but not the `Sampler`, so that a forgotten sampler
-is collected, warns, and takes its thread with it.
+The sampling thread owns the meters and is the only one that appends to a deque, whose copy is one step for
+readers. The thread's body holds the deque and the stop event but not the `Sampler`, so that a forgotten
+sampler is collected, warns, and takes its thread with it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 
 import psutil
@@ -29,9 +30,7 @@ _gpu_given_up = threading.Event()  # for the whole process, so that the reason i
 class LoadMeter:
     """Read the load at the moment of a call. Use it from one thread."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        require_callable("clock", clock)
-        self._clock = clock
+    def __init__(self) -> None:
         self._process = psutil.Process()
         self._process.cpu_percent()  # begins the first interval; its own value means nothing
 
@@ -40,7 +39,7 @@ class LoadMeter:
 
         With GPUs a call takes about 0.1 s for each, because gpustat sleeps in its query.
         """
-        time_s = self._clock()
+        time_s = time.monotonic()
         cpu_percent = self._process.cpu_percent()
         rss_bytes = self._process.memory_info().rss
         gpu_percent, gpu_memory_bytes = _read_gpus()
@@ -50,8 +49,7 @@ class LoadMeter:
 class Sampler(Closing):
     """Read the load every `interval_s` seconds on a thread of its own, until closed.
 
-    Memory is bounded: at `max_samples`, each pair of neighbours is merged (loads averaged, memory at its
-    higher value) and the interval doubles, so that a long run is covered completely.
+    Memory is bounded: beyond `max_samples` the oldest go. Give a longer interval for a run of days.
 
     Methods may be called from any thread. Sampling starts on construction:
 
@@ -61,27 +59,31 @@ class Sampler(Closing):
     """
 
     def __init__(
-        self, interval_s: float = 0.2, max_samples: int = 16_384, *, meter: Callable[[], Sample] | None = None
+        self,
+        interval_s: float = 0.2,
+        max_samples: int = 1 << 18,
+        *,
+        meter: Callable[[], Sample] | None = None,
     ) -> None:
         """Start sampling.
 
         Args:
-            interval_s: seconds between two samples, at first.
+            interval_s: seconds between two samples.
             max_samples: the largest number of samples, about 200 bytes each.
             meter: reads one sample, on the sampling thread; a `LoadMeter` by default.
 
         Raises:
             TypeError: an argument has the wrong type.
-            ValueError: `interval_s` is not a positive finite number, or `max_samples` is below 2.
+            ValueError: `interval_s` is not a positive finite number, or `max_samples` is below 1.
         """
         interval_s = require_seconds("interval_s", interval_s)
-        max_samples = require_count("max_samples", max_samples, minimum=2)
+        max_samples = require_count("max_samples", max_samples, minimum=1)
         require_callable("meter", meter, optional=True)
         self._stop = threading.Event()
-        self._samples = _Samples(interval_s, max_samples)
+        self._samples: deque[Sample] = deque(maxlen=max_samples)
         self._thread = threading.Thread(
             target=_sample_until,
-            args=(self._stop, self._samples, LoadMeter() if meter is None else meter),
+            args=(self._stop, self._samples, interval_s, LoadMeter() if meter is None else meter),
             name="overlap_train-sampler",
             daemon=True,
         )
@@ -91,14 +93,9 @@ class Sampler(Closing):
             self._stop.set()  # there is nothing to close
             raise
 
-    @property
-    def interval_s(self) -> float:
-        """Seconds between two samples; doubles whenever `max_samples` is reached."""
-        return self._samples.interval_s
-
     def samples(self) -> tuple[Sample, ...]:
         """Return the samples so far, oldest first. May be called after `close`."""
-        return self._samples.copy()
+        return tuple(self._samples.copy())
 
     def close(self) -> None:
         """Take a last sample and end the thread; does nothing the second time."""
@@ -118,56 +115,20 @@ class Sampler(Closing):
             )
 
 
-class _Samples:
-    """The bounded memory of a sampler."""
-
-    def __init__(self, interval_s: float, max_samples: int) -> None:
-        self.interval_s = interval_s
-        self._max_samples = max_samples
-        self._lock = threading.Lock()
-        self._samples: list[Sample] = []
-
-    def append(self, sample: Sample) -> None:
-        with self._lock:
-            samples = self._samples
-            if len(samples) == self._max_samples:
-                pairs = zip(samples[::2], samples[1::2], strict=False)
-                odd_one = samples[-1:] if len(samples) % 2 else []
-                self._samples = [_merge(earlier, later) for earlier, later in pairs] + odd_one
-                self.interval_s *= 2
-            self._samples.append(sample)
-
-    def copy(self) -> tuple[Sample, ...]:
-        with self._lock:
-            return tuple(self._samples)
-
-
-def _sample_until(stop: threading.Event, samples: _Samples, meter: Callable[[], Sample]) -> None:
+def _sample_until(
+    stop: threading.Event, samples: deque[Sample], interval_s: float, meter: Callable[[], Sample]
+) -> None:
     """The sampling thread. A meter that fails ends the sampling, never the run."""
     try:
         began_s = time.monotonic()
-        while not stop.wait(max(0.0, samples.interval_s - (time.monotonic() - began_s))):
+        while not stop.wait(max(0.0, interval_s - (time.monotonic() - began_s))):
             began_s = time.monotonic()
             samples.append(meter())
         # The kernel counts CPU time in ticks of 10 ms: over a short rest the percentage would be noise.
-        if time.monotonic() - began_s >= samples.interval_s / 2:
+        if time.monotonic() - began_s >= interval_s / 2:
             samples.append(meter())
     except Exception:
         _logger.warning("Sampling of the load stopped at an error", exc_info=True)
-
-
-def _merge(earlier: Sample, later: Sample) -> Sample:
-    """Make one sample of two neighbours: the loads averaged, the memory at its higher value."""
-    same_gpus = len(earlier.gpu_percent) == len(later.gpu_percent)
-    pairs = zip(earlier.gpu_percent, later.gpu_percent, strict=False)
-    sizes = zip(earlier.gpu_memory_bytes, later.gpu_memory_bytes, strict=False)
-    return Sample(
-        time_s=later.time_s,
-        cpu_percent=(earlier.cpu_percent + later.cpu_percent) / 2,
-        rss_bytes=max(earlier.rss_bytes, later.rss_bytes),
-        gpu_percent=tuple((a + b) / 2 for a, b in pairs) if same_gpus else later.gpu_percent,
-        gpu_memory_bytes=tuple(max(a, b) for a, b in sizes) if same_gpus else later.gpu_memory_bytes,
-    )
 
 
 def _read_gpus() -> tuple[tuple[float, ...], tuple[int, ...]]:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from overlap_train._support.arguments import require_path, require_text, short_repr, text_of
+from overlap_train._support.arguments import require_items, require_path, require_text, short_repr, text_of
 from overlap_train._support.files import Replacing
 from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
-from overlap_train.monitoring.recorder import overlap_s, require_samples, require_spans, union_s
+from overlap_train.monitoring.recorder import overlap_s, require_spans, union_s
 from overlap_train.records import Sample, Span
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any common colour vision.
@@ -94,7 +94,7 @@ def save_timeline(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    spans, samples = require_spans("spans", spans), require_samples("samples", samples)
+    spans, samples = require_spans("spans", spans), _samples(samples)
     title = require_text("title", title, empty=True)
     path = require_path("path", path)
     _check_suffix(path)
@@ -117,6 +117,10 @@ def save_timeline(
     with Replacing(path) as unfinished:
         figure.savefig(unfinished)
     return path
+
+
+def _samples(samples: object) -> tuple[Sample, ...]:
+    return require_items("samples", samples, Sample, expected="a collection of Sample")
 
 
 def _check_suffix(path: Path) -> None:
@@ -172,22 +176,14 @@ def _draw_rows(
 def _write_epochs(
     axis: Any, row: int, bars: Iterable[Bar], colours: Mapping[str, str], scale: _Scale
 ) -> None:
-    """Write the number of each epoch on its training, or of each fifth, tenth … where they are narrow.
-
-    Validations have theirs where it fits.
-    """
+    """Write the number of each epoch on its training and validation where it fits."""
     extents: dict[tuple[str, int], tuple[float, float]] = {}
     for bar in bars:
         if bar.epoch is not None and bar.name in _NUMBERED:
             start_s, end_s = extents.get((bar.name, bar.epoch), (bar.start_s, bar.end_s))
             extents[bar.name, bar.epoch] = (min(start_s, bar.start_s), max(end_s, bar.end_s))
-    trained = [end_s - start_s for (name, _), (start_s, end_s) in extents.items() if name == "train"]
-    epochs = [epoch for name, epoch in extents if name == "train"]
-    step = _label_step(sorted(trained)[len(trained) // 2], max(epochs), scale) if trained else 1
     for (name, epoch), (start_s, end_s) in extents.items():
-        pixels = (end_s - start_s) / scale.pixel_s
-        fits = pixels >= _DIGIT_PIXELS * len(str(epoch + 1)) + 2
-        if (epoch + 1) % step == 0 if name == "train" and step > 1 else fits:
+        if (end_s - start_s) / scale.pixel_s >= _DIGIT_PIXELS * len(str(epoch + 1)) + 2:
             axis.text(
                 scale.x((start_s + end_s) / 2),
                 row,
@@ -198,14 +194,6 @@ def _write_epochs(
                 va="center_baseline",
                 clip_on=True,
             )
-
-
-def _label_step(epoch_s: float, last_epoch: int, scale: _Scale) -> int:
-    """Return 1 where each epoch has room for its number, else the smallest round step that has."""
-    room = epoch_s / scale.pixel_s
-    width = _DIGIT_PIXELS * len(str(last_epoch + 1)) + 4
-    steps = (factor * 10**power for power in range(7) for factor in (1, 2, 5))
-    return next((step for step in steps if step * room >= width), 10**7)
 
 
 def _draw_cpu(axis: Any, samples: Sequence[Sample], scale: _Scale) -> None:
@@ -380,7 +368,7 @@ def save_chrome_trace(
         OSError: the file cannot be written.
     """
     path = require_path("path", path)
-    spans, samples = require_spans("spans", spans), require_samples("samples", samples)
+    spans, samples = require_spans("spans", spans), _samples(samples)
     origin_s = min((*(span.start_s for span in spans), *(sample.time_s for sample in samples)), default=0.0)
     events = [*_span_events(spans, origin_s), *_counter_events(samples, origin_s)]
     with Replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:

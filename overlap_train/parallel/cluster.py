@@ -6,13 +6,10 @@ from a resolver such as Slurm's.
 
 from __future__ import annotations
 
-import errno
 import functools
 import hashlib
-import ipaddress
 import json
 import os
-import re
 import socket
 import sys
 from pathlib import Path
@@ -23,9 +20,6 @@ from tensorflow.python.eager import context
 
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel.hosts import EvaluatorTask, give_own_rows
-
-# Without halves of characters, which JSON can hold and no name of the system's.
-_HOST = re.compile(r"[^\s/@\[\]:%\x00-\x1f\x7f\ud800-\udfff]{1,253}")
 
 
 class TrainingHosts(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # type: ignore[misc]
@@ -195,40 +189,22 @@ def _port(address: object, name: str) -> int:
     if not isinstance(address, str):
         raise TypeError(f"{name} must be a string 'host:port'; got {address!r}")
     host, _, digits = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    if not _is_host(host) or not (digits.isascii() and digits.isdigit()):
+    if not host or not (digits.isascii() and digits.isdigit()):
         raise ClusterConfigError(f"{name} must be 'host:port'; got {address[:300]!r}")
     if len(digits) > 5 or not 1 <= int(digits) <= 65535:
         raise ClusterConfigError(f"the port of {name} must be from 1 to 65535; got {address[:300]!r}")
     return int(digits)
 
 
-def _is_host(host: str) -> bool:
-    """Return whether a string may name a host: a name, or an IP address without brackets."""
-    if ":" not in host:
-        return _HOST.fullmatch(host) is not None
-    try:
-        ipaddress.IPv6Address(host)
-    except ValueError:
-        return False
-    return True
-
-
 def _require_free(address: str, task: str) -> None:
     """Raise ClusterConfigError if TensorFlow could not listen at the port of this host's own task."""
     port = _port(address, task)
-    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
-        try:
-            with socket.socket(family) as bound:
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                bound.bind((everywhere, port))
-        except OSError as error:
-            if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a host without IPv6, or IPv4
-                continue
-            raise ClusterConfigError(
-                f"port {port} of {task} ({address}) is taken on this host: {os.strerror(error.errno or 0)}; "
-                "end what uses it (an earlier run?) or name another port in TF_CONFIG on all hosts"
-            ) from error
+    try:
+        with socket.socket() as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(("", port))
+    except OSError as error:
+        raise ClusterConfigError(
+            f"port {port} of {task} ({address}) is taken on this host: {os.strerror(error.errno or 0)}; "
+            "end what uses it (an earlier run?) or name another port in TF_CONFIG on all hosts"
+        ) from error

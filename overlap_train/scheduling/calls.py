@@ -37,20 +37,7 @@ _CONVOLUTIONS = (
     keras.layers.SeparableConv2D,
 )
 _DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
-_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("dense", ("Dense", "EinsumDense")),
-    (
-        "norm",
-        ("BatchNormalization", "LayerNormalization", "GroupNormalization", "Normalization", "Rescaling"),
-    ),
-    ("activation", ("Activation", "ReLU", "LeakyReLU", "PReLU", "ELU", "Softmax")),
-    ("pool", tuple(f"{name}{n}D" for name in ("MaxPooling", "AveragePooling") for n in (1, 2, 3))),
-    ("reduce", tuple(f"Global{name}Pooling{n}D" for name in ("Max", "Average") for n in (1, 2, 3))),
-    ("merge", ("Add", "Multiply", "Concatenate", "Average", "Maximum", "Subtract", "Minimum")),
-    ("reshape", ("Flatten", "Reshape", "Permute", "ZeroPadding2D", "Cropping2D", "Dropout", "InputLayer")),
-)
-_KIND_OF = {name: kind for kind, names in _KINDS for name in names}
-
+_DENSE = (keras.layers.Dense, keras.layers.EinsumDense)
 
 _LINEAR = (None, keras.activations.linear)
 _ELEMENTWISE = frozenset(
@@ -234,14 +221,13 @@ def work_of(operation: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Wo
     weight_bytes = sum(elements(w.shape) * tf.as_dtype(w.dtype).size for w in weights)
     moved_bytes = sum(map(tensor_bytes, (*inputs, *outputs)))
     numbers = sum(elements(tensor.shape[1:]) for tensor in outputs)
-    kind = _KIND_OF.get(type(operation).__name__, "other")
-    flops = float(numbers)
+    kind, flops = "other", float(numbers)
     if isinstance(operation, _CONVOLUTIONS):
         kind, flops = "conv", sum(_convolution_flops(operation, w, outputs[0]) for w in weights)
     elif isinstance(operation, _DEPTHWISE):
         kind, flops = "depthwise", 2.0 * numbers * math.prod(operation.kernel_size)
-    elif kind == "dense":
-        rows = numbers / max(outputs[0].shape[-1] or 1, 1)
+    elif isinstance(operation, _DENSE):
+        kind, rows = "dense", numbers / max(outputs[0].shape[-1] or 1, 1)
         flops = 2.0 * rows * sum(elements(w.shape) for w in weights)
     return Work(kind, flops, float(moved_bytes), float(weight_bytes))
 

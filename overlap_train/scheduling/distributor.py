@@ -104,7 +104,7 @@ class LayerController:
         return self._left == 0
 
     def inputs(self, index: int) -> tuple[Any, ...]:
-        """Return the tensors that layer `index` reads, in order; None for an input that is left out."""
+        """Return the tensors that layer `index` reads, in order; None for each where nothing is computed."""
         return tuple(self._tensors.get(port) for port in self._graph.layers[index].inputs)
 
     def complete(self, index: int, outputs: Sequence[Any] | None = None) -> list[int]:
@@ -140,10 +140,9 @@ _MOST_OFFERS = 8
 class LayerDistributor:
     """Turns released layers into jobs in the queue."""
 
-    def __init__(self, policy: Policy, board: Board, queue: JobQueue, *, aging_s: float = 1.0) -> None:
+    def __init__(self, policy: Policy, board: Board, queue: JobQueue) -> None:
         self._policy = policy
         self._board = board
-        self._aging_s = aging_s
         self._urgency_s: dict[int, float] = {}
         self.controllers: dict[int, LayerController] = {}  # by the number of the request
         self._queue = queue
@@ -156,8 +155,7 @@ class LayerDistributor:
         board.active_requests += 1
         is_timed = request.deadline_s is not None
         remaining_s = board.least_s(request.graph, request.examples) if is_timed else 0.0
-        self._urgency_s[request.number] = urgency(request, remaining_s=remaining_s, aging_s=self._aging_s)
-        self._policy.admit(request, board)
+        self._urgency_s[request.number] = urgency(request, remaining_s=remaining_s)
         self.distribute(controller, controller.first())
 
     def distribute(self, controller: LayerController, released: list[int]) -> None:
@@ -233,7 +231,6 @@ class LayerDistributor:
         self._board.active_requests -= 1
         self._urgency_s.pop(request.number, None)
         self.controllers.pop(request.number, None)
-        self._policy.release(request)
 
     def complete(self, controller: LayerController, job: Job, outputs: Any) -> bool:
         """Place the layers that a job's end releases; return whether the request is finished."""

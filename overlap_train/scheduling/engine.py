@@ -64,7 +64,6 @@ class Engine(Closing):
         costs: Costs | None = None,
         backend: Callable[[Job], Any] = call_layer,
         recorder: Recorder | None = None,
-        aging_s: float = 1.0,
     ) -> None:
         if recorder is not None and not callable(getattr(recorder, "add", None)):
             raise TypeError(f"recorder must have a method add(span), or be None; got {short_repr(recorder)}")
@@ -76,7 +75,7 @@ class Engine(Closing):
         self._queue = JobQueue(tuple(platform.devices))
         self._board = Board(platform, self.costs)
         self._policy = make_policy(policy)
-        self._distributor = LayerDistributor(self._policy, self._board, self._queue, aging_s=aging_s)
+        self._distributor = LayerDistributor(self._policy, self._board, self._queue)
         self._accounts = {device.name: DeviceAccount() for device in platform.devices}
         self._closed = False
         self._workers = [
@@ -96,15 +95,10 @@ class Engine(Closing):
         for number, worker in enumerate(self._workers):
             try:
                 worker.start()
-            except BaseException as error:
+            except BaseException:
                 self._workers = self._workers[:number]
                 self.close()
-                if not isinstance(error, RuntimeError):
-                    raise
-                raise RuntimeError(
-                    f"thread {number + 1} of the devices' slots could not be started ({error}); give them "
-                    "fewer slots, or raise the limit of threads (ulimit -u, pids.max of the container)"
-                ) from error
+                raise
 
     def start(self, request: Request) -> None:
         """Start the first layers of a request; `request.on_done` is called when it ends."""
@@ -120,16 +114,6 @@ class Engine(Closing):
                 raise
             self._accounts[self.platform.home].overhead_s += time.perf_counter() - began_s
 
-    def abandon(self, unwanted: Callable[[Request], bool], error: BaseException) -> int:
-        """End the requests for which `unwanted` is true, with `error`; drop what their layers return."""
-        with self._lock:
-            requests = [c.request for c in self._distributor.controllers.values() if unwanted(c.request)]
-            for request in requests:
-                self._forget(request)
-        for request in requests:
-            _notify(request, None, error)
-        return len(requests)
-
     def statistics(self) -> dict[str, DeviceAccount]:
         """Return a copy of the accounts of each device, by name."""
         with self._lock:
@@ -139,7 +123,11 @@ class Engine(Closing):
         """End what is unfinished with SchedulerClosedError and join the workers; on a worker, join none."""
         with self._lock:
             self._closed = True
-        self.abandon(lambda request: True, SchedulerClosedError("the scheduler was closed"))
+            requests = [controller.request for controller in self._distributor.controllers.values()]
+            for request in requests:
+                self._forget(request)
+        for request in requests:
+            _notify(request, None, SchedulerClosedError("the scheduler was closed"))
         self._queue.close()
         if threading.current_thread() not in self._workers:
             for worker in self._workers:

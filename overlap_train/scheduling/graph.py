@@ -38,7 +38,7 @@ class Port:
 class Work:
     """What a layer does, in quantities that do not depend on a device."""
 
-    kind: str  # "conv", "depthwise", "dense", "norm", "activation", "pool", "merge", "reshape", ...
+    kind: str  # "conv", "depthwise", "dense", "merge" or "other"
     flops: float = 0.0  # for `batch` examples; a multiply-add counts two
     moved_bytes: float = 0.0  # activations read and written
     weight_bytes: float = 0.0  # parameters read; they do not grow with the batch
@@ -187,31 +187,22 @@ class Platform:
     Args:
         devices: the devices, in the order in which ties are broken.
         transfers: the cost for each pair (from, to) of device names; a missing pair costs nothing.
-        home: the device whose memory holds the inputs and results of requests; None means the first CPU.
 
     Raises:
         TypeError: a value has the wrong type.
-        ValueError: there are no devices, names repeat, or a link or `home` does not name a device.
+        ValueError: there are no devices, names repeat, or a link does not name a device.
     """
 
     devices: Sequence[Device]
     transfers: Mapping[tuple[str, str], Transfer] = field(default_factory=dict)
-    home: str = ""
 
     def __post_init__(self) -> None:
         devices = require_items("devices", self.devices, Device, expected="a sequence of Device")
         names = [device.name for device in devices]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"a platform needs devices with unique names, got {short_repr(names)}")
-        freeze(self, devices=devices, home=require_text("home", self.home, empty=True))
+        freeze(self, devices=devices)
         self._check_transfers(names)
-        if self.home and self.home not in names:
-            raise ValueError(
-                f"home: no device is named {short_repr(self.home)}; the devices are {short_repr(names)}"
-            )
-        if not self.home:
-            home = next((device for device in self.devices if device.kind == "cpu"), self.devices[0])
-            object.__setattr__(self, "home", home.name)
 
     def _check_transfers(self, names: Sequence[str]) -> None:
         expected = "a mapping from pairs of device names to Transfer"
@@ -224,6 +215,11 @@ class Platform:
                         f"transfers: no device is named {short_repr(name)}; the devices are "
                         f"{short_repr(names)}"
                     )
+
+    @property
+    def home(self) -> str:
+        """The first CPU, whose memory holds the inputs and results of requests."""
+        return next((device for device in self.devices if device.kind == "cpu"), self.devices[0]).name
 
     def __getitem__(self, name: str) -> Device:
         for device in self.devices:
@@ -298,13 +294,16 @@ class _Timed(Protocol):
     deadline_s: float | None
 
 
-def urgency(request: _Timed, *, remaining_s: float, aging_s: float) -> float:
+_AGING_S = 1.0  # of waiting, which one unit of priority is worth
+
+
+def urgency(request: _Timed, *, remaining_s: float) -> float:
     """When a request would have to arrive to rank where it does, in seconds of the engine's clock.
 
     A deadline ranks it as if it had arrived at the last moment at which it can start and still meet it, if
     that is earlier. Since later requests get later values without bound, none starves.
     """
-    rank_s = request.arrival_s - request.priority * aging_s
+    rank_s = request.arrival_s - request.priority * _AGING_S
     if request.deadline_s is not None:
-        rank_s = min(rank_s, request.deadline_s - remaining_s - aging_s)
+        rank_s = min(rank_s, request.deadline_s - remaining_s - _AGING_S)
     return rank_s

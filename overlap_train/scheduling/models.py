@@ -39,25 +39,18 @@ class ModelInputs:
 
     specs: tuple[tf.TensorSpec, ...]
     names: tuple[str, ...] = ()
-    optional: tuple[bool, ...] = ()
     structure: Any = None  # the symbolic inputs as they are nested
-    adjusts_rank: bool = False  # the last dimension may be left out, or added, where it is 1
-    keeps_dtypes: bool = False  # custom code sees the dtypes
-
-    @property
-    def varies(self) -> bool:
-        """Whether requests may differ in which inputs they bring, or in their dtypes."""
-        return self.keeps_dtypes or any(self.optional)
+    shows_dtypes: bool = False  # to custom code, which may tell bytes from floats
 
     def flatten(self, model: str, x: Any) -> tuple[Any, ...]:
-        """Return what a user passes as arrays with the batch first, None for what is left out."""
+        """Return what a user passes as arrays with the batch first."""
         flat = keras.tree.flatten(self._in_order(model, x))
         if len(flat) != len(self.specs):
             is_list = isinstance(x, (list, tuple))
             remedy = "; a list is one value for each input: pass an array" if is_list else ""
             raise ValueError(f"x of {model!r} takes {len(self.specs)} inputs, got {len(flat)}{remedy}")
         arrays = tuple(self._array(model, number, value) for number, value in enumerate(flat))
-        shapes = [array.shape for array in arrays if array is not None]
+        shapes = [array.shape for array in arrays]
         lengths = {shape[:1] for shape in shapes}
         if len(lengths) != 1 or lengths == {()} or lengths == {(0,)}:
             raise ValueError(
@@ -89,38 +82,16 @@ class ModelInputs:
 
     def _array(self, model: str, number: int, value: Any) -> Any:
         spec, name = self.specs[number], self.names[number] if self.names else str(number)
-        if value is None:
-            if not (self.optional and self.optional[number]):
-                raise ValueError(f"x of {model!r}: the input {name!r} is not optional, but None was passed")
-            return None
-        if isinstance(value, tf.SparseTensor):
-            value = tf.sparse.to_dense(value)
         array = _as_array(model, name, value, None)
-        wants_text = spec.dtype == tf.string
-        lost = array.dtype.kind == "c" and not spec.dtype.is_complex  # the imaginary part
-        if lost or (wants_text != (array.dtype.kind in "OSUT") and (wants_text or array.dtype.kind in "SUT")):
+        kind, wants_text = array.dtype.kind, spec.dtype == tf.string
+        lost = kind == "c" and not spec.dtype.is_complex  # the imaginary part
+        seen = self.shows_dtypes and kind in "iub" and array.dtype != spec.dtype.as_numpy_dtype
+        if lost or seen or (wants_text != (kind in "OSUT") and (wants_text or kind in "SUT")):
             raise TypeError(f"x of {model!r}: the input {name!r} takes {spec.dtype.name}, got {array.dtype}")
-        if not self._keeps(array, spec):
-            array = _as_array(model, name, value, spec.dtype.as_numpy_dtype)
-        array = self._ranked(array, spec)
-        if array.ndim and self.adjusts_rank and not spec.shape.is_compatible_with(array.shape):
+        array = _as_array(model, name, value, spec.dtype.as_numpy_dtype)
+        if array.ndim and not spec.shape.is_compatible_with(array.shape):
             expected = f"the input {name!r} takes {spec.shape}"
             raise ValueError(f"x of {model!r}: {expected}, got the shape {array.shape}")
-        return array
-
-    def _keeps(self, array: Any, spec: tf.TensorSpec) -> bool:
-        """Whether the model gets an array in the array's own dtype; floats are cast to the model's."""
-        return self.keeps_dtypes and array.dtype.kind in "iub" and array.dtype != spec.dtype.as_numpy_dtype
-
-    def _ranked(self, array: Any, spec: tf.TensorSpec) -> Any:
-        """Return an array with the rank that the model takes, as Keras makes it."""
-        if not self.adjusts_rank:
-            return array
-        rank = len(spec.shape)
-        if array.ndim == rank + 1 and array.shape[-1] == 1:
-            return array[..., 0]
-        if array.ndim == rank - 1 and spec.shape[-1] == 1:
-            return array[..., np.newaxis]
         return array
 
 
@@ -133,20 +104,19 @@ def inputs_of(model: keras.Model, specs: Sequence[tf.TensorSpec], name: str) -> 
                 f"{name}: the input {tensor.name!r} is sparse or ragged; requests bring arrays: declare it "
                 "dense, and make it so in what is submitted"
             )
+        if keras_models.is_optional(tensor):
+            raise ValueError(f"{name}: the input {tensor.name!r} is optional; each request brings all inputs")
     if specs or not symbolic:
         if not specs:
             what = "a Sequential model that is not built" if _is_unbuilt(model) else "a subclassed model"
             remedy = "build it, or begin it with keras.Input" if _is_unbuilt(model) else _SPECS
             raise ValueError(f"{name}: {what} does not say what it reads; {remedy}")
         return ModelInputs(tuple(specs), structure=keras_models.input_structure(model))
-    own_code = keras_models.own_code_of(model) is not None
     return ModelInputs(
         tuple(tf.TensorSpec((None, *x.shape[1:]), x.dtype) for x in symbolic),
         tuple(x.name for x in symbolic),
-        tuple(keras_models.is_optional(x) for x in symbolic),
         keras_models.input_structure(model),
-        adjusts_rank=not own_code,
-        keeps_dtypes=own_code,
+        shows_dtypes=keras_models.own_code_of(model) is not None,
     )
 
 
@@ -170,8 +140,6 @@ tracing = threading.Lock()
 
 class SplitModel(ABC):
     """A Keras model and its graph."""
-
-    varies = False  # whether a function is traced again for inputs left out or of another dtype
 
     def __init__(self, graph: LayerGraph, inputs: ModelInputs, outputs: Any) -> None:
         """Take a graph of single layers, and outputs nested as a call nests them."""
@@ -236,7 +204,6 @@ class WholeModel(SplitModel):
             name=name,
         )
         super().__init__(graph, inputs, outputs)
-        self.varies = inputs.varies
 
     def function(
         self, reads: Sequence[Port], members: range, returns: Sequence[Port]
@@ -289,7 +256,7 @@ def split_model(
     name = name or model.name
     functional = keras_models.stock_graph(model)
     inputs = inputs_of(model, () if functional is not None else input_specs, name)
-    if functional is None or _stays_whole(model, functional, inputs):
+    if functional is None or _stays_whole(model, functional):
         return WholeModel(model, name, inputs)
     calls = list(_named_apart(calls_of(functional)))
     if fold:
@@ -300,11 +267,10 @@ def split_model(
     return _FunctionalSplit(functional, name, calls, inputs) if calls else WholeModel(model, name, inputs)
 
 
-def _stays_whole(model: Any, functional: Any, inputs: ModelInputs) -> bool:
+def _stays_whole(model: Any, functional: Any) -> bool:
     """Whether masks, the training phase or more than arrays pass between layers; not so segments."""
     return (
-        any(inputs.optional)
-        or _has_masks(model)
+        _has_masks(model)
         or keras_models.carries_more_than_arrays(functional)
         or keras_models.trains_by_itself(model)
     )

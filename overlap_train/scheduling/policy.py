@@ -165,9 +165,6 @@ class Policy(ABC):
     moves = False
     """Whether another device may take a layer that waits."""
 
-    def admit(self, request: Request, board: Board) -> None:
-        """Note a new request. Called once, before any of its layers is selected."""
-
     @abstractmethod
     def select(self, request: Request, index: int, places: dict[int, str], board: Board) -> Device:
         """Return the device for layer `index`, all of whose inputs exist.
@@ -186,9 +183,6 @@ class Policy(ABC):
     def rank(self, request: Request, index: int, board: Board) -> float:
         """Return the rank of a layer among those of equally urgent requests; the largest goes first."""
         return 0.0
-
-    def release(self, request: Request) -> None:
-        """Forget a request that is done or has failed."""
 
 
 def selected(policy: Policy, request: Request, index: int, places: dict[int, str], board: Board) -> Device:

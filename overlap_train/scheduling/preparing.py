@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import math
 import os
 import re
 import time
@@ -21,16 +20,15 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._support.arguments import (
-    require_choice,
     require_count,
     require_flag,
+    require_instance,
     require_items,
-    require_real,
     short_repr,
 )
 from overlap_train.scheduling.accounts import RunTimes
-from overlap_train.scheduling.costs import CostModel, Costs, check_costs
-from overlap_train.scheduling.graph import REQUEST, Device, Layer, LayerGraph, Platform, Port, Run
+from overlap_train.scheduling.costs import CostModel
+from overlap_train.scheduling.graph import Device, Layer, LayerGraph, Platform, Port, Run
 from overlap_train.scheduling.models import SplitModel, split_model, tracing
 from overlap_train.scheduling.segments import (
     Segments,
@@ -46,8 +44,7 @@ from overlap_train.zero_copy import as_tensor
 _log = logging.getLogger(__name__)
 
 # For dimensions that the model leaves open, in the order in which they are tried.
-_SIZES = (32, 128, 512, 8, 1)
-_MOST_ELEMENTS = 1 << 22
+_SIZES = (32, 128)
 
 
 def tensorflow_platform(devices: Sequence[Device] | None = None) -> Platform:
@@ -72,10 +69,7 @@ def compile_segments(split: SplitModel, segments: Segments, platform: Platform) 
         reads = segments.inputs[number]
         function = split.function(reads, segments.members[number], segments.outputs[number])
         specs = [split.spec(port) for port in reads]
-        return {
-            device.name: _Compiled(function, specs, device, varies=split.varies)
-            for device in platform.devices
-        }
+        return {device.name: _Compiled(function, specs, device) for device in platform.devices}
 
     graph = segments.graph
     with tracing:
@@ -108,7 +102,7 @@ def profile_layers(graph: LayerGraph, device: Device, *, repeats: int = 3, batch
     """
     values = [(variable, variable.numpy()) for variable in written_variables(graph)]
     profile = None
-    for size in _example_sizes(graph, device):
+    for size in _SIZES:
         try:
             profile = _measure_layers(graph, device, size, repeats, batch)
             break
@@ -125,21 +119,6 @@ def written_variables(graph: LayerGraph) -> list[tf.Variable]:
     """Return the variables of the layers that write any, each once."""
     runs: list[Any] = [run for layer in graph.layers for run in layer.runs.values()]
     return list({id(variable): variable for run in runs for variable in run.written}.values())
-
-
-def _example_sizes(graph: LayerGraph, device: Device) -> Sequence[int]:
-    """Return the sizes to try for open dimensions; one if there are none."""
-    shapes = [
-        spec.shape.as_list()[1:]
-        for layer in graph.layers
-        for port, spec in zip(layer.inputs, layer.runs[device.name].specs, strict=True)  # type: ignore[attr-defined]
-        if port.source == REQUEST
-    ]
-    if not any(None in shape for shape in shapes):
-        return (1,)
-    return [
-        n for n in _SIZES if max(math.prod(size or n for size in s) for s in shapes) <= _MOST_ELEMENTS
-    ] or (1,)
 
 
 def _measure_layers(graph: LayerGraph, device: Device, size: int, repeats: int, batch: int) -> Profile:
@@ -181,53 +160,26 @@ class _Compiled:
         python_function: Callable[..., list[Any]],
         specs: Sequence[tf.TensorSpec],
         device: Device,
-        *,
-        varies: bool,
     ) -> None:
-        self._python_function = python_function
-        self._device = f"/{device.name}"
         self._asynchronous = device.name.startswith("GPU")
-        self._varies = varies
-        self._variants: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self.specs = tuple(specs)
-        self._function = self._trace(self.specs)
+
+        def on_device(*tensors: Any) -> list[Any]:
+            with tf.device(f"/{device.name}"):
+                outputs = [tf.identity(output) for output in python_function(*tensors)]
+                return [*outputs, _host_number(outputs)] if self._asynchronous else outputs
+
+        self._function = tf.function(on_device, autograph=False).get_concrete_function(*specs)
         self.written: tuple[tf.Variable, ...] = (
             tuple(self._function.variables) if _writes(self._function) else ()
         )
 
     def __call__(self, inputs: tuple[Any, ...]) -> list[Any]:
-        function = self._variant(inputs) if self._varies else self._function
-        outputs = list(function(*(value for value in inputs if value is not None)))
+        outputs = list(self._function(*inputs))
         if self._asynchronous:
             # The last output is a number on the host that depends on all others: reading it waits for them.
             outputs.pop().numpy()
         return outputs
-
-    def _variant(self, inputs: tuple[Any, ...]) -> Callable[..., Any]:
-        """Return the function for the inputs that are present; it is traced on first use."""
-        dtypes = tuple(None if value is None else value.dtype for value in inputs)
-        if dtypes == tuple(spec.dtype for spec in self.specs):
-            return self._function
-        with tracing:
-            if dtypes not in self._variants:
-                self._variants[dtypes] = self._trace(
-                    [
-                        None if dtype is None else tf.TensorSpec(spec.shape, dtype)
-                        for spec, dtype in zip(self.specs, dtypes, strict=True)
-                    ]
-                )
-            return self._variants[dtypes]
-
-    def _trace(self, specs: Sequence[tf.TensorSpec | None]) -> Any:
-        def on_device(*tensors: Any) -> list[Any]:
-            remaining = iter(tensors)
-            args = [None if spec is None else next(remaining) for spec in specs]
-            with tf.device(self._device):
-                outputs = [tf.identity(output) for output in self._python_function(*args)]
-                return [*outputs, _host_number(outputs)] if self._asynchronous else outputs
-
-        present = [spec for spec in specs if spec is not None]
-        return tf.function(on_device, autograph=False).get_concrete_function(*present)
 
 
 # Operations that write a variable; the state of a `tf.random.Generator` is one.
@@ -264,8 +216,6 @@ def _example(spec: tf.TensorSpec, batch: int, size: int) -> tf.Tensor:
 
 _MOST_PIECES = 4096
 
-_SEGMENTS = ("auto", "layers", "whole")
-
 # If the number of examples in a batch is not given, a larger one has to save so much of an example's time.
 _LEAST_GAIN = 0.05
 _LARGEST_BATCH = 8
@@ -291,33 +241,22 @@ class ModelBuilder:
     def __init__(
         self,
         devices: Platform | Sequence[Device] | None,
-        costs: Costs | None,
+        costs: CostModel | None,
         *,
-        segments: str = "auto",
         cut: int = 1,
-        longest_segment_s: float = float("inf"),
         fold: bool = True,
-        profile: bool | None = None,
         zero_copy: bool = False,
     ) -> None:
-        self._segments = require_choice("segments", segments, _SEGMENTS)
         self._cut = require_count("cut", cut, minimum=1, maximum=_MOST_PIECES)
-        self._longest_s = require_real("longest_segment_s", longest_segment_s, minimum=0, infinite=True)
         self._fold = require_flag("fold", fold)
-        if profile is not None:
-            profile = require_flag("profile", profile, expected="True, False or None")
         self._as_tensor = _in_place_tensor if require_flag("zero_copy", zero_copy) else _host_tensor
-        if self._cut > 1 and (self._segments == "whole" or not self._fold):
-            raise ValueError(
-                f"cut={self._cut} needs segments='auto' or 'layers', as 'whole' would put the pieces "
-                "together again, and fold=True, as each piece holds its part of the weights"
-            )
-        check_costs(costs)
+        if self._cut > 1 and not self._fold:
+            raise ValueError(f"cut={self._cut} needs fold=True, as each piece holds its part of the weights")
+        require_instance("costs", costs, CostModel)
         self.platform = devices if isinstance(devices, Platform) else tensorflow_platform(devices)
         self.costs = costs if costs is not None else CostModel()
         kinds = {device.kind for device in self.platform.devices}
-        gains = costs is None and (len(kinds) > 1 or self._cut > 1)
-        self._profile = gains if profile is None else profile
+        self._profile = len(kinds) > 1 or self._cut > 1  # layer by layer: else nothing is to be chosen
 
     def build(
         self,
@@ -345,28 +284,26 @@ class ModelBuilder:
         return Model(name, graph, flatten, split.pack, max_pending, most, run_times=RunTimes(run_s))
 
     def tensors(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arrays as tensors on the host; in place with `zero_copy`. None stays."""
-        return tuple(None if array is None else self._as_tensor(array) for array in arrays)
+        """Arrays as tensors on the host; in place with `zero_copy`."""
+        return tuple(map(self._as_tensor, arrays))
 
     def _prepare(self, split: SplitModel) -> _Candidate:
         """Merge, compile and measure a model."""
         if self._profile:
             self._profile_single(split)
-        graph = self._merge(split, self._groups(split.graph))
+        graph = self._merge(split, choose_segments(split.graph, self.platform, self.costs))
         # The first call of a function optimises it, which takes seconds: not in the first request.
         return _Candidate(split, graph, self._measure(graph))
 
     def _in_pieces(self, split_as: Callable[..., SplitModel]) -> LayerGraph | None:
         """Compile a model with its large layers cut as the devices are fast, if the profile shows a gain."""
         whole = split_as(cut=lambda layer: ())
-        if self._profile:
-            self._profile_single(whole)
+        self._profile_single(whole)
         shares = {x.name: piece_shares(x, self.platform, self.costs, self._cut) for x in whole.graph.layers}
         split = split_as(cut=shares.__getitem__)
-        if self._profile:
-            self._profile_single(split)
-            only = worth_cutting(whole.graph, split.graph, self.platform, self.costs)
-            split = split_as(cut=lambda layer: shares[layer] if layer in only else ())
+        self._profile_single(split)
+        only = worth_cutting(whole.graph, split.graph, self.platform, self.costs)
+        split = split_as(cut=lambda layer: shares[layer] if layer in only else ())
         is_cut = any(layer.alone for layer in split.graph.layers)
         return self._prepare(split).graph if is_cut else None
 
@@ -381,18 +318,11 @@ class ModelBuilder:
         return profiles
 
     def _learn(self, profiles: Iterable[Profile]) -> None:
-        if isinstance(self.costs, CostModel):
-            self.costs.add_profile(sample for profile in profiles for sample in profile.samples)
+        self.costs.add_profile(sample for profile in profiles for sample in profile.samples)
 
     def _merge(self, split: SplitModel, groups: Sequence[range]) -> LayerGraph:
         segments = merge_layers(split.graph, groups)
         return compile_segments(split, segments, self.platform)
-
-    def _groups(self, graph: LayerGraph) -> list[range]:
-        """Return which layers are merged."""
-        if self._segments == "auto":
-            return choose_segments(graph, self.platform, self.costs, longest_s=self._longest_s)
-        return [range(len(graph))] if self._segments == "whole" else single_layers(graph)
 
     def _batches(self, chosen: _Candidate, max_batch: int | None) -> tuple[int, dict[int, float]]:
         """Return the most examples to run together, and the seconds of a run by number of examples.

@@ -18,7 +18,6 @@ from typing import Any
 from overlap_train._support.arguments import (
     require_choice,
     require_count,
-    require_flag,
     require_mapping,
     require_real,
     require_seconds,
@@ -27,7 +26,7 @@ from overlap_train._support.arguments import (
 from overlap_train._support.closing import Closing
 from overlap_train._support.imports import require_tensorflow
 from overlap_train.scheduling.accounts import SchedulerStatistics
-from overlap_train.scheduling.costs import Costs
+from overlap_train.scheduling.costs import CostModel
 from overlap_train.scheduling.engine import Engine, Recorder
 from overlap_train.scheduling.graph import Device, Platform, require_priority
 from overlap_train.scheduling.policy import Policy
@@ -47,22 +46,15 @@ class MultiModelScheduler(Closing):
             with all its cores, and every GPU. Call `tf.config.threading.set_intra_op_parallelism_threads(1)`
             before TensorFlow starts, or segments compete for the cores.
         policy: "earliest_finish", "paper", "gpu_only", "cpu_only", or a `Policy`.
-        costs: expected run times; None means an empty `CostModel`.
-        max_active: networks that run at the same time; None means two for each slot.
+        costs: what is known of run times, such as that of another scheduler; None means an empty `CostModel`.
         max_batch: the most waiting examples of one model to run together; None measures what saves time.
         max_pending: submissions that may wait for each model before `submit` blocks.
-        aging_s: seconds of waiting that one unit of priority is worth.
-        segments: "auto" merges layers where a call costs more than it gains, "layers" keeps every
-            layer, "whole" does not split.
         cut: the number of pieces in which a large layer runs while most cores are idle, unless the profile
             shows little gain. Large are convolutions of at least 2^26 FLOPs and dense layers of at least 2^20
-            weights; a piece's size follows the speed of its device. It needs `segments` "auto" or "layers".
-        longest_segment_s: the longest run time, in seconds, up to which layers are merged.
+            weights; a piece's size follows the speed of its device.
         fold: fold layers into the convolutions before them, with the present weights, and compute these by
             `tiled_conv2d`, where that is equal up to rounding and faster. The model itself stays as it is;
             add it again if its weights have changed. With False, requests use changed weights.
-        profile: measure every layer on every device first. None does so if `costs` is not given and there
-            are devices of two kinds or layers to cut.
         zero_copy: read NumPy inputs in place where their alignment allows it; do not change them before the
             result has arrived.
         recorder: gets a `Span` for each segment that has run.
@@ -78,42 +70,26 @@ class MultiModelScheduler(Closing):
         *,
         devices: Platform | list[Device] | None = None,
         policy: str | Policy = "earliest_finish",
-        costs: Costs | None = None,
-        max_active: int | None = None,
+        costs: CostModel | None = None,
         max_batch: int | None = None,
         max_pending: int = 64,
-        aging_s: float = 1.0,
-        segments: str = "auto",
         cut: int = 1,
-        longest_segment_s: float = float("inf"),
         fold: bool = True,
-        profile: bool | None = None,
         zero_copy: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
         # On first use only: it imports TensorFlow.
         from overlap_train.scheduling.preparing import ModelBuilder
 
-        models = _checked_models(models)
-        if max_active is not None:
-            max_active = require_count("max_active", max_active, minimum=1)
         self._max_batch = max_batch if max_batch is None else require_count("max_batch", max_batch, minimum=1)
         self._max_pending = require_count("max_pending", max_pending, minimum=1)
-        aging_s = require_real("aging_s", aging_s, minimum=0)
-        self._builder = builder = ModelBuilder(
-            devices,
-            costs,
-            segments=segments,
-            cut=cut,
-            longest_segment_s=longest_segment_s,
-            fold=fold,
-            profile=profile,
-            zero_copy=zero_copy,
-        )
-        engine = Engine(builder.platform, policy, costs=builder.costs, recorder=recorder, aging_s=aging_s)
-        self._service = Service(engine, builder.tensors, max_active=max_active, aging_s=aging_s)
+        self._builder = builder = ModelBuilder(devices, costs, cut=cut, fold=fold, zero_copy=zero_copy)
+        engine = Engine(builder.platform, policy, costs=builder.costs, recorder=recorder)
+        self._service = Service(engine, builder.tensors)
         try:
-            for name, model in models.items():
+            for name, model in require_mapping(
+                "models", models or {}, expected="a mapping of models"
+            ).items():
                 self.add(name, model)
         except BaseException:
             self.close()
@@ -123,9 +99,6 @@ class MultiModelScheduler(Closing):
         self,
         name: str,
         model: Any,
-        *,
-        max_batch: int | None = None,
-        max_pending: int | None = None,
         **build: Any,
     ) -> None:
         """Add a model: split, fold, compile and measure it on the calling thread.
@@ -133,8 +106,6 @@ class MultiModelScheduler(Closing):
         Args:
             name: the name for `submit`.
             model: a built Keras model.
-            max_batch: as for the scheduler, for this model; None means the scheduler's.
-            max_pending: as for the scheduler, for this model; None means the scheduler's.
             **build: `input_specs`, for a subclassed model.
 
         Raises:
@@ -152,26 +123,17 @@ class MultiModelScheduler(Closing):
         name = require_text("name", name)
         require_tensorflow()
         keras_models.require_model(model)
-        pending = self._max_pending if max_pending is None else max_pending
-        pending = require_count("max_pending", pending, minimum=1)
-        batch = self._max_batch if max_batch is None else require_count("max_batch", max_batch, minimum=1)
         self._service.require_free(name)
-        self._service.add(self._builder.build(name, model, pending, batch, **build))
+        self._service.add(self._builder.build(name, model, self._max_pending, self._max_batch, **build))
 
-    def remove(self, name: str, *, drain: bool = True) -> None:
-        """Remove a model and wait until nothing of it runs.
-
-        Args:
-            name: the name of the model.
-            drain: finish what was submitted; otherwise it fails with SchedulerClosedError.
+    def remove(self, name: str) -> None:
+        """Remove a model as soon as what was submitted for it has ended, and wait for that.
 
         Raises:
             KeyError: no model has that name.
-            TypeError: `drain` is not True or False.
             SchedulingError: it is called in a callback of a future.
         """
-        drain = require_flag("drain", drain)
-        self._service.remove(self._service.model(name), drain=drain)
+        self._service.remove(self._service.model(name))
 
     def submit(
         self,
@@ -190,8 +152,8 @@ class MultiModelScheduler(Closing):
 
         Args:
             name: the name of the model.
-            x: the model's input, as arrays or tensors `[N, ...]`; None for an optional input.
-            priority: larger is more urgent.
+            x: the model's input, as arrays or tensors `[N, ...]`.
+            priority: larger is more urgent; one unit counts as a second of waiting.
             deadline_s: seconds from now; the earlier it is, the more urgent is the request.
             on_late: what happens if the deadline cannot be met. "run" delivers the result anyway, and
                 `statistics()` counts a miss. "drop" fails the future with DeadlineError if the request would
@@ -231,7 +193,7 @@ class MultiModelScheduler(Closing):
         submission = Submission(
             model,
             inputs,
-            next(len(array) for array in inputs if array is not None),
+            len(inputs[0]),
             Future(),
             arrival_s,
             priority,
@@ -268,15 +230,3 @@ class MultiModelScheduler(Closing):
             warnings.warn(
                 "a MultiModelScheduler was not closed; use it in a with statement", ResourceWarning, 2
             )
-
-
-def _checked_models(models: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if models is None:
-        return {}
-    from overlap_train._keras import models as keras_models  # on first use: it imports TensorFlow
-
-    models = require_mapping("models", models, expected="a mapping of models")
-    for name, model in models.items():
-        require_tensorflow()
-        keras_models.require_model(model, f"models[{require_text('a name in models', name)!r}]")
-    return models

@@ -28,11 +28,10 @@ def choose_segments(
     costs: Costs,
     *,
     call_s: float = 1e-4,
-    longest_s: float = float("inf"),
 ) -> list[range]:
     """Return ranges of layers to merge: two neighbours if a call costs more than both lose on one device.
 
-    Those that lose least are merged first. A segment stays below `longest_s`, for urgent requests' sake.
+    Those that lose least are merged first.
     """
     groups = [
         (group, [costs.seconds(graph.layers[group.start], device) for device in platform.devices])
@@ -40,7 +39,7 @@ def choose_segments(
     ]
     alone = {index for index, layer in enumerate(graph.layers) if layer.alone}
     for limit_s in (0.0, call_s / 4, call_s):
-        groups = _merge_within(groups, alone, limit_s, longest_s)
+        groups = _merge_within(groups, alone, limit_s)
     return [members for members, _ in groups]
 
 
@@ -138,7 +137,7 @@ _Group = tuple[range, list[float]]
 """Layers, and their seconds by device."""
 
 
-def _merge_within(groups: list[_Group], alone: set[int], limit_s: float, longest_s: float) -> list[_Group]:
+def _merge_within(groups: list[_Group], alone: set[int], limit_s: float) -> list[_Group]:
     """Merge each group into the one before it while that loses at most `limit_s`."""
     result: list[_Group] = []
     for group in groups:
@@ -149,7 +148,7 @@ def _merge_within(groups: list[_Group], alone: set[int], limit_s: float, longest
             loss_s = min(both_s) - min(left_s) - min(right_s)
             if left.start in alone or right.start in alone:  # then they are groups of one
                 break
-            if loss_s > limit_s * (1 + 1e-9) + 1e-12 or min(both_s) > longest_s:
+            if loss_s > limit_s * (1 + 1e-9) + 1e-12:
                 break
             result[-2:] = [(range(left.start, right.stop), both_s)]
     return result

@@ -31,7 +31,7 @@ class Submission:
     """One call of `submit`."""
 
     model: Model
-    inputs: tuple[Any, ...]  # flat arrays with the batch first; None for one that is left out
+    inputs: tuple[Any, ...]  # flat arrays with the batch first
     examples: int
     future: Future[Any]
     arrival_s: float  # of `time.monotonic()`, as is the deadline
@@ -102,10 +102,9 @@ class Batch:
 class Waiting:
     """All submissions that wait, by model, for `lanes` batches that can be computed at the same time."""
 
-    def __init__(self, aging_s: float, lanes: int = 1) -> None:
+    def __init__(self, lanes: int = 1) -> None:
         self.models: dict[str, Model] = {}
         self.running: list[Batch] = []
-        self._aging_s = aging_s
         self._lanes = lanes
 
     def __len__(self) -> int:
@@ -178,7 +177,7 @@ class Waiting:
     def _ranked(self, *more: Submission) -> list[Submission]:
         """Return what waits, and more, the most urgent first."""
         waiting = [*(s for model in self.models.values() for s in model.waiting), *more]
-        return sorted(waiting, key=lambda s: urgency(s, remaining_s=0.0, aging_s=self._aging_s))
+        return sorted(waiting, key=lambda s: urgency(s, remaining_s=0.0))
 
 
 def _broken(ends: dict[Submission, float]) -> int:
@@ -190,7 +189,7 @@ def join_inputs(batch: list[Submission]) -> tuple[Any, ...]:
     if len(batch) == 1:
         return batch[0].inputs
     columns = zip(*(s.inputs for s in batch), strict=True)
-    return tuple(None if column[0] is None else np.concatenate(column) for column in columns)
+    return tuple(map(np.concatenate, columns))
 
 
 def split_outputs(batch: list[Submission], outputs: tuple[Any, ...]) -> list[tuple[Any, ...]]:
@@ -204,9 +203,9 @@ def split_outputs(batch: list[Submission], outputs: tuple[Any, ...]) -> list[tup
     ]
 
 
-def _shapes(submission: Submission) -> list[tuple[Any, Any] | None]:
-    """Return the shape beyond the batch and the dtype of each input, None for one that is left out."""
-    return [None if array is None else (array.shape[1:], array.dtype) for array in submission.inputs]
+def _shapes(submission: Submission) -> list[Any]:
+    """Return the shape beyond the batch of each input."""
+    return [array.shape[1:] for array in submission.inputs]
 
 
 _log = logging.getLogger(__name__)
@@ -221,7 +220,6 @@ class Service:
         tensors: Callable[[tuple[Any, ...]], tuple[Any, ...]],
         *,
         max_active: int | None = None,
-        aging_s: float = 1.0,
     ) -> None:
         self._engine = engine
         self._tensors = tensors
@@ -230,7 +228,7 @@ class Service:
         # So many batches run side by side: on the GPUs, or where there is none on the cores.
         lanes = sum(device.slots for device in engine.platform.of_kind("gpu") or devices)
         self._changed = threading.Condition()
-        self._waiting = Waiting(aging_s, lanes)
+        self._waiting = Waiting(lanes)
         self._numbers = itertools.count()
         self._here = threading.local()  # has `calling` while a thread calls the callbacks of a batch
         self.closed = False
@@ -259,26 +257,17 @@ class Service:
                 raise KeyError(f"no model is named {short_repr(name)}; in service are {names}")
             return self._waiting.models[name]
 
-    def remove(self, model: Model, *, drain: bool) -> None:
+    def remove(self, model: Model) -> None:
         """Take a model out of service and wait until nothing of it runs; see `MultiModelScheduler`."""
         self._require_waitable("remove")
         with self._changed:
             model.removed = True
-            dropped = [] if drain else model.waiting
-            model.waiting = model.waiting if drain else []
             self._changed.notify_all()
-        error = SchedulerClosedError(f"model {model.name!r} was removed")
-        thread_ends = [self._settle(submission, None, error) for submission in dropped]
-        if not drain:
-            forms = (model.graph, model.graph.pieces)
-            self._engine.abandon(lambda request: request.graph in forms, error)
-        with self._changed:
             self._changed.wait_for(
                 lambda: not model.waiting and all(batch.model is not model for batch in self._waiting.running)
             )
             self._waiting.models.pop(model.name, None)
             self._changed.notify_all()
-        _raise_first(thread_ends)
 
     def submit(self, submission: Submission, timeout_s: float | None) -> None:
         """Let a submission wait for its turn, as soon as its model's queue has room."""
@@ -327,9 +316,9 @@ class Service:
                 model.waiting = []
             self._changed.notify_all()
         error = SchedulerClosedError("the scheduler was closed")
-        thread_ends = [self._settle(submission, None, error) for submission in left]
+        for submission in left:
+            self._settle(submission, None, error)
         self._engine.close()
-        _raise_first(thread_ends)
 
     def _require_in_time(self, submission: Submission) -> None:
         """Refuse a submission that cannot be done by its deadline, or only by breaking another promise."""
@@ -410,13 +399,8 @@ class Service:
                 batch.model.book_run(batch)
             self._changed.notify_all()
 
-    def _settle(
-        self, submission: Submission, result: Any, error: BaseException | None
-    ) -> BaseException | None:
-        """End a submission; return what a callback of its future raised to end the thread.
-
-        A worker must outlive such a callback; a plain `Exception` is logged by the future itself.
-        """
+    def _settle(self, submission: Submission, result: Any, error: BaseException | None) -> None:
+        """End a submission. A worker outlives what its callbacks raise; the future logs an `Exception`."""
         with self._changed:
             submission.model.account.book(
                 arrival_s=submission.arrival_s,
@@ -429,10 +413,8 @@ class Service:
                 submission.future.set_result(result)
             else:
                 submission.future.set_exception(error)
-        except BaseException as raised:
+        except BaseException:
             _log.exception("a callback of a future failed")
-            return raised
-        return None
 
 
 def _late(submission: Submission, end_s: float) -> DeadlineError:
@@ -445,10 +427,3 @@ def _late(submission: Submission, end_s: float) -> DeadlineError:
         f"{allowed_s:.3g} s are allowed; submit less, allow more time, or pass on_late='run'",
         predicted_s=predicted_s,
     )
-
-
-def _raise_first(errors: Iterable[BaseException | None]) -> None:
-    """Raise what a callback raised to end the caller's own thread, now that everything is settled."""
-    for error in errors:
-        if error is not None:
-            raise error

@@ -87,7 +87,6 @@ def simulate(
     costs: Costs | None = None,
     loads: Mapping[str, BackgroundLoad] | None = None,
     memory_bytes_per_s: float = math.inf,
-    aging_s: float = 1.0,
 ) -> Simulation:
     """Run requests, at least one, to completion on a virtual clock.
 
@@ -98,7 +97,7 @@ def simulate(
     """
     board = Board(platform, costs if costs is not None else FixedCosts(true_s))
     queue = JobQueue(tuple(platform.devices))
-    distributor = LayerDistributor(make_policy(policy), board, queue, aging_s=aging_s)
+    distributor = LayerDistributor(make_policy(policy), board, queue)
     return _Run(board, queue, distributor, true_s, loads or {}, memory_bytes_per_s).of(arrivals)
 
 

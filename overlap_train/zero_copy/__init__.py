@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 from overlap_train._support.imports import lazy_names
 
 if TYPE_CHECKING:
-    from overlap_train.zero_copy.buffer import Crossover, MappedBuffer, Turn, measure_crossover
-    from overlap_train.zero_copy.cuda import shared_pool
-    from overlap_train.zero_copy.pages import ResidentLimit, drop_pages
-    from overlap_train.zero_copy.pool import Pool, PoolStatistics
+    from overlap_train.zero_copy.buffer import Crossover, MappedBuffer, measure_crossover
+    from overlap_train.zero_copy.pages import ResidentLimit
     from overlap_train.zero_copy.tensors import (
         Choice,
         Mode,
@@ -31,18 +29,13 @@ __all__ = [
     "Crossover",
     "MappedBuffer",
     "Mode",
-    "Pool",
-    "PoolStatistics",
     "ResidentLimit",
     "Statistics",
-    "Turn",
     "as_array",
     "as_tensor",
-    "drop_pages",
     "empty",
     "explain",
     "measure_crossover",
-    "shared_pool",
     "statistics",
 ]
 
@@ -50,10 +43,8 @@ _HOMES = {
     **dict.fromkeys(
         ("Choice", "Mode", "Statistics", "as_array", "as_tensor", "empty", "explain", "statistics"), "tensors"
     ),
-    **dict.fromkeys(("Crossover", "MappedBuffer", "Turn", "measure_crossover"), "buffer"),
-    **dict.fromkeys(("Pool", "PoolStatistics"), "pool"),
-    **dict.fromkeys(("ResidentLimit", "drop_pages"), "pages"),
-    "shared_pool": "cuda",
+    **dict.fromkeys(("Crossover", "MappedBuffer", "measure_crossover"), "buffer"),
+    "ResidentLimit": "pages",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

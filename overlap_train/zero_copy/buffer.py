@@ -17,14 +17,13 @@ TensorFlow's, takes no lock: weak references show it.
 
 from __future__ import annotations
 
-import enum
 import math
 import statistics
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,7 +32,6 @@ import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
-from overlap_train._support.arguments import require_callable, require_count, require_each, require_flag
 from overlap_train._support.closing import Closing
 from overlap_train.zero_copy import dlpack, tensors
 from overlap_train.zero_copy.cuda import CudaBackend, DeviceAttributes, shared_pool
@@ -51,13 +49,6 @@ from overlap_train.zero_copy.tensors import (
 )
 
 
-class Turn(enum.Enum):
-    """Which side may use the memory of a buffer: the writer or the reader."""
-
-    WRITE = "write"
-    READ = "read"
-
-
 class MappedBuffer(Closing):
     """Hold host memory that NumPy writes and TensorFlow, or a GPU, reads without a copy, in turns.
 
@@ -71,8 +62,7 @@ class MappedBuffer(Closing):
     Args:
         shape: the shape, or the length of one dimension.
         dtype: a dtype of numbers or booleans.
-        backend: "host", "cuda" (pinned memory, mapped into GPU 0), or "auto": "cuda" if there is a GPU. For
-            another GPU, pass a `Pool`.
+        backend: "host", "cuda" (pinned memory, mapped into GPU 0), or "auto": "cuda" if there is a GPU.
 
     Raises:
         TypeError: the shape, dtype or backend has the wrong type.
@@ -86,7 +76,7 @@ class MappedBuffer(Closing):
         shape: int | Sequence[int],
         dtype: DTypeLike = np.float32,
         *,
-        backend: Literal["auto", "host", "cuda"] | Pool = "auto",
+        backend: Literal["auto", "host", "cuda"] | Pool = "auto",  # a pool in tests
     ) -> None:
         self._shape = checked_shape(shape)
         self._dtype = checked_dtype(dtype)
@@ -94,7 +84,7 @@ class MappedBuffer(Closing):
         self._pool = backend if isinstance(backend, Pool) else shared_pool(backend)
         self._lock = threading.Lock()
         self._lease: Lease | None = self._pool.lease(self._size_bytes)
-        self._turn = Turn.WRITE
+        self._is_read = False
         self._array: weakref.ref[NDArray[Any]] | None = None
         self._readers: list[weakref.ref[dlpack.Keeper]] = []
         self._begin_writing(self._lease)
@@ -110,19 +100,9 @@ class MappedBuffer(Closing):
         return self._dtype
 
     @property
-    def size_bytes(self) -> int:
-        """The bytes of the content."""
-        return self._size_bytes
-
-    @property
     def backend(self) -> str:
         """The name of the backend: "host" or "cuda"."""
         return self._pool.backend.name
-
-    @property
-    def turn(self) -> Turn:
-        """Whose turn it is: the writer's or the reader's."""
-        return self._turn
 
     @property
     def readers(self) -> int:
@@ -139,7 +119,7 @@ class MappedBuffer(Closing):
         """
         with self._lock:
             lease = self._open_lease()
-            if self._turn is Turn.READ:
+            if self._is_read:
                 if self.readers:
                     raise errors.BufferStateError(
                         f"{self.readers} tensor(s) still share this buffer, so it cannot be written; delete "
@@ -148,7 +128,7 @@ class MappedBuffer(Closing):
                 self._wait_for_device(lease)
                 self._readers.clear()
                 self._begin_writing(lease)
-                self._turn = Turn.WRITE
+                self._is_read = False
             array = None if self._array is None else self._array()
             if array is None:
                 array = self._root.view(self._dtype)
@@ -182,9 +162,9 @@ class MappedBuffer(Closing):
             raise errors.BufferError(f"TensorFlow has no {device} (see tf.config.list_logical_devices())")
         with self._lock:
             lease = self._open_lease()
-            if self._turn is Turn.WRITE:
+            if not self._is_read:
                 self._end_writing()
-                self._turn = Turn.READ
+                self._is_read = True
                 self._wait_for_device(lease)
             if choice.zero_copy:
                 tensors.count(shared=1)
@@ -203,7 +183,7 @@ class MappedBuffer(Closing):
         if gpu is None:
             return Choice(True, "the CPU reads host memory in place")
         backend = self._pool.backend
-        if not isinstance(backend, CudaBackend) or backend.ordinal != gpu:
+        if not isinstance(backend, CudaBackend) or gpu != 0:
             return Choice(False, f"its memory ({backend.name}) is not mapped into GPU {gpu}")
         visible, logical = tf.config.list_physical_devices("GPU"), tf.config.list_logical_devices("GPU")
         if gpu >= len(logical) or len(visible) != len(logical):
@@ -223,7 +203,7 @@ class MappedBuffer(Closing):
             self._root = np.empty(0)
 
     def __repr__(self) -> str:
-        state = "closed" if self._lease is None else self._turn.value
+        state = "closed" if self._lease is None else "read" if self._is_read else "write"
         return f"MappedBuffer(shape={self._shape}, dtype={self._dtype}, backend={self.backend!r}, {state})"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -237,8 +217,7 @@ class MappedBuffer(Closing):
     def _begin_writing(self, lease: Lease) -> None:
         # NumPy bases every derived array on `_root`, which users never get. So each reference to it beyond
         # our own and that of the array of `numpy()` is a derived array.
-        bits = np.dtype(np.uint16) if self._dtype == tf.bfloat16 else self._dtype
-        self._root = dlpack.view(dlpack.Keeper(lease.block.address, self._shape, bits, lease))
+        self._root = dlpack.view(dlpack.Keeper(lease.block.address, self._shape, self._dtype, lease))
         self._array = None
         self._own_references = sys.getrefcount(self._root)
 
@@ -292,7 +271,8 @@ def _device_name(gpu: int | None) -> str:
     return "CPU:0" if gpu is None else f"GPU:{gpu}"
 
 
-SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64 MiB
+_SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64 MiB
+_REPEATS = 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,70 +298,42 @@ class Crossover:
     timings: tuple[SizeTiming, ...]
 
 
-def measure_crossover(
-    sizes: Sequence[int] = SIZES,
-    *,
-    repeats: int = 21,
-    kernel: Callable[[tf.Tensor], tf.Tensor] | None = None,
-    keep: bool = True,
-) -> Crossover:
-    """Measure up to which size GPU 0 reads shared memory faster than a copy of it.
+def measure_crossover() -> Crossover:
+    """Measure up to which size GPU 0 reads shared memory faster than a copy of it, and keep that for "auto".
 
-    The kernel reads its input once. Copy and sharing alternate, after a warm-up of each; the time ends when
-    the result is on the host.
-
-    Args:
-        sizes: sizes in bytes, each a positive multiple of 4.
-        repeats: measurements for each size and way.
-        kernel: a function from a float32 tensor `[n]` on the GPU to a tensor there; None means a sum.
-        keep: whether to store the crossover in the user's cache, for `mode="auto"`.
+    A sum reads its input once. Copy and sharing alternate, after a warm-up of each; the time ends when the
+    result is on the host.
 
     Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: a size or the number of repeats is out of range.
         errors.NativeUnavailableError: there is no GPU that TensorFlow and the CUDA driver both see.
     """
-    repeats = require_count("repeats", repeats, minimum=1)
-    sizes = require_each("sizes", sizes, _size, expected="a sequence of sizes in bytes")
-    if not sizes:
-        raise ValueError("sizes is empty; pass at least one")
-    require_callable("kernel", kernel, optional=True)
-    keep = require_flag("keep", keep)
     backend = shared_pool("cuda").backend
     if not isinstance(backend, CudaBackend) or not tf.config.list_logical_devices("GPU"):
         raise errors.NativeUnavailableError("TensorFlow shows no GPU on which to measure a crossover")
-    timings = tuple(_time(size, repeats, kernel or tf.reduce_sum) for size in sorted(sizes))
+    timings = tuple(map(_time, _SIZES))
     crossover = Crossover(find_crossover(timings), timings)
-    if keep:
-        keep_crossover(crossover_key(backend.attributes), crossover.crossover_bytes)
+    keep_crossover(crossover_key(backend.attributes), crossover.crossover_bytes)
     return crossover
 
 
-def _size(name: str, value: object) -> int:
-    size = require_count(name, value, minimum=4)
-    if size % 4:
-        raise ValueError(f"{name} must be positive multiples of 4; got {size}")
-    return size
-
-
 def find_crossover(timings: Sequence[SizeTiming]) -> int:
-    """Return the largest size up to which sharing was quicker at every size measured, or 0."""
+    """Return the largest size up to which sharing was quicker at every size, in ascending order, or 0."""
     crossover = 0
-    for timing in sorted(timings, key=lambda timing: timing.size_bytes):
+    for timing in timings:
         if timing.zero_copy_s >= timing.copy_s:
             break
         crossover = timing.size_bytes
     return crossover
 
 
-def _time(size_bytes: int, repeats: int, kernel: Callable[[tf.Tensor], tf.Tensor]) -> SizeTiming:
+def _time(size_bytes: int) -> SizeTiming:
     with MappedBuffer(size_bytes // 4, backend="cuda") as buffer:
         buffer.numpy()[...] = 1.0
         seconds: dict[Mode, list[float]] = {"copy": [], "zero_copy": []}
-        for repeat in range(repeats + 2):
+        for repeat in range(_REPEATS + 2):
             for mode, samples in seconds.items():
                 begin = time.perf_counter()
-                kernel(buffer.tensor("GPU:0", mode=mode)).numpy()
+                tf.reduce_sum(buffer.tensor("GPU:0", mode=mode)).numpy()
                 if repeat >= 2:
                     samples.append(time.perf_counter() - begin)
     return SizeTiming(size_bytes, statistics.median(seconds["copy"]), statistics.median(seconds["zero_copy"]))

@@ -23,8 +23,7 @@ from overlap_train import errors
 from overlap_train._support.arguments import is_text, short_repr
 from overlap_train.zero_copy.pool import ALIGNMENT, Block, HostBackend, Pool
 
-LIBRARIES = ("libcuda.so.1", "libcuda.so", "nvcuda.dll")
-MINIMUM_DRIVER = 12000  # CUDA 12.0: the oldest driver that the CUDA 12 of TensorFlow's wheel runs on
+LIBRARIES = ("libcuda.so.1", "libcuda.so")
 
 _PORTABLE_MAPPED = 0x01 | 0x02  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
 _INTEGRATED = 18  # CU_DEVICE_ATTRIBUTE_INTEGRATED
@@ -81,11 +80,6 @@ class Driver:
         except errors.BufferError as error:
             raise errors.NativeUnavailableError(f"the CUDA driver does not start: {error}") from error
         self.version = self.integer("cuDriverGetVersion")
-        if self.version < MINIMUM_DRIVER:
-            raise errors.NativeUnavailableError(
-                f"the CUDA driver serves CUDA {_dotted(self.version)}, but TensorFlow needs "
-                f"{_dotted(MINIMUM_DRIVER)} or newer; update the driver"
-            )
 
     def call(self, name: str, *arguments: object) -> None:
         """Call a function; anything but success is an `errors.BufferError`."""
@@ -113,33 +107,28 @@ class Driver:
 
 
 class CudaBackend(HostBackend):
-    """Blocks of pinned host memory, mapped into the address space of one of the GPUs that the driver counts.
+    """Blocks of pinned host memory, mapped into the address space of the first GPU that the driver counts.
 
-    Raises NativeUnavailableError if there is no driver, no such GPU, or it cannot map host memory.
+    Raises NativeUnavailableError if there is no driver, no GPU, or it cannot map host memory.
     """
 
     name = "cuda"
     frees_anywhere = False
 
-    def __init__(self, ordinal: int = 0, *, driver: Driver | None = None) -> None:
+    def __init__(self, driver: Driver | None = None) -> None:
         self._driver = driver or Driver()
         self._pid = os.getpid()
         self._lock = threading.Lock()  # two threads may release one block
-        count = self._count()
-        if not 0 <= ordinal < count:
-            raise errors.NativeUnavailableError(
-                f"there is no GPU {ordinal}: the CUDA driver shows {count} (see CUDA_VISIBLE_DEVICES)"
-            )
-        self.ordinal = ordinal
-        self._device = self._driver.integer("cuDeviceGet", ordinal)
+        if not self._count():
+            raise errors.NativeUnavailableError("the CUDA driver shows no GPU (see CUDA_VISIBLE_DEVICES)")
+        self._device = self._driver.integer("cuDeviceGet", 0)
         self.attributes = self._read_attributes()
         if not self.attributes.can_map:
             raise errors.NativeUnavailableError(f"{self.attributes.name} cannot map host memory")
         self._context = self._driver.pointer("cuDevicePrimaryCtxRetain", self._device)
 
     def allocate(self, size_bytes: int) -> Block:
-        """Allocate a pinned, mapped block; no process forked after this backend was made can."""
-        self._check_process()
+        """Allocate a pinned, mapped block."""
         with self._current():
             address = self._driver.pointer("cuMemHostAlloc", size_bytes, _PORTABLE_MAPPED)
             try:
@@ -164,7 +153,7 @@ class CudaBackend(HostBackend):
 
     def synchronize(self) -> None:
         """Wait for all work of the device: TensorFlow does not show its streams, so nothing less is safe."""
-        self._check_process()
+        self.require_own_process()
         with self._current():
             self._driver.call("cuCtxSynchronize")
 
@@ -188,7 +177,8 @@ class CudaBackend(HostBackend):
             driver_version=self._driver.version,
         )
 
-    def _check_process(self) -> None:
+    def require_own_process(self) -> None:
+        """Raise `errors.BufferStateError` in a process that was forked after this backend was made."""
         if self._pid != os.getpid():
             raise errors.BufferStateError(
                 f"this CUDA backend belongs to process {self._pid}; CUDA does not survive a fork: start "
@@ -210,10 +200,6 @@ def _load(names: Sequence[str]) -> ctypes.CDLL:
         except OSError as error:
             reasons.append(str(error))
     raise errors.NativeUnavailableError(f"no CUDA driver library here: {'; '.join(reasons)}")
-
-
-def _dotted(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 _lock = threading.Lock()
@@ -251,14 +237,3 @@ def _find_cuda() -> Pool | errors.NativeUnavailableError:
             except errors.NativeUnavailableError as error:
                 _cuda = error
         return _cuda
-
-
-def _after_fork() -> None:
-    global _cuda, _lock
-    _lock = threading.Lock()
-    if isinstance(_cuda, Pool):
-        _cuda = errors.NativeUnavailableError("CUDA does not survive a fork: start workers by spawn")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,8 +1,8 @@
 """DLPack capsules over host or device memory, without TensorFlow and without a compiled part.
 
-NumPy makes the capsule, and the few fields that NumPy cannot express (a device, bfloat16) are written into
-it afterwards. So the deleter is always NumPy's own C function, which takes the GIL on whatever thread
-TensorFlow calls it and does nothing once the interpreter has ended. A `ctypes` callback would crash there.
+NumPy makes the capsule, and the device, which NumPy cannot express, is written into it afterwards. So the
+deleter is always NumPy's own C function, which takes the GIL on whatever thread TensorFlow calls it and does
+nothing once the interpreter has ended. A `ctypes` callback would crash there.
 
 Nothing here holds state. Every function may be called from any thread.
 """
@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-CPU = 1  # kDLCPU
-CUDA = 2  # kDLCUDA
+_CUDA = 2  # kDLCUDA
 
-_BFLOAT_CODE = 4  # kDLBfloat
 _UNUSED = b"dltensor"
 _USED = b"used_dltensor"
 
@@ -78,22 +76,14 @@ def view(keeper: Keeper) -> NDArray[Any]:
     return np.asarray(keeper)
 
 
-def capsule(
-    keeper: Keeper, *, bfloat16: bool = False, device: int = CPU, index: int = 0, address: int | None = None
-) -> Any:
-    """Wrap the keeper's memory in an unused DLPack capsule; `address` is where the device finds it.
-
-    With `bfloat16`, the 16-bit integers that NumPy knows are bfloat16 numbers.
-    """
+def capsule(keeper: Keeper, *, gpu: int | None = None, address: int | None = None) -> Any:
+    """Wrap the keeper's memory in an unused DLPack capsule; `address` is where the GPU finds it."""
     result = view(keeper).__dlpack__()
-    if device != CPU or bfloat16 or address is not None:
+    if gpu is not None:
         tensor = _Tensor.from_address(_get_pointer(result, _UNUSED))
-        tensor.device.device_type = device
-        tensor.device.device_id = index
-        if bfloat16:
-            tensor.dtype.code = _BFLOAT_CODE
-        if address is not None:
-            tensor.data = address
+        tensor.device.device_type = _CUDA
+        tensor.device.device_id = gpu
+        tensor.data = address
     return result
 
 

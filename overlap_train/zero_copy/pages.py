@@ -26,21 +26,6 @@ _POLL_S = 0.02  # at 10 GB/s of page faults, 200 MB beyond the limit
 _STOP_TIMEOUT_S = 5.0
 
 
-def drop_pages(array: NDArray[Any]) -> None:
-    """Drop the pages of a memory-mapped array from this process's resident memory; its content stays.
-
-    Args:
-        array: an array from `numpy.load(path, mmap_mode="r")` or "r+", or part of one. All whole pages within
-            it are dropped.
-
-    Raises:
-        errors.BufferError: the memory is not a shared mapping of a file. Dropping private pages would lose
-            what was written to them.
-        errors.NativeUnavailableError: this system is not Linux.
-    """
-    _drop(*_mapped_pages(array))
-
-
 class ResidentLimit(Closing):
     """Keep the resident pages of a mapped array near a limit while a block of code runs.
 
@@ -54,13 +39,15 @@ class ResidentLimit(Closing):
     not dropped.
 
     Args:
-        array: a mapped array, as for `drop_pages`.
+        array: an array from `numpy.load(path, mmap_mode="r")` or "r+", or part of one. All whole pages within
+            it are dropped.
         limit_bytes: resident bytes to allow, beyond what was resident at the start.
 
     Raises:
         TypeError: an argument has the wrong type.
         ValueError: the limit is not positive.
-        errors.BufferError: the memory is not a shared mapping of a file.
+        errors.BufferError: the memory is not a shared mapping of a file. Dropping private pages would lose
+            what was written to them.
         errors.NativeUnavailableError: this system is not Linux.
     """
 

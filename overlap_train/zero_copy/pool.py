@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +17,10 @@ from typing import Any
 import numpy as np
 
 from overlap_train import errors
-from overlap_train._support.arguments import require_count, require_instance
 
 ALIGNMENT = 256  # bytes: what CUDA promises for its own allocations, and a multiple of what TensorFlow wants
 _DEFAULT_LIMIT = 256 << 20
 _log = logging.getLogger(__name__)
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +46,7 @@ class HostBackend:
         """Allocate an aligned block of at least `size_bytes`, or raise `errors.BufferError`."""
         try:
             memory = np.empty(size_bytes + ALIGNMENT, np.uint8)
-        except (MemoryError, ValueError) as error:
+        except (MemoryError, ValueError, OverflowError) as error:
             raise errors.BufferError(f"cannot allocate {size_bytes} bytes of host memory: {error}") from error
         start = memory.__array_interface__["data"][0]
         return Block(start + (-start) % ALIGNMENT, size_bytes, memory=memory, pid=os.getpid())
@@ -61,6 +58,9 @@ class HostBackend:
 
     def synchronize(self) -> None:
         """Wait until the device has finished all work; here there is none."""
+
+    def require_own_process(self) -> None:
+        """Raise `errors.BufferStateError` in a forked process that cannot use this memory; here any can."""
 
 
 class Lease:
@@ -80,37 +80,14 @@ class Lease:
             return
 
 
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    """Count what a pool has done so far.
-
-    Attributes:
-        leases: number of blocks that were requested.
-        reused: number of these that needed no allocation.
-        live_bytes: bytes of the blocks in use.
-        cached_bytes: bytes of the blocks that are kept for reuse.
-    """
-
-    leases: int
-    reused: int
-    live_bytes: int
-    cached_bytes: int
-
-
 class Pool:
     """Lease blocks of memory of one backend, and keep up to `limit_bytes` of returned ones for reuse.
 
     Sizes are rounded up by at most a quarter, so that a block fits several requests. Any thread may call any
     method.
-
-    Raises:
-        TypeError: an argument has the wrong type.
-        ValueError: `limit_bytes` is negative.
     """
 
     def __init__(self, backend: HostBackend, *, limit_bytes: int = _DEFAULT_LIMIT) -> None:
-        limit_bytes = require_count("limit_bytes", limit_bytes, minimum=0)
-        require_instance("backend", backend, HostBackend, optional=False)
         self.backend = backend
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
@@ -118,43 +95,25 @@ class Pool:
         self._free: dict[int, list[Block]] = {}
         self._cached_bytes = 0
         self._live_bytes = 0
-        self._leases = 0
-        self._reused = 0
-        _pools.add(self)
 
     def lease(self, size_bytes: int) -> Lease:
         """Lease a block of at least `size_bytes`, with undefined content.
 
-        Raises:
-            TypeError: `size_bytes` is not an integer.
-            ValueError: `size_bytes` is negative.
-            errors.BufferError: the backend has no memory left, even after the kept blocks were freed.
+        Raises `errors.BufferError` if the backend has no memory left, even after the kept blocks were freed.
         """
-        size = size_class(require_count("size_bytes", size_bytes, minimum=0))
+        self.backend.require_own_process()
+        size = size_class(size_bytes)
         with self._lock:
             self._drain()
             block = self._take(size)
-            self._leases += 1
             self._live_bytes += size
         return Lease(self, block)
 
-    def trim(self, limit_bytes: int = 0) -> None:
-        """Free kept blocks until at most `limit_bytes` of them are left.
-
-        Raises:
-            TypeError: `limit_bytes` is not an integer.
-            ValueError: `limit_bytes` is negative.
-        """
-        limit_bytes = require_count("limit_bytes", limit_bytes, minimum=0)
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of the blocks in use, and of those that are kept for reuse."""
         with self._lock:
             self._drain()
-            self._shrink(limit_bytes)
-
-    def statistics(self) -> PoolStatistics:
-        """Return the counts so far."""
-        with self._lock:
-            self._drain()
-            return PoolStatistics(self._leases, self._reused, self._live_bytes, self._cached_bytes)
+            return self._live_bytes, self._cached_bytes
 
     def _take(self, size: int) -> Block:
         blocks = self._free.get(size)
@@ -163,7 +122,6 @@ class Pool:
             self._settle(block)
             blocks.pop()
             self._cached_bytes -= size
-            self._reused += 1
             return block
         try:
             return self.backend.allocate(size)
@@ -213,25 +171,8 @@ class Pool:
             self.backend.synchronize()
             block.shown_to_device = False
 
-    def _after_fork(self) -> None:
-        self._lock = threading.Lock()
-        if not self.backend.frees_anywhere:
-            # The child has no device context: it can neither use nor free what the parent pinned.
-            self._returned.clear()
-            self._free.clear()
-            self._cached_bytes = 0
-
 
 def size_class(size_bytes: int) -> int:
     """Round a size up: to `ALIGNMENT` while small, later to a quarter of the next power of two."""
     step = max(ALIGNMENT, 1 << max(0, (size_bytes - 1).bit_length() - 3))
     return max(ALIGNMENT, -(-size_bytes // step) * step)
-
-
-def _renew_pools() -> None:
-    for pool in list(_pools):
-        pool._after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_pools)

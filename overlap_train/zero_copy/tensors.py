@@ -11,11 +11,9 @@ it has gone, whichever thread drops that.
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import logging
 import math
-import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -27,7 +25,7 @@ import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
-from overlap_train._support.arguments import is_count, require_choice, require_integer, short_repr
+from overlap_train._support.arguments import is_count, require_choice, short_repr
 from overlap_train._support.caches import copy_times
 from overlap_train._support.files import read_regular, replace_content
 from overlap_train.zero_copy import dlpack
@@ -100,12 +98,11 @@ TENSOR_ALIGNMENT = 64
 SHARED_DTYPES = frozenset(
     np.dtype(tf.as_dtype(name).as_numpy_dtype)
     for name in [
-        *("bool", "bfloat16", "float16", "float32", "float64", "complex64", "complex128"),
+        *("bool", "float16", "float32", "float64", "complex64", "complex128"),
         *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
     ]
 )
 _SHARED = Choice(True, "its layout, alignment and dtype are TensorFlow's own")
-_BFLOAT16 = np.dtype(tf.bfloat16.as_numpy_dtype)
 _log = logging.getLogger(__name__)
 _host = HostBackend()
 
@@ -234,12 +231,8 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> NDArray[
     dtype = any_dtype(dtype)
     if dtype.hasobject:
         raise TypeError(f"aligned memory holds numbers, got dtype {dtype}")
-    try:
-        checked = np.broadcast_to(np.False_, shape)  # NumPy's own checks, at no cost in memory
-    except Exception as error:
-        kind = ValueError if isinstance(error, (ValueError, OverflowError)) else TypeError
-        raise kind(f"shape must be that of an array, got {short_repr(shape)}: {error}") from error
-    return _empty(checked.size * dtype.itemsize).view(dtype).reshape(checked.shape)
+    checked = checked_shape(shape)
+    return _empty(math.prod(checked) * dtype.itemsize).view(dtype).reshape(checked)
 
 
 def _empty(size_bytes: int) -> NDArray[np.uint8]:
@@ -261,7 +254,7 @@ def as_array(tensor: tf.Tensor) -> NDArray[Any]:
             f"as_array takes an eager tensor, got {type(tensor).__name__}; of a variable, pass read_value()"
         )
     if np.dtype(tensor.dtype.as_numpy_dtype or object) not in SHARED_DTYPES:
-        raise TypeError(f"a tensor of {tensor.dtype.name} has no memory that NumPy could show")
+        raise TypeError(f"the memory of a tensor of {tensor.dtype.name} is not shared; call its numpy()")
     device = tensor.device.rpartition("/device:")[2]
     if not device.startswith("CPU:"):
         raise errors.BufferError(f"the tensor is on {device}; copy it to the CPU with tf.identity first")
@@ -269,11 +262,6 @@ def as_array(tensor: tf.Tensor) -> NDArray[Any]:
         empty = np.empty(tuple(tensor.shape), tensor.dtype.as_numpy_dtype)
         empty.flags.writeable = False
         return empty
-    if tensor.dtype == tf.bfloat16:
-        # Python's buffer protocol knows no bfloat16; a bitcast shares the memory, if it stays on its device.
-        with tf.device(tensor.device):
-            bits = tf.bitcast(tensor, tf.uint16)
-        return np.asarray(memoryview(bits)).view(tensor.dtype.as_numpy_dtype)
     return np.asarray(memoryview(tensor))
 
 
@@ -292,15 +280,9 @@ def share(
     native byte order. With `gpu`, the tensor is there; `device_address` is where that GPU finds the memory.
     Raises BufferError if TensorFlow refuses it; the memory is then free.
     """
-    is_bfloat16 = dtype == _BFLOAT16
-    keeper = dlpack.Keeper(address, shape, np.uint16 if is_bfloat16 else dtype, owner)
+    keeper = dlpack.Keeper(address, shape, dtype, owner)
     watch = weakref.ref(keeper)
-    if gpu is None:
-        capsule = dlpack.capsule(keeper, bfloat16=is_bfloat16)
-    else:
-        capsule = dlpack.capsule(
-            keeper, bfloat16=is_bfloat16, device=dlpack.CUDA, index=gpu, address=device_address
-        )
+    capsule = dlpack.capsule(keeper, gpu=gpu, address=device_address)
     del keeper
     try:
         tensor = tf.experimental.dlpack.from_dlpack(capsule)
@@ -342,35 +324,13 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(array)
 
 
-def _after_fork() -> None:
-    global _counts_lock
-    _counts_lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-_LARGEST = 1 << 62  # bytes; beyond it neither NumPy nor TensorFlow can count
-_WIDEST = 16  # bytes of a complex128
-_MOST_DIMENSIONS = 32  # NumPy's limit before version 2
-
-
 def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
     """Return a shape as a tuple, or raise TypeError or ValueError."""
-    expected = "an integer or a sequence of them"
-    if isinstance(shape, Sequence) and not isinstance(shape, (str, bytes)):
-        dimensions = itertools.islice(shape, _MOST_DIMENSIONS + 1)  # one too many are enough to refuse them
-        checked = tuple(require_integer("shape", dimension, expected=expected) for dimension in dimensions)
-    else:
-        checked = (require_integer("shape", shape, expected=expected),)
-    if any(dimension < 0 for dimension in checked):
-        raise ValueError(f"shape must not have a negative dimension, got {short_repr(checked)}")
-    if len(checked) > _MOST_DIMENSIONS:
-        raise ValueError(f"shape must have at most {_MOST_DIMENSIONS} dimensions, got {short_repr(shape)}")
-    if math.prod(checked) * _WIDEST > _LARGEST:
-        raise ValueError(f"shape {short_repr(checked)} has more bytes than can be counted")
-    return checked
+    try:
+        return np.broadcast_to(np.False_, shape).shape  # NumPy's own checks, at no cost in memory
+    except Exception as error:
+        kind = ValueError if isinstance(error, (ValueError, OverflowError)) else TypeError
+        raise kind(f"shape must be that of an array, got {short_repr(shape)}: {error}") from error
 
 
 def checked_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:

@@ -26,7 +26,7 @@ def kernels(build: bool) -> str:
     from overlap_train.conv import library
 
     ready = library.is_available() if build else library.is_built()
-    how = "were compiled already" if ready else "were not compiled: python -m overlap_train.conv.build"
+    how = "were compiled already" if ready else "were not compiled: overlap-train build"
     return f"overlap_train's convolutions {how}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -11,7 +10,6 @@ import time
 import psutil
 import pytest
 
-from scripts.bench import children
 from scripts.bench.children import ChildFailedError, run_module
 from scripts.bench.load import DutyCycle
 
@@ -66,22 +64,6 @@ def test_hanging_child_and_its_own_children_are_ended(child, tmp_path):
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_interrupt_in_the_caller_ends_the_child(child, monkeypatch):
-    seen = []
-
-    class Interrupted(subprocess.Popen):
-        def communicate(self, *_, **__):
-            seen.append(psutil.Process(self.pid))
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(children.subprocess, "Popen", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        child("threading.Event().wait()")
-    _, alive = psutil.wait_procs(seen, timeout=60)
-    assert seen
-    assert not alive
-
-
 def begun_comparison(tmp_path):
     """Returns a comparison whose child has begun to work, and all that it has started."""
     options = ["--workloads=mlp", "--systems=train-only", "--quick", f"--output_dir={tmp_path}"]
@@ -124,11 +106,3 @@ def test_a_duty_cycle_works_and_rests():
         assert enough.wait(60)
     assert 0 < load.achieved < 1
     assert not any(thread.name.startswith("duty-cycle") for thread in threading.enumerate())
-
-
-def test_what_the_work_raises_is_raised_at_the_end():
-    def broken():
-        raise RuntimeError("no such kernel")
-
-    with pytest.raises(RuntimeError, match="no such kernel"), DutyCycle(0.5, broken) as load:
-        load._running.exception(60)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 
 import pytest
 
 from overlap_train.conv.selection import STOCK
 from scripts.bench import publish
-from scripts.bench.conv_layers import Row, _interleave, summarise
-from scripts.bench.conv_shapes import LAYERS, Layer
+from scripts.bench.conv_layers import Row, _interleave
+from scripts.bench.conv_shapes import LAYERS
 from scripts.bench.figures import (
     Run,
-    claim_cells,
     group_runs,
     ratio,
     ratio_cells,
@@ -120,12 +118,6 @@ def test_a_new_series_gets_a_row_and_every_other_row_stays(series):
     assert [*lines[:5], *lines[6:]] == INDEX.splitlines()
 
 
-@pytest.mark.parametrize(("index", "file"), [("# Results\n", "2026-02-03-x.md"), (INDEX, "x.md")])
-def test_an_index_or_a_name_of_another_form_is_refused(index, file):
-    with pytest.raises(ValueError, match=r"has no line|is not called after"):
-        publish.enter(index, file, "?")
-
-
 def only_group(runs):
     (group,) = group_runs(runs)
     return group
@@ -150,15 +142,6 @@ def test_ratios_are_of_pairs_and_of_our_median_to_their_best_run(runs):
     assert [Run.from_json(run.to_json()) for run in runs] == runs
 
 
-def test_repeats_that_failed_on_either_side_make_no_pair(runs):
-    changed = [
-        replace(run, wall_s=1e6) if run.repeat == 1 and run.system == "overlap" else run for run in runs
-    ]
-    changed = broken(changed, "keras-tfdata", repeats=(1,))
-    assert ratio(only_group(changed), "overlap", "keras-tfdata")[0] == pytest.approx(0.6)
-    assert row_of(changed, "keras-tfdata")["runs"] == "2 of 3"
-
-
 def test_system_that_always_failed_has_a_row_with_its_reason_and_no_ratio(runs):
     changed = broken(runs, "paper")
     assert row_of(changed, "paper")["s/epoch"] == "failed: signal 9"
@@ -169,25 +152,10 @@ def test_system_that_always_failed_has_a_row_with_its_reason_and_no_ratio(runs):
     assert "failed: no" in layout(cells), "there is a table even without a figure"
 
 
-def test_runs_that_know_no_threads_stand_in_every_table(runs):
-    with_one = [replace(run, threads=1) for run in runs if run.threads is not None]
-    one, six = group_runs([*runs, *with_one])
-    assert (one.threads, six.threads) == (1, 6)
-    assert one.systems == six.systems
-    assert len(one.of("keras-numpy")) == len(six.of("keras-numpy")) == 3
-
-
 @pytest.mark.parametrize(("accuracy", "differs"), [(0.981, False), (0.979, True), (0.991, True)])
 def test_accuracy_further_than_half_a_point_away_is_told(runs, accuracy, differs):
     changed = [replace(run, val_accuracy=accuracy) if run.system == "overlap" else run for run in runs]
     assert row_of(changed, "overlap")["val_acc"].endswith("differs!") is differs
-
-
-def test_figures_are_for_one_epoch():
-    runs = [make_run("overlap", repeat, epoch_s) for repeat, epoch_s in enumerate((4.0, 3.0, 8.0))]
-    row = row_of(runs, "overlap")
-    assert (row["s/epoch"], row["spread"], row["CPU s"]) == ("4.00", "3.00 to 8.00", "5.00")
-    assert (row["floor s"], row["hidden s"], row["cores busy"]) == ("2.50", "0.50", "1.25")
 
 
 def timed(**seconds):
@@ -222,53 +190,9 @@ def test_the_verdict_is_of_all_pairs_and_of_the_fastest_baseline(seconds, said):
     assert said in verdict(timed(**seconds), cores=2)
 
 
-def test_without_a_baseline_or_ours_there_is_no_verdict(runs):
-    for missing in ("overlap", "keras"):
-        assert verdict(only_group([r for r in runs if not r.system.startswith(missing)]), cores=2) is None
-
-
-@pytest.mark.parametrize(("cores", "cause"), [(2, True), (4, False)])
-def test_full_cores_are_named_as_the_cause(cores, cause):
-    group = timed(overlap=(5.0,), keras_tfdata=(9.0,), overlap_sync=(5.0,))
-    busy = replace(group, runs=tuple(replace(run, cpu_s=1.9 * run.wall_s) for run in group.runs))
-    text = verdict(busy, cores=cores)
-    assert f"in step, which kept 1.9 of {cores} cores busy" in text
-    assert ("so little was idle" in text) is cause
-    assert "repeat this" not in text
-    text = verdict(busy, cores=cores, others=1.84)
-    assert text.endswith(". Other programs used 1.8 cores meanwhile: repeat this on a machine at rest")
-    assert ("so little was idle" in text) is cause
-
-
-def test_paper_stands_next_to_ours_marked_as_measured_elsewhere(runs):
-    text = layout(claim_cells(group_runs(runs)))
-    line = next(line for line in text.splitlines() if line.startswith("MNIST, 6 threads"))
-    assert "measured elsewhere (Core i5-9500, GTX 1650)" in text
-    assert re.search(r"10\.8% +4\.0% +40\.0%$", line)
-
-
-def test_claims_of_what_was_not_measured_are_left_out(runs):
-    other = [replace(run, workload="text") for run in runs]
-    assert [title for title, _ in tables(group_runs(other), cores=2)] == [
-        "text, 6 threads: seconds",
-        "text, 6 threads: time ÷ a baseline's",
-    ]
-    assert "MNIST of 1 GB" not in layout(claim_cells(group_runs(runs)))
-
-
-def _row(auto_ms: float, chosen: str, layer: Layer = LAYERS["unet"][1]) -> Row:
-    times = {STOCK: [0.9, 1.0, 1.1], "auto": [0.9 * auto_ms, auto_ms, 5.0 * auto_ms]}
-    return Row(layer, 1, "forward", 1.0, times, chosen)
-
-
 def test_a_ratio_is_of_times_of_the_same_round():
     slower_machine = {STOCK: [1.0, 1.0, 3.0, 3.0, 3.0], "auto": [0.5, 0.5, 1.5, 1.5, 1.5]}
     assert Row(LAYERS["unet"][1], 1, "forward", 1.0, slower_machine, "winograd").ratio("auto") == 2.0
-
-
-def test_the_summary_leaves_out_layers_of_few_channels():
-    rows = [_row(0.5, "winograd"), _row(0.125, "winograd"), _row(10.0, "direct", LAYERS["unet"][0])]
-    assert summarise(rows) == {"forward": {"auto": {"geometric_mean": 4.0, "minimum": 2.0}}}
 
 
 def test_a_round_runs_each_contestant_once_in_an_order_of_its_own():

@@ -1,11 +1,9 @@
 """A soak: each kind of its work does what it says, a leak is seen, and what stays level is none."""
 
 import random
-import subprocess
 from collections import deque
 
 import numpy as np
-import psutil
 import pytest
 from tensorflow.python.framework import func_graph
 
@@ -48,27 +46,6 @@ def test_growth_is_a_leak(name, per_sample):
     assert leaking(samples(**{name: per_sample})) == [name]
     with pytest.raises(ValueError, match="too few"):
         drifts(samples(count=12, **{name: per_sample}))
-
-
-def test_growth_while_it_warms_up_is_none():
-    found = samples()
-    later = found[20:]
-    warm = [
-        Sample(**{**sample.as_json(), "memory": 10**6 * place}) for place, sample in enumerate(found[:20])
-    ]
-    assert leaking([*warm, *later]) == []
-
-
-def test_a_sample_counts_what_is_there(tmp_path):
-    (tmp_path / "file").write_bytes(bytes(5000))
-    process = psutil.Process()
-    sample = soak_samples.take(process, 1.0, 3.5, 7, tmp_path, set())
-    with (tmp_path / "file").open("rb"), subprocess.Popen(["sleep", "60"]) as child:
-        more = soak_samples.take(process, 1.0, 3.5, 7, tmp_path, set())
-        child.kill()
-    assert (sample.time_s, sample.uses, sample.disk) == (2.5, 7, 5000)
-    assert more.descriptors == sample.descriptors + 1
-    assert more.children == sample.children + 1
 
 
 # What users do is tested in tests/whole_fits; here, that the work of the soak runs.

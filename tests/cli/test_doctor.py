@@ -1,6 +1,5 @@
 """`overlap-train doctor`: each thing that may be wrong is found, and told with its remedy."""
 
-import importlib.metadata
 import json
 import sys
 
@@ -24,7 +23,7 @@ def test_the_whole_report_has_all_sections(capsys, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     main(["doctor", "--json"])
     report = json.loads(capsys.readouterr().out)
-    expected = ["versions", "devices", "compiled convolution", "threads", "caches", "extras"]
+    expected = ["versions", "devices", "compiled convolution", "threads", "caches"]
     assert list(report["sections"]) == expected
     versions = {finding["name"]: finding["value"] for finding in report["sections"]["versions"]}
     assert versions["TensorFlow"] == tf.__version__
@@ -77,26 +76,6 @@ def test_without_tensorflow_the_rest_is_told(monkeypatch, capsys):
     assert 'pip install "tensorflow' in said
     assert "caches" in said
     assert "devices" not in said
-
-
-def test_a_package_that_is_not_installed_has_no_extras(monkeypatch):
-    def missing(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "requires", missing)
-    monkeypatch.setattr(importlib.metadata, "metadata", missing)
-    assert doctor._extras() == []
-    assert by_name(doctor._versions())["TensorFlow"].state == "ok"
-
-
-def test_a_missing_extra_is_told_with_the_line_that_installs_it(requirements, monkeypatch):
-    packages = ["nosuch-package>=1; extra == 'plots'", "nor-this; extra == 'plots'", "numpy; extra == 'ray'"]
-    requirements(*packages, "sh; extra == 'conv'")  # a program on the path is as good as its package
-    monkeypatch.setattr(doctor, "_extra_names", lambda: ["plots", "ray", "conv"])
-    found = by_name(doctor._extras())
-    assert found["plots"].remedy == 'pip install "nosuch-package>=1" "nor-this"'
-    assert found["plots"].value == ["nosuch-package", "nor-this"]
-    assert [found[name].state for name in ("plots", "ray", "conv")] == ["note", "ok", "ok"]
 
 
 @pytest.fixture
@@ -158,28 +137,6 @@ def test_a_convolution_that_is_not_there_is_a_note(monkeypatch, disabled, refusa
     assert finding.state == "note"
     assert text in finding.text
     assert remedy is None or finding.remedy == remedy
-
-
-def test_a_convolution_that_is_there_is_told_with_its_instructions(monkeypatch):
-    monkeypatch.setattr(library, "is_switched_off", lambda: False)
-    monkeypatch.setattr(library, "is_built", lambda: True)
-    monkeypatch.setattr(library, "has_cuda", lambda: False)
-    monkeypatch.setattr(library, "instruction_set", lambda: "avx2")
-    found = by_name(doctor._convolution())
-    assert found["instruction set"].value == "avx2"
-    assert all(finding.state != "mend" for finding in found.values())
-
-
-def test_caches_are_told_with_their_sizes(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("OVERLAP_TRAIN_CACHE_DIR", raising=False)
-    for name, size in (("plans", 10), ("conv", 1000)):
-        (tmp_path / "overlap_train" / name).mkdir(parents=True)
-        (tmp_path / "overlap_train" / name / "file").write_bytes(b"x" * size)
-    found = by_name(doctor._caches())
-    assert found["measurements"].value["size_bytes"] == 10
-    assert found["compiled code"].value["size_bytes"] == 1000
-    assert found["compiled code"].value["path"] == str(tmp_path / "overlap_train" / "conv")
 
 
 def test_a_cache_that_cannot_be_made_is_told(monkeypatch, tmp_path):

@@ -56,18 +56,6 @@ def test_the_first_fit_ends_the_script(script, call, by_keras, tmp_path):
     assert Trainer.fit is fit
 
 
-def test_a_script_has_its_arguments_and_its_neighbours(script, tmp_path):
-    (tmp_path / "neighbour.py").write_text("EPOCHS = 7\n")
-    before = list(sys.path), list(sys.argv)
-    body = (
-        "import neighbour\noverlap_train.Trainer(model).fit(x, epochs=neighbour.EPOCHS, verbose=sys.argv[1:])"
-    )
-    reached = first_fit(script(body), ["--rows", "3"], kept)
-    assert reached.kwargs == {"epochs": 7, "verbose": ["--rows", "3"]}
-    assert (sys.path, sys.argv) == before
-    del sys.modules["neighbour"]
-
-
 @pytest.mark.parametrize(
     ("body", "told"),
     [

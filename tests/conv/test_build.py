@@ -7,7 +7,6 @@ import dataclasses
 import os
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +14,6 @@ from overlap_train.conv import build as conv_build
 from overlap_train.conv import native_cache
 from overlap_train.errors import NativeUnavailableError
 from tests.conv.conftest import TOOLCHAIN
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def refusal() -> str:
@@ -36,36 +28,17 @@ def refusal() -> str:
     [
         (b"\xff\xfe\0", "{}", "cannot be run here"),  # of another machine
         (b"#!/bin/sh\nexit 3\n", "{}", "ended with status 3"),
-        (b"#!/bin/sh\nexec yes\n", "{}", "prints without end"),
+        (b"#!/bin/sh\nexec sleep 99\n", "{}", "timed out after 0.3 seconds"),
         (b"#!/bin/sh\n", "{} 'g++", "CXX="),
         (b"#!/bin/sh\n", "no-such-compiler -m64", "CXX="),
     ],
 )
-def test_a_compiler_that_does_not_say_its_version_is_named(compiler, program, value, message) -> None:
+def test_a_compiler_that_does_not_say_its_version_is_named(
+    compiler, program, value, message, monkeypatch
+) -> None:
+    monkeypatch.setattr(conv_build, "_VERSION_S", 0.3 if "timed out" in message else 60.0)
     compiler(program, value)
     assert message in refusal()
-
-
-def test_a_compiler_is_asked_once_and_one_that_is_missing_is_named(compiler, tmp_path, monkeypatch) -> None:
-    compiler(f"#!/bin/sh\necho asked >> {tmp_path}/log\nexit 1\n".encode())
-    for _ in range(3):
-        refusal()
-    assert (tmp_path / "log").read_text() == "asked\n"
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(NativeUnavailableError, match="apt install g"):
-        conv_build.find_toolchain()
-
-
-def test_a_compiler_that_never_ends_is_ended_with_what_it_started(compiler, tmp_path, monkeypatch) -> None:
-    # Both wait for a writer of the pipe, who never comes.
-    os.mkfifo(tmp_path / "never")
-    waiting = f"cat {tmp_path}/never"
-    compiler(f"#!/bin/sh\n({waiting}) & echo $! > {tmp_path}/pid\n{waiting}\n".encode())
-    monkeypatch.setattr(conv_build, "_VERSION_S", 0.3)
-    assert "did not say its version" in refusal()
-    while runs(int((tmp_path / "pid").read_text())):  # until the signal has arrived
-        pass
 
 
 @pytest.mark.parametrize(
@@ -82,22 +55,12 @@ def test_arguments_behind_the_compiler_are_kept_apart_for_cmake_and_the_key(
     # What is no text is a version all the same.
     assert found.compiler_version.split() == [*" ".join(arguments).split(), "--version", "\ufffd"]
     commands = []
-    monkeypatch.setattr(conv_build, "_run", lambda command, *_: commands.append(command))
+    monkeypatch.setattr(conv_build, "run", lambda command, **_: commands.append(command))
     conv_build._compile(found, tmp_path)
     assert f"-DCMAKE_CXX_COMPILER={';'.join([str(tmp_path / 'compiler'), *arguments])}" in commands[0]
     alike = dataclasses.replace(found, compiler_version="1.0")
     others = [dataclasses.replace(alike, compiler_arguments=(*arguments, more)) for more in ("-g", "-O")]
     assert len({conv_build.cache_key(each) for each in (alike, *others)}) == 3
-
-
-@pytest.mark.parametrize("executable", [None, ""])
-def test_a_python_that_does_not_know_where_it_lies_looks_on_the_path_alone(
-    compiler, monkeypatch, tmp_path, executable
-) -> None:
-    compiler(b"#!/bin/sh\necho 1.0\n")
-    monkeypatch.setattr(sys, "executable", executable)
-    assert conv_build.find_toolchain().cmake == str(tmp_path / "bin" / "cmake")
-    assert not conv_build.is_cached()
 
 
 @pytest.mark.parametrize("path", [None, ""])
@@ -142,40 +105,6 @@ def test_failed_build_leaves_nothing_behind(builds, monkeypatch) -> None:
     assert [p for p in conv_build.cache_directory().iterdir() if p.is_dir()] == []
 
 
-def test_key_follows_compiler_cuda_and_flags(builds, monkeypatch) -> None:
-    keys = {conv_build.cache_key(TOOLCHAIN)}
-    for change in ({"compiler_version": "c++ 2.0"}, {"nvcc": "/nvcc"}):
-        keys.add(conv_build.cache_key(conv_build.Toolchain(**{**TOOLCHAIN.__dict__, **change})))
-    monkeypatch.setattr(conv_build, "_tensorflow_flags", lambda: ("2.99", "-Dflag", ""))
-    keys.add(conv_build.cache_key(TOOLCHAIN))
-    assert len(keys) == 4
-
-
-def test_a_compiler_whose_path_is_no_text_has_a_key(builds, monkeypatch) -> None:
-    found = [os.fsdecode(b"/opt/caf\xe9/g++"), os.fsdecode(b"/opt/caf\xe8/g++")]
-    chosen = [dataclasses.replace(TOOLCHAIN, compiler=path) for path in found]
-    chosen.append(dataclasses.replace(TOOLCHAIN, compiler_arguments=(found[0],)))
-    assert len({conv_build.cache_key(each) for each in chosen}) == 3
-    monkeypatch.setattr(conv_build, "find_toolchain", lambda **_: chosen[0])
-    assert not conv_build.is_cached()
-    assert conv_build.build() == conv_build.build()
-    assert len(builds) == 1
-
-
-@pytest.mark.parametrize(
-    ("end", "said"),
-    [
-        ("echo this went wrong; exit 3", "ended with status 3\nthis went wrong"),
-        ("kill -XFSZ $$", "ended with SIGXFSZ"),
-        ("kill -50 $$", "ended with signal 50"),
-    ],
-    ids=["status", "signal", "signal without a name"],
-)
-def test_how_a_compiler_ended_is_in_the_error(end, said) -> None:
-    with pytest.raises(NativeUnavailableError, match=said):
-        conv_build._run(["sh", "-c", end], [])
-
-
 def link(library):
     other = library.replace(library.parent / "other.so")
     library.symlink_to(other)
@@ -207,14 +136,8 @@ def test_code_that_others_could_change_is_refused(builds, spoil, message) -> Non
         conv_build.build()
 
 
-def rename_key(library):
-    manifest = library.parent / "manifest.json"
-    manifest.write_text(manifest.read_text().replace(library.parent.name, "0" * 24))
-
-
-@pytest.mark.parametrize("spoil", [lambda library: library.write_bytes(b"damaged"), rename_key])
-def test_a_damaged_library_and_one_of_another_key_are_built_again(builds, spoil) -> None:
-    spoil(conv_build.build())
+def test_a_damaged_library_is_built_again(builds) -> None:
+    conv_build.build().write_bytes(b"damaged")
     assert conv_build.build().read_bytes() == b"library"
     assert len(builds) == 2
 
@@ -247,20 +170,12 @@ def without_a_home(monkeypatch, tmp_path, no_writing):
     monkeypatch.setenv("HOME", "")
 
 
-def without_a_working_directory(monkeypatch, tmp_path, no_writing):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    monkeypatch.setenv("OVERLAP_TRAIN_CACHE_DIR", "cache")
-    (tmp_path / "gone").rmdir()
-
-
 @pytest.mark.parametrize(
     ("without", "message"),
     [
         (without_writing, "OVERLAP_TRAIN_CACHE_DIR"),
         (without_room, "No space left.*OVERLAP_TRAIN_CACHE_DIR, or make room"),
         (without_a_home, "no home directory.*OVERLAP_TRAIN_CACHE_DIR"),
-        (without_a_working_directory, "working directory is gone.* absolute path"),
     ],
 )
 def test_a_build_without_a_place_names_the_remedy(
@@ -270,9 +185,6 @@ def test_a_build_without_a_place_names_the_remedy(
     assert not conv_build.is_cached()
     with pytest.raises(NativeUnavailableError, match=message):
         conv_build.build()
-    if without is without_a_working_directory:
-        with pytest.raises(NativeUnavailableError, match=message):
-            conv_build.cache_directory()
     assert not builds or without is without_room
 
 
@@ -291,8 +203,6 @@ PUT = {
     "a pipe": lambda path: os.mkfifo(path, 0o600),
     "a folder": lambda path: path.mkdir(0o700),
     "nonsense": write(b"\xff\0" * 10),
-    "deep JSON": write(b"[" * 60_000),
-    "nothing": lambda path: None,
 }
 
 
@@ -326,3 +236,12 @@ def test_what_stands_where_the_lock_should_or_is_held_is_no_lock(builds, put) ->
         pytest.raises(NativeUnavailableError, match="another process"),
     ):
         second.enter_context(native_cache.locked(lock, limit_s=0))
+
+
+def test_key_follows_compiler_cuda_and_flags(builds, monkeypatch) -> None:
+    keys = {conv_build.cache_key(TOOLCHAIN)}
+    for change in ({"compiler_version": "c++ 2.0"}, {"nvcc": "/nvcc"}):
+        keys.add(conv_build.cache_key(conv_build.Toolchain(**{**TOOLCHAIN.__dict__, **change})))
+    monkeypatch.setattr(conv_build, "_tensorflow_flags", lambda: ("2.99", "-Dflag", ""))
+    keys.add(conv_build.cache_key(TOOLCHAIN))
+    assert len(keys) == 4

@@ -12,10 +12,9 @@ import tensorflow as tf
 
 from overlap_train.conv import convolution as module
 from overlap_train.conv import selection
-from overlap_train.conv.convolution import ASSUMED_BATCH, Convolution, DepthwiseConvolution, may_run_natively
+from overlap_train.conv.convolution import Convolution, DepthwiseConvolution, may_run_natively
 from overlap_train.conv.selection import DIRECTIONS, MATMUL, STOCK, ConvKey
 
-PLAIN = Convolution((1, 1), "SAME", relu=True, bias=True)
 IMAGE, FILTERS = tf.TensorShape([2, 9, 7, 3]), tf.TensorShape([3, 3, 3, 4])
 
 
@@ -33,75 +32,6 @@ def library(monkeypatch):
         module.tf.config.experimental, "tensor_float_32_execution_enabled", lambda: made.tensor_cores
     )
     return made
-
-
-@pytest.fixture
-def timed(monkeypatch):
-    """Returns the keys that were to be timed; the answer is "direct"."""
-    keys = []
-
-    def choose(key, function):
-        keys.append((key, function))
-        return "direct"
-
-    monkeypatch.setattr(module.selection, "choose", choose)
-    return keys
-
-
-def test_a_key_says_what_is_computed_in_a_direction():
-    forward, *backward = (PLAIN.key(direction, tf.float32, IMAGE, FILTERS) for direction in DIRECTIONS)
-    assert (forward.bias, forward.relu, forward.batch_assumed) == (True, True, False)
-    assert (forward.input_shape, forward.filter_shape) == ((2, 9, 7, 3), (3, 3, 3, 4))
-    assert [(key.bias, key.relu) for key in backward] == [(False, False)] * 2
-    assert Convolution.of(forward) == PLAIN
-
-
-@pytest.mark.parametrize(("hint", "batch"), [(None, ASSUMED_BATCH), (32, 32)])
-def test_an_unknown_batch_is_assumed_and_another_unknown_size_has_no_key(hint, batch):
-    made = Convolution((1, 1), "SAME", relu=False, bias=False, batch_hint=hint)
-    key = made.key("forward", tf.float32, tf.TensorShape([None, 9, 7, 3]), FILTERS)
-    assert (key.input_shape, key.batch_assumed) == ((batch, 9, 7, 3), True)
-    for image in (tf.TensorShape([2, None, 7, 3]), tf.TensorShape(None)):
-        assert made.key("forward", tf.float32, image, FILTERS) is None
-    assert made.key("forward", tf.float32, IMAGE, tf.TensorShape([3, 3, None, 4])) is None
-
-
-def test_auto_has_a_known_shape_timed_without_help_from_other_threads(library, timed, monkeypatch):
-    shared, stock = [], Convolution.function
-    monkeypatch.setattr(
-        Convolution, "function", lambda self, *rest: shared.append(self.share) or stock(self, *rest)
-    )
-    assert PLAIN.choose("forward", tf.float32, IMAGE, FILTERS) == "direct"
-    ((key, function),) = timed
-    assert key == PLAIN.key("forward", tf.float32, IMAGE, FILTERS)
-    assert function(STOCK)(tf.ones(IMAGE), tf.ones(FILTERS), tf.ones([4])).shape == (2, 9, 7, 4)
-    assert shared == [False]
-    timed.clear()
-    named = dataclasses.replace(PLAIN, algorithm="winograd")
-    assert named.choose("forward", tf.float16, IMAGE, FILTERS) == "winograd"
-    library.available = False
-    assert PLAIN.choose("forward", tf.float32, IMAGE, FILTERS) == STOCK
-    assert (library.warned, timed) == (1, [])
-    assert not may_run_natively(tf.float16)
-    assert library.warned == 1
-
-
-@pytest.mark.parametrize(
-    ("strides", "filters", "chosen"),
-    [
-        ((1, 1), [3, 3, 16, 16], "winograd"),
-        ((1, 1), [3, 3, 8, 16], STOCK),
-        ((1, 1), [1, 1, 64, 64], STOCK),
-        ((2, 2), [3, 3, 16, 16], STOCK),
-        ((1, 1), None, STOCK),
-        ((1, 1), [3, 3, None, 16], STOCK),
-    ],
-)
-def test_without_a_key_deep_ones_are_guessed(library, timed, strides, filters, chosen):
-    made = Convolution(strides, "SAME", relu=False, bias=False)
-    image = tf.TensorShape([None, None, None, None])
-    assert made.choose("forward", tf.float32, image, tf.TensorShape(filters)) == chosen
-    assert timed == []
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,12 @@ def toolchain() -> conv_build.Toolchain:
 
 
 def build(toolchain: conv_build.Toolchain, directory: Path, target: str, *options: str) -> Path:
-    log: list[str] = []
     configure = [toolchain.cmake, "-S", str(conv_build.NATIVE_SOURCES), "-B", str(directory)]
     configure += ["-G", toolchain.generator]
     if toolchain.ninja:
         configure.append(f"-DCMAKE_MAKE_PROGRAM={toolchain.ninja}")
-    conv_build._run([*configure, *options], log)
-    conv_build._run([toolchain.cmake, "--build", str(directory), "--target", target], log)
+    conv_build.run([*configure, *options])
+    conv_build.run([toolchain.cmake, "--build", str(directory), "--target", target])
     return directory / target
 
 

@@ -15,41 +15,6 @@ from overlap_train.conv.selection import MATMUL, STOCK, ConvKey, Timing
 PLAIN = ConvKey("forward", "float32", (2, 9, 7, 3), (3, 3, 3, 4), (1, 1), "SAME")
 
 
-@pytest.mark.parametrize("padding", ["SAME", "VALID"])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-def test_output_shape_is_tensorflows(padding: str, stride: int) -> None:
-    for size in (5, 6, 7):
-        key = ConvKey("forward", "float32", (1, size, 9, 2), (3, 3, 2, 4), (stride, stride), padding)
-        assert key.output_shape == tuple(
-            tf.nn.conv2d(tf.zeros(key.input_shape), tf.zeros(key.filter_shape), stride, padding).shape
-        )
-
-
-@pytest.mark.parametrize(
-    ("window", "strides", "algorithms"),
-    [
-        ((3, 3), (1, 1), ("winograd", "direct")),
-        ((1, 1), (1, 1), (MATMUL, "direct")),
-        ((5, 3), (1, 1), ("direct",)),
-        ((3, 3), (2, 2), ("direct",)),
-        ((1, 1), (1, 2), ("direct",)),
-    ],
-)
-def test_what_can_compute_it(window, strides, algorithms):
-    assert replace(PLAIN, filter_shape=(*window, 3, 4), strides=strides).algorithms == algorithms
-    assert replace(PLAIN, batch_assumed=True) == PLAIN != replace(PLAIN, bias=True)
-    assert PLAIN.flops == 2 * (2 * 9 * 7 * 4) * (3 * 3 * 3), "a product and a sum are two operations"
-    assert replace(PLAIN, padding="VALID").flops == 2 * (2 * 7 * 5 * 4) * 27
-
-
-@pytest.mark.parametrize(
-    ("chosen", "speedup", "ours"), [("direct", 2.0, 2.0), (STOCK, 1.0, 2.0), ("winograd", 0.5, 2.0)]
-)
-def test_what_was_gained_and_could_have_been(chosen, speedup, ours):
-    timing = Timing(PLAIN, {STOCK: 4.0, "direct": 2.0, "winograd": 8.0}, chosen)
-    assert (timing.speedup, timing.best_of_ours) == (speedup, ours)
-
-
 @pytest.fixture(autouse=True)
 def _forget_timings():
     selection.clear_timings()
@@ -86,7 +51,7 @@ def test_the_fastest_is_chosen_once_and_reported_even_where_tensorflow_won(
     (row,) = report()
     assert row.chosen == chosen
     assert set(row.milliseconds) == {STOCK, "direct", "winograd"}
-    assert (row.speedup == 1 > row.best_of_ours) is (chosen == STOCK)
+    assert (row.best_of_ours < 1) is (chosen == STOCK)
     assert "filter_gradient" in format_report()
 
 
@@ -112,20 +77,6 @@ def test_timing_leaves_random_numbers_alone() -> None:
     got.append(tf.random.normal([3]))
     for a, b in zip(got, want, strict=True):
         assert (a.numpy() == b.numpy()).all()
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("native")
-def test_an_unknown_batch_is_marked_in_the_report() -> None:
-    @tf.function(input_signature=[tf.TensorSpec([None, 6, 6, 2])])
-    def run(x):
-        return tiled_conv2d(x, tf.zeros([3, 3, 2, 2]), batch_hint=4)
-
-    run(tf.zeros([1, 6, 6, 2]))
-    (row,) = report()
-    assert row.key.batch_assumed
-    assert row.key.input_shape[0] == 4
-    assert "4?" in format_report()
 
 
 FORWARD = ConvKey("forward", "float32", (8, 6, 6, 2), (3, 3, 2, 4), (1, 1), "SAME", bias=True, relu=True)

@@ -75,10 +75,6 @@ _NOT_SHOWN = (
     ("_keras/names.py", "executor_fn future_queue"),
     ("_data/pass_state.py", "cannot be told apart"),  # which is caught
     ("routing.py", "validations inside epochs"),
-    ("conv/build.py", "python -m overlap_train.conv.build"),  # what its own --help says
-    ("conv/build.py", "with the CUDA kernels"),
-    ("conv/build.py", "build even if the cache has it"),
-    ("conv/build.py", "copy it to where a wheel is built from"),
     ("_support/imports.py", "module"),
     ("_validation/pending.py", "Graph execution error|"),
     ("_validation/pending.py", r"\{\{.*?\}\}"),

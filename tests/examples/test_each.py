@@ -46,10 +46,10 @@ def test_mnist_overlap_writes_what_it_names(load, tmp_path, monkeypatch, capsys)
     example = load("mnist_overlap")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
-    digits = mnist_data.load_mnist(download_timeout_s=0)
+    digits = mnist_data.load_mnist(download=False)
     monkeypatch.setattr(example, "load_mnist", lambda _: digits)
     output_dir = tmp_path / "out"
-    arguments = ["--epochs=2", f"--output_dir={output_dir}", "--replicate_to=1500KB", "--verbose=2"]
+    arguments = ["--epochs=2", f"--output_dir={output_dir}", "--replicate_to_mib=2", "--verbose=2"]
     flags.FLAGS(["example", *arguments])
     example.main(["example"])
     printed = capsys.readouterr().out

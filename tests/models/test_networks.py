@@ -49,13 +49,6 @@ def test_pixels_are_scaled_inside_the_model_exactly_once():
     np.testing.assert_allclose(inside, outside, rtol=1e-4, atol=1e-5)
 
 
-def test_resnet_carries_batch_statistics_and_halves_the_resolution():
-    network = resnet(widths=(4, 8))
-    assert any(isinstance(layer, keras.layers.BatchNormalization) for layer in network.layers)
-    pooling = next(lay for lay in network.layers if isinstance(lay, keras.layers.GlobalAveragePooling2D))
-    assert pooling.input.shape == (None, 14, 14, 8)
-
-
 def test_padding_does_not_change_what_the_text_says():
     network = text_lstm(vocabulary_size=9, sequence_length=6)
     short = np.array([[1, 2, 3, 0, 0, 0]], np.int32)
@@ -66,7 +59,7 @@ def test_padding_does_not_change_what_the_text_says():
 
 @pytest.mark.nightly
 def test_network_has_the_published_size_and_gives_a_distribution():
-    model = inception_v1(seed=3)
+    model = inception_v1()
     # What Caffe's deployed GoogLeNet has: 5,973,552 in its 57 convolutions and 1,025,000 in the classifier.
     assert model.count_params() == 6_998_552
     assert sum(isinstance(layer, keras.layers.Conv2D) for layer in model.layers) == 57
@@ -78,25 +71,6 @@ def test_network_has_the_published_size_and_gives_a_distribution():
     probabilities = model(tf.random.stateless_normal((2, 224, 224, 3), seed=[0, 1])).numpy()
     assert probabilities.shape == (2, 1000)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-4)
-    with pytest.raises(ValueError, match="at least 32"):
-        inception_v1(input_shape=(16, 224, 3))
-
-
-@pytest.mark.nightly
-def test_weights_follow_the_seed_and_a_file(tmp_path):
-    small = {"input_shape": (32, 32, 3), "num_classes": 4}
-    first, same, other = (inception_v1(seed=seed, **small) for seed in (1, 1, 2))
-    for mine, yours in zip(first.weights, same.weights, strict=True):
-        np.testing.assert_array_equal(mine.numpy(), yours.numpy())
-    assert any(
-        (mine.numpy() != yours.numpy()).any()
-        for mine, yours in zip(first.weights, other.weights, strict=True)
-    )
-    first.save_weights(tmp_path / "x.weights.h5")
-    loaded = inception_v1(seed=2, weights=tmp_path / "x.weights.h5", **small)
-    np.testing.assert_array_equal(
-        loaded.get_layer("5b_3x3").kernel.numpy(), first.get_layer("5b_3x3").kernel.numpy()
-    )
 
 
 def test_normalisation_equals_tensorflows():
@@ -106,8 +80,6 @@ def test_normalisation_equals_tensorflows():
     layer = LocalResponseNormalization(depth=3, alpha=0.5, beta=0.25)
     again = LocalResponseNormalization.from_config(layer.get_config())
     assert (again.depth, again.alpha, again.beta) == (3, 0.5, 0.25)
-    with pytest.raises(ValueError, match="odd"):
-        LocalResponseNormalization(depth=4)
 
 
 @pytest.mark.by_default("size1")
@@ -156,10 +128,8 @@ def test_fifty_steps_on_ours_and_on_stock_end_alike() -> None:
     assert ends[1]["iou"] == pytest.approx(ends[0]["iou"], rel=2e-3)
 
 
-def test_model_is_saved_and_loaded_and_no_level_is_refused(tmp_path) -> None:
+def test_model_is_saved_and_loaded(tmp_path) -> None:
     model = unet((None, None, 3), widths=(4, 6))
     model.save(tmp_path / "unet.keras")
     images = np.random.default_rng(0).random((2, 9, 7, 3), "float32")
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "unet.keras")(images), model(images))
-    with pytest.raises(ValueError, match="widths must be a sequence of one or more sizes"):
-        unet(widths=())

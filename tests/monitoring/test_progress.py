@@ -13,7 +13,7 @@ import keras
 import pytest
 from tqdm import tqdm
 
-from overlap_train.monitoring.progress import LiveLine, ProgressReporter, TolerantStream, is_terminal
+from overlap_train.monitoring.progress import LiveLine, ProgressReporter, TolerantStream
 from tests.support.terminal import screen
 
 _LOSS = {"loss": 0.25}
@@ -114,15 +114,6 @@ def test_verbose_0_says_nothing(make):
     assert reporter.messages == ["rolled back"]
 
 
-@pytest.mark.parametrize(("verbose", "shown"), [(0, ""), (1, "a notice\n"), (2, "a notice\nplan: eager\n")])
-def test_details_are_shown_with_verbose_2_and_always_kept(make, verbose, shown):
-    reporter, stream, _ = make(verbose=verbose)
-    reporter.message("a notice")
-    reporter.message("plan: eager", detail=True)
-    assert stream.getvalue() == shown
-    assert reporter.messages == ["a notice", "plan: eager"]
-
-
 def test_silence_in_a_log_file_is_broken_at_most_every_30_s(make):
     reporter, stream, clock = make()
     reporter.epoch_begin(0)
@@ -191,18 +182,6 @@ def test_terminal_shows_what_is_left_and_the_pending_validation_next_to_the_bar(
     ]
 
 
-def test_a_terminal_without_the_characters_of_the_bar_gets_others(make):
-    class Ascii(_Terminal):
-        encoding = "ascii"
-
-    reporter, stream, clock = make(Ascii())
-    reporter.epoch_begin(0)
-    clock.now_s = 1
-    reporter.steps_done(0, 5, dict)
-    assert f"5/10 {'=' * 10}{'.' * 10} 1s" in stream.screen()[-1]
-    stream.getvalue().encode("ascii")
-
-
 def test_finished_epochs_leave_keras_s_lines_on_a_terminal(make):
     reporter, stream, _ = make(_Terminal())
     before = set(threading.enumerate())
@@ -212,27 +191,6 @@ def test_finished_epochs_leave_keras_s_lines_on_a_terminal(make):
     reporter.close()
     line = f"10/10 {'━' * 20} 0s 50ms/step - loss: 0.2500 - val_loss: 0.1250"
     assert stream.screen() == ["Epoch 1/3", line, "Epoch 2/3", line]
-
-
-def test_live_line_is_not_redrawn_at_every_call(make):
-    reporter, stream, clock = make(_Terminal())
-    reporter.epoch_begin(0)
-    drawn = stream.getvalue()
-    for step in range(1000):
-        reporter.steps_done(0, step, lambda: _LOSS)
-    assert stream.getvalue() == drawn
-    clock.now_s = 0.2
-    reporter.steps_done(0, 1000, lambda: _LOSS)
-    assert stream.getvalue() != drawn
-
-
-def test_epoch_whose_validation_was_left_out_does_not_hold_up_later_lines(make):
-    reporter, stream, _ = make(verbose=2)
-    for epoch in range(3):
-        reporter.epoch_begin(epoch)
-        reporter.epoch_trained(epoch, {}, 1.0, validation_follows=True)
-    reporter.epoch_validated(2, _VAL_LOSS)
-    assert _lines(stream)[::2] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]
 
 
 def test_epoch_thrown_away_by_a_rollback_leaves_no_line_and_close_writes_what_was_held_back(make):
@@ -275,16 +233,6 @@ def test_bar_of_the_caller_on_the_same_terminal_stays_whole(make):
     assert shown == ["a notice", "  - its remedy", "trials 0/4", f"Epoch 1/3 0/10 {'─' * 20}"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "pace"), [(20.0, "2s/step"), (0.0456, "5ms/step"), (0.000123, "12us/step")]
-)
-def test_pace_has_a_readable_unit(make, seconds, pace):
-    reporter, stream, _ = make()
-    reporter.steps_done(0, 10, dict)
-    reporter.epoch_trained(0, {}, seconds)
-    assert f"- {pace}\n" in stream.getvalue()
-
-
 class Breaks(io.StringIO):
     """Breaks after some characters."""
 
@@ -297,18 +245,6 @@ class Breaks(io.StringIO):
         if self.attempts > self.room:
             raise BrokenPipeError
         return super().write(text)
-
-
-def test_a_stream_that_breaks_is_silent_from_then_on():
-    below = Breaks(1)
-    stream = TolerantStream(below)
-    assert [stream.write(text) for text in ("one", "two", "three")] == [3, 3, 5]
-    stream.flush()
-    assert (below.getvalue(), below.attempts) == ("one", 2)
-    missing = TolerantStream(None)
-    assert missing.write("lost") == 4
-    missing.flush()
-    assert not is_terminal(missing)
 
 
 def test_a_missing_character_breaks_nothing_and_the_stream_passes_for_that_below():
@@ -325,82 +261,6 @@ def test_a_missing_character_breaks_nothing_and_the_stream_passes_for_that_below
     assert stream.closed is False
 
 
-class Teed:
-    """What a program puts in the place of standard output to keep what is written."""
-
-    def __init__(self):
-        self.text = ""
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self): ...
-
-
-class Undecided(Teed):
-    def isatty(self):
-        raise RuntimeError("not open yet")
-
-
-class Console(Teed):
-    def isatty(self):
-        return True
-
-
-class Numbered(Console):
-    def fileno(self):
-        return "no number"
-
-
-class Refuses(Console):
-    def write(self, text):
-        raise ValueError("no such text")
-
-
-@pytest.mark.parametrize("kind", [Teed, Undecided])
-def test_what_cannot_tell_whether_it_is_a_terminal_is_none(kind):
-    below = kind()
-    stream = TolerantStream(below)
-    assert not is_terminal(stream)
-    stream.write("kept")
-    stream.flush()
-    assert below.text == "kept"
-
-
-@pytest.mark.parametrize(
-    ("term", "columns", "lines", "expected"),
-    [("xterm", 80, 24, True), ("dumb", 80, 24, False), ("xterm", 0, 0, False), ("xterm", None, None, True)],
-)
-def test_a_terminal_has_a_size_and_can_go_back(monkeypatch, term, columns, lines, expected):
-    """One whose size is not known is believed."""
-
-    def fails(descriptor):
-        raise OSError
-
-    monkeypatch.setenv("TERM", term)
-    if columns is None:
-        monkeypatch.setattr(os, "get_terminal_size", fails)
-    else:
-        _resize(monkeypatch, columns, lines)
-    assert is_terminal(_Terminal()) is expected
-    assert not is_terminal(io.StringIO())
-
-
-@pytest.mark.parametrize("console", [Console(), Numbered()], ids=["no descriptor", "no number"])
-def test_a_line_is_drawn_on_a_console_that_is_no_file(console, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    assert is_terminal(console)
-    line = LiveLine(TolerantStream(console))
-    line.draw("epoch 1/3", 4, 10, ["loss 0.5"])
-    line.close()
-    assert "epoch 1/3" in console.text
-
-
-def test_what_a_console_without_a_state_raises_is_raised():
-    with pytest.raises(ValueError, match="no such text"):
-        TolerantStream(Refuses()).write("text")
-
-
 @pytest.fixture
 def line(monkeypatch):
     """Returns a line on a terminal of 60 columns, and the terminal."""
@@ -411,21 +271,6 @@ def line(monkeypatch):
     made.close()
 
 
-@pytest.mark.parametrize(
-    ("step", "steps", "shown"),
-    [
-        (5, 10, f"epoch 5/10 {'━' * 10}{'─' * 10}"),
-        (10, 10, f"epoch 10/10 {'━' * 20}"),
-        (7, None, "epoch 7/Unknown"),
-        (None, 10, "epoch"),
-    ],
-)
-def test_the_bar_shows_how_many_are_done(line, step, steps, shown):
-    live, terminal = line
-    live.draw("epoch", step, steps, [])
-    assert terminal.screen()[-1] == shown
-
-
 def test_what_does_not_fit_is_left_out_from_the_end(line):
     live, terminal = line
     live.draw("epoch", 5, 10, ["loss {0.25}", "an accuracy of 0.75 and more", "more"])
@@ -434,15 +279,3 @@ def test_what_does_not_fit_is_left_out_from_the_end(line):
     assert len(shown) <= 60
     live.draw("e", 5, 10, ["loss 0.25", "more"])
     assert terminal.screen()[-1].endswith("─ loss 0.25 - more")
-
-
-def test_a_message_stays_above_and_the_line_goes_when_it_is_closed(line):
-    live, terminal = line
-    assert terminal.getvalue() == "", "nothing is shown before the first draw"
-    live.draw("epoch", 5, 10, [])
-    live.say("a notice")
-    assert terminal.screen()[0] == "a notice"
-    assert terminal.screen()[-1].startswith("epoch 5/10")
-    live.close()
-    live.close()
-    assert terminal.screen() == ["a notice"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
-import re
 import threading
 
 import pytest
@@ -41,22 +39,6 @@ def test_span_is_kept_when_its_body_raises():
     assert recorder.spans()[0].details == {"error": "RuntimeError"}
 
 
-def test_nested_spans_come_in_order_of_start_though_the_inner_ends_first():
-    recorder = _ticking()
-    with recorder.span("outer"), recorder.span("inner"):
-        pass
-    assert [span.name for span in recorder.spans()] == ["outer", "inner"]
-
-
-def test_full_recorder_counts_what_it_drops_and_starts_anew_after_clear():
-    recorder = SpanRecorder(max_spans=2)
-    for span in _spans((0, 1), (1, 2), (2, 3)):
-        recorder.add(span)
-    assert (len(recorder.spans()), recorder.dropped) == (2, 1)
-    recorder.clear()
-    assert (recorder.spans(), recorder.dropped) == ((), 0)
-
-
 def test_no_span_is_lost_or_counted_twice_when_threads_fill_the_recorder_together():
     recorder = SpanRecorder(max_spans=1500)
     go = threading.Event()
@@ -76,38 +58,6 @@ def test_no_span_is_lost_or_counted_twice_when_threads_fill_the_recorder_togethe
     assert len(recorder.spans()) == 1500
     assert recorder.dropped == 500
     assert {span.thread for span in recorder.spans()} <= {thread.name for thread in threads}
-
-
-@pytest.mark.parametrize(
-    ("span", "error", "message"),
-    [
-        (Span("a", "t", math.nan, 1.0), ValueError, "start_s of spans_b must be finite; got nan"),
-        (Span("a", "t", 0.0, 10**400), ValueError, "end_s of spans_b must be finite"),
-        (Span("a", "t", None, 1.0), TypeError, "start_s of spans_b must be a number; got None"),
-        (Span("a", "t", 0.0, True), TypeError, "end_s of spans_b must be a number; got True"),
-        (Span(b"a", "t", 0.0, 1.0), TypeError, "spans_b must have text as name and thread; got b'a' and 't'"),
-    ],
-)
-def test_a_span_that_no_work_has_made_is_refused_by_name(span, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        overlap_s([], [Span("a", "t", 0.0, 1.0), span])
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "both_s"),
-    [
-        ([], [(0, 1)], 0),
-        ([(0, 1)], [(1, 2)], 0),
-        ([(0, 10)], [(2, 3), (4, 6)], 3),
-        ([(0, 4), (2, 6)], [(3, 5)], 2),
-        ([(0, 6)], [(1, 3), (2, 4), (1, 2)], 3),
-        ([(5, 6), (0, 1)], [(0, 6)], 2),
-        ([(0, 0)], [(0, 1)], 0),
-    ],
-)
-def test_overlap_counts_each_moment_once(a, b, both_s):
-    assert overlap_s(_spans(*a), _spans(*b)) == both_s
-    assert overlap_s(_spans(*b), _spans(*a)) == both_s
 
 
 _intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=12).map(
@@ -268,18 +218,3 @@ SAVED = {
 @pytest.mark.parametrize(("epochs", "spans", "seconds"), SAVED.values(), ids=SAVED)
 def test_what_was_saved_is_a_validation_alone_less_what_it_has_cost(epochs, spans, seconds):
     assert saved_s(epochs, spans) == (None if seconds is None else pytest.approx(seconds))
-
-
-def test_closed_epochs_keep_no_spans(accounts):
-    for epoch in range(50):
-        train(accounts, epoch, epoch, epoch + 0.5)
-        if epoch:
-            accounts.close(epoch - 1)
-        assert len(accounts._recent) <= 2
-
-
-def test_a_name_that_no_account_has_is_refused(accounts):
-    accounts.begin(0)
-    accounts.charge(0, "lost_s", 1.0)
-    with pytest.raises(TypeError, match="lost_s"):
-        accounts.close(0)

@@ -1,6 +1,5 @@
 """`join_cluster`: a wrong description of the cluster is refused before TensorFlow waits for anybody."""
 
-import errno
 import json
 import socket
 
@@ -8,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.errors import ClusterConfigError
-from overlap_train.parallel import cluster as module
 from overlap_train.parallel import join_cluster
 from overlap_train.parallel.cluster import TrainingHosts, _read_resolver, _read_tf_config, program_digest
 from overlap_train.parallel.hosts import EvaluatorTask
@@ -129,21 +127,6 @@ def test_a_taken_port_is_named(monkeypatch):
         monkeypatch.setenv("TF_CONFIG", config({"worker": [f"localhost:{port}", "localhost:2"]}))
         with pytest.raises(ClusterConfigError, match=f"port {port} of worker 0 .* is taken on this host"):
             join_cluster()
-
-
-def test_a_host_without_ipv6_can_join(monkeypatch):
-    class WithoutIPv6(socket.socket):
-        def __init__(self, family):
-            if family == socket.AF_INET6:
-                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-            super().__init__(family)
-
-    taken = socket.create_server(("127.0.0.1", 0))
-    address = f"localhost:{taken.getsockname()[1]}"
-    monkeypatch.setattr(module.socket, "socket", WithoutIPv6)
-    with taken, pytest.raises(ClusterConfigError, match=r"of worker 0 .* is taken"):
-        module._require_free(address, "worker 0")
-    module._require_free(address, "worker 0")
 
 
 def test_the_evaluator_gets_a_strategy_of_its_own(monkeypatch):

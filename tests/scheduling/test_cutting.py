@@ -1,8 +1,6 @@
 """Layers cut into pieces compute what they did whole, and the pieces run beside each other."""
 
 import functools
-import itertools
-import math
 import threading
 from dataclasses import replace
 
@@ -12,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.scheduling import CostModel, Device, MultiModelScheduler, Platform
-from overlap_train.scheduling.calls import _bounds
 from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.engine import Engine
 from overlap_train.scheduling.graph import LayerGraph, Port, Request
@@ -84,30 +81,6 @@ def test_a_layer_on_sequences_and_one_that_is_called_twice_are_cut():
     data = examples(2, (5, 1100))
     got = computed(split, every(split), data)
     np.testing.assert_allclose(got, model(data, training=False), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["dense", "conv"])
-def test_work_is_shared_out_and_none_is_lost(kind):
-    model = network() if kind == "dense" else convolution()
-    whole = next(x for x in split_model(model).graph.layers if x.work.flops > 1e6)
-    graph = split_model(model, cut=lambda layer: (3, 1)).graph
-    *pieces, join = (x for x in graph.layers if x.name.startswith(f"{whole.name}/"))
-    assert sum(piece.work.flops for piece in pieces) == pytest.approx(whole.work.flops)
-    assert pieces[0].work.flops == pytest.approx(3 * pieces[1].work.flops, rel=0.05)
-    assert {piece.work.kind for piece in pieces} == {kind}
-    assert sum(sum(piece.output_bytes) for piece in pieces) == sum(join.output_bytes)
-    assert (join.work.weight_bytes, join.alone, [piece.alone for piece in pieces]) == (0, False, [True] * 2)
-
-
-@pytest.mark.parametrize("length", [1, 15, 16, 17, 1000, 25088])
-@pytest.mark.parametrize("shares", [(1, 1), (0.99, 0.01), (5, 1, 1, 1, 1, 1, 1, 1), (1,) * 64])
-@pytest.mark.parametrize("multiple", [1, 16])
-def test_pieces_cover_everything_once(length, shares, multiple):
-    bounds = _bounds(length, shares, multiple)
-    assert (bounds[0], bounds[-1]) == (0, length)
-    assert all(bound % multiple == 0 for bound in bounds[:-1])
-    assert all(a < b for a, b in itertools.pairwise(bounds))
-    assert len(bounds) <= len(shares) + 1
 
 
 def test_a_device_has_as_much_of_a_layer_as_it_is_fast():
@@ -202,15 +175,6 @@ def test_calls_of_a_shared_layer_keep_their_names_whether_cut_or_not():
     assert names(graph) == ["head", "head#2", "head#3/0", "head#3/1", "head#3/join"]
 
 
-def test_pieces_hold_their_own_part_of_the_weights():
-    split = split_model(network(), cut=equal(4))
-    graph = compile_segments(split, merge_layers(split.graph, every(split)), TWO_CORES)
-    runs = [layer.runs["CPU:0"] for layer in graph.layers if layer.alone]
-    sizes = [sum(math.prod(capture.shape) for capture in run._function.captured_inputs) for run in runs]
-    assert len(sizes) == 4
-    assert max(sizes) < 0.3 * 1100 * 1000
-
-
 def test_only_layers_that_gain_are_cut():
     model = keras.Sequential([keras.Input((1100,)), *(kl.Dense(1100, name=name) for name in "abc")])
     whole, graph = split_model(model, name="m").graph, split_model(model, name="m", cut=equal(2)).graph
@@ -259,9 +223,9 @@ def test_two_workers_run_two_pieces_at_the_same_time():
 
 @pytest.mark.by_default("cpu_only")
 @pytest.mark.parametrize("policy", ["earliest_finish", "paper", "cpu_only"])
-def test_the_scheduler_cuts_for_its_users(policy):
+def test_the_scheduler_cuts_for_its_users(policy, every_layer_is_cut):
     models = {"dense": network(), "residual": convolution()}
-    options = {"devices": TWO_CORES, "policy": policy, "cut": 2, "profile": False}
+    options = {"devices": TWO_CORES, "policy": policy, "cut": 2}
     with MultiModelScheduler(models, **options) as scheduler:
         assert names(scheduler._service.model("dense").graph.pieces)[:2] == ["large/0", "large/1"]
         for name, model in models.items():

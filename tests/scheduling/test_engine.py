@@ -171,7 +171,7 @@ def test_urgent_requests_overtake_and_patient_ones_are_not_starved():
         return [None]
 
     watch = Watch(5)
-    with Engine(ONE_CPU, aging_s=1.0) as engine:
+    with Engine(ONE_CPU) as engine:
         engine.start(Request(0, one_layer(blocked), (None,), on_done=watch))
         assert started.wait(60)
         graph = one_layer(noted, "noted")
@@ -229,20 +229,6 @@ def test_a_worker_outlives_what_is_called_at_the_end_of_a_request(kind, caplog):
     assert "on_done of request 0 failed" in caplog.text
 
 
-def test_tensors_cross_between_devices_by_reference():
-    seen = []
-
-    def run(inputs):
-        seen.append(inputs[0])
-        return [inputs[0]]
-
-    layers = [Layer(str(i), Work("conv"), (Port(i - 1),), (8,), {"cpu": run, "gpu": run}) for i in range(10)]
-    tensor = object()
-    results = served(random_platform(random.Random(0)), Anywhere(1), [LayerGraph(layers, [Port(9)])], tensor)
-    assert results[0][0][0] is tensor
-    assert all(each is tensor for each in seen)
-
-
 def test_what_fails_while_jobs_are_moved_fails_no_request(caplog):
     class Broken(Movable):
         def tail_s(self, request, index, device, board):
@@ -255,20 +241,6 @@ def test_what_fails_while_jobs_are_moved_fails_no_request(caplog):
     for number, graph in enumerate(graphs):
         assert results[number] == (expected(graph, 1.0), None)
     assert "waiting jobs stay where they are" in caplog.text
-
-
-def test_an_engine_that_cannot_start_all_its_workers_leaves_none(monkeypatch):
-    before, start = set(threading.enumerate()), threading.Thread.start
-
-    def refuse_the_third(thread):
-        if thread.name == "layer-worker-CPU-2":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse_the_third)
-    with pytest.raises(RuntimeError, match="thread 3 of the devices' slots could not be started"):
-        Engine(Platform((Device("CPU", slots=4),)))
-    assert set(threading.enumerate()) <= before
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,6 +1,4 @@
-"""What the board predicts, what a policy decides by default, and where each policy puts a layer."""
-
-from dataclasses import replace
+"""Where each policy puts a layer, and the optimistic times that the default one looks at."""
 
 import pytest
 
@@ -11,104 +9,14 @@ from overlap_train.scheduling.policy import (
     POLICIES,
     Board,
     CpuOnly,
-    EarliestFinish,
     GpuOnly,
     Paper,
     make_policy,
     optimistic_costs,
 )
-from tests.scheduling.graphs import job, layer
+from tests.scheduling.graphs import layer
 
-TWO_SLOTS = Platform((Device("cpu", slots=2), Device("gpu", "gpu")))
-CPU, GPU = TWO_SLOTS.devices
-
-
-def board_of(*devices, seconds=1.0, links=None):
-    return Board(Platform(devices or (CPU, GPU), links or {}), FixedCosts(lambda layer, device: seconds))
-
-
-def one(device, seconds):
-    return replace(job(0.0, device), predicted_s=seconds)
-
-
-def wait(board, waiting):
-    board.expect(waiting.device, waiting.predicted_s)
-
-
-def test_the_board_expects_a_job_where_a_slot_is_free():
-    device = Device("cpu", slots=4)
-    board = board_of(device)
-    board.now_s = 10.0
-    assert board.free_s(device) == 10.0
-    long = one(device, 0.4)
-    wait(board, long)
-    board.started(long)
-    short = [one(device, 0.01) for _ in range(3)]
-    for number, waiting in enumerate(short):
-        assert board.free_s(device) == 10.0, f"{number} are about to begin in three free slots"
-        wait(board, waiting)
-    assert board.free_s(device) == pytest.approx(10.01), "behind the short ones, not behind the long one"
-    for waiting in short:
-        board.started(waiting)
-    assert board.free_s(device) == pytest.approx(10 + (0.4 + 3 * 0.01) / 4), "all slots are taken"
-    board.now_s = 10.005
-    board.ended(short[0])
-    assert board.free_s(device) == 10.005
-
-
-def test_a_device_is_not_taken_for_a_little_while_others_lose_more():
-    platform = Platform((Device("cpu", "cpu", slots=2), Device("gpu", "gpu")))
-    board = Board(platform, FixedCosts(lambda layer, device: 1.0))
-    board.active_requests = 1
-    assert board.held_up_s(platform["cpu"], 1.0) == 0
-    board.active_requests = 5
-    assert board.held_up_s(platform["cpu"], 1.0) == 1.0
-    assert board.held_up_s(platform["gpu"], 1.0) == 2.0
-    alone = Board(Platform((Device("cpu", "cpu", slots=2),)), FixedCosts(lambda layer, device: 1.0))
-    alone.active_requests = 5
-    assert alone.held_up_s(platform["cpu"], 1.0) == 2.0
-
-
-def test_a_device_is_free_when_all_before_are_done():
-    board = board_of()
-    running, waiting = one(GPU, 2.0), one(GPU, 3.0)
-    wait(board, running)
-    board.started(running)
-    wait(board, waiting)
-    assert (board.free_s(GPU), sum(board.left_s(GPU)), board.busy(GPU), board.idle(GPU)) == (5.0, 2.0, 2, 0)
-    board.now_s, board.active_requests = 1.5, 2
-    assert board.free_s(GPU) == pytest.approx(1.5 + 0.5 + 3.0)
-    board.now_s = 5.0  # what is late is taken to need as much again
-    assert board.left_s(GPU) == [3.0]
-
-
-def test_what_is_dropped_or_over_is_forgotten():
-    board = board_of()
-    jobs = [one(CPU, seconds) for seconds in (0.1, 0.2, 0.3)]
-    for each in jobs:
-        wait(board, each)
-    board.dropped(jobs[0])
-    assert board.busy(CPU) == 2
-    board.started(jobs[1])
-    board.ended(jobs[1])
-    board.ended(jobs[1])  # of a request that has failed meanwhile
-    board.dropped(jobs[2])
-    assert (board.busy(CPU), board.idle(CPU), board.free_s(CPU)) == (0, 2, 0.0)
-
-
-def test_transfers_come_from_where_the_inputs_are():
-    links = {("cpu", "gpu"): Transfer(0.5, 1e6), ("gpu", "cpu"): Transfer(2.0, 1e6)}
-    layers = [layer("a", Port(-1), outputs=(10**6,)), layer("b", Port(0), Port(-1))]
-    graph = LayerGraph(layers, [Port(1)], input_bytes=(10**6,))
-    board, request = board_of(links=links), Request(0, graph, examples=2.0)
-    assert board.transfer_in_s(request, 0, {}, CPU) == 0.0  # the request brings its inputs to the CPU
-    assert board.transfer_in_s(request, 0, {}, GPU) == 0.5 + 2.0
-    assert board.run_s(request, 1, {0: "gpu"}, CPU) == 2.0 + 2.0 + 2 * 1.0
-    assert board.run_s(request, 1, {0: "gpu"}, GPU) == 0.5 + 2.0 + 2 * 1.0
-    board.expect(GPU, 7.0)
-    assert board.done_s(request, 1, {0: "gpu"}, GPU) == 7.0 + 4.5
-
-
+CPU, GPU = Device("cpu", slots=2), Device("gpu", "gpu")
 PLATFORM = Platform((Device("cpu"), Device("gpu", "gpu"), Device("gpu2", "gpu")))
 KINDS = ("conv", "depthwise", "dense", "norm", "pool")
 
@@ -136,41 +44,6 @@ def test_each_has_its_kind_of_device_of_several_the_first_that_is_free(policy, d
     if places[0] == "gpu":
         board.expect(devices["gpu"], 5.0)
         assert placed_kinds(policy(), board)[0] == "gpu2"
-
-
-TWO = Platform((Device("cpu"), Device("gpu", "gpu")))
-
-
-def costs_of(slow="cpu"):
-    return FixedCosts(lambda layer, device: 5.0 if device.name == slow else 1.0)
-
-
-def fork():
-    """Two layers that may run beside each other, and one behind both."""
-    return LayerGraph([layer("a", Port(-1)), layer("b", Port(-1)), layer("c", Port(0), Port(1))], [Port(2)])
-
-
-def placed(policy, request, board):
-    board.active_requests += 1
-    policy.admit(request, board)
-    places = {}
-    for index in range(len(request.graph)):
-        places[index] = policy.select(request, index, places, board).name
-    return list(places.values())
-
-
-def test_of_one_device_nothing_is_looked_up():
-    policy, alone = EarliestFinish(), Board(Platform((Device("cpu"),)), costs_of())
-    assert placed(policy, Request(0, fork()), alone) == ["cpu"] * 3
-    assert policy.tail_s(Request(0, fork()), 0, TWO["cpu"], alone) == 0.0
-
-
-def test_among_others_a_layer_goes_where_the_request_is_done_first():
-    board, policy = Board(TWO, costs_of()), EarliestFinish()
-    request = Request(0, fork())
-    assert placed(policy, request, board)[0] == "gpu"
-    board.expect(TWO["gpu"], 100.0)
-    assert policy.select(request, 0, {}, board).name == "cpu"
 
 
 def test_policies_are_made_by_name():

@@ -2,9 +2,7 @@
 
 import pickle
 import time
-from collections import Counter
 from concurrent.futures import Future
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,47 +11,15 @@ import pytest
 from overlap_train.errors import DeadlineError, QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.accounts import (
-    DeviceAccount,
-    ModelAccount,
     RunTimes,
-    SchedulerStatistics,
-    ends_s,
 )
 from overlap_train.scheduling.service import Model, Service, Submission, Waiting
-from tests.scheduling.graphs import chain, job
-
-
-def test_a_device_adds_up_its_jobs_and_the_schedulers_own_time_is_a_share_of_that_inside_layers():
-    account = DeviceAccount()
-    for size, seconds in ((100, 0.5), (20, 0.25)):
-        account.book(replace(job(0.0, Device("cpu")), transfer_bytes=size), seconds)
-    assert (account.jobs, account.busy_s, account.transfer_bytes) == (2, 0.75, 120)
-    busy, idle = replace(account, overhead_s=0.25), DeviceAccount(overhead_s=1.0)
-    assert SchedulerStatistics({}, {"a": busy, "b": replace(busy)}, 0, 0).overhead == pytest.approx(1 / 3)
-    assert SchedulerStatistics({}, {"a": idle}, 0, 0).overhead == 0.0
-
-
-def test_latencies_are_those_of_requests_with_a_result():
-    account = ModelAccount(Counter(submitted=4, batches=2))
-    for seconds in (1.0, 2.0, 6.0):
-        account.book(arrival_s=10.0, end_s=10.0 + seconds, deadline_s=14.0, error=None)
-    account.book(arrival_s=10.0, end_s=15.0, deadline_s=14.0, error=KeyError())
-    account.book(arrival_s=10.0, end_s=15.0, deadline_s=14.0, error=DeadlineError())
-    found = account.statistics()
-    assert (found.missed, found.worst_lateness_s) == (2, 2.0), "whether answered or not"
-    assert (found.met, found.dropped) == (2, 1)
-    assert "2 met, 2 missed, 1 dropped, 0 refused" in str(SchedulerStatistics({"m": found}, {}, 0, 0))
-    assert (found.submitted, found.completed, found.failed, found.batches) == (4, 3, 1, 2)
-    assert (found.latency_mean_s, found.latency_p50_s) == (3.0, 2.0)
-    assert (found.latency_p95_s, found.latency_p99_s) == pytest.approx((5.6, 5.92))
-    for _ in range(1024):  # which are all that are remembered
-        account.book(arrival_s=0.0, end_s=4.0, deadline_s=None, error=None)
-    assert (account.statistics().completed, account.statistics().latency_mean_s) == (1027, 4.0)
+from tests.scheduling.graphs import chain
 
 
 def batches(*submissions, lanes=1, **options):
     """The numbers of the submissions in each batch, from (model, arrival, rows, columns, more) each."""
-    waiting, numbers = Waiting(1.0, lanes), {}
+    waiting, numbers = Waiting(lanes), {}
     for number, (name, arrival_s, rows, columns, more) in enumerate(submissions):
         model = waiting.models.setdefault(name, Model(name, None, None, None, **options))
         made = Submission(model, (np.zeros((rows, columns)),), rows, Future(), arrival_s, **more)
@@ -103,8 +69,7 @@ class Engine:
     """Runs nothing: a test ends what has been started."""
 
     def __init__(self, devices=CORE):
-        self.platform, self.started, self.closed = Platform(devices), [], 0
-        self.abandoned, self.fails = [], None
+        self.platform, self.started, self.closed, self.fails = Platform(devices), [], 0, None
 
     def start(self, request):
         if self.fails is not None:
@@ -114,11 +79,6 @@ class Engine:
     def end(self, request, error=None):
         outputs = None if error is not None else [Tensor(request.inputs[0] * 2)]
         request.on_done(request, outputs, error)
-
-    def abandon(self, which, error):
-        self.abandoned += [request for request in self.started if which(request)]
-        for request in self.abandoned:
-            request.on_done(request, None, error)
 
     def statistics(self):
         return {"cpu": SimpleNamespace(busy_s=0.0, overhead_s=0.0)}
@@ -182,21 +142,6 @@ def test_those_that_run_together_have_the_urgency_of_the_most_urgent():
     scene.engine.end(request)
     assert [future.result(0) for future in futures] == [[[4.0]], [[6.0]], [[8.0]]]
     assert scene.counts.batches == 2
-
-
-def test_runs_end_one_after_another_on_the_first_lane_that_is_free():
-    assert ends_s(10.0, [5.0, 1.0, 2.0, 1.0], 2) == [15.0, 11.0, 13.0, 14.0]
-    assert ends_s(10.0, [], 3) == []
-
-
-def test_recent_runs_predict_the_next_and_the_first_measurement_does_where_there_are_none():
-    times = RunTimes({1: 1.0, 4: 2.0})
-    assert [times.typical_s(0.0, count) for count in (1, 2, 4, 8)] == [1.0, 2.0, 2.0, 4.0]
-    for seconds in (3.0, 5.0, 4.0):
-        times.add(100.0, 1, seconds)
-    assert (times.typical_s(105.0, 1), times.longest_s(105.0, 1)) == (4.0, 5.0)
-    assert times.typical_s(111.0, 1) == 1.0, "a load that has gone refuses nothing for ever"
-    assert RunTimes().longest_s(0.0, 3) == 0.0
 
 
 def test_what_cannot_be_done_in_time_is_refused_at_once_with_the_time_that_it_would_take():
@@ -276,18 +221,6 @@ def test_what_fails_before_or_after_the_layers_is_told_too(where):
     assert len(scene.engine.started) == (1 if where == "the engine" else 2), "its place is free again"
 
 
-def test_removing_without_draining_fails_what_waits_and_what_runs():
-    scene = Scene(max_active=1)
-    running, waiting = scene.submit(), scene.submit()
-    scene.service.remove(scene.model, drain=False)
-    for future in (running, waiting):
-        assert isinstance(future.exception(0), SchedulerClosedError)
-        assert "model 'm' was removed" in str(future.exception(0))
-    assert len(scene.engine.abandoned) == 1
-    with pytest.raises(SchedulerClosedError, match="model 'm' was removed"):
-        scene.submit()
-
-
 def test_closing_fails_what_waits_and_takes_nothing_more():
     scene = Scene(max_active=1)
     scene.submit()
@@ -321,25 +254,8 @@ def test_a_callback_that_ends_its_thread_keeps_nobody_waiting(kind, caplog):
     assert caplog.text.count("a callback of a future failed") == 2
 
 
-@pytest.mark.parametrize("end", ["close", "remove"])
-def test_what_ends_the_callers_own_thread_does_so_once_all_is_done(end):
-    scene = Scene(max_active=1)
-    running, *waiting = [scene.submit() for _ in range(3)]
-    waiting[0].add_done_callback(ends(KeyboardInterrupt))
-    do = {"close": scene.service.close, "remove": lambda: scene.service.remove(scene.model, drain=False)}
-    with pytest.raises(KeyboardInterrupt):
-        do[end]()
-    for future in waiting:
-        assert isinstance(future.exception(timeout=0), SchedulerClosedError)
-    if end == "close":
-        assert scene.engine.closed == 1
-    else:
-        assert isinstance(running.exception(timeout=0), SchedulerClosedError)
-
-
 WAITS = {
-    "remove": lambda scene: scene.service.remove(scene.model, drain=True),
-    "remove at once": lambda scene: scene.service.remove(scene.model, drain=False),
+    "remove": lambda scene: scene.service.remove(scene.model),
     "drain": lambda scene: scene.service.drain(),
     "submit": lambda scene: [scene.submit(timeout_s=None) for _ in range(scene.model.max_pending + 1)],
 }
@@ -361,4 +277,14 @@ def test_a_callback_waits_for_nothing(method):
     scene.engine.end(scene.engine.started[-1])
     over.add_done_callback(lambda future: scene.service.drain())  # on the caller's own thread, which may
     assert raised == [QueueFullError if method == "submit" else SchedulingError]
-    scene.service.remove(scene.model, drain=True)  # the callback is over
+    scene.service.remove(scene.model)  # the callback is over
+
+
+def test_recent_runs_predict_the_next_and_the_first_measurement_does_where_there_are_none():
+    times = RunTimes({1: 1.0, 4: 2.0})
+    assert [times.typical_s(0.0, count) for count in (1, 2, 4, 8)] == [1.0, 2.0, 2.0, 4.0]
+    for seconds in (3.0, 5.0, 4.0):
+        times.add(100.0, 1, seconds)
+    assert (times.typical_s(105.0, 1), times.longest_s(105.0, 1)) == (4.0, 5.0)
+    assert times.typical_s(111.0, 1) == 1.0, "a load that has gone refuses nothing for ever"
+    assert RunTimes().longest_s(0.0, 3) == 0.0

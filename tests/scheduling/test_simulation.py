@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,19 +132,12 @@ def test_what_waits_goes_to_a_device_that_becomes_idle():
     assert {job.device for job in fixed.jobs} == {"gpu"}
 
 
-def test_a_load_is_met_at_the_given_moment_of_its_period():
-    load = BackgroundLoad(0.6, 0.0, 0.01)
-    assert load.end_s(0.0, 0.001) == pytest.approx(0.007)
-    assert replace(load, phase_s=0.006).end_s(0.0, 0.001) == pytest.approx(0.001)
-    assert replace(load, phase_s=0.009).end_s(0.0, 0.002) == pytest.approx(0.008)
-
-
 def test_starvation_is_impossible_under_a_stream_of_urgent_requests():
     graph = LayerGraph([Layer("a", Work("conv"), (Port(-1),))], [Port(0)])
     platform = Platform((Device("cpu"),))
     stream = [Arrival(graph, 0.9e-3 * i, priority=1) for i in range(2000)]
-    result = simulate([Arrival(graph, 0.5e-3), *stream], platform, "cpu_only", lambda *_: 1e-3, aging_s=0.2)
-    assert result.finish_s[0] < 0.5
+    result = simulate([Arrival(graph, 0.5e-3), *stream], platform, "cpu_only", lambda *_: 1e-3)
+    assert 1.0 < result.finish_s[0] < 1.5
     assert max(result.finish_s) > 1.9
 
 

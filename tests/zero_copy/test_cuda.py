@@ -1,7 +1,6 @@
 """The CUDA backend against a stub library, compiled here, that records calls; no GPU takes part."""
 
 import ctypes
-import logging
 import multiprocessing
 import os
 import shutil
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from overlap_train import errors, zero_copy
-from overlap_train.zero_copy import MappedBuffer, Turn
+from overlap_train import errors
+from overlap_train.zero_copy import MappedBuffer
 from overlap_train.zero_copy import buffer as buffer_module
 from overlap_train.zero_copy.buffer import SizeTiming, measure_crossover
 from overlap_train.zero_copy.cuda import CudaBackend, Driver
@@ -60,8 +59,8 @@ class Stub:
     def context_depth(self):
         return self._library.stub_context_depth()
 
-    def backend(self, ordinal=0):
-        return CudaBackend(ordinal, driver=Driver(self.path))
+    def backend(self):
+        return CudaBackend(Driver(self.path))
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def test_allocation_failure_empties_the_cache_first(stub):
     pool = Pool(stub.backend())
     del_me = pool.lease(1000)
     del del_me
-    assert pool.statistics().cached_bytes
+    assert pool.sizes()[1]
     stub.fail("cuMemHostAlloc", 2)
     with pytest.raises(errors.BufferError, match="OUT_OF_MEMORY"):
         pool.lease(1 << 20)
@@ -116,10 +115,9 @@ def test_block_that_cannot_be_mapped_or_is_misaligned_is_not_leaked(stub, prepar
 @pytest.mark.parametrize(
     ("prepare", "match"),
     [
-        (lambda stub: stub.answer(devices=0), "there is no GPU 0: the CUDA driver shows 0"),
+        (lambda stub: stub.answer(devices=0), "the CUDA driver shows no GPU .see CUDA_VISIBLE_DEVICES"),
         (lambda stub: stub.fail("cuDeviceGetCount", 100), "shows no GPU: .*CUDA_ERROR_NO_DEVICE"),
         (lambda stub: stub.fail("cuInit", 100), "does not start: .*CUDA_ERROR_NO_DEVICE"),
-        (lambda stub: stub.answer(version=11040), "serves CUDA 11.4, but TensorFlow needs 12.0"),
         (lambda stub: stub.answer(can_map=0), "Stub GPU cannot map host memory"),
     ],
 )
@@ -150,17 +148,6 @@ def test_each_hand_over_waits_for_the_device(stub):
     stub.fail("cuCtxSynchronize", 700)
     with pytest.raises(errors.BufferError, match="cuCtxSynchronize"):
         buffer.tensor()
-
-
-def test_block_that_cannot_be_freed_is_logged_and_forgotten(stub, caplog):
-    pool = Pool(stub.backend(), limit_bytes=0)
-    lease = pool.lease(100)
-    stub.fail("cuMemFreeHost", 1)
-    del lease
-    with caplog.at_level(logging.WARNING):
-        pool.trim()
-    assert "could not be freed" in caplog.text
-    assert pool.statistics().cached_bytes == 0
 
 
 def test_tensorflow_without_a_gpu_refuses_the_capsule_and_nothing_is_freed_twice(cases):
@@ -194,34 +181,31 @@ def test_a_device_is_described_and_the_memory_of_a_tensor_freed_with_it(stub):
     tensor = MappedBuffer(100, backend=pool).tensor()
     assert stub.live_blocks == 1
     del tensor
-    pool.trim()
+    pool.sizes()
     assert stub.live_blocks == 0
 
 
-def _in_child(backend, pool, queue):
+def _in_child(pool, queue):
     try:
-        backend.allocate(64)
+        pool.lease(64)
     except errors.BufferStateError as error:
         queue.put(str(error))
-    pool.trim()
-    queue.put(zero_copy.shared_pool("auto").backend.name)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_forked_process_neither_uses_nor_frees_pinned_memory(stub):
-    pool = Pool(stub.backend())
+    pool = Pool(stub.backend(), limit_bytes=0)
     lease = pool.lease(64)
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    child = context.Process(target=_in_child, args=(pool.backend, pool, queue))
+    child = context.Process(target=_in_child, args=(pool, queue))
     child.start()
     assert "does not survive a fork" in queue.get()
-    assert queue.get() == "host"
     child.join()
     assert child.exitcode == 0
     del lease
-    pool.trim()
+    pool.sizes()
     assert stub.live_blocks == 0
 
 
@@ -229,10 +213,8 @@ def test_mapped_memory_is_shared_with_a_gpu_up_to_the_crossover_that_was_measure
     stub, monkeypatch, tmp_path
 ):
     """With a TensorFlow that claims one GPU; no tensor is made, and the times are made up."""
-    asked = []
 
-    def time(size, repeats, kernel):
-        asked.append((size, repeats))
+    def time(size):
         return SizeTiming(size, 2.0, 1.0 if size < 9000 else 3.0)
 
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["one"])
@@ -243,13 +225,11 @@ def test_mapped_memory_is_shared_with_a_gpu_up_to_the_crossover_that_was_measure
     monkeypatch.setattr(buffer_module, "shared_pool", lambda name: Pool(backend))
     monkeypatch.setattr(buffer_module, "_time", time)
     buffer = MappedBuffer(1024, backend=Pool(backend))
-    found = measure_crossover([16384, 4096, 8192], repeats=3, keep=False)
-    assert (found.crossover_bytes, asked) == (8192, [(4096, 3), (8192, 3), (16384, 3)])
     assert not buffer.choice("GPU:0").zero_copy
     assert "no crossover has been measured" in buffer.choice("GPU:0").reason
     assert buffer.choice("GPU:0", mode="zero_copy").zero_copy
     assert not buffer.choice("GPU:0", mode="copy").zero_copy
-    measure_crossover([4096, 16384])
+    assert measure_crossover().crossover_bytes == 4096
     assert buffer.choice("GPU:0").zero_copy
     assert not MappedBuffer(1025, backend=Pool(backend)).choice("GPU:0").zero_copy
     stored_crossovers.cache_clear()
@@ -257,5 +237,4 @@ def test_mapped_memory_is_shared_with_a_gpu_up_to_the_crossover_that_was_measure
     assert "not mapped into GPU 1" in buffer.choice("GPU:1").reason
     stub.answer(integrated=1)
     assert MappedBuffer(1 << 20, backend=Pool(stub.backend())).choice("GPU:0").zero_copy
-    assert buffer.turn is Turn.WRITE
     stored_crossovers.cache_clear()

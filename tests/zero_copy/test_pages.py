@@ -19,6 +19,10 @@ def mapped(tmp_path):
     return np.load(tmp_path / "x.npy", mmap_mode="r")
 
 
+def drop_pages(array):
+    pages._drop(*pages._mapped_pages(array))
+
+
 def resident(array):
     """Resident bytes of the mapping, as the kernel counts them for it alone."""
     low = array.__array_interface__["data"][0]
@@ -38,10 +42,10 @@ def test_dropped_pages_leave_and_their_content_stays(mapped):
     tensor = zero_copy.as_tensor(mapped, mode="zero_copy")
     total = int(tf.reduce_sum(tf.cast(tensor, tf.int64)))
     assert resident(mapped) > mapped.nbytes * 0.9
-    zero_copy.drop_pages(mapped)
+    drop_pages(mapped)
     assert resident(mapped) < mapped.nbytes * 0.1
     assert int(tf.reduce_sum(tf.cast(tensor, tf.int64))) == total
-    zero_copy.drop_pages(mapped[: len(mapped) // 2][::-1])  # its own pages
+    drop_pages(mapped[: len(mapped) // 2][::-1])  # its own pages
     assert mapped.nbytes * 0.4 < resident(mapped) < mapped.nbytes * 0.6
 
 
@@ -49,7 +53,7 @@ def test_what_was_written_to_a_shared_mapping_is_kept(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros(1 << 20, np.uint8))
     array = np.load(tmp_path / "x.npy", mmap_mode="r+")
     array[...] = 5
-    zero_copy.drop_pages(array)
+    drop_pages(array)
     assert (array == 5).all()
 
 
@@ -58,8 +62,6 @@ def test_private_memory_is_never_dropped(tmp_path, make):
     np.save(tmp_path / "x.npy", np.zeros(1 << 20))
     array = make(tmp_path / "x.npy")
     array[...] = 5
-    with pytest.raises(errors.BufferError, match="no shared mapping"):
-        zero_copy.drop_pages(array)
     with pytest.raises(errors.BufferError, match="no shared mapping"):
         zero_copy.ResidentLimit(array, limit_bytes=1)
     assert (array == 5).all()
@@ -79,9 +81,9 @@ def test_limit_drops_pages_while_others_read(mapped, monkeypatch):
 
 def test_limit_is_checked_and_used_once_and_what_is_no_mapping_refused(mapped):
     with pytest.raises(TypeError, match="NumPy array"):
-        zero_copy.drop_pages([1])
+        zero_copy.ResidentLimit([1], limit_bytes=1)
     with pytest.raises(errors.BufferError):
-        zero_copy.drop_pages(mapped[:0])
+        zero_copy.ResidentLimit(mapped[:0], limit_bytes=1)
     with pytest.raises(ValueError, match="limit_bytes"):
         zero_copy.ResidentLimit(mapped, limit_bytes=0)
     limit = zero_copy.ResidentLimit(mapped, limit_bytes=1 << 30)

@@ -52,28 +52,6 @@ def test_spawned_process_has_buffers_of_its_own():
     assert process.exitcode == 0
 
 
-def test_forked_process_may_write_its_own_copy_and_allocate(cases):
-    code = """
-import os
-buffer = zero_copy.MappedBuffer(100, backend="host")
-buffer.numpy()[...] = 1
-pool = zero_copy.shared_pool("host")
-pool._lock.acquire()  # as if another thread were inside at the moment of the fork
-child = os.fork()
-if child == 0:
-    array = buffer.numpy()
-    array[...] = 2
-    other = zero_copy.MappedBuffer(50, backend="host")
-    other.numpy()[...] = 3
-    del other, array
-    os._exit(7)
-pool._lock.release()
-_, status = os.waitpid(child, 0)
-result = (os.waitstatus_to_exitcode(status), float(zero_copy.as_array(buffer.tensor()).sum()))
-"""
-    assert cases.result(code) == (7, 100.0)
-
-
 NAMES = [
     *("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "g", "c8", "c16", "G", "S3"),
     *("U3", "O", "M8[s]", "m8[ms]", "V5", "V0", "S0"),
@@ -135,42 +113,6 @@ def test_any_array_becomes_a_right_tensor_or_is_refused_with_its_reason(cases, d
     for (kind, *_, mode), outcome in zip(drawn, outcomes, strict=True):
         if np.dtype(kind).kind in "?biufc" and kind not in "gG" and mode != "zero_copy":
             assert outcome == "tensor"
-
-
-BUFFER_CASE = r"""
-shape, dtype, backend, device, mode = case
-try:
-    with zero_copy.MappedBuffer(shape, dtype, backend=backend) as buffer:
-        buffer.numpy()[...] = 1
-        tensor = buffer.tensor(device, mode=mode)
-        assert tensor.shape == buffer.shape
-        assert (tensor.numpy() == 1).all()
-    result = "tensor"
-except (TypeError, ValueError, errors.OverlapTrainError) as error:
-    assert str(error)
-    result = "refused"
-"""
-
-
-BUFFERS = st.tuples(
-    st.one_of(
-        st.integers(-1, 70),
-        st.lists(st.integers(-1, 4), max_size=4),
-        st.sampled_from([None, "33", 1.5, (1 << 62, 4), (1 << 70,), (0, 1 << 61), (1,) * 33, (1 << 45,)]),
-    ),
-    st.sampled_from([*NAMES, "float32", "bfloat16", ">f4", None, "nonsense", 3]),
-    st.sampled_from(["auto", "host", "cuda", "gpu", None]),
-    st.sampled_from(
-        ["CPU:0", "/device:CPU:0", "cpu", "GPU:0", "GPU:9", "TPU:0", "", None, "GPU:-1", "GPU:²"]
-    ),
-    st.sampled_from(["auto", "zero_copy", "copy", "best", None]),
-)
-
-
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(drawn=st.lists(BUFFERS, min_size=10, max_size=10))
-def test_any_buffer_works_or_is_refused_with_its_reason(cases, drawn):
-    assert set(cases.results(BUFFER_CASE, [{"case": case} for case in drawn])) <= {"tensor", "refused"}
 
 
 def test_an_abort_is_seen(cases):

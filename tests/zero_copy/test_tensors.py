@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import threading
 import weakref
 
 import numpy as np
@@ -12,7 +11,6 @@ import tensorflow as tf
 
 from overlap_train import errors, zero_copy
 from overlap_train.zero_copy import dlpack
-from overlap_train.zero_copy.tensors import any_dtype, checked_device, checked_dtype, checked_shape
 from tests import interpreters
 from tests.zero_copy.conftest import WITHOUT_GPU
 
@@ -32,7 +30,7 @@ def aligned(shape, dtype=np.float32, behind=0):
     return zero_copy.empty(size + behind, np.uint8)[behind:].view(dtype).reshape(shape)
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_array_and_tensor_have_one_address_both_ways(dtype):
     array = zero_copy.empty((3, 5), tf.as_dtype(dtype).as_numpy_dtype)
     array[...] = np.arange(15).reshape(3, 5) % 2
@@ -72,7 +70,7 @@ def test_sharing_copies_no_byte_and_a_function_may_capture_what_is_shared():
         (lambda: aligned((4, 4), ">f4"), "byte order"),
         (lambda: aligned((0, 4)), "no elements"),
         (lambda: np.array(["a", "bc"]), "by DLPack"),
-        (lambda: np.zeros(3, tf.experimental.float8_e5m2.as_numpy_dtype), "by DLPack"),
+        (lambda: np.zeros(3, tf.bfloat16.as_numpy_dtype), "by DLPack"),
     ],
 )
 def test_what_cannot_be_shared_is_copied_with_its_reason(make, reason, caplog):
@@ -93,16 +91,6 @@ def test_what_cannot_be_shared_is_copied_with_its_reason(make, reason, caplog):
     np.testing.assert_array_equal(tensor.numpy().astype(expected.dtype), expected)
     with pytest.raises(errors.BufferError, match=r"cannot share .*zero_copy\.MappedBuffer"):
         zero_copy.as_tensor(array, mode="zero_copy")
-
-
-def test_a_copy_can_be_operated_on_and_is_independent():
-    array = aligned((33, 7), behind=4)
-    array[...] = 2
-    tensor = zero_copy.as_tensor(array)
-    array[...] = 3
-    assert float(tf.reduce_sum(tensor * 1.0)) == 2 * 33 * 7
-    shared = aligned(8)
-    assert address(zero_copy.as_array(zero_copy.as_tensor(shared, mode="copy"))) != address(shared)
 
 
 @pytest.mark.parametrize(
@@ -147,16 +135,6 @@ def test_array_lives_as_long_as_anything_that_tensorflow_derived():
     assert watch() is None
 
 
-def test_variable_made_from_an_array_does_not_write_to_it():
-    array = aligned(16)
-    array[...] = 1
-    variable = tf.Variable(zero_copy.as_tensor(array))
-    variable.assign_add(tf.ones(16))
-    variable.scatter_update(tf.IndexedSlices(tf.zeros(1), [0]))
-    np.testing.assert_array_equal(array, np.ones(16))
-    assert variable.numpy().tolist() == [0.0] + [2.0] * 15
-
-
 @pytest.mark.usefixtures("little_to_search")
 def test_memory_mapped_file_is_shared_and_read_only(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(4096, dtype=np.float32).reshape(64, 64))
@@ -173,28 +151,6 @@ def test_memory_mapped_file_is_shared_and_read_only(tmp_path):
     assert watch() is None
 
 
-@pytest.mark.usefixtures("little_to_search")
-def test_tensors_may_die_on_any_thread():
-    arrays = [aligned(64) for _ in range(64)]
-    watches = [weakref.ref(array) for array in arrays]
-    tensors = [zero_copy.as_tensor(array) for array in arrays]
-    del arrays
-
-    def drop(part):
-        while part:
-            part.pop()
-
-    threads = [threading.Thread(target=drop, args=(tensors[index::4],)) for index in range(4)]
-    tensors.clear()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    del threads
-    gc.collect()
-    assert not any(watch() is not None for watch in watches)
-
-
 def test_array_of_a_tensor_cannot_be_written_and_keeps_it_alive():
     array = zero_copy.as_array(tf.range(8))
     with pytest.raises(ValueError, match="read-only"):
@@ -205,21 +161,6 @@ def test_array_of_a_tensor_cannot_be_written_and_keeps_it_alive():
     assert array.tolist() == list(range(8))
     assert zero_copy.as_array(tf.zeros((0, 3))).shape == (0, 3)
     assert zero_copy.as_array(tf.constant(3.0)).shape == ()
-
-
-@pytest.mark.parametrize("value", [np.zeros(3), tf.Variable([1.0]), tf.constant(["a"]), 3, "symbolic"])
-def test_only_eager_tensors_of_numbers_become_arrays(value):
-    @tf.function
-    def traced(tensor):
-        with pytest.raises(TypeError, match="eager"):
-            zero_copy.as_array(tensor)
-        return tensor
-
-    if isinstance(value, str):
-        traced(tf.zeros(3))
-    else:
-        with pytest.raises(TypeError):
-            zero_copy.as_array(value)
 
 
 def test_sharing_works_while_a_function_is_traced_and_with_asynchronous_operations(cases):
@@ -295,7 +236,7 @@ from overlap_train import zero_copy
 
 two = [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
-rows = zero_copy.empty((3, 5), tf.bfloat16.as_numpy_dtype)
+rows = zero_copy.empty((3, 5))
 rows[...] = 1
 with tf.device("CPU:1"):  # as a GPU would be, which TensorFlow takes if nothing is said
     tensor = zero_copy.as_tensor(rows, mode="zero_copy")
@@ -303,7 +244,7 @@ with tf.device("CPU:1"):  # as a GPU would be, which TensorFlow takes if nothing
     assert back.__array_interface__["data"][0] == rows.__array_interface__["data"][0]
     for array in (rows, rows[:, :2], np.zeros((0, 3), np.float32), np.array(["a", "b"])):
         assert zero_copy.as_tensor(array).device.endswith("CPU:0"), array
-    variable = tf.Variable(tf.ones([4], tf.bfloat16))
+    variable = tf.Variable(tf.ones([4]))
     assert variable.device.endswith("CPU:1")
     first, second = (zero_copy.as_array(variable.value()).__array_interface__["data"][0] for _ in range(2))
     assert first == second
@@ -314,66 +255,10 @@ def test_nothing_goes_to_the_device_where_operations_are_run():
     interpreters.run(["-c", ANOTHER_DEVICE], timeout=120, env=WITHOUT_GPU, check=True)
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        (3, (3,)),
-        ((), ()),
-        ([2, np.int64(0)], (2, 0)),
-        ((1,) * 32, (1,) * 32),
-        ((1 << 58,), (1 << 58,)),
-        ("3", "shape must be an integer or a sequence of them"),
-        ((1, 2.5), "shape must be"),
-        (None, "shape must be"),
-        (True, "shape must be"),
-        ((2, -1), r"negative dimension, got \(2, -1\)"),
-        ((1,) * 33, r"at most 32 dimensions, got \(1, 1"),
-        (range(1, 10**18), r"at most 32 dimensions, got range\(1, 10"),
-        (((1 << 58) + 1,), "more bytes than can be counted"),
-    ],
-)
-def test_a_shape_is_a_tuple_of_integers_or_refused(shape, expected):
-    if isinstance(expected, tuple):
-        assert checked_shape(shape) == expected
-        assert all(type(dimension) is int for dimension in checked_shape(shape))
-    else:
-        error = TypeError if expected.startswith("shape") else ValueError
-        with pytest.raises(error, match=expected):
-            checked_shape(shape)
-
-
-def test_a_dtype_is_what_numpy_makes_of_it_or_refused_with_those_that_can_be_shared():
-    for dtype in ("float32", np.int8, tf.bool, np.dtype("complex128")):
-        expected = np.dtype(dtype.as_numpy_dtype if isinstance(dtype, tf.DType) else dtype)
-        assert checked_dtype(dtype) == any_dtype(dtype) == expected
-    for dtype in ("S3", ">f4", object, "datetime64[s]"):
-        assert any_dtype(dtype) == np.dtype(dtype)
-        with pytest.raises(TypeError, match=r"a buffer holds one of bfloat16, bool, complex128.* got dtype"):
-            checked_dtype(dtype)
-    for dtype in ("float31", 3.5, [1]):
-        with pytest.raises(TypeError, match="dtype must be one that NumPy knows"):
-            any_dtype(dtype)
-
-
-DEVICES = {
-    **dict.fromkeys(("CPU", "cpu:0", "/CPU:0", "/job:localhost/replica:0/task:0/device:CPU:0")),
-    "GPU": 0,
-    "gpu:3": 3,
-    "/device:GPU:12": 12,
-}
-
-
-def test_a_device_is_the_cpu_or_the_number_of_a_gpu_or_refused():
-    assert {device: checked_device(device) for device in DEVICES} == DEVICES
-    for device in ("CPU:1", "TPU:0", "GPU:x", "GPU:-1", "GPU:²", "", "GPU 0"):
-        with pytest.raises(ValueError, match='device must be "CPU:0" or a GPU such as "GPU:0"'):
-            checked_device(device)
-
-
 def test_a_capsule_for_the_gpu_carries_device_and_mapped_address():
     array = aligned(16).reshape(4, 4)
     keeper = dlpack.Keeper(address(array), array.shape, array.dtype, array)
-    capsule = dlpack.capsule(keeper, device=dlpack.CUDA, index=1, address=0x1000)
+    capsule = dlpack.capsule(keeper, gpu=1, address=0x1000)
     head = dlpack._Tensor.from_address(dlpack._get_pointer(capsule, b"dltensor"))
     assert (head.device.device_type, head.device.device_id, head.data) == (2, 1, 0x1000)
     assert (head.dtype.code, head.dtype.bits, head.byte_offset) == (2, 32, 0)
