@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import arrays, assert_alike, crossentropy
+from tests.networks import arrays, assert_alike
 from tests.pools import sequential
-from tests.whole_fits.comparing import AtEpoch, Rows, assert_as_keras, in_turn, slices
+from tests.whole_fits.comparing import AtEpoch, Rows, in_turn, slices
 
 X, Y = arrays(40)
 VALIDATION = arrays(32, 1)
@@ -152,36 +152,6 @@ def test_the_epochs_before_it_are_delivered_as_under_keras(case, act):
 
     expected, actual, _ = in_turn(run, policy=NEXT)
     assert_alike(actual, expected, rtol=1e-4, atol=1e-5)
-
-
-class Guarded(keras.Sequential):
-    """Refuses a step that comes too late for its learning rate."""
-
-    def train_step(self, data):
-        late = self.optimizer.iterations >= 13
-        fast = tf.convert_to_tensor(self.optimizer.learning_rate) > 0.05
-        with tf.control_dependencies([tf.debugging.Assert(~tf.logical_and(late, fast), ["too fast"])]):
-            return super().train_step(tf.nest.map_structure(tf.identity, data))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "make", [lambda: {"x": Breaks(None)}, lambda: {"x": batches(), "steps_per_epoch": 5}]
-)
-def test_a_step_that_a_delivery_prevents_does_not_lose_its_batches(make):
-    """The guard fails in the epoch ahead, at the old learning rate, under which Keras never trains it."""
-
-    def guarded():
-        keras.utils.set_random_seed(4)
-        model = Guarded([keras.Input((12,)), keras.layers.Dense(4)])
-        model.compile(keras.optimizers.SGD(0.1), crossentropy())
-        return model
-
-    def run(trained):
-        plateau = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=99)
-        trained.fit(**make(), epochs=5, validation_data=VALIDATION, callbacks=[plateau], verbose=0)
-
-    assert int(assert_as_keras(run, NEXT, build=guarded).model.optimizer.iterations) == 25
 
 
 def test_what_a_validation_raises_comes_before_the_error_of_the_training_ahead():

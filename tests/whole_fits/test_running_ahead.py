@@ -9,7 +9,6 @@ import keras
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.hooks import hook_that_waits, may_change_training
 from tests.networks import arrays, assert_alike
 from tests.pools import sequential
 from tests.whole_fits.comparing import AHEAD, VALIDATION, Rows, X, Y, assert_as_keras, halves
@@ -50,13 +49,26 @@ class Halves(keras.callbacks.Callback):
         self.model.optimizer.learning_rate = self.model.optimizer.learning_rate / 2
 
 
+class Fibs(Halves):
+    overlap_safe = True
+
+
+class SaysOne(Halves):
+    """Declares nothing: only True does."""
+
+    overlap_safe = 1
+
+
+class Monitors(keras.callbacks.EarlyStopping):
+    """A subclass of a stock callback may do anything."""
+
+    def get_monitor_value(self, logs):
+        self.model.optimizer.learning_rate = 0.1
+        return super().get_monitor_value(logs)
+
+
 def stops(restore=False):
     return keras.callbacks.EarlyStopping("val_loss", min_delta=10.0, patience=2, restore_best_weights=restore)
-
-
-def saves_slower(path):
-    """Return a stock callback that calls a method which the user has given the model."""
-    return keras.callbacks.ModelCheckpoint(path / "w.weights.h5", save_weights_only=True)
 
 
 def saved_slower(model, *args, **kwargs):
@@ -91,13 +103,14 @@ def test_it_runs_ahead_with_the_numbers_of_keras(source, make, epochs):
     assert (len(trainer.model.history.epoch) < epochs) == (epochs == 8) == (trainer.ended == "stopped")
 
 
-def test_what_may_change_the_training_keeps_it_in_step_and_is_named():
+@pytest.mark.parametrize("kind", [Halves, SaysOne, Monitors])
+def test_what_may_change_the_training_keeps_it_in_step_and_is_named(kind):
     trainer = Trainer(sequential(), validation=AHEAD)
-    given = {"validation_data": VALIDATION, "callbacks": [Halves()], **STEPS}
+    given = {"validation_data": VALIDATION, "callbacks": [kind()], **STEPS}
     (reason,) = trainer.explain(generator(), epochs=2, **given).reasons
     trainer.fit(generator(), epochs=2, **given)
     assert reason.identifier == "data-once"
-    assert "Halves may change what Python makes the training data from" in reason.sentence
+    assert f"{kind.__name__} may change what Python makes the training data from" in reason.sentence
     assert "overlap_safe = True" in reason.remedy
     assert any(str(reason) in message for message in trainer.messages)
 
@@ -122,61 +135,20 @@ def test_a_validation_generator_is_drawn_once_for_each_epoch(callbacks):
 
 
 def test_a_false_declaration_is_an_error_and_no_other_training():
-    class Fibs(Halves):
-        overlap_safe = True
-
     trainer = Trainer(sequential(), validation=AHEAD)
     with pytest.raises(RuntimeError, match="declares overlap_safe = True"):
         trainer.fit(generator(), epochs=6, validation_data=VALIDATION, callbacks=[Fibs()], **STEPS)
 
 
-@pytest.mark.parametrize("value", [1, "yes", None, False])
-def test_only_true_is_a_declaration(value):
-    callback = Halves()
-    callback.overlap_safe = value
-    assert may_change_training(callback)
-
-
-def test_a_subclass_of_a_stock_callback_may_change_the_training():
-    class Mine(keras.callbacks.EarlyStopping):
-        def on_epoch_end(self, epoch, logs=None):
-            super().on_epoch_end(epoch, logs)
-            self.model.optimizer.learning_rate = 0.1
-
-    class Monitors(keras.callbacks.EarlyStopping):
-        def get_monitor_value(self, logs):
-            self.model.optimizer.learning_rate = 0.1
-            return super().get_monitor_value(logs)
-
-    assert may_change_training(Mine())
-    assert may_change_training(Monitors())
-    assert not may_change_training(keras.callbacks.Callback())
-    assert not may_change_training(keras.callbacks.EarlyStopping())
-    assert hook_that_waits(Watches(), watched=True, late=False) is None
-
-
-@pytest.mark.parametrize("on_model", [True, False])
-def test_a_stock_callback_may_call_a_method_that_the_user_has_written(on_model, tmp_path):
-    saver = saves_slower(tmp_path)
-    kind = keras.Model if on_model else type("Saves", (keras.Model,), {"save_weights": saved_slower})
-    model = kind()
-    model.stop_training = False
-    saver.set_model(model)
-    assert may_change_training(saver) != on_model
-    if on_model:
-        model.save_weights = types.MethodType(saved_slower, model)
-        assert may_change_training(saver)
-
-
 @pytest.mark.nightly
-def test_what_it_changes_is_seen_in_time(tmp_path):
+def test_what_a_method_does_that_a_stock_callback_calls_is_seen_in_time(tmp_path):
     def build():
         model = sequential(keras.optimizers.SGD(0.1))
         model.save_weights = types.MethodType(saved_slower, model)
         return model
 
     def run(trained):
-        given = {"validation_data": VALIDATION, "callbacks": [saves_slower(tmp_path)], **STEPS}
-        trained.fit(generator(), epochs=4, **given)
+        saves = keras.callbacks.ModelCheckpoint(tmp_path / "w.weights.h5", save_weights_only=True)
+        trained.fit(generator(), epochs=4, validation_data=VALIDATION, callbacks=[saves], **STEPS)
 
     assert_as_keras(run, build=build)

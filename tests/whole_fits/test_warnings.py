@@ -263,46 +263,6 @@ def test_it_is_told_in_the_words_of_keras():
     assert str(caught[0].message) == keras_data._OUT_OF_DATA
 
 
-def stopped(model):
-    return getattr(model, "stop_evaluating", None)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("policy", [None, IN_STEP], ids=["ahead", "in step"])
-@pytest.mark.parametrize("listens", [False, True])
-def test_each_validation_sets_stop_evaluating_back(policy, listens):
-    class Sets(keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.seen = []
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.model.stop_evaluating = True
-
-        def on_epoch_end(self, epoch, logs=None):
-            self.seen.append(stopped(self.model))
-
-        if listens:
-
-            def on_test_begin(self, logs=None):
-                self.seen.append(stopped(self.model))
-
-    def run(trained):
-        model, callback = getattr(trained, "model", trained), Sets()
-        vars(model).pop("stop_evaluating", None)
-        seen = []
-        validated = {"validation_data": (XV, YV)}
-        more = {"epochs": 3, "validation_freq": 2, "callbacks": [callback], **validated}
-        for arguments in ({}, {"epochs": 2, **validated}, more):
-            trained.fit(X, Y, verbose=0, **arguments)
-            seen.append(stopped(model))
-        trained.evaluate(XV, YV, verbose=0)
-        return [*seen, *callback.seen, stopped(model)]
-
-    expected, actual, _ = in_turn(run, policy=policy)
-    assert actual == expected
-
-
 def test_an_evaluate_ends_when_a_callback_says_so():
     class Ends(keras.callbacks.Callback):
         def on_test_batch_end(self, batch, logs=None):
