@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import enum
 
 import keras
 import numpy as np
@@ -19,27 +18,19 @@ VALIDATION = arrays(VALIDATION_ROWS, 1)
 EPOCHS = 5
 
 
-class Phase(enum.Enum):
-    WARM = 1
-    MAIN = 2
-
-
 class Tracker:
     """What a callback has beside its own attributes."""
 
     def __init__(self):
-        self.calls, self.phase, self.rng = 0, Phase.WARM, np.random.default_rng(3)
+        self.calls, self.rng = 0, np.random.default_rng(3)
 
     def turn(self):
         self.calls += 1
-        self.phase = Phase.MAIN
         return self.rng.uniform(0.5, 1.0)
 
 
 class Stages(keras.callbacks.Callback):
     """Goes through stages, of which one is the present one; drives the learning rate by where it stands."""
-
-    __slots__ = ("turns",)
 
     def __init__(self, board):
         super().__init__()
@@ -47,7 +38,7 @@ class Stages(keras.callbacks.Callback):
         self.stages = [{"name": name, "losses": []} for name in "abc"]
         self.by_name = {stage["name"]: stage for stage in self.stages}
         self.means = {"even": keras.metrics.Mean(), "odd": keras.metrics.Mean()}
-        self.tracker = Tracker()
+        self.tracker, self.window = Tracker(), collections.deque(maxlen=2)
 
     def on_train_begin(self, logs=None):
         self.current = self.stages[0]
@@ -59,57 +50,30 @@ class Stages(keras.callbacks.Callback):
         self.current = self.stages[(self.stages.index(self.current) + 1) % 3]
         self.board["turns"].append(len(self.by_name["b"]["losses"]))
         self.model.turns = self.turns
-        rate = 0.01 / (1 + len(self.stages[1]["losses"]) + len(self.board["seen"]))
+        self.window.append(self.turns)
+        rate = 0.01 / (1 + len(self.stages[1]["losses"]) + len(self.board["turns"]))
         self.model.optimizer.learning_rate = rate * self.tracker.turn()
-
-
-class Watches(keras.callbacks.Callback):
-    """Looks at what the other one writes, and adds to it."""
-
-    def __init__(self, board):
-        super().__init__()
-        self.turns, self.board, self.first = board["turns"], board, None
-        self.window = collections.defaultdict(lambda: collections.deque(maxlen=2))
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.first = self.first or {"epoch": epoch}
-        self.board["seen"].append(self.first if len(self.turns) > 1 else None)
-        self.first["epoch"] += 1
-        self.window["turns"].append(self.turns[-1] + self.model.turns)
-
-
-class Listed(keras.callbacks.CallbackList):
-    """A list with something of its own."""
-
-    def __init__(self, *arguments, **named):
-        super().__init__(*arguments, **named)
-        self.ends = []
-
-    def on_epoch_end(self, epoch, logs=None):
-        super().on_epoch_end(epoch, logs)
-        self.ends.append(epoch)
 
 
 def fit(train, model, kills):
     """Return what callbacks keep in the end and have in common."""
-    board = {"turns": [], "seen": []}
-    own = stages, watches, _ = Stages(board), Watches(board), kills
-    listed = Listed(own, add_history=True, model=model, epochs=EPOCHS, steps=3, verbose=0)
-    train(X, Y, batch_size=16, epochs=EPOCHS, validation_data=VALIDATION, callbacks=listed, verbose=0)
+    board = {"turns": []}
+    stages = Stages(board)
+    callbacks = [stages, kills]
+    train(X, Y, batch_size=16, epochs=EPOCHS, validation_data=VALIDATION, callbacks=callbacks, verbose=0)
     return {
         "stages": stages.stages,
         "current": stages.current["name"],
-        "tracker": (stages.tracker.calls, stages.tracker.phase.name),
+        "tracker": stages.tracker.calls,
         "means": {phase: float(mean.result()) for phase, mean in stages.means.items()},
         "board": board,
-        "window": {name: list(turns) for name, turns in watches.window.items()},
-        "turns": (stages.turns, listed.ends, stages.model.turns),
+        "window": list(stages.window),
+        "turns": (stages.turns, stages.model.turns),
         "rate": float(model.optimizer.learning_rate),
         "common": [
             any(stages.current is stage for stage in stages.stages),
             all(stages.by_name[stage["name"]] is stage for stage in stages.stages),
-            watches.turns is watches.board["turns"] is stages.board["turns"] is board["turns"],
-            [each is watches.first for each in board["seen"]],
+            stages.board["turns"] is board["turns"],
         ],
     }
 

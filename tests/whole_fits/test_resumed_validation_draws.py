@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
-from tests.killing import Killed, Kills
+from tests.killing import Kills
 from tests.networks import VALIDATION_ROWS, Outcome, assert_same_outcome
 from tests.pools import sequential
 from tests.whole_fits.comparing import (
@@ -53,11 +53,6 @@ def cache_of_noise():
     return rows().map(draws).cache().map(draws)
 
 
-def from_an_iterator():
-    numbers = iter(Dataset.range(10**6))
-    return rows().batch(16).map(lambda x, y: (x * tf.cast(1 + next(numbers) % 7, x.dtype), y))
-
-
 def captured_shuffle():
     inner, known = shuffled(), tf.data.experimental.assert_cardinality(40)
     return Dataset.range(1).flat_map(lambda number: inner).take(40).apply(known)
@@ -94,19 +89,9 @@ SOURCES = {
     "a count": (lambda: rows().batch(16).map(counted(tf.Variable(0))), {}),
     "some of a shuffle": (lambda: shuffled().take(40).batch(16), {}),
     "steps of a shuffle": (lambda: shuffled().batch(16), {"validation_steps": 2}),
-    "steps of an endless one": (
-        lambda: rows().shuffle(20, seed=3).repeat().batch(16),
-        {"validation_steps": 2},
-    ),
     "steps of two shuffles": (lambda: shuffled().shuffle(9, seed=4).batch(16), {"validation_steps": 2}),
     "shuffled files": (lambda: shuffled_files().take(40).batch(16), {}),
-    "shuffled and augmented": (
-        lambda: rows().map(drawn()).shuffle(VALIDATION_ROWS, seed=3).take(40).batch(16),
-        {},
-    ),
     "a cache of noise": (lambda: cache_of_noise().batch(16), {}),
-    "a cache of a shuffle": (lambda: shuffled().cache().take(40).batch(16), {}),
-    "an iterator": (from_an_iterator, {}),
     "a captured shuffle": (lambda: captured_shuffle().batch(16), {}),
     "two sets of one shuffle": (two_sets_of_one_shuffle, {"validation_freq": 2}),
     "python": (Noisy, {}),
@@ -142,15 +127,6 @@ def test_a_resumed_fit_validates_on_what_the_unbroken_one_does(source, kill, lag
     policy = CheckpointPolicy(tmp_path, every_steps=3 if "step" in kill else None)
     trainer = killed_and_resumed(lambda kills: fit(source, policy, kills, lag=lag, every=every), **kill)
     assert_same_outcome(trainer.model, unbroken(source, every))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("source", ["some of a shuffle", "a cache of noise", "a count"])
-def test_a_fit_that_is_resumed_twice_validates_so_too(source, tmp_path):
-    with pytest.raises(Killed):
-        fit(source, tmp_path, Kills(epoch=0))
-    trainer = killed_and_resumed(lambda kills: fit(source, tmp_path, kills), epoch=2)
-    assert_same_outcome(trainer.model, unbroken(source))
 
 
 def test_it_is_told_if_batches_are_drawn_again(tmp_path):
