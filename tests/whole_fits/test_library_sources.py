@@ -68,22 +68,6 @@ def test_killed_it_goes_on_to_the_result_of_the_unbroken_run(tmp_path, source, e
 
 
 @needs_datasets
-def test_rows_that_processes_of_hugging_face_draw_go_on_in_their_order(tmp_path, monkeypatch):
-    """Its processes take minutes to start on a machine under load; here the rows are drawn in this one."""
-    from datasets.utils.tf_utils import NumpyMultiprocessingGenerator
-
-    def drawn(self):
-        order = np.arange(len(self.dataset))
-        np.random.shuffle(order)
-        for first in range(0, len(order), self.batch_size):
-            rows = self.dataset[order[first : first + self.batch_size]]
-            yield {name: rows[name].astype(kind) for name, kind in self.columns_to_np_types.items()}
-
-    monkeypatch.setattr(NumpyMultiprocessingGenerator, "__iter__", drawn)
-    assert_goes_on(library_sources.workers, None, tmp_path / "run", 2)
-
-
-@needs_datasets
 @pytest.mark.parametrize("source", ["hugging face in order", "hugging face shuffled"])
 def test_a_callback_that_may_do_anything_overlaps_with_rows_that_are_looked_up(source):
     calls = [keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)]
@@ -102,8 +86,7 @@ def test_functions_of_the_user_that_make_rows_are_not_resumed(tmp_path, name):
 
 
 @needs_grain
-@pytest.mark.parametrize("name", ["by_state", "loader"])
-def test_grain_goes_on_without_drawing_again(tmp_path, name):
+def test_grain_goes_on_without_drawing_again(tmp_path):
     drawn = []
 
     def counted():
@@ -115,21 +98,13 @@ def test_grain_goes_on_without_drawing_again(tmp_path, name):
                 return row
 
         read = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-        rows = list(zip(X, Y, strict=True))
-        if name == "by_state":
-            made = grain.MapDataset.source(rows).shuffle(seed=3).repeat().to_iter_dataset(read)
-            return made.map(Count()).batch(BATCH)
-        sampler = grain.samplers.IndexSampler(num_records=len(X), shuffle=True, seed=2)
-        batch = grain.transforms.Batch(BATCH, drop_remainder=True)
-        return grain.DataLoader(
-            data_source=rows, sampler=sampler, operations=[Count(), batch], worker_count=0, read_options=read
-        )
+        rows = grain.MapDataset.source(list(zip(X, Y, strict=True))).shuffle(seed=3).repeat()
+        return rows.to_iter_dataset(read).map(Count()).batch(BATCH)
 
     counts = []
     for epochs in (4, 5):
         drawn.clear()
-        trainer = Trainer(sequential())
-        trainer.fit(**arguments(counted, 5, epochs), resume=tmp_path / "run")
+        Trainer(sequential()).fit(**arguments(counted, 5, epochs), resume=tmp_path / "run")
         counts.append(len(drawn) // BATCH)
     specs = counts[0] - 20
     assert counts[1] == 5 + specs
