@@ -69,6 +69,50 @@ def compiled_by_xla():
     return model
 
 
+class Gate(keras.layers.Layer):
+    """Has a layer that its first call builds."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(6)
+
+    def build(self, shape):
+        self.w = self.add_weight(shape=(6,), initializer="ones")
+
+    def call(self, x):
+        return self.dense(x) * self.w
+
+    def compute_output_shape(self, shape):
+        return (shape[0], 6)
+
+
+def of_a_lazy_layer():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((FEATURES,))
+    model = keras.Model(inputs, keras.layers.Dense(CLASSES)(Gate()(inputs)))
+    model.compile("adam", crossentropy())
+    return model
+
+
+class Headed(keras.Model):
+    """Has a head that only a training calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.extra = keras.layers.Dense(CLASSES), keras.layers.Dense(CLASSES)
+
+    def call(self, x, training=False):
+        return self.head(x) + 0.1 * self.extra(x) if training else self.head(x)
+
+
+def of_a_lazy_head():
+    keras.utils.set_random_seed(1)
+    model = Headed()
+    model(arrays()[0][:2])
+    model.compile("adam", crossentropy())
+    return model
+
+
 class Largest(keras.metrics.Metric):
     """The largest label seen: its state is a maximum, and adding two of them would be wrong."""
 
@@ -166,6 +210,8 @@ FITS = {
     "rows in their order": (pools.sequential, 1, in_shares(shuffle=False)),
     "a validation that changes the model": (counting, 3, of(epochs=3)),
     "a metric of unknown state": (lambda: sequential(metrics=[Largest()]), 7, of()),
+    "a layer that builds one in its first call": (of_a_lazy_layer, 2, of()),
+    "a head that only the training uses": (of_a_lazy_head, 2, of()),
     "mixed precision": (mixed_precision, 2, of()),
     "run_eagerly": (lambda: sequential(run_eagerly=True), 2, of(arrays(70), FEW)),
     # in batches of two sizes, each of which XLA compiles
@@ -285,34 +331,19 @@ def from_a_generator():
     return ((x[first : first + 32], y[first : first + 32]) for first in range(0, len(x), 32))
 
 
-class Steps(keras.Sequential):
-    """Counts its steps in a float, whatever the batch is, and its rows."""
+class FunctionSteps(keras.Sequential):
+    """Counts its steps in a float, whatever the batch is, and its rows, in a function that the step calls."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.steps = self.add_weight(name="steps", trainable=False, initializer="ones")
         self.rows = self.add_weight(name="rows", trainable=False, initializer="zeros")
 
+    @tf.function
     def train_step(self, data):
         self.steps.assign(self.steps * 1.5)
         self.rows.assign_add(tf.cast(tf.shape(data[0])[0], "float32"))
         return super().train_step(data)
-
-
-class FunctionSteps(Steps):
-    """The same, as a function that the step calls."""
-
-    @tf.function
-    def train_step(self, data):
-        return super().train_step(data)
-
-
-class FunctionCall(keras.Sequential):
-    """Draws its dropout in a function that the step calls, and trains through it."""
-
-    @tf.function
-    def call(self, inputs, training=False, mask=None):
-        return super().call(inputs, training=training)
 
 
 # What a step changes whatever its batch is: Keras before 3.16 does that once more where it finds no batch.
@@ -320,10 +351,7 @@ WITHOUT_BATCH = {
     "counted steps and seeds": {},
     "a product of Nadam's": {"optimizer": lambda: keras.optimizers.Nadam(0.01)},
     "decayed weights": {"optimizer": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1)},
-    "a step of the user's": {"kind": Steps},
     "a step that is a function": {"kind": FunctionSteps},
-    "a call that is a function": {"kind": FunctionCall},
-    "a step and a call in it with XLA": {"kind": FunctionSteps, "compiled": {"jit_compile": True}},
     "a generator": {"data": from_a_generator, "arguments": {"epochs": 1}},
     "steps an epoch": {"arguments": {"steps_per_epoch": 5}},
     "groups of steps": {"compiled": {"steps_per_execution": 3}},
