@@ -99,49 +99,6 @@ def test_a_resumed_training_has_what_is_outside_the_model(name, tmp_path):
     assert again == knob
 
 
-class Drawing(keras.layers.Layer):
-    """Draws with `tf.random` in a test step too: in step, and the same numbers from the same seed."""
-
-    def call(self, x):
-        return x + tf.random.uniform([])
-
-
-class Counting(keras.layers.Layer):
-    """Counts its calls in Python, outside TensorFlow."""
-
-    counted: list[int] = []
-
-    def call(self, x):
-        tf.py_function(lambda: self.counted.append(1), [], [])
-        return x
-
-
-class Read(kc.Callback):
-    """Writes down what has been counted."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.path = path
-
-    def on_epoch_end(self, epoch, logs=None):
-        with self.path.open("a") as file:
-            file.write(f"{len(Counting.counted)}\n")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("kind", "said"), [(Drawing, ("RandomUniform", "SeedGenerator")), (Counting, ("counting", "add_weight"))]
-)
-def test_what_a_step_draws_and_does_outside_tensorflow_is_done_in_step(kind, said):
-    def build():
-        keras.backend.clear_session()
-        Counting.counted.clear()
-        return dense(kind(name=kind.__name__.lower()))
-
-    (first, *_) = reasons(compared(build, lambda d: [Read(d / "counted.notes")], shuffle=False))
-    assert all(word in first for word in said)
-
-
 class Halve(kc.Callback):
     """Halves a variable, which the data reads, after each epoch."""
 
@@ -195,72 +152,6 @@ def test_reporting_takes_logs_of_any_kind(capsys):
     assert "[1.0000 1.0000 1.0000 1.0000 ... 6 values]" in capsys.readouterr().out
 
 
-@pytest.mark.nightly
-def test_metrics_keep_the_state_of_an_evaluation():
-    model = BUILDERS["vector_metric"]()
-    model.fit(X, Y, verbose=0)
-    expected = model.evaluate(*VALIDATION, verbose=0, return_dict=True)
-    state = [np.asarray(keras.ops.convert_to_numpy(v)) for v in model.metrics_variables]
-    model.reset_metrics()
-    actual = Trainer(model).evaluate(*VALIDATION, verbose=0, return_dict=True)
-    np.testing.assert_allclose(actual["f1"], expected["f1"], rtol=1e-5)
-    for variable, value in zip(model.metrics_variables, state, strict=True):
-        np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), value, rtol=1e-5)
-
-
-class Kept(keras.metrics.Metric):
-    """Keeps its best value over all epochs: `reset_state` sets a part of its state back."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.now = self.add_variable((), "zeros", name="now")
-        self.best = self.add_variable((), "zeros", name="best")
-
-    def update_state(self, y, p, sample_weight=None):
-        self.now.assign(keras.ops.maximum(self.now, keras.ops.max(p)))
-        self.best.assign(keras.ops.maximum(self.best, self.now))
-
-    def result(self):
-        return self.best + 0.0
-
-    def reset_state(self):
-        self.now.assign(0.0)
-
-
-class Plain(keras.metrics.Mean):
-    """Its result reads a plain attribute, which a callback sets in each epoch."""
-
-    scale = 1.0
-
-    def update_state(self, y, p, sample_weight=None):
-        return super().update_state(p)
-
-    def result(self):
-        return super().result() * self.scale
-
-
-class Rescale(kc.Callback):
-    def __init__(self, metric):
-        super().__init__()
-        self.metric = metric
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.metric.scale = 2.0 + epoch
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", [Kept, Plain])
-@pytest.mark.by_default("Kept")
-def test_a_metric_may_depend_on_more_than_its_epoch(kind):
-    metrics = []
-
-    def build():
-        metrics.append(kind(name="m"))
-        return dense(metrics=metrics[-1:])
-
-    assert reasons(compared(build, lambda d: [Rescale(metrics[-1])])) == []
-
-
 def test_a_test_function_of_the_users_own_is_called():
     class Own(keras.Sequential):
         def make_test_function(self, force=False):
@@ -270,17 +161,6 @@ def test_a_test_function_of_the_users_own_is_called():
     history = trainer.fit(X, Y, verbose=0, validation_data=VALIDATION)
     assert history.history["val_constant"] == [3.0]
     assert "makes its test function itself" in reasons(trainer)[0]
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore:Even though the .*run_functions_eagerly")
-def test_functions_that_run_eagerly_are_eager_steps():
-    tf.config.run_functions_eagerly(True)
-    try:
-        trainer = compared(BUILDERS["vector_metric"], epochs=2)
-    finally:
-        tf.config.run_functions_eagerly(False)
-    assert "eagerly" in reasons(trainer)[0]
 
 
 def test_logs_may_hold_nothing_and_lists():
@@ -297,47 +177,3 @@ def test_logs_may_hold_nothing_and_lists():
     expected, actual, _ = in_turn(run, lambda: dense(kind=Odd), ValidationPolicy())
     assert_alike(actual, expected)
     assert actual["none"] == [None, None]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("growth", [1, 2, 4])
-@pytest.mark.parametrize("rows", [64, 70])
-def test_a_loss_scale_that_grows_is_the_one_of_the_step(growth, rows):
-    """Before it is built, the optimizer scales by another number than after.
-
-    64 rows make whole batches, of 70 the last is smaller.
-    """
-
-    def build():
-        keras.backend.clear_session()  # which numbers the names again
-        inner = keras.optimizers.Adam(0.01)
-        model = dense()
-        optimizer = keras.optimizers.LossScaleOptimizer(inner, dynamic_growth_steps=growth)
-        model.compile(optimizer, crossentropy(), metrics=["accuracy"])
-        return model
-
-    def run(trained):
-        trained.fit(*arrays(rows), batch_size=16, epochs=2, shuffle=False, verbose=0)
-        optimizer = getattr(trained, "model", trained).optimizer
-        return float(optimizer.dynamic_scale), [variable.path for variable in optimizer.variables]
-
-    assert_as_keras(run, ValidationPolicy(), build=build)
-
-
-# inspection/test_effects.py shows that nothing in it hinders that.
-@pytest.mark.nightly
-def test_a_ctc_loss_is_validated_beside_the_training():
-    rng = np.random.default_rng(0)
-    x, y = rng.random((32, 10, 6), "float32"), rng.integers(1, 5, (32, 4))
-
-    def build():
-        keras.utils.set_random_seed(3)
-        model = keras.Sequential([keras.Input((10, 6)), keras.layers.Dense(5)])
-        model.compile("adam", keras.losses.CTC())
-        return model
-
-    def run(trained):
-        trained.fit(x, y, epochs=3, batch_size=8, verbose=0, validation_data=(x, y))
-
-    trainer = assert_as_keras(run, ValidationPolicy(overlap="always"), build=build)
-    assert not any("in step" in message for message in trainer.messages)
