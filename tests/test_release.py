@@ -42,7 +42,7 @@ def project(tmp_path):
     shutil.copy(SCRIPT, tmp_path / "scripts" / "release.sh")
     made = {
         "setup.sh": STUB,
-        "audit.sh": STUB + '[ -n "${NO_BILL:-}" ] || echo {} > "$2"; exit "${AUDIT:-0}"\n',
+        "audit.sh": STUB + 'echo {} > "$2"\n',
         "test.sh": STUB + 'exit "${TESTS:-0}"\n',
     }
     made["wheel.sh"] = STUB + "mkdir -p dist && touch dist/overlap_train-1.2.3-py3-none-any.whl\n"
@@ -86,41 +86,20 @@ def test_it_makes_the_files_and_says_what_is_left(project):
     assert "test.sh tests/test_wheel.py" in called(project)
 
 
-@pytest.mark.parametrize(("address", "left"), [("https://host/owner/name", False), ("", True)])
-def test_an_address_for_the_links_of_the_description_is_asked_for(project, address, left):
-    assert ("REPOSITORY_URL=" in release(project, REPOSITORY_URL=address).stdout) is left
-
-
-@pytest.fixture
-def sources(tmp_path):
-    """A copy of what the description of a wheel is made of."""
+def test_links_of_the_description_lead_to_this_version(tmp_path):
     for name in ("README.md", "setup.cfg", "overlap_train/_support/version.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    return tmp_path
-
-
-def test_links_of_the_description_lead_to_this_version(sources):
-    description.main(sources, "https://host/owner/name.git")
-    text = (sources / "README.md").read_text()
+    description.main(tmp_path, "https://host/owner/name.git")
+    text = (tmp_path / "README.md").read_text()
     links = re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?```", "", text, flags=re.S))
     assert len(links) > 10
     assert [link for link in links if not re.match("https://", link)] == []
     assert f"https://host/owner/name/blob/v{__version__}/docs/command_line.md#compare" in links
     assert f"https://host/owner/name/raw/v{__version__}/docs/pictures/overlap_timeline.svg" in links
     config = configparser.ConfigParser(interpolation=None)
-    config.read(sources / "setup.cfg")
+    config.read(tmp_path / "setup.cfg")
     assert "Source = https://host/owner/name\n" in config["metadata"]["project_urls"]
-
-
-def test_without_an_address_the_words_of_links_stay(sources):
-    before = (sources / "setup.cfg").read_text()
-    description.main(sources, "")
-    text = (sources / "README.md").read_text()
-    assert not re.search(r"\]\((?!https:)", text)
-    assert "![" not in text
-    assert "early stopping" in text
-    assert (sources / "setup.cfg").read_text() == before
 
 
 def test_the_changelog_describes_this_version_within_1500_words():
@@ -128,6 +107,12 @@ def test_the_changelog_describes_this_version_within_1500_words():
     assert re.search(rf"^## {re.escape(__version__)} \(\d{{4}}-\d{{2}}-\d{{2}}\)$", text, re.M)
     assert len(text.split()) <= 1500
     assert f"Version {__version__} " in (ROOT / "docs" / "index.md").read_text()
+
+
+def test_what_fails_is_not_released(project):
+    done = release(project, TESTS="1")
+    assert done.returncode == 1
+    assert "What is left" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -147,17 +132,3 @@ def test_what_no_commit_holds_or_the_changelog_does_not_describe_is_not_released
     assert done.returncode == 1
     assert said in done.stderr
     assert "wheel.sh" not in called(project)
-
-
-@pytest.mark.parametrize("environment", [{"AUDIT": "1"}, {"TESTS": "1"}], ids=["vulnerable", "failing"])
-def test_what_is_vulnerable_or_fails_is_not_released(project, environment):
-    done = release(project, **environment)
-    assert done.returncode == 1
-    assert "What is left" not in done.stdout
-
-
-def test_an_audit_that_could_not_look_is_left_to_the_person(project):
-    done = release(project, AUDIT="3", NO_BILL="1")
-    assert done.returncode == 0
-    assert "scripts/audit.sh, where" in done.stdout
-    assert "scripts/audit.sh --sbom dist/overlap_train-1.2.3.cdx.json, where" in done.stdout
