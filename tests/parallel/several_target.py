@@ -32,7 +32,7 @@ def run_case(name: str, strategy, directory: Path, by_keras: bool) -> dict:
             fit = model.fit
         else:
             policy = None if case.policy is None else case.policy()
-            fit = Trainer(model, validation=policy, execution=case.plan).fit
+            fit = Trainer(model, validation=policy).fit
             if case.resumes:
                 arguments["resume"] = directory / "resume"
         history = fit(**arguments)
