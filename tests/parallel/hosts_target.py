@@ -253,7 +253,7 @@ def main(case: dict, directory: Path) -> None:
         x, y, data = own_batches(case, x, y, index)
     if "batch_takes_s" in case:
         x = slowed(x, case["batch_takes_s"][index])
-    meeting = EvaluatorPolicy(directory / "shared", wait_s=case.get("wait_s", 60)) if evaluator else None
+    meeting = EvaluatorPolicy(directory / "shared", wait_s=60) if evaluator else None
     lag, every = case.get("max_lag", 1), case.get("validated_every")
     policy = ValidationPolicy(max_lag=lag, workers=2, evaluator=meeting, every_steps=every)
     resume = CheckpointPolicy(directory / "checkpoints", every_steps=case.get("written_every"))
