@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train.models import mnist_data
 from tests import pools
 from tests.networks import (
     CLASSES,
@@ -30,27 +29,16 @@ from tests.whole_fits.comparing import assert_as_keras, slices
 MANY, FEW = arrays(VALIDATION_ROWS, 1), arrays(40, 1)
 
 
-def mnist_functional():
-    keras.utils.set_random_seed(3)
-    top, bottom = keras.Input((14, 28, 1), name="top"), keras.Input((14, 28, 1), name="bottom")
-    halves = [keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(half)) for half in (top, bottom)]
-    hidden = keras.layers.Dense(32, activation="relu")(keras.layers.Concatenate()(halves))
-    digit = keras.layers.Dense(10, name="digit")(hidden)
-    odd = keras.layers.Dense(1, activation="sigmoid", name="odd")(hidden)
-    model = keras.Model([top, bottom], [digit, odd])
-    metrics = [["accuracy"], ["accuracy", keras.metrics.AUC(name="auc")]]
-    model.compile("adam", [crossentropy(), keras.losses.BinaryCrossentropy()], metrics=metrics)
+def in_lists():
+    made = functional()
+    inputs, outputs = ([each[name] for name in each] for each in (made.input, made.output))
+    model = keras.Model(inputs, outputs)
+    model.compile("adam", [crossentropy(), "mse"], metrics=[["accuracy"], ["mae"]])
     return model
 
 
-def digits_in_halves():
-    digits = mnist_data._embedded_digits("a test needs no more")
-
-    def halves(x, y):
-        return [x[:, :14], x[:, 14:]], [y, (y % 2)[:, None]]
-
-    x, y = halves(digits.x_train[:1000], digits.y_train[:1000])
-    return {"x": x, "y": y, "validation_data": halves(digits.x_test[:333], digits.y_test[:333])}
+def lists(rows, seed):
+    return tuple([*part.values()] for part in functional_data(rows, seed))
 
 
 def mixed_precision():
@@ -185,8 +173,7 @@ FITS = {
         *(functional, 3),
         of(functional_data(), functional_data(VALIDATION_ROWS, 1)),
     ),
-    "two inputs and outputs in lists": (mnist_functional, 2, digits_in_halves),
-    "of the same more workers": (mnist_functional, 7, digits_in_halves),
+    "two inputs and outputs in lists": (in_lists, 7, of(lists(ROWS, 0), lists(VALIDATION_ROWS, 1))),
     "sample weights, a subclassed model that is not built": (
         *(subclassed, 3),
         of(

@@ -196,20 +196,6 @@ def test_callbacks_that_look_at_the_model_leave_alone_what_the_pipeline_draws(pr
     assert_same_outcome(trainer.model, kept_by_keras(program))
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("program", DRAWN)
-def test_a_checkpoint_holds_what_had_been_drawn_by_its_epoch(program, tmp_path):
-    def fit(kills):
-        trainer = Trainer(sequential(), validation=AHEAD, execution=SHORT_CALLS)
-        given = {"validation_data": VALIDATION, "callbacks": [keeps_the_best(), kills], "verbose": 0}
-        trainer.fit(**program(), **given, epochs=4, resume=tmp_path)
-        return trainer
-
-    trainer = killed_and_resumed(fit, epoch=2)
-    assert "resumed after epoch 2" in trainer.messages
-    assert_same_outcome(trainer.model, kept_by_keras(program))
-
-
 def test_a_plain_dataset_that_is_captured_overlaps():
     trainer = Trainer(sequential(), validation=AHEAD, execution=SHORT_CALLS)
     plateau = keras.callbacks.ReduceLROnPlateau("val_loss", patience=9)

@@ -19,7 +19,7 @@ from tests.killing import Killed, Kills
 from tests.networks import Outcome, assert_same_outcome
 from tests.pools import sequential
 from tests.whole_fits import test_replay
-from tests.whole_fits.comparing import VALIDATION, X, Y, killed_and_resumed, layered, noisy, slices
+from tests.whole_fits.comparing import VALIDATION, X, Y, counted, killed_and_resumed, layered, noisy, slices
 from tests.whole_fits.test_replay import Indexed, callbacks, generator
 
 ALWAYS = ValidationPolicy(overlap="always")
@@ -99,6 +99,7 @@ PIPELINES = {
     "arrays by steps": lambda: ARRAYS | {"steps_per_epoch": 5},
     "pipeline": lambda: {"x": rows()},
     "endless pipeline": lambda: {"x": rows().repeat(), "steps_per_epoch": 5},
+    "counted pipeline": lambda: {"x": rows().map(counted(tf.Variable(0))).prefetch(3)},
     "augmented pipeline": lambda: {"x": rows().map(layered()).prefetch(3)},
     "endless augmented pipeline": lambda: {"x": drawn().repeat().prefetch(3), "steps_per_epoch": 5},
 }

@@ -8,10 +8,9 @@ import types
 import keras
 import pytest
 
-from overlap_train import Trainer, ValidationPolicy
-from tests.networks import arrays, assert_alike
+from overlap_train import Trainer
 from tests.pools import sequential
-from tests.whole_fits.comparing import AHEAD, VALIDATION, Rows, X, Y, assert_as_keras, halves
+from tests.whole_fits.comparing import AHEAD, VALIDATION, Rows, X, Y, assert_as_keras
 
 STEPS = {"steps_per_epoch": 4, "shuffle": False, "verbose": 0}
 
@@ -113,25 +112,6 @@ def test_what_may_change_the_training_keeps_it_in_step_and_is_named(kind):
     assert f"{kind.__name__} may change what Python makes the training data from" in reason.sentence
     assert "overlap_safe = True" in reason.remedy
     assert any(str(reason) in message for message in trainer.messages)
-
-
-@pytest.mark.parametrize("callbacks", [[], [lambda: halves(1)]], ids=["alone", "rolled back"])
-def test_a_validation_generator_is_drawn_once_for_each_epoch(callbacks):
-    """Keras loses what it has fetched ahead of a generator, how much differs from run to run."""
-
-    def validation():
-        for seed in itertools.count():
-            yield arrays(16, seed)
-
-    histories = []
-    for lag in (0, 2):
-        trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
-        given = {"validation_steps": 2, "shuffle": False, "verbose": 0}
-        given["callbacks"] = [make() for make in callbacks]
-        explained = trainer.explain(X, Y, validation_data=validation(), **given)
-        assert callbacks or explained.max_lag == lag
-        histories.append(trainer.fit(X, Y, epochs=4, validation_data=validation(), **given).history)
-    assert_alike(histories[1], histories[0])
 
 
 def test_a_false_declaration_is_an_error_and_no_other_training():
