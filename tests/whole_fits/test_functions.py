@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from overlap_train import EvaluationFunction, Trainer, ValidationPolicy, ValidationSet
+from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
 from overlap_train.options.functions import metric_values
 from tests.networks import FEATURES, arrays, assert_same_weights, crossentropy, sequential, subclassed
 from tests.test_differential import SETTINGS
@@ -56,12 +56,6 @@ def test_a_resumed_training_has_the_values_of_an_unbroken_one(tmp_path):
 
     whole, _ = values(4, "a"), values(2, "b")
     np.testing.assert_allclose(values(4, "b"), whole, rtol=1e-6)
-
-
-def test_a_validation_set_object_may_stand_beside_a_function():
-    data = {"a": ValidationSet(data=(X, Y)), "f": EvaluationFunction(mean_output)}
-    trainer = fit(simple(), None, data=data, epochs=1)
-    assert {"val_a_loss", "val_f"} <= set(trainer.model.history.history)
 
 
 # Random runs.

@@ -121,14 +121,10 @@ def test_training_data_that_runs_out_is_told_as_by_keras(name):
 VALIDATED = {
     "arrays": (lambda: dict(validation_data=(XV, YV), validation_batch_size=8, validation_steps=9), 2),
     "dataset": (lambda: dict(validation_data=dataset(XV, YV), validation_steps=9), 2),
-    "without a batch": (
-        lambda: dict(validation_data=dataset().filter(lambda x, y: False)),
-        2 if ENDS else 0,
-    ),
 }
 
 
-@pytest.mark.by_default("dataset-ahead", "without a batch-ahead")
+@pytest.mark.by_default("dataset-ahead")
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("data", VALIDATED)
 def test_validation_data_that_runs_out_is_told_each_time_as_by_keras(data, how):
