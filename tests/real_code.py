@@ -343,6 +343,25 @@ def stateful_random() -> keras.Model:
     return _hidden(Noisy(name="noise"))
 
 
+class Counting(keras.Layer):
+    """Counts its calls in Python, outside TensorFlow, and scales by the count."""
+
+    def call(self, x):
+        counted = vars(self).setdefault("counted", [])
+
+        def count():
+            counted.append(1)
+            return len(counted)
+
+        times = tf.ensure_shape(tf.py_function(count, [], tf.int32), ())
+        return x * (1.0 + 0.01 * tf.cast(times, x.dtype))
+
+
+@builder
+def python_in_the_step() -> keras.Model:
+    return _hidden(Counting(name="counting"))
+
+
 class Evaluated(Headed):
     """Changes a variable of its own in `test_step`, which the next validation reads."""
 

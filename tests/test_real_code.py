@@ -25,6 +25,7 @@ IN_STEP = {
     "stateful_loss": "running_mean",
     "eager": "run_eagerly",
     "stateful_random": "RandomStandardNormal",
+    "python_in_the_step": "counting",
     "validation_changes_the_model": "calls",
 }
 """The builders whose models have to be validated in step, and what the message names."""
