@@ -83,7 +83,7 @@ def compare(name: str, actual: Path, expected: Path, kind: str, processes: int) 
 
 
 def run(kind: str, count: int, names: list[str], directory: Path) -> Path:
-    """Runs cases in the processes of a setting; what ends them is in the comparison of the case it ended in."""
+    """Runs cases in the processes of a setting; the comparison of a missing case shows what ended them."""
     arguments = ["-m", "tests.parallel.several_target", kind, str(count), str(directory), *names]
     directory.mkdir(parents=True, exist_ok=True)
     environments = [dict(os.environ)]
