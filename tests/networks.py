@@ -108,6 +108,20 @@ def subclassed(optimizer="adam", norm=keras.layers.BatchNormalization) -> keras.
     return model
 
 
+class Largest(keras.metrics.Metric):
+    """The largest output seen: its state is a maximum, and adding two of them would be wrong."""
+
+    def __init__(self, name: str = "largest") -> None:
+        super().__init__(name=name)
+        self.value = self.add_weight(name="value", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.value + 0.0
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a fit has led to, which stays when its model is fitted again."""

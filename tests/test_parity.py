@@ -16,6 +16,7 @@ from tests.networks import (
     FEATURES,
     ROWS,
     VALIDATION_ROWS,
+    Largest,
     arrays,
     crossentropy,
     functional,
@@ -24,7 +25,8 @@ from tests.networks import (
     subclassed,
 )
 from tests.validation.counting import counting
-from tests.whole_fits.comparing import assert_as_keras, slices
+from tests.whole_fits import test_replay
+from tests.whole_fits.comparing import Rows, assert_as_keras, slices
 
 MANY, FEW = arrays(VALIDATION_ROWS, 1), arrays(40, 1)
 
@@ -101,20 +103,6 @@ def of_a_lazy_head():
     return model
 
 
-class Largest(keras.metrics.Metric):
-    """The largest label seen: its state is a maximum, and adding two of them would be wrong."""
-
-    def __init__(self):
-        super().__init__(name="largest")
-        self.value = self.add_weight(name="value", initializer="zeros")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.value.assign(keras.ops.maximum(self.value, keras.ops.cast(keras.ops.max(y_true), "float32")))
-
-    def result(self):
-        return self.value + 0.0
-
-
 def weights(rows, seed):
     return np.random.default_rng(seed).random(rows).astype("f")
 
@@ -126,31 +114,6 @@ def of(data=None, validation=MANY, **more):
 
 def in_shares(**more):
     return of(validation=None, **{"batch_size": 32, "validation_split": 0.3, "epochs": 3, **more})
-
-
-class Rows(keras.utils.PyDataset):
-    """Batches whose order changes with each epoch."""
-
-    def __init__(self, rows, seed):
-        super().__init__()
-        self.x, self.y = arrays(rows, seed)
-        self.epochs_ended = 0
-
-    def __len__(self):
-        return -(-len(self.x) // 32)
-
-    def __getitem__(self, index):
-        part = slice(index * 32, index * 32 + 32)
-        return np.roll(self.x, self.epochs_ended, axis=0)[part], np.roll(self.y, self.epochs_ended)[part]
-
-    def on_epoch_end(self):
-        self.epochs_ended += 1
-
-
-def random_batches(seed):
-    rng = np.random.default_rng(seed)
-    while True:
-        yield arrays(16, int(rng.integers(1000)))
 
 
 def batches():
@@ -222,16 +185,16 @@ FITS = {
         *(pools.sequential, 2),
         # With more steps Keras would lose batches that it has fetched ahead, how many is a matter of luck.
         lambda: {
-            "x": random_batches(0),
+            "x": test_replay.generator(),
             "steps_per_epoch": 5,
-            "validation_data": random_batches(1),
+            "validation_data": test_replay.generator(),
             "validation_steps": 2,
             "shuffle": False,
         },
     ),
     "PyDatasets": (
         *(pools.sequential, 2),
-        lambda: {"x": Rows(203, 0), "validation_data": Rows(91, 1), "shuffle": False},
+        lambda: {"x": test_replay.Reshuffled(), "validation_data": Rows(*MANY, 13), "shuffle": False},
     ),
 }
 

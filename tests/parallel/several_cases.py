@@ -1,6 +1,6 @@
 """Fits that are to be the same on one device, on several replicas and on several hosts, or refused.
 
-`several_target.py` runs them, `test_several.py` compares.
+`several_target.py` runs them, `test_several.py` compares. Importing this makes no tensor: devices come later.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.networks import (
     CLASSES,
     FEATURES,
     VALIDATION_ROWS,
+    Largest,
     arrays,
     crossentropy,
     functional,
@@ -202,32 +203,6 @@ class Counting(keras.layers.Layer):
         return x
 
 
-class Largest(keras.metrics.Metric):
-    """The largest output seen: a state that does not merge by addition."""
-
-    def __init__(self, name="largest"):
-        super().__init__(name=name)
-        self.value = self.add_weight(name="value", initializer="zeros")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
-
-    def result(self):
-        return self.value + 0.0
-
-
-class Rows(keras.utils.PyDataset):
-    def __init__(self, rows: int = 203, seed: int = 0):
-        super().__init__()
-        self.data = arrays(rows, seed)
-
-    def __len__(self):
-        return -(-len(self.data[0]) // 32)
-
-    def __getitem__(self, index):
-        return tuple(part[index * 32 : (index + 1) * 32] for part in self.data)
-
-
 class Noting(keras.callbacks.Callback):
     """Notes the logs of each batch."""
 
@@ -258,6 +233,24 @@ def dataset(batch: int = 32, rows: int = 203, **options: Any) -> tf.data.Dataset
 def from_data(make: Callable[[], Any], **more: Any) -> Callable[[Path], dict[str, Any]]:
     more = {"validation_data": arrays(VALIDATION_ROWS, 1), "shuffle": False, **more}
     return lambda directory: {"x": make(), **more}
+
+
+class Rows(keras.utils.PyDataset):
+    """Batches of rows, which do not say how many each has."""
+
+    def __init__(self, data, size: int = 32):
+        super().__init__()
+        self.data, self.size = data, size
+
+    def __len__(self):
+        return -(-len(self.data[0]) // self.size)
+
+    def __getitem__(self, index):
+        return tuple(part[index * self.size : (index + 1) * self.size] for part in self.data)
+
+
+def batches(rows: int = 203, seed: int = 0) -> Rows:
+    return Rows(arrays(rows, seed))
 
 
 def endless():
@@ -397,20 +390,21 @@ DATA = {
     ),
     "dataset": Case(sequential, from_data(dataset)),
     "endless dataset": Case(sequential, from_data(lambda: dataset().repeat(), steps_per_epoch=5)),
-    "PyDataset": Case(sequential, from_data(Rows)),
-    "validation on a PyDataset": Case(sequential, from_data(Rows, validation_data=Rows(91, 1))),
+    "PyDataset": Case(sequential, from_data(batches)),
+    "validation on a PyDataset": Case(sequential, from_data(batches, validation_data=batches(91, 1))),
     "generator": Case(sequential, from_data(endless, steps_per_epoch=6)),
     "sparse gradients of uneven batches": Case(looking_up, from_data(lambda: dataset(13))),
     "class weights": Case(sequential, fitted(class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})),
     "sample weights": Case(sequential, fitted(sample_weight=WEIGHTS)),
     "validation_split": Case(sequential, fitted(validation_data=None, validation_split=0.3)),
     "validation_steps": Case(
-        sequential, fitted(validation_data=dataset(10, 91).repeat(), validation_steps=4)
+        sequential,
+        lambda directory: of_arrays(validation_data=dataset(10, 91).repeat(), validation_steps=4),
     ),
     "validation_freq": Case(sequential, fitted(validation_freq=2, epochs=4)),
     "several validation sets": Case(sequential, two_sets, policy=ValidationPolicy),
     "resume with arrays": Case(sequential, resumes=True),
-    "resume with a PyDataset": Case(sequential, from_data(Rows), resumes=True),
+    "resume with a PyDataset": Case(sequential, from_data(batches), resumes=True),
     "resume with a generator": Case(sequential, from_data(endless, steps_per_epoch=6), resumes=True),
 }
 HOOKS = {
