@@ -5,7 +5,7 @@ each program that a test wants to run in a process of its own. The child is an i
 may set devices and threads, is killed by signals, prints, and ends with an exit code.
 
 `run` and `start` stand for `subprocess.run` and `subprocess.Popen`; use those where the imports themselves,
-the environment of the imports or the command line of the interpreter is what is tested.
+their environment, the command line or the end of the interpreter is what is tested: the end is sudden here.
 """
 
 from __future__ import annotations
@@ -154,6 +154,7 @@ def _become(files: list[Connection], env: dict[str, str], cwd: str, arguments: l
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
+    multiprocessing.set_start_method(None, force=True)  # the server's is for the tests
     let_threads_sleep()
     kind, *rest = arguments
     if kind == "-c":
