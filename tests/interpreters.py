@@ -121,6 +121,15 @@ def forkserver() -> multiprocessing.context.ForkServerContext:
     return context
 
 
+def begin(*files: int) -> None:
+    """Has a process of the server use files as standard input, output and error, and start others as any does."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(n, "w", closefd=False, buffering=1) for n in (1, 2))  # noqa: SIM115
+    multiprocessing.set_start_method(None, force=True)
+
+
 def let_threads_sleep() -> None:
     """Has TensorFlow's threads sleep as soon as they find no work; call it before they start.
 
@@ -146,15 +155,12 @@ def _stream(kind: Any, number: int) -> tuple[IO[str] | None, int]:
 
 def _become(files: list[Connection], env: dict[str, str], cwd: str, arguments: list[str]) -> None:
     """Runs a program as `python` with its arguments would."""
-    for number, file in enumerate(files):
-        os.dup2(file.fileno(), number)
+    begin(*(file.fileno() for file in files))
+    for file in files:
         file.close()
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout, sys.stderr = (open(n, "w", closefd=False, buffering=1) for n in (1, 2))  # noqa: SIM115
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    multiprocessing.set_start_method(None, force=True)  # the server's is for the tests
     let_threads_sleep()
     kind, *rest = arguments
     if kind == "-c":

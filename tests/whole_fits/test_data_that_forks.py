@@ -167,12 +167,6 @@ def an_interrupted_fit(number):
     require_no_child()
 
 
-def forking(function, *arguments):
-    """Runs in a process of `forked.py`, whose children would be made by its server."""
-    multiprocessing.set_start_method("fork", force=True)
-    function(*arguments)
-
-
 CASES = {
     "5 fits": (fits, 5),
     "of every kind": (fits_of_every_kind,),
@@ -188,4 +182,4 @@ CASES = {
 @pytest.mark.by_default("from an executor", "terminated")
 @pytest.mark.parametrize("case", CASES)
 def test_each_fit_ends_and_leaves_no_process(case, tmp_path):
-    forked.run(forking, *CASES[case], said=tmp_path / "said", limit_s=150, daemon=False)
+    forked.run(*CASES[case], said=tmp_path / "said", limit_s=150)
