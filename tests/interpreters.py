@@ -122,7 +122,7 @@ def forkserver() -> multiprocessing.context.ForkServerContext:
 
 
 def begin(*files: int) -> None:
-    """Has a process of the server use files as standard input, output and error, and start others as any does."""
+    """Has a process of the server use files as its input, output and error, and start others as any does."""
     for number, file in enumerate(files):
         os.dup2(file, number)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
