@@ -45,6 +45,14 @@ def sequential(optimizer="adam", metrics=("accuracy",), **compile_arguments) -> 
     return model
 
 
+def linear(*layers, kind=keras.Sequential, optimizer="sgd", metrics=(), **compile_arguments) -> keras.Model:
+    """A layer of logits, behind others if there are any."""
+    set_random_seed(7)
+    model = kind([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
+    model.compile(optimizer, crossentropy(), metrics=list(metrics), **compile_arguments)
+    return model
+
+
 class Buckets(keras.layers.Layer):
     """Numbers as words of a vocabulary of 20, many of them alike within a batch."""
 

@@ -30,16 +30,9 @@ from overlap_train import Trainer, ValidationPolicy
 from overlap_train.errors import CheckpointError
 from overlap_train.scheduling import MultiModelScheduler
 from tests import forked
-from tests.networks import arrays, assert_same_history, crossentropy
+from tests.networks import arrays, assert_same_history, crossentropy, linear
 
 EPOCHS = 3
-
-
-def linear() -> keras.Model:
-    keras.utils.set_random_seed(2)
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy())
-    return model
 
 
 def fit(resume: Any = None, **arguments: Any) -> dict[str, list[float]]:

@@ -21,6 +21,7 @@ from tests.networks import (
     crossentropy,
     functional,
     functional_data,
+    linear,
     sequential,
     subclassed,
 )
@@ -49,13 +50,6 @@ def mixed_precision():
     hidden = keras.layers.Dense(8, activation="relu", dtype=policy)
     model = keras.Sequential([keras.Input((12,)), hidden, keras.layers.Dense(4, dtype="float32")])
     model.compile("adam", crossentropy(), metrics=["accuracy"])
-    return model
-
-
-def compiled_by_xla():
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy(), jit_compile=True)
     return model
 
 
@@ -165,7 +159,7 @@ FITS = {
     "mixed precision": (mixed_precision, 2, of()),
     "run_eagerly": (lambda: sequential(run_eagerly=True), 2, of(arrays(70), FEW)),
     # in batches of two sizes, each of which XLA compiles
-    "jit_compile": (compiled_by_xla, 2, of(arrays(75), arrays(32, 1))),
+    "jit_compile": (lambda: linear(jit_compile=True), 2, of(arrays(75), arrays(32, 1))),
     "epochs shorter than the data": (sequential, 2, by_steps(3)),
     "epochs of a pass": (sequential, 2, by_steps(7)),
     "epochs longer than the data": (sequential, 2, by_steps(10)),

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.differential import assert_same_run, run_keras, run_ours
-from tests.networks import CLASSES, FEATURES, arrays, assert_alike, assert_same_history, crossentropy
+from tests.networks import arrays, assert_alike, assert_same_history, linear
 from tests.real_callbacks import ReadMetrics, TurnKnob
 from tests.real_code import BUILDERS
 from tests.whole_fits.comparing import assert_as_keras, in_turn
@@ -29,14 +29,6 @@ IN_STEP = {
     "validation_changes_the_model": "calls",
 }
 """The builders whose models have to be validated in step, and what the message names."""
-
-
-def dense(*layers, kind=keras.Sequential, **options):
-    """Returns a compiled model of a few layers, from the same seed each time."""
-    keras.utils.set_random_seed(3)
-    model = kind([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy(), **options)
-    return model
 
 
 def compared(build, callbacks=lambda directory: [], *, epochs=4, **arguments):
@@ -125,14 +117,14 @@ def test_a_pipeline_that_reads_a_variable_reads_it_when_keras_does(lag):
         given = {"epochs": 4, "verbose": 0, "shuffle": False, "callbacks": [Halve(weight)]}
         trained.fit(pipeline((X, Y), 16), validation_data=pipeline(VALIDATION, 8), **given)
 
-    assert_as_keras(run, ValidationPolicy(max_lag=lag, overlap="always"), build=dense)
+    assert_as_keras(run, ValidationPolicy(max_lag=lag, overlap="always"), build=linear)
 
 
 def test_preprocess_may_read_a_variable_that_a_callback_sets():
     weight, histories = tf.Variable(1.0), []
     for lag in (0, 2):
         policy = ValidationPolicy(max_lag=lag, overlap="always", workers=2)
-        trainer = Trainer(dense(), validation=policy, preprocess=lambda x, y: (x * weight, y))
+        trainer = Trainer(linear(), validation=policy, preprocess=lambda x, y: (x * weight, y))
         arguments = {"batch_size": 16, "epochs": 4, "verbose": 0, "validation_data": VALIDATION}
         histories.append(trainer.fit(X, Y, callbacks=[Halve(weight)], **arguments).history)
         assert not reasons(trainer)
@@ -148,7 +140,7 @@ def test_reporting_takes_logs_of_any_kind(capsys):
             super().train_step(data)
             return {"text": tf.constant("a word"), "matrix": tf.ones([2, 3]), "none": tf.constant(True)}
 
-    history = Trainer(dense(kind=Odd)).fit(X, Y, epochs=2, validation_data=VALIDATION, verbose=2).history
+    history = Trainer(linear(kind=Odd)).fit(X, Y, epochs=2, validation_data=VALIDATION, verbose=2).history
     assert np.shape(history["matrix"]) == (2, 2, 3)
     assert "[1.0000 1.0000 1.0000 1.0000 ... 6 values]" in capsys.readouterr().out
 
@@ -158,7 +150,7 @@ def test_a_test_function_of_the_users_own_is_called():
         def make_test_function(self, force=False):
             self.test_function = lambda iterator: {"constant": 3.0}
 
-    trainer = Trainer(dense(kind=Own))
+    trainer = Trainer(linear(kind=Own))
     history = trainer.fit(X, Y, verbose=0, validation_data=VALIDATION)
     assert history.history["val_constant"] == [3.0]
     assert "makes its test function itself" in reasons(trainer)[0]
@@ -175,6 +167,6 @@ def test_logs_may_hold_nothing_and_lists():
     def run(trained):
         return dict(trained.fit(X, Y, epochs=2, verbose=0, validation_data=VALIDATION).history)
 
-    expected, actual, _ = in_turn(run, lambda: dense(kind=Odd), ValidationPolicy())
+    expected, actual, _ = in_turn(run, lambda: linear(kind=Odd), ValidationPolicy())
     assert_alike(actual, expected)
     assert actual["none"] == [None, None]

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy
+from tests.networks import arrays, assert_alike, crossentropy, linear
 from tests.pools import pooled
 from tests.seeds import set_random_seed
 from tests.whole_fits.comparing import AHEAD, IN_STEP, AtEpoch, Rows, assert_as_keras, in_turn, slices
@@ -19,12 +19,7 @@ VALIDATION = arrays(33, 1)
 WHOLE = dict(epochs=2, verbose=0, shuffle=False, validation_data=VALIDATION)
 
 
-@pooled
-def plain(*layers, **arguments):
-    set_random_seed(4)
-    model = keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy(), **arguments)
-    return model
+plain = pooled(linear)
 
 
 @pooled
@@ -166,10 +161,7 @@ class Scaled(keras.Sequential):
 
 
 def scaled(kind=Scaled):
-    keras.utils.set_random_seed(4)
-    model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy())
-    return model
+    return linear(kind=kind)
 
 
 def test_a_fit_and_an_evaluate_of_the_models_own_have_their_effect():

@@ -10,7 +10,7 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.callbacks import test_late as late
-from tests.networks import arrays, assert_alike
+from tests.networks import arrays, assert_alike, linear
 from tests.pools import pooled, sequential
 from tests.whole_fits.comparing import (
     AHEAD,
@@ -141,12 +141,7 @@ def test_every_hook_of_a_fit_is_given_what_keras_gives(hooks):
     assert_as_keras(run, IN_STEP, AHEAD)
 
 
-def grouped():
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, steps_per_execution=2)
-    return model
+grouped = functools.partial(linear, steps_per_execution=2)
 
 
 @pytest.mark.parametrize("build", [sequential, pooled(grouped)], ids=["steps", "groups"])

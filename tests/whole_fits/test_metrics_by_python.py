@@ -18,6 +18,7 @@ from tests.networks import (
     assert_alike,
     assert_same_weights,
     crossentropy,
+    linear,
     sequential,
 )
 from tests.seeds import set_random_seed
@@ -227,10 +228,7 @@ class OwnLoss(keras.Sequential):
 
 
 def own_step():
-    set_random_seed(1)
-    model = OwnLoss([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy())
-    return model
+    return linear(kind=OwnLoss)
 
 
 def attach(model):
@@ -299,16 +297,10 @@ class AttachesAt(keras.callbacks.Callback):
 def test_whose_logs_count_is_asked_again_once_a_metric_is_attached(hook, kind):
     """Keras takes the metrics where a step's logs have the same names, and asks at the end of each epoch."""
 
-    def build():
-        set_random_seed(1)
-        model = kind([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-        model.compile("sgd", crossentropy())
-        return model
-
     def run(trained):
         attaches = AttachesAt(hook)
         return fit(trained, attaches, epochs=4), attaches.seen
 
-    expected, actual, _ = in_turn(run, build, ALWAYS)
+    expected, actual, _ = in_turn(run, lambda: linear(kind=kind), ALWAYS)
     assert_alike(actual, expected)
     assert 0.0 in actual[1]

@@ -18,7 +18,7 @@ from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.lag import IdleCores
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train.monitoring import overlap_s
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, crossentropy
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, linear
 
 WAIT_S = 60
 STEPS = 4
@@ -26,13 +26,6 @@ X, Y = arrays(STEPS * 16)
 VALIDATION = arrays(VALIDATION_ROWS, 1)
 
 pytestmark = pytest.mark.usefixtures("steps_may_wait")
-
-
-def plain_model():
-    keras.utils.set_random_seed(5)
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy())
-    return model
 
 
 class Held(Trainer):
@@ -73,7 +66,7 @@ class Held(Trainer):
 
 def held(train_steps, *, meets=False, **policy):
     policy = ValidationPolicy(**{"overlap": "always"} | policy)
-    return Held(plain_model(), train_steps, meets=meets, validation=policy)
+    return Held(linear(), train_steps, meets=meets, validation=policy)
 
 
 def fit(trained, epochs=3, callbacks=(), **arguments):
@@ -100,7 +93,7 @@ def test_the_next_epoch_is_trained_while_this_one_is_validated():
     assert {s.thread for s in validated} <= {"validation-0", "validation-1"}
     assert {s.thread for s in trained} == {threading.current_thread().name}
     assert trainer.accounts[0].hidden_s > 0
-    assert_same_history(history, fit(plain_model()))
+    assert_same_history(history, fit(linear()))
 
 
 def test_without_lag_no_epoch_begins_before_the_last_one_is_validated():
@@ -123,7 +116,7 @@ def test_epochs_are_validated_in_step_where_the_training_leaves_no_core(left, wo
     monkeypatch.setattr(IdleCores, "left", property(lambda _: left))
     monkeypatch.setattr(Deliveries, "ready", lambda _: False)
     policy = ValidationPolicy(workers=workers)
-    trainer = Trainer(plain_model(), validation=policy, execution=ExecutionPlan(batch_splits=1))
+    trainer = Trainer(linear(), validation=policy, execution=ExecutionPlan(batch_splits=1))
     fit(trainer, epochs=4)
     assert any("of a core idle" in m for m in trainer.messages) is in_step
     assert not in_step or not any(account.hidden_s for account in trainer.accounts)
@@ -171,7 +164,7 @@ def test_a_snapshot_lives_until_its_delivery_and_no_longer(monkeypatch):
 
 
 def test_no_validation_means_no_lag_and_every_epoch_is_delivered():
-    trainer, delivered = Trainer(plain_model()), []
+    trainer, delivered = Trainer(linear()), []
     order = at_ends(lambda epoch, logs: delivered.append((epoch, sorted(logs))))
     fit(trainer, callbacks=[order], validation_data=None)
     assert delivered == [(0, ["loss"]), (1, ["loss"]), (2, ["loss"])]

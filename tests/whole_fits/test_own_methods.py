@@ -11,18 +11,15 @@ import tensorflow as tf
 
 from overlap_train import EvaluationFunction, ExecutionPlan, Trainer, ValidationPolicy, ValidationSet
 from overlap_train.monitoring import SpanRecorder
-from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
+from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, linear
 
 X, Y = arrays(48)
 VALIDATION = arrays(24, 1)
 
 
 def built(kind, optimizer="adam", **arguments):
-    keras.utils.set_random_seed(4)
-    layers = [keras.Input((FEATURES,)), keras.layers.Dropout(0.2), keras.layers.Dense(CLASSES)]
-    model = kind(layers)
-    model.compile(optimizer, crossentropy(), metrics=["accuracy"], **arguments)
-    return model
+    dropout = keras.layers.Dropout(0.2)
+    return linear(dropout, kind=kind, optimizer=optimizer, metrics=["accuracy"], **arguments)
 
 
 def gradients(model, variables):

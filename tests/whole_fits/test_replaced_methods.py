@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer
-from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy, sequential
+from tests.networks import arrays, assert_alike, linear, sequential
 from tests.whole_fits.comparing import AHEAD, IN_STEP, AtEpoch, in_turn
 
 X, Y = arrays(48)
@@ -95,10 +95,7 @@ def returning(change=lambda logs: logs):
         def evaluate(self, *args, **kwargs):
             return change(super().evaluate(*args, **kwargs))
 
-    keras.utils.set_random_seed(3)
-    model = Own([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy(), metrics=["accuracy"])
-    return model
+    return linear(kind=Own, metrics=["accuracy"])
 
 
 @pytest.mark.nightly

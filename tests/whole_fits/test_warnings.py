@@ -14,8 +14,8 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from overlap_train import Trainer
 from overlap_train._keras import data as keras_data
 from overlap_train._keras.names import BEFORE_3_16
-from tests.networks import arrays, assert_alike, crossentropy
-from tests.pools import pooled, sequential
+from tests.networks import arrays, assert_alike, linear
+from tests.pools import sequential
 from tests.whole_fits.comparing import IN_STEP, in_turn, slices
 
 X, Y = arrays(40)
@@ -64,9 +64,7 @@ class Draws(keras.Sequential):
 
 
 def drawing():
-    model = Draws([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy())
-    return model
+    return linear(kind=Draws)
 
 
 HOWS = ["at once", "in step", "ahead"]
@@ -196,13 +194,6 @@ def test_a_generator_that_ends_trains_on_what_keras_looked_at_and_is_told_once()
     assert counted[1] == counted[0] == [7, 2, 2, 2]
 
 
-@pooled
-def grouped(group):
-    model = keras.Sequential([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy(), steps_per_execution=group)
-    return model
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("group", [2, 3])
 @pytest.mark.parametrize("steps", [3, 4, 5, 6, 7])
@@ -219,7 +210,7 @@ def test_a_group_of_steps_that_has_begun_is_not_short_of_data(data, steps, group
         ]
         return [len(warned(call)) for call in calls]
 
-    expected, actual, _ = in_turn(run, lambda: grouped(group=group), policy=None)
+    expected, actual, _ = in_turn(run, lambda: linear(steps_per_execution=group), policy=None)
     assert actual == expected
 
 
