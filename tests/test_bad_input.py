@@ -16,6 +16,7 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from tests import networks
 from tests.networks import arrays, crossentropy
 from tests.pools import pooled
 from tests.whole_fits.comparing import assert_as_keras, slices
@@ -25,13 +26,7 @@ X, Y = arrays(64)
 XV, YV = arrays(24, 1)
 
 
-@pooled
-def linear(compiled=True, **compile_arguments):
-    keras.utils.set_random_seed(2)
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    if compiled:
-        model.compile("sgd", crossentropy(), **compile_arguments)
-    return model
+linear = pooled(networks.linear)
 
 
 def fit(model, x=X, y=Y, *, workers=2, **arguments):
@@ -54,7 +49,7 @@ def assert_still_usable(model):
 
 
 def test_a_model_that_is_not_compiled_is_refused():
-    model = linear(compiled=False)
+    model = keras.models.clone_model(linear())
     for call in (Trainer(model).fit, Trainer(model).evaluate):
         with pytest.raises(
             ValueError, match=r"'sequential.*' is not compiled; call model.compile\(optimizer"
@@ -63,7 +58,7 @@ def test_a_model_that_is_not_compiled_is_refused():
 
 
 def test_a_model_without_an_optimizer_is_refused():
-    model = linear(compiled=False)
+    model = keras.models.clone_model(linear())
     model.compile(optimizer=None, loss=crossentropy())
     with pytest.raises(ValueError, match=r"no optimizer; pass one to model.compile\(optimizer="):
         fit(model)
