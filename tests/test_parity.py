@@ -234,10 +234,7 @@ def of_unknown_length():
 @pytest.mark.parametrize("data", ["arrays", "unknown length", "unknown length, a step a call", "eager"])
 def test_custom_train_and_test_steps_with_logs_of_their_own(data):
     def build():
-        keras.utils.set_random_seed(1)
-        model = OwnLogs([keras.Input((12,)), keras.layers.Dense(4)])
-        model.compile("sgd", crossentropy(), run_eagerly=data == "eager")
-        return model
+        return linear(kind=OwnLogs, run_eagerly=data == "eager")
 
     def run(trained):
         # The call that finds the end makes no step.
@@ -310,12 +307,13 @@ WITHOUT_BATCH = {
 @pytest.mark.parametrize("case", WITHOUT_BATCH.values(), ids=list(WITHOUT_BATCH))
 def test_what_no_batch_decides_is_done_as_often_as_by_keras(case):
     def build():
-        keras.utils.set_random_seed(1)
-        layers = [keras.Input((FEATURES,)), keras.layers.Dropout(0.3), keras.layers.Dense(CLASSES)]
-        model = case.get("kind", keras.Sequential)(layers)
         optimizer = case.get("optimizer", lambda: keras.optimizers.Adam(0.01))()
-        model.compile(optimizer, crossentropy(), **case.get("compiled", {}))
-        return model
+        given = {
+            "kind": case.get("kind", keras.Sequential),
+            "optimizer": optimizer,
+            **case.get("compiled", {}),
+        }
+        return linear(keras.layers.Dropout(0.3), **given)
 
     def run(trained):
         callbacks = [case["callback"]()] if "callback" in case else []

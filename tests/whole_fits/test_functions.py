@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
 from overlap_train.options.functions import metric_values
-from tests.networks import FEATURES, arrays, assert_same_weights, crossentropy, sequential, subclassed
+from tests.networks import FEATURES, arrays, assert_same_weights, crossentropy, linear, sequential, subclassed
 from tests.test_differential import SETTINGS
 from tests.validation.calling import X, Y, fit, mean_output, simple
 
@@ -35,10 +35,7 @@ def test_a_rollback_calls_it_again_for_the_epochs_that_are_trained_again():
 @pytest.mark.nightly
 def test_weights_that_a_test_hook_sets_are_those_that_are_evaluated():
     def build():
-        keras.utils.set_random_seed(5)
-        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(4)])
-        model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5), crossentropy())
-        return model
+        return linear(optimizer=keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5))
 
     found, expected = [], build()
     calls = kc.LambdaCallback(on_epoch_end=lambda *_: found.append(mean_output(expected)))

@@ -17,11 +17,9 @@ from tests.networks import (
     arrays,
     assert_alike,
     assert_same_weights,
-    crossentropy,
     linear,
     sequential,
 )
-from tests.seeds import set_random_seed
 from tests.whole_fits.comparing import assert_as_keras, in_turn, slices
 
 X, Y = arrays(64)
@@ -135,11 +133,8 @@ class Stops(keras.callbacks.Callback):
 
 
 def network(metric, kind=keras.Sequential):
-    set_random_seed(7)
-    layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(int(Y.max()) + 1)]
-    model = kind([keras.Input((X.shape[1],)), *layers])
     made = metric()
-    model.compile("adam", crossentropy(), metrics=[made])
+    model = linear(keras.layers.Dense(8, "relu"), kind=kind, optimizer="adam", metrics=[made])
     if metric is SetsAVariable:
         made.weight = model.layers[-1].bias
     return model

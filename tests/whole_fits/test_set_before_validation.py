@@ -10,20 +10,12 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy
-from tests.seeds import set_random_seed
+from tests.networks import CLASSES, arrays, assert_alike, linear
 from tests.whole_fits.comparing import in_turn
 
 X, Y = arrays(48)
 ALWAYS = ValidationPolicy(overlap="always")
 ARGUMENTS = dict(validation_data=(X, Y), shuffle=False, batch_size=16, verbose=0)
-
-
-def network(*layers, loss=None, kind=keras.Sequential):
-    set_random_seed(7)
-    model = kind([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
-    model.compile("sgd", loss or crossentropy())
-    return model
 
 
 # Each returns a network whose validation reads the scale of a table.
@@ -34,7 +26,7 @@ def a_layer(table):
         def call(self, x, training=False):
             return x if training else x * table["scale"]
 
-    return network(Scales())
+    return linear(Scales())
 
 
 def a_test_step(table):
@@ -44,7 +36,7 @@ def a_test_step(table):
             p = self(x, training=False) * table["scale"]
             return {"loss": self.compute_loss(x, y, p), "seen": keras.ops.mean(p)}
 
-    return network(kind=OwnStep)
+    return linear(kind=OwnStep)
 
 
 HOOKS = ("on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_test_begin")
@@ -119,7 +111,9 @@ def test_batches_are_prepared_once_where_a_hook_runs_before_the_first_validation
         return 2.0 * x, tf.one_hot(tf.cast(y, tf.int32), CLASSES)
 
     def build():
-        return network(loss=keras.losses.CategoricalCrossentropy(from_logits=True))
+        model = linear()
+        model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
+        return model
 
     def run(fit, x, y):
         callback = hook_of("on_test_begin", change)
@@ -150,7 +144,7 @@ def test_what_a_step_of_the_trainer_s_reads(table, change):
             return {**logs, "scaled": table["scale"] * keras.ops.mean(batch[0])}
 
     hook = hook_of("on_train_batch_end", change)
-    history = Scaled(network(), validation=ALWAYS).fit(X, Y, callbacks=[hook], epochs=2, **ARGUMENTS).history
+    history = Scaled(linear(), validation=ALWAYS).fit(X, Y, callbacks=[hook], epochs=2, **ARGUMENTS).history
     assert history["val_scaled"] == pytest.approx([0.5 * X[-16:].mean()] * 2, rel=1e-4)
 
 
