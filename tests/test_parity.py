@@ -313,7 +313,7 @@ def test_what_no_batch_decides_is_done_as_often_as_by_keras(case):
             "optimizer": optimizer,
             **case.get("compiled", {}),
         }
-        return linear(keras.layers.Dropout(0.3), **given)
+        return linear(lambda: keras.layers.Dropout(0.3), **given)
 
     def run(trained):
         callbacks = [case["callback"]()] if "callback" in case else []

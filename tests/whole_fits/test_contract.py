@@ -24,7 +24,7 @@ plain = pooled(linear)
 
 @pooled
 def deep():
-    return plain(keras.layers.Dense(5))
+    return plain(lambda: keras.layers.Dense(5))
 
 
 def test_the_caps_for_debugging_hold_and_are_told():

@@ -134,7 +134,7 @@ class Stops(keras.callbacks.Callback):
 
 def network(metric, kind=keras.Sequential):
     made = metric()
-    model = linear(keras.layers.Dense(8, "relu"), kind=kind, optimizer="adam", metrics=[made])
+    model = linear(lambda: keras.layers.Dense(8, "relu"), kind=kind, optimizer="adam", metrics=[made])
     if metric is SetsAVariable:
         made.weight = model.layers[-1].bias
     return model

@@ -18,8 +18,8 @@ VALIDATION = arrays(24, 1)
 
 
 def built(kind, optimizer="adam", **arguments):
-    dropout = keras.layers.Dropout(0.2)
-    return linear(dropout, kind=kind, optimizer=optimizer, metrics=["accuracy"], **arguments)
+    given = {"kind": kind, "optimizer": optimizer, "metrics": ["accuracy"], **arguments}
+    return linear(lambda: keras.layers.Dropout(0.2), **given)
 
 
 def gradients(model, variables):

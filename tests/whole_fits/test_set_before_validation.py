@@ -26,7 +26,7 @@ def a_layer(table):
         def call(self, x, training=False):
             return x if training else x * table["scale"]
 
-    return linear(Scales())
+    return linear(Scales)
 
 
 def a_test_step(table):
