@@ -170,7 +170,7 @@ def build_model(case: dict):
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         return model
     if case.get("model") == "own step":
-        return several_cases.of_kind(several_cases.OwnTrainStep, metrics=None)()
+        return several_cases.compiled(several_cases.OwnTrainStep, metrics=None)()
     optimizers = {
         "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
         "adam": lambda: keras.optimizers.Adam(0.01),
