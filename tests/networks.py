@@ -45,12 +45,12 @@ def sequential(optimizer="adam", metrics=("accuracy",), **compile_arguments) -> 
     return model
 
 
-def linear(*makers, kind=keras.Sequential, optimizer="sgd", metrics=(), **compile_arguments) -> keras.Model:
+def linear(*makers, kind=keras.Sequential, optimizer="sgd", **compile_arguments) -> keras.Model:
     """A layer of logits, behind those that functions make, if any."""
     set_random_seed(7)
     layers = [make() for make in makers]
     model = kind([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
-    model.compile(optimizer, crossentropy(), metrics=list(metrics), **compile_arguments)
+    model.compile(optimizer, crossentropy(), **compile_arguments)
     return model
 
 
