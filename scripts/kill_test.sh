@@ -4,9 +4,9 @@
 # an evaluator, which is taken back (20). Also stops one of two hosts by SIGTERM (20), and cuts two off from each
 # other for up to ten seconds (10):
 #     scripts/kill_test.sh [KILLS] [SEED]
-# OVERLAP_TRAIN_SOURCE_KILLS, OVERLAP_TRAIN_WRITE_KILLS, OVERLAP_TRAIN_HOST_KILLS, OVERLAP_TRAIN_EVALUATOR_KILLS,
-# OVERLAP_TRAIN_HOST_STOPS and OVERLAP_TRAIN_HOST_CUTS set the other numbers. Data of Hugging Face and of Grain is
-# killed by scripts/clients.sh, which installs them.
+# OVERLAP_TRAIN_SOURCE_KILLS, OVERLAP_TRAIN_WRITE_KILLS, OVERLAP_TRAIN_HOST_KILLS (of kills and of stops),
+# OVERLAP_TRAIN_EVALUATOR_KILLS and OVERLAP_TRAIN_HOST_CUTS set the other numbers. Data of Hugging Face and of Grain
+# is killed by scripts/clients.sh, which installs them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export OVERLAP_TRAIN_KILLS="${1:-50}" OVERLAP_TRAIN_SEED="${2:-0}"

@@ -6,9 +6,7 @@ takes most of the time of a small one. TensorFlow can be forked as long as it ha
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +17,7 @@ import pytest
 from tests import interpreters
 
 
-def start(
-    function: Callable[..., Any], *arguments: Any, said: Path, limit_s: float = 120, daemon: bool = True
-) -> Any:
+def start(function: Callable[..., Any], *arguments: Any, said: Path, limit_s: float = 120) -> Any:
     """Starts a process that calls a function of a module, and returns the `multiprocessing.Process`.
 
     Args:
@@ -29,19 +25,15 @@ def start(
         *arguments: for it; must be picklable.
         said: the file for standard output and error.
         limit_s: seconds after which the process prints its stack and ends.
-        daemon: whether it ends with this process; it may start none of its own then.
     """
-    context = interpreters.forkserver()
-    process = context.Process(target=_run, args=(function, arguments, said, limit_s), daemon=daemon)
+    process = interpreters.forkserver().Process(target=_run, args=(function, arguments, said, limit_s))
     process.start()
     return process
 
 
-def run(
-    function: Callable[..., Any], *arguments: Any, said: Path, limit_s: float = 120, daemon: bool = True
-) -> str:
+def run(function: Callable[..., Any], *arguments: Any, said: Path, limit_s: float = 120) -> str:
     """Runs a function in such a process and returns what it wrote; fails the test if it raises or hangs."""
-    process = start(function, *arguments, said=said, limit_s=limit_s, daemon=daemon)
+    process = start(function, *arguments, said=said, limit_s=limit_s)
     process.join()
     code = process.exitcode
     process.close()
@@ -53,11 +45,6 @@ def run(
 
 def _run(function: Callable[..., Any], arguments: tuple[Any, ...], said: Path, limit_s: float) -> None:
     with said.open("wb") as file:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    sys.stdout, sys.stderr = (open(n, "w", closefd=False, buffering=1) for n in (1, 2))  # noqa: SIM115
+        interpreters.begin(0, file.fileno(), file.fileno())
     faulthandler.dump_traceback_later(limit_s, exit=True, file=sys.stderr)
     function(*arguments)

@@ -1,81 +1,68 @@
 """Python processes that begin with TensorFlow, Keras and this package imported, and none of them started.
 
-The imports take seconds of a core. So one process does them once, starts no thread, and forks a child for
+The imports take seconds of a core. So the server of `multiprocessing` does them once and forks a child for
 each program that a test wants to run in a process of its own. The child is an interpreter like any other: it
 may set devices and threads, is killed by signals, prints, and ends with an exit code.
 
 `run` and `start` stand for `subprocess.run` and `subprocess.Popen`; use those where the imports themselves,
-the environment of the imports or the command line of the interpreter is what is tested.
+their environment, the command line or the end of the interpreter is what is tested: the end is sudden here.
 """
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import functools
-import gc
 import multiprocessing
 import os
-import pickle
 import runpy
-import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import types
+from multiprocessing.connection import Connection
 from typing import IO, Any
-
-import numpy
-
-LARGEST_REQUEST = 1 << 20
 
 
 class Interpreter:
     """A forked interpreter, with the part of `subprocess.Popen` that the tests use."""
 
-    def __init__(self, arguments: list[str], *, env=None, cwd=None, stdin=None, stdout=None, stderr=None):
+    def __init__(self, arguments: list[Any], *, env=None, cwd=None, stdin=None, stdout=None, stderr=None):
         """Start a program: `-c` and code, `-m` and a module, or a script, and its arguments.
 
         `env` and `cwd` are those of the test where they are None, and so are the outputs, which may also be
         `subprocess.PIPE` or a file; `stdin` is `subprocess.PIPE`, or None for an empty one.
         """
-        self.args = arguments
-        self.returncode: int | None = None
-        self._status, status = os.pipe()
-        self.stdin, read = _pipe(stdin, "w")
-        self.stdout, out = _pipe(stdout, "r", 1)
-        self.stderr, err = _pipe(stderr, "r", 2)
-        request = {
-            "arguments": [os.fspath(argument) for argument in arguments],
-            "env": {**os.environ} if env is None else env,
-            "cwd": os.fspath(cwd) if cwd is not None else os.getcwd(),
-        }
-        files = (read, out, err, status)
-        socket.send_fds(_server(), [pickle.dumps(request)], files)
+        self.args = [os.fspath(argument) for argument in arguments]
+        streams = [_stream(kind, number) for number, kind in enumerate((stdin, stdout, stderr))]
+        self.stdin, self.stdout, self.stderr = (ours for ours, _ in streams)
+        # A connection is how `multiprocessing` passes a file on.
+        files = [Connection(theirs) for _, theirs in streams]
+        request = {**(os.environ if env is None else env)}, os.fspath(cwd or os.getcwd()), self.args
+        self._process = forkserver().Process(target=_become, args=(files, *request))
+        self._process.start()
         for file in files:
-            os.close(file)
-        self.pid = int(os.read(self._status, 8))
+            file.close()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
     def poll(self) -> int | None:
-        try:
-            return self.wait(0)
-        except subprocess.TimeoutExpired:
-            return None
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
         if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self.returncode = int(os.read(self._status, 16))
-            os.close(self._status)
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
@@ -98,11 +85,7 @@ class Interpreter:
         return found[0], found[1]
 
 
-def start(arguments: list[Any], **options) -> Interpreter | subprocess.Popen:
-    """Starts a program; `arguments` and `options` are those of `Interpreter`."""
-    if hasattr(os, "fork"):
-        return Interpreter(arguments, **options)
-    return subprocess.Popen([sys.executable, *arguments], text=True, **options)
+start = Interpreter
 
 
 def run(
@@ -134,8 +117,17 @@ def forkserver() -> multiprocessing.context.ForkServerContext:
     They are made as spawned ones are, from pickled arguments, but with the environment of the first one.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["overlap_train.trainer", "tests.networks"])
+    context.set_forkserver_preload(["overlap_train.trainer", "overlap_train._fit.run", "tests.networks"])
     return context
+
+
+def begin(*files: int) -> None:
+    """Has a process of the server use files as its input, output and error, and start others as any does."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(n, "w", closefd=False, buffering=1) for n in (1, 2))  # noqa: SIM115
+    multiprocessing.set_start_method(None, force=True)
 
 
 def let_threads_sleep() -> None:
@@ -151,91 +143,29 @@ def let_threads_sleep() -> None:
     context.context()._config = config
 
 
-def _pipe(kind: Any, mode: str, inherited: int = 0) -> tuple[IO[str] | None, int]:
-    """Returns our end of a pipe, if it is one, and the descriptor that the program gets."""
+def _stream(kind: Any, number: int) -> tuple[IO[str] | None, int]:
+    """Returns our end of a pipe, if it is one, and the file that the program gets as its n-th."""
     if kind == subprocess.PIPE:
         reader, writer = os.pipe()
-        ours, theirs = (writer, reader) if mode == "w" else (reader, writer)
-        return os.fdopen(ours, mode), theirs
+        return (os.fdopen(writer, "w"), reader) if number == 0 else (os.fdopen(reader), writer)
     if kind is not None:
         return None, os.dup(kind.fileno())
-    return None, os.open(os.devnull, os.O_RDONLY) if mode == "w" else os.dup(inherited)
+    return None, os.open(os.devnull, os.O_RDONLY) if number == 0 else os.dup(number)
 
 
-@functools.cache
-def _server() -> socket.socket:
-    """Starts the process that forks; it ends when the socket is closed, at the latest with this process."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        command = [sys.executable, "-m", "tests.interpreters", str(theirs.fileno())]
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-
-    def end() -> None:
-        ours.close()
-        process.wait()
-
-    atexit.register(end)
-    return ours
-
-
-def _next_program(requests: socket.socket) -> dict[str, Any] | None:
-    """Forks a child for each request. Returns the request in each child, and None when no more will come."""
-    waker, wake = socket.socketpair()
-    for end in (waker, wake):
-        end.setblocking(False)
-    signal.set_wakeup_fd(wake.fileno())
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    statuses: dict[int, int] = {}
-    while True:
-        ready, _, _ = select.select([requests, waker], [], [])
-        if waker in ready:
-            waker.recv(1024)
-            _tell_ends(statuses)
-        if requests not in ready:
-            continue
-        message, files, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 4)
-        if not message:
-            return None
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for status in (*statuses.values(), files[3]):
-                os.close(status)
-            for end in (waker, wake, requests):
-                end.close()
-            for number, file in enumerate(files[:3]):
-                os.dup2(file, number)
-                os.close(file)
-            return pickle.loads(message)
-        os.write(files[3], b"%-8d" % pid)
-        statuses[pid] = files[3]
-        for file in files[:3]:
-            os.close(file)
-
-
-def _tell_ends(statuses: dict[int, int]) -> None:
-    """Tells the tests which children have ended, and how, as `Popen.returncode` does."""
-    while statuses:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            return
-        file = statuses.pop(pid)
-        os.write(file, b"%d" % os.waitstatus_to_exitcode(status))
-        os.close(file)
-
-
-def _become(request: dict[str, Any]) -> None:
+def _become(files: list[Connection], env: dict[str, str], cwd: str, arguments: list[str]) -> None:
     """Runs a program as `python` with its arguments would."""
+    begin(*(file.fileno() for file in files))
+    for file in files:
+        file.close()
     os.environ.clear()
-    os.environ.update(request["env"])
-    numpy.random.seed()  # Python's own generator does so after each fork
-    os.chdir(request["cwd"])
-    kind, *rest = request["arguments"]
+    os.environ.update(env)
+    os.chdir(cwd)
+    let_threads_sleep()
+    kind, *rest = arguments
     if kind == "-c":
         sys.argv = ["-c", *rest[1:]]
-        module = types.ModuleType("__main__")
-        sys.modules["__main__"] = module
+        module = sys.modules["__main__"] = types.ModuleType("__main__")
         exec(compile(rest[0], "<string>", "exec"), module.__dict__)
     elif kind == "-m":
         sys.argv = rest
@@ -244,22 +174,3 @@ def _become(request: dict[str, Any]) -> None:
         sys.argv = [kind, *rest]
         sys.path.insert(0, os.path.dirname(os.path.abspath(kind)))
         runpy.run_path(kind, run_name="__main__")
-
-
-def _main() -> None:
-    requests = socket.socket(fileno=int(sys.argv[1]))
-    import keras  # noqa: F401
-    import tensorflow  # noqa: F401
-
-    import overlap_train._fit.run
-    import overlap_train.trainer  # noqa: F401
-
-    let_threads_sleep()
-    gc.freeze()  # a child that looked for garbage among what was imported would copy it
-    request = _next_program(requests)
-    if request is not None:
-        _become(request)
-
-
-if __name__ == "__main__":
-    _main()

@@ -45,6 +45,15 @@ def sequential(optimizer="adam", metrics=("accuracy",), **compile_arguments) -> 
     return model
 
 
+def linear(*makers, kind=keras.Sequential, optimizer="sgd", **compile_arguments) -> keras.Model:
+    """A layer of logits, behind those that functions make, if any."""
+    set_random_seed(7)
+    layers = [make() for make in makers]
+    model = kind([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
+    model.compile(optimizer, crossentropy(), **compile_arguments)
+    return model
+
+
 class Buckets(keras.layers.Layer):
     """Numbers as words of a vocabulary of 20, many of them alike within a batch."""
 
@@ -106,6 +115,20 @@ def subclassed(optimizer="adam", norm=keras.layers.BatchNormalization) -> keras.
     model = Awkward(norm)
     model.compile(optimizer, crossentropy(), metrics=["accuracy"], weighted_metrics=["accuracy"])
     return model
+
+
+class Largest(keras.metrics.Metric):
+    """The largest output seen: its state is a maximum, and adding two of them would be wrong."""
+
+    def __init__(self, name: str = "largest") -> None:
+        super().__init__(name=name)
+        self.value = self.add_weight(name="value", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.value + 0.0
 
 
 @dataclass(frozen=True)

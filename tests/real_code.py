@@ -330,10 +330,10 @@ def eager() -> keras.Model:
 
 
 class Noisy(keras.Layer):
-    """Draws with `tf.random`, whose state no snapshot holds, while training only."""
+    """Draws with `tf.random`, whose state no snapshot holds, in training and validation."""
 
     def call(self, x, training=False):
-        return x + 0.3 * tf.random.normal(tf.shape(x)) if training else x
+        return x + (0.3 if training else 0.1) * tf.random.normal(tf.shape(x))
 
 
 @builder
@@ -341,6 +341,25 @@ def stateful_random() -> keras.Model:
     keras.backend.clear_session()
     keras.utils.set_random_seed(7)  # which the session has forgotten
     return _hidden(Noisy(name="noise"))
+
+
+class Counting(keras.Layer):
+    """Counts its calls in Python, outside TensorFlow, and scales by the count."""
+
+    def call(self, x):
+        counted = vars(self).setdefault("counted", [])
+
+        def count():
+            counted.append(1)
+            return len(counted)
+
+        times = tf.ensure_shape(tf.py_function(count, [], tf.int32), ())
+        return x * (1.0 + 0.01 * tf.cast(times, x.dtype))
+
+
+@builder
+def python_in_the_step() -> keras.Model:
+    return _hidden(Counting(name="counting"))
 
 
 class Evaluated(Headed):

@@ -16,6 +16,7 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
+from tests import networks
 from tests.networks import arrays, crossentropy
 from tests.pools import pooled
 from tests.whole_fits.comparing import assert_as_keras, slices
@@ -25,13 +26,7 @@ X, Y = arrays(64)
 XV, YV = arrays(24, 1)
 
 
-@pooled
-def linear(compiled=True, **compile_arguments):
-    keras.utils.set_random_seed(2)
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    if compiled:
-        model.compile("sgd", crossentropy(), **compile_arguments)
-    return model
+linear = pooled(networks.linear)
 
 
 def fit(model, x=X, y=Y, *, workers=2, **arguments):
@@ -54,7 +49,7 @@ def assert_still_usable(model):
 
 
 def test_a_model_that_is_not_compiled_is_refused():
-    model = linear(compiled=False)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
     for call in (Trainer(model).fit, Trainer(model).evaluate):
         with pytest.raises(
             ValueError, match=r"'sequential.*' is not compiled; call model.compile\(optimizer"
@@ -63,7 +58,7 @@ def test_a_model_that_is_not_compiled_is_refused():
 
 
 def test_a_model_without_an_optimizer_is_refused():
-    model = linear(compiled=False)
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
     model.compile(optimizer=None, loss=crossentropy())
     with pytest.raises(ValueError, match=r"no optimizer; pass one to model.compile\(optimizer="):
         fit(model)
@@ -96,19 +91,8 @@ LENGTHS = r"(?s)same number of samples.*'x' sizes: \d+.*'y' sizes: \d+"
 # The values that each number takes are tried in tests/support/test_fit_arguments.py.
 REFUSED = [
     ({"epochs": -1}, ValueError, "epochs must be at least 0; got -1"),
-    ({"batch_size": 10**30}, ValueError, "batch_size must be at most"),
-    ({"steps_per_epoch": 0}, ValueError, "steps_per_epoch must be at least 1; got 0"),
-    ({"validation_steps": True}, TypeError, "validation_steps must be an integer; got True"),
-    ({"validation_batch_size": "3"}, TypeError, "validation_batch_size must be an integer; got '3'"),
-    ({"initial_epoch": -1}, ValueError, "initial_epoch must be at least 0; got -1"),
-    ({"validation_split": -0.1}, ValueError, "validation_split must be at least 0"),
-    ({"validation_split": "half"}, TypeError, "validation_split must be a number; got 'half'"),
-    ({"validation_split": float("nan")}, ValueError, "validation_split must be finite; got nan"),
-    ({"validation_freq": "2"}, ValueError, "Expected `validation_freq` to be a list or int"),
-    ({"validation_freq": [1, 2.5]}, TypeError, "validation_freq must be an integer; got 2.5"),
     ({"verbose": 3}, ValueError, "verbose must be 'auto', 0, 1 or 2; got 3"),
     ({"shuffle": "rows"}, ValueError, "shuffle must be True, False or 'batch'; got 'rows'"),
-    *(({"workers": workers}, (ValueError, TypeError), "workers must be") for workers in (0, -3, True, "2")),
     ({"x": X[:, :5]}, ValueError, SHAPE),
     ({"validation_data": (XV[:, :5], YV)}, ValueError, SHAPE),
     ({"y": Y[:-1]}, ValueError, LENGTHS),
@@ -127,23 +111,6 @@ def test_arguments_out_of_range_and_data_that_does_not_fit_are_refused(arguments
         fit(model, **validated | arguments)
     if "is empty" in message:
         assert_still_usable(model)
-
-
-def test_evaluate_names_its_own_argument():
-    with pytest.raises(ValueError, match=r"^steps must be at least 1; got 0"):
-        Trainer(linear()).evaluate(X, Y, steps=0)
-
-
-def test_which_epochs_are_validated_does_not_matter_where_nothing_is_validated():
-    assert len(fit(linear(), validation_freq=(1, 3)).history["loss"]) == 2
-
-
-def test_a_validation_set_smaller_than_the_workers_works():
-    def run(trained):
-        few = (XV[:3], YV[:3])
-        trained.fit(X, Y, epochs=2, batch_size=16, shuffle=False, verbose=0, validation_data=few)
-
-    assert_as_keras(run, ValidationPolicy(workers=7), build=linear)
 
 
 @pytest.mark.parametrize("guard", [False, True])

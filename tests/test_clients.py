@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import interpreters
-
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "how_to" / "other_libraries.md").read_text()
 FOLDER = ROOT / "scripts" / "clients"
@@ -31,8 +29,7 @@ SOURCES = [lines_of(path.read_text()) for path in CLIENTS]
 
 
 def test_there_is_a_client_for_every_library():
-    assert len(CLIENTS) >= 18
-    assert len(BLOCKS) >= 18
+    assert min(len(CLIENTS), len(BLOCKS)) >= 18
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[-1][:40])
@@ -82,20 +79,3 @@ def test_what_is_skipped_for_want_of_a_library_runs_with_the_clients():
     skipping = {path.relative_to(ROOT).as_posix() for path in files}
     assert skipping <= named
     assert [name for name in named if not (ROOT / name).is_file()] == []
-
-
-@pytest.mark.nightly
-def test_a_library_that_is_absent_is_named(tmp_path):
-    """The child says what it lacks, and does not fail."""
-    sys.path.insert(0, str(ROOT))
-    try:
-        from scripts.clients import child
-    finally:
-        sys.path.remove(str(ROOT))
-    for name in ("comet_ml",):
-        (tmp_path / f"{name}.py").write_text("raise ImportError('No module named comet_ml')\n")
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-    program += "import runpy; runpy.run_module('scripts.clients.child', run_name='__main__', alter_sys=True)"
-    done = interpreters.run(["-c", program, "comet_logger"], cwd=ROOT, timeout=170)
-    assert done.returncode == child.ABSENT, done.stderr
-    assert "not installed: No module named comet_ml" in done.stdout

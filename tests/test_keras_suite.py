@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import subprocess
 import sys
 from argparse import Namespace
@@ -37,24 +35,6 @@ def test_that_stock_keras_fails():
 
 def test_without_a_fit():
     assert True
-"""
-# 1, 0, 1 and so on, by a file.
-BY_TURNS = (
-    "(file := __import__('pathlib').Path(%r)).write_text(str(1 - int(file.read_text())))"
-    " * int(file.read_text())"
-)
-CRASH = """
-import os
-
-
-def test_before(): ...
-
-
-def test_that_ends_the_process():
-    os._exit(139)
-
-
-def test_behind(): ...
 """
 # In the place of the route through `Trainer`: a door that trains on other data than it is given.
 OTHER_DATA = """
@@ -109,27 +89,6 @@ def test_numbers_differ_beyond_rounding_only(expected, actual, where):
     assert keras_suite.first_difference(expected, actual) == where
 
 
-def test_tests_are_laid_out_outside_the_package_of_keras():
-    text = "from keras.src.layers.layer_test import Mock\nfrom keras.src import testing\n"
-    redirected = "from suite_layers_layer_test import Mock\nfrom keras.src import testing\n"
-    assert keras_suite.redirected(text) == redirected
-    assert keras_suite.module_name("layers/layer_test.py") == "suite_layers_layer_test.py"
-
-
-def test_families_are_rooms_of_keras(tmp_path):
-    names = ["callbacks_history", "layers_core_dense", "layers_rnn_gru", "trainers_trainer", "models_model"]
-    for name in names:
-        (tmp_path / f"suite_{name}_test.py").touch()
-    some = keras_suite.families_of(tmp_path, everything=False)
-    assert [path.stem for path in some["fit_and_callbacks"]] == [
-        "suite_callbacks_history_test",
-        "suite_trainers_trainer_test",
-    ]
-    every = keras_suite.families_of(tmp_path, everything=True)
-    assert sorted(every) == ["callbacks", "layers_core", "layers_rnn", "models", "trainers"]
-    assert sum(map(len, every.values())) == len(names)
-
-
 def test_every_exception_has_a_reason_and_no_other_test_may_differ(capsys):
     (known, *_) = keras_suite.EXCEPTIONS
     passed, failed = ({"outcome": outcome, "calls": []} for outcome in ("passed", "failed"))
@@ -178,31 +137,3 @@ def test_a_test_of_a_shape_alone_has_its_numbers_compared(tmp_path, monkeypatch,
     outcomes = [keras_suite.outcomes_of(journal) for journal in (stock, routed)]
     assert not keras_suite.report("family", *outcomes, options(), never)
     assert "other numbers: test_fit.py::test_of_a_shape: /0/result/loss/0" in capsys.readouterr().out
-
-
-@pytest.mark.nightly  # five processes
-@pytest.mark.timeout(240)
-def test_numbers_that_stock_keras_comes_to_by_chance_are_taken(tmp_path, monkeypatch, capsys):
-    turn = tmp_path / "turn"
-    turn.write_text("0")
-    suite = suite_of(tmp_path, test_fit=FIT.replace("default_rng(0)", f"default_rng({BY_TURNS % str(turn)})"))
-    journals = [tmp_path / f"{name}.jsonl" for name in ("first", "second")]
-    for journal in journals:
-        suite.run(journal)
-    first, second = map(keras_suite.outcomes_of, journals)
-    monkeypatch.setattr(keras_suite, "AGAIN", 2)
-    repeated = functools.partial(keras_suite.repeats, suite, tmp_path / "again.jsonl")
-    assert keras_suite.report("family", first, second, options(), repeated)
-    name = "test_fit.py::test_of_a_shape"
-    assert f"stock Keras gives one number or another: {name}" in capsys.readouterr().out
-    assert not repeated(name, [])
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(120)
-def test_a_test_that_ends_the_process_costs_itself_only(tmp_path):
-    journal = tmp_path / "stock.jsonl"
-    suite_of(tmp_path, test_crash=CRASH).run(journal)
-    outcomes = [json.loads(line) for line in journal.read_text().splitlines()]
-    last = {line["name"].split("::")[1]: line["outcome"] for line in outcomes}
-    assert last == {"test_before": "passed", "test_that_ends_the_process": "crashed", "test_behind": "passed"}

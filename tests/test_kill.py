@@ -1,7 +1,7 @@
 """Contract C8: a run killed at any moment goes on to the result of the unbroken one.
 
 `scripts/kill_test.sh` kills at 50 random moments, in short epochs and inside long ones, and at some on each
-kind of data that is no array; the default suite at two inside long epochs.
+kind of data that is no array.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tests import forked, kill_target
 from tests.differential import read_files
 
 LONG = kill_target.LongEpochs(steps=4000, every_steps=300)
-SHORTER = kill_target.LongEpochs(steps=400, every_steps=60)
 KILLS = int(os.environ.get("OVERLAP_TRAIN_KILLS", "50"))
 KILLS_IN_WRITES = int(os.environ.get("OVERLAP_TRAIN_WRITE_KILLS", "20"))
 KILLS_ON_SOURCES = int(os.environ.get("OVERLAP_TRAIN_SOURCE_KILLS", "6"))
@@ -148,12 +147,6 @@ def kill_inside_epochs(tmp_path, kills, of):
 @pytest.mark.timeout(7200)
 def test_killed_inside_long_epochs_the_result_is_that_of_the_unbroken_run(tmp_path):
     print("inside epochs:", kill_inside_epochs(tmp_path, KILLS, LONG))
-
-
-@pytest.mark.nightly  # whole_fits/test_resume.py kills inside an epoch once, on each kind of data
-@pytest.mark.timeout(600)
-def test_killed_inside_long_epochs_twice(tmp_path):
-    kill_inside_epochs(tmp_path, 2, SHORTER)
 
 
 @pytest.mark.kill

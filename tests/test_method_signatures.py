@@ -119,14 +119,8 @@ def test_the_tables_name_methods_and_classes_that_exist():
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("chosen", [part, pytest.param(lambda *_: True, marks=pytest.mark.nightly, id="all")])
 @pytest.mark.parametrize("name", TRIED)
-def test_a_part_of_the_values_is_taken_or_refused_by_name(name):
-    assert not walk_method(name, part)
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", TRIED)
-def test_every_value_is_taken_or_refused_by_name(name):
-    wrong = walk_method(name, lambda *_: True)
+def test_values_are_taken_or_refused_by_name(name, chosen):
+    wrong = walk_method(name, chosen)
     assert not wrong, "\n".join(wrong)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train.conv import TiledConv2D
-from tests.networks import arrays, crossentropy
+from tests.networks import arrays, linear
 
 pytestmark = pytest.mark.usefixtures("little_to_search")
 X, Y = arrays(40)
@@ -30,10 +30,8 @@ def graphs():
     return Counter(o.name for o in gc.get_objects() if isinstance(o, tf.__internal__.FuncGraph))
 
 
-def linear(*layers, optimizer="adam", **arguments):
-    model = keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(4)])
-    model.compile(optimizer, crossentropy(), metrics=["accuracy"], **arguments)
-    return model
+def trained(*makers, optimizer="adam", **arguments):
+    return linear(*makers, optimizer=optimizer, metrics=["accuracy"], **arguments)
 
 
 def rows():
@@ -44,12 +42,12 @@ def fit(data, plan):
     layers = []
     if data == "images":
         layers = [
-            keras.layers.Reshape((3, 4, 1)),
-            TiledConv2D(2, 3, activation="relu"),
-            keras.layers.Flatten(),
+            lambda: keras.layers.Reshape((3, 4, 1)),
+            lambda: TiledConv2D(2, 3, activation="relu"),
+            keras.layers.Flatten,
         ]
     given = {"x": rows().batch(16)} if data == "dataset" else {"x": X, "y": Y, "batch_size": 16}
-    trainer = Trainer(linear(*layers), validation=ValidationPolicy(workers=2), execution=plan)
+    trainer = Trainer(trained(*layers), validation=ValidationPolicy(workers=2), execution=plan)
     trainer.fit(**given, epochs=2, verbose=0, validation_data=(X, Y))
 
 
@@ -87,7 +85,7 @@ def test_a_second_fit_and_evaluate_make_no_pipeline_and_no_graph(monkeypatch, da
     more["validation_split"] = {"validation_split": 0.5}
     if validate:
         more[data] = more[data] | {"validation_data": dataset if data == "dataset" else (X, Y)}
-    trainer = Trainer(linear())
+    trainer = Trainer(trained())
     made: list[str] = []
     for call in ("first", "second", "third"):
         if call == "third":  # the second may still be the first to run a plan
@@ -138,7 +136,7 @@ def test_the_end_of_the_data_is_no_error(monkeypatch, data, eager, seed):
     create = kind.__init__
     monkeypatch.setattr(kind, "__init__", lambda self, *args: raised.append(args) or create(self, *args))
     validated = given if data == "arrays" else given[0]
-    trainer = Trainer(linear(optimizer="sgd", run_eagerly=eager))
+    trainer = Trainer(trained(optimizer="sgd", run_eagerly=eager))
     trainer.fit(*given, epochs=2, verbose=0, validation_data=validated)
     trainer.evaluate(*given, verbose=0)
     assert raised == []

@@ -10,47 +10,38 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train.models import mnist_data
 from tests import pools
 from tests.networks import (
     CLASSES,
     FEATURES,
     ROWS,
     VALIDATION_ROWS,
+    Largest,
     arrays,
     crossentropy,
     functional,
     functional_data,
+    linear,
     sequential,
     subclassed,
 )
 from tests.validation.counting import counting
-from tests.whole_fits.comparing import assert_as_keras, slices
+from tests.whole_fits import test_replay
+from tests.whole_fits.comparing import Rows, assert_as_keras, slices
 
 MANY, FEW = arrays(VALIDATION_ROWS, 1), arrays(40, 1)
 
 
-def mnist_functional():
-    keras.utils.set_random_seed(3)
-    top, bottom = keras.Input((14, 28, 1), name="top"), keras.Input((14, 28, 1), name="bottom")
-    halves = [keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(half)) for half in (top, bottom)]
-    hidden = keras.layers.Dense(32, activation="relu")(keras.layers.Concatenate()(halves))
-    digit = keras.layers.Dense(10, name="digit")(hidden)
-    odd = keras.layers.Dense(1, activation="sigmoid", name="odd")(hidden)
-    model = keras.Model([top, bottom], [digit, odd])
-    metrics = [["accuracy"], ["accuracy", keras.metrics.AUC(name="auc")]]
-    model.compile("adam", [crossentropy(), keras.losses.BinaryCrossentropy()], metrics=metrics)
+def in_lists():
+    made = functional()
+    inputs, outputs = ([each[name] for name in each] for each in (made.input, made.output))
+    model = keras.Model(inputs, outputs)
+    model.compile("adam", [crossentropy(), "mse"], metrics=[["accuracy"], ["mae"]])
     return model
 
 
-def digits_in_halves():
-    digits = mnist_data._embedded_digits("a test needs no more")
-
-    def halves(x, y):
-        return [x[:, :14], x[:, 14:]], [y, (y % 2)[:, None]]
-
-    x, y = halves(digits.x_train[:1000], digits.y_train[:1000])
-    return {"x": x, "y": y, "validation_data": halves(digits.x_test[:333], digits.y_test[:333])}
+def lists(rows, seed):
+    return tuple([*part.values()] for part in functional_data(rows, seed))
 
 
 def mixed_precision():
@@ -62,25 +53,48 @@ def mixed_precision():
     return model
 
 
-def compiled_by_xla():
+class Gate(keras.layers.Layer):
+    """Has a layer that its first call builds."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(6)
+
+    def build(self, shape):
+        self.w = self.add_weight(shape=(6,), initializer="ones")
+
+    def call(self, x):
+        return self.dense(x) * self.w
+
+    def compute_output_shape(self, shape):
+        return (shape[0], 6)
+
+
+def of_a_lazy_layer():
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy(), jit_compile=True)
+    inputs = keras.Input((FEATURES,))
+    model = keras.Model(inputs, keras.layers.Dense(CLASSES)(Gate()(inputs)))
+    model.compile("adam", crossentropy())
     return model
 
 
-class Largest(keras.metrics.Metric):
-    """The largest label seen: its state is a maximum, and adding two of them would be wrong."""
+class Headed(keras.Model):
+    """Has a head that only a training calls."""
 
     def __init__(self):
-        super().__init__(name="largest")
-        self.value = self.add_weight(name="value", initializer="zeros")
+        super().__init__()
+        self.head, self.extra = keras.layers.Dense(CLASSES), keras.layers.Dense(CLASSES)
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.value.assign(keras.ops.maximum(self.value, keras.ops.cast(keras.ops.max(y_true), "float32")))
+    def call(self, x, training=False):
+        return self.head(x) + 0.1 * self.extra(x) if training else self.head(x)
 
-    def result(self):
-        return self.value + 0.0
+
+def of_a_lazy_head():
+    keras.utils.set_random_seed(1)
+    model = Headed()
+    model(arrays()[0][:2])
+    model.compile("adam", crossentropy())
+    return model
 
 
 def weights(rows, seed):
@@ -94,31 +108,6 @@ def of(data=None, validation=MANY, **more):
 
 def in_shares(**more):
     return of(validation=None, **{"batch_size": 32, "validation_split": 0.3, "epochs": 3, **more})
-
-
-class Rows(keras.utils.PyDataset):
-    """Batches whose order changes with each epoch."""
-
-    def __init__(self, rows, seed):
-        super().__init__()
-        self.x, self.y = arrays(rows, seed)
-        self.epochs_ended = 0
-
-    def __len__(self):
-        return -(-len(self.x) // 32)
-
-    def __getitem__(self, index):
-        part = slice(index * 32, index * 32 + 32)
-        return np.roll(self.x, self.epochs_ended, axis=0)[part], np.roll(self.y, self.epochs_ended)[part]
-
-    def on_epoch_end(self):
-        self.epochs_ended += 1
-
-
-def random_batches(seed):
-    rng = np.random.default_rng(seed)
-    while True:
-        yield arrays(16, int(rng.integers(1000)))
 
 
 def batches():
@@ -141,8 +130,7 @@ FITS = {
         *(functional, 3),
         of(functional_data(), functional_data(VALIDATION_ROWS, 1)),
     ),
-    "two inputs and outputs in lists": (mnist_functional, 2, digits_in_halves),
-    "of the same more workers": (mnist_functional, 7, digits_in_halves),
+    "two inputs and outputs in lists": (in_lists, 7, of(lists(ROWS, 0), lists(VALIDATION_ROWS, 1))),
     "sample weights, a subclassed model that is not built": (
         *(subclassed, 3),
         of(
@@ -166,10 +154,12 @@ FITS = {
     "rows in their order": (pools.sequential, 1, in_shares(shuffle=False)),
     "a validation that changes the model": (counting, 3, of(epochs=3)),
     "a metric of unknown state": (lambda: sequential(metrics=[Largest()]), 7, of()),
+    "a layer that builds one in its first call": (of_a_lazy_layer, 2, of()),
+    "a head that only the training uses": (of_a_lazy_head, 2, of()),
     "mixed precision": (mixed_precision, 2, of()),
     "run_eagerly": (lambda: sequential(run_eagerly=True), 2, of(arrays(70), FEW)),
     # in batches of two sizes, each of which XLA compiles
-    "jit_compile": (compiled_by_xla, 2, of(arrays(75), arrays(32, 1))),
+    "jit_compile": (lambda: linear(jit_compile=True), 2, of(arrays(75), arrays(32, 1))),
     "epochs shorter than the data": (sequential, 2, by_steps(3)),
     "epochs of a pass": (sequential, 2, by_steps(7)),
     "epochs longer than the data": (sequential, 2, by_steps(10)),
@@ -189,16 +179,16 @@ FITS = {
         *(pools.sequential, 2),
         # With more steps Keras would lose batches that it has fetched ahead, how many is a matter of luck.
         lambda: {
-            "x": random_batches(0),
+            "x": test_replay.generator(),
             "steps_per_epoch": 5,
-            "validation_data": random_batches(1),
+            "validation_data": test_replay.generator(),
             "validation_steps": 2,
             "shuffle": False,
         },
     ),
     "PyDatasets": (
         *(pools.sequential, 2),
-        lambda: {"x": Rows(203, 0), "validation_data": Rows(91, 1), "shuffle": False},
+        lambda: {"x": test_replay.Reshuffled(), "validation_data": Rows(*MANY, 13), "shuffle": False},
     ),
 }
 
@@ -244,10 +234,7 @@ def of_unknown_length():
 @pytest.mark.parametrize("data", ["arrays", "unknown length", "unknown length, a step a call", "eager"])
 def test_custom_train_and_test_steps_with_logs_of_their_own(data):
     def build():
-        keras.utils.set_random_seed(1)
-        model = OwnLogs([keras.Input((12,)), keras.layers.Dense(4)])
-        model.compile("sgd", crossentropy(), run_eagerly=data == "eager")
-        return model
+        return linear(kind=OwnLogs, run_eagerly=data == "eager")
 
     def run(trained):
         # The call that finds the end makes no step.
@@ -285,34 +272,19 @@ def from_a_generator():
     return ((x[first : first + 32], y[first : first + 32]) for first in range(0, len(x), 32))
 
 
-class Steps(keras.Sequential):
-    """Counts its steps in a float, whatever the batch is, and its rows."""
+class FunctionSteps(keras.Sequential):
+    """Counts its steps in a float, whatever the batch is, and its rows, in a function that the step calls."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.steps = self.add_weight(name="steps", trainable=False, initializer="ones")
         self.rows = self.add_weight(name="rows", trainable=False, initializer="zeros")
 
+    @tf.function
     def train_step(self, data):
         self.steps.assign(self.steps * 1.5)
         self.rows.assign_add(tf.cast(tf.shape(data[0])[0], "float32"))
         return super().train_step(data)
-
-
-class FunctionSteps(Steps):
-    """The same, as a function that the step calls."""
-
-    @tf.function
-    def train_step(self, data):
-        return super().train_step(data)
-
-
-class FunctionCall(keras.Sequential):
-    """Draws its dropout in a function that the step calls, and trains through it."""
-
-    @tf.function
-    def call(self, inputs, training=False, mask=None):
-        return super().call(inputs, training=training)
 
 
 # What a step changes whatever its batch is: Keras before 3.16 does that once more where it finds no batch.
@@ -320,10 +292,7 @@ WITHOUT_BATCH = {
     "counted steps and seeds": {},
     "a product of Nadam's": {"optimizer": lambda: keras.optimizers.Nadam(0.01)},
     "decayed weights": {"optimizer": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1)},
-    "a step of the user's": {"kind": Steps},
     "a step that is a function": {"kind": FunctionSteps},
-    "a call that is a function": {"kind": FunctionCall},
-    "a step and a call in it with XLA": {"kind": FunctionSteps, "compiled": {"jit_compile": True}},
     "a generator": {"data": from_a_generator, "arguments": {"epochs": 1}},
     "steps an epoch": {"arguments": {"steps_per_epoch": 5}},
     "groups of steps": {"compiled": {"steps_per_execution": 3}},
@@ -338,12 +307,13 @@ WITHOUT_BATCH = {
 @pytest.mark.parametrize("case", WITHOUT_BATCH.values(), ids=list(WITHOUT_BATCH))
 def test_what_no_batch_decides_is_done_as_often_as_by_keras(case):
     def build():
-        keras.utils.set_random_seed(1)
-        layers = [keras.Input((FEATURES,)), keras.layers.Dropout(0.3), keras.layers.Dense(CLASSES)]
-        model = case.get("kind", keras.Sequential)(layers)
         optimizer = case.get("optimizer", lambda: keras.optimizers.Adam(0.01))()
-        model.compile(optimizer, crossentropy(), **case.get("compiled", {}))
-        return model
+        given = {
+            "kind": case.get("kind", keras.Sequential),
+            "optimizer": optimizer,
+            **case.get("compiled", {}),
+        }
+        return linear(lambda: keras.layers.Dropout(0.3), **given)
 
     def run(trained):
         callbacks = [case["callback"]()] if "callback" in case else []

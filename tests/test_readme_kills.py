@@ -73,12 +73,7 @@ def results_of(resumes: int, directory: Path) -> set[bytes]:
     return found
 
 
-@pytest.mark.timeout(600)
-def test_resumed_twice_from_one_checkpoint_the_result_is_one(tmp_path):
-    assert len(results_of(2, tmp_path)) == 1
-
-
-@pytest.mark.nightly  # twice by default
 @pytest.mark.timeout(3600)
-def test_resumed_ten_times_from_one_checkpoint_the_result_is_one(tmp_path):
-    assert len(results_of(10, tmp_path)) == 1
+@pytest.mark.parametrize("resumes", [2, pytest.param(10, marks=pytest.mark.nightly)])
+def test_resumed_from_one_checkpoint_the_result_is_one(resumes, tmp_path):
+    assert len(results_of(resumes, tmp_path)) == 1

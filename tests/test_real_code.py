@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.differential import assert_same_run, run_keras, run_ours
-from tests.networks import CLASSES, FEATURES, arrays, assert_alike, assert_same_history, crossentropy
+from tests.networks import arrays, assert_alike, assert_same_history, linear
 from tests.real_callbacks import ReadMetrics, TurnKnob
 from tests.real_code import BUILDERS
 from tests.whole_fits.comparing import assert_as_keras, in_turn
@@ -25,17 +25,10 @@ IN_STEP = {
     "stateful_loss": "running_mean",
     "eager": "run_eagerly",
     "stateful_random": "RandomStandardNormal",
+    "python_in_the_step": "counting",
     "validation_changes_the_model": "calls",
 }
 """The builders whose models have to be validated in step, and what the message names."""
-
-
-def dense(*layers, kind=keras.Sequential, **options):
-    """Returns a compiled model of a few layers, from the same seed each time."""
-    keras.utils.set_random_seed(3)
-    model = kind([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy(), **options)
-    return model
 
 
 def compared(build, callbacks=lambda directory: [], *, epochs=4, **arguments):
@@ -99,49 +92,6 @@ def test_a_resumed_training_has_what_is_outside_the_model(name, tmp_path):
     assert again == knob
 
 
-class Drawing(keras.layers.Layer):
-    """Draws with `tf.random` in a test step too: in step, and the same numbers from the same seed."""
-
-    def call(self, x):
-        return x + tf.random.uniform([])
-
-
-class Counting(keras.layers.Layer):
-    """Counts its calls in Python, outside TensorFlow."""
-
-    counted: list[int] = []
-
-    def call(self, x):
-        tf.py_function(lambda: self.counted.append(1), [], [])
-        return x
-
-
-class Read(kc.Callback):
-    """Writes down what has been counted."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.path = path
-
-    def on_epoch_end(self, epoch, logs=None):
-        with self.path.open("a") as file:
-            file.write(f"{len(Counting.counted)}\n")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("kind", "said"), [(Drawing, ("RandomUniform", "SeedGenerator")), (Counting, ("counting", "add_weight"))]
-)
-def test_what_a_step_draws_and_does_outside_tensorflow_is_done_in_step(kind, said):
-    def build():
-        keras.backend.clear_session()
-        Counting.counted.clear()
-        return dense(kind(name=kind.__name__.lower()))
-
-    (first, *_) = reasons(compared(build, lambda d: [Read(d / "counted.notes")], shuffle=False))
-    assert all(word in first for word in said)
-
-
 class Halve(kc.Callback):
     """Halves a variable, which the data reads, after each epoch."""
 
@@ -167,14 +117,14 @@ def test_a_pipeline_that_reads_a_variable_reads_it_when_keras_does(lag):
         given = {"epochs": 4, "verbose": 0, "shuffle": False, "callbacks": [Halve(weight)]}
         trained.fit(pipeline((X, Y), 16), validation_data=pipeline(VALIDATION, 8), **given)
 
-    assert_as_keras(run, ValidationPolicy(max_lag=lag, overlap="always"), build=dense)
+    assert_as_keras(run, ValidationPolicy(max_lag=lag, overlap="always"), build=linear)
 
 
 def test_preprocess_may_read_a_variable_that_a_callback_sets():
     weight, histories = tf.Variable(1.0), []
     for lag in (0, 2):
         policy = ValidationPolicy(max_lag=lag, overlap="always", workers=2)
-        trainer = Trainer(dense(), validation=policy, preprocess=lambda x, y: (x * weight, y))
+        trainer = Trainer(linear(), validation=policy, preprocess=lambda x, y: (x * weight, y))
         arguments = {"batch_size": 16, "epochs": 4, "verbose": 0, "validation_data": VALIDATION}
         histories.append(trainer.fit(X, Y, callbacks=[Halve(weight)], **arguments).history)
         assert not reasons(trainer)
@@ -190,75 +140,9 @@ def test_reporting_takes_logs_of_any_kind(capsys):
             super().train_step(data)
             return {"text": tf.constant("a word"), "matrix": tf.ones([2, 3]), "none": tf.constant(True)}
 
-    history = Trainer(dense(kind=Odd)).fit(X, Y, epochs=2, validation_data=VALIDATION, verbose=2).history
+    history = Trainer(linear(kind=Odd)).fit(X, Y, epochs=2, validation_data=VALIDATION, verbose=2).history
     assert np.shape(history["matrix"]) == (2, 2, 3)
     assert "[1.0000 1.0000 1.0000 1.0000 ... 6 values]" in capsys.readouterr().out
-
-
-@pytest.mark.nightly
-def test_metrics_keep_the_state_of_an_evaluation():
-    model = BUILDERS["vector_metric"]()
-    model.fit(X, Y, verbose=0)
-    expected = model.evaluate(*VALIDATION, verbose=0, return_dict=True)
-    state = [np.asarray(keras.ops.convert_to_numpy(v)) for v in model.metrics_variables]
-    model.reset_metrics()
-    actual = Trainer(model).evaluate(*VALIDATION, verbose=0, return_dict=True)
-    np.testing.assert_allclose(actual["f1"], expected["f1"], rtol=1e-5)
-    for variable, value in zip(model.metrics_variables, state, strict=True):
-        np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), value, rtol=1e-5)
-
-
-class Kept(keras.metrics.Metric):
-    """Keeps its best value over all epochs: `reset_state` sets a part of its state back."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.now = self.add_variable((), "zeros", name="now")
-        self.best = self.add_variable((), "zeros", name="best")
-
-    def update_state(self, y, p, sample_weight=None):
-        self.now.assign(keras.ops.maximum(self.now, keras.ops.max(p)))
-        self.best.assign(keras.ops.maximum(self.best, self.now))
-
-    def result(self):
-        return self.best + 0.0
-
-    def reset_state(self):
-        self.now.assign(0.0)
-
-
-class Plain(keras.metrics.Mean):
-    """Its result reads a plain attribute, which a callback sets in each epoch."""
-
-    scale = 1.0
-
-    def update_state(self, y, p, sample_weight=None):
-        return super().update_state(p)
-
-    def result(self):
-        return super().result() * self.scale
-
-
-class Rescale(kc.Callback):
-    def __init__(self, metric):
-        super().__init__()
-        self.metric = metric
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.metric.scale = 2.0 + epoch
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", [Kept, Plain])
-@pytest.mark.by_default("Kept")
-def test_a_metric_may_depend_on_more_than_its_epoch(kind):
-    metrics = []
-
-    def build():
-        metrics.append(kind(name="m"))
-        return dense(metrics=metrics[-1:])
-
-    assert reasons(compared(build, lambda d: [Rescale(metrics[-1])])) == []
 
 
 def test_a_test_function_of_the_users_own_is_called():
@@ -266,21 +150,10 @@ def test_a_test_function_of_the_users_own_is_called():
         def make_test_function(self, force=False):
             self.test_function = lambda iterator: {"constant": 3.0}
 
-    trainer = Trainer(dense(kind=Own))
+    trainer = Trainer(linear(kind=Own))
     history = trainer.fit(X, Y, verbose=0, validation_data=VALIDATION)
     assert history.history["val_constant"] == [3.0]
     assert "makes its test function itself" in reasons(trainer)[0]
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore:Even though the .*run_functions_eagerly")
-def test_functions_that_run_eagerly_are_eager_steps():
-    tf.config.run_functions_eagerly(True)
-    try:
-        trainer = compared(BUILDERS["vector_metric"], epochs=2)
-    finally:
-        tf.config.run_functions_eagerly(False)
-    assert "eagerly" in reasons(trainer)[0]
 
 
 def test_logs_may_hold_nothing_and_lists():
@@ -294,50 +167,6 @@ def test_logs_may_hold_nothing_and_lists():
     def run(trained):
         return dict(trained.fit(X, Y, epochs=2, verbose=0, validation_data=VALIDATION).history)
 
-    expected, actual, _ = in_turn(run, lambda: dense(kind=Odd), ValidationPolicy())
+    expected, actual, _ = in_turn(run, lambda: linear(kind=Odd), ValidationPolicy())
     assert_alike(actual, expected)
     assert actual["none"] == [None, None]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("growth", [1, 2, 4])
-@pytest.mark.parametrize("rows", [64, 70])
-def test_a_loss_scale_that_grows_is_the_one_of_the_step(growth, rows):
-    """Before it is built, the optimizer scales by another number than after.
-
-    64 rows make whole batches, of 70 the last is smaller.
-    """
-
-    def build():
-        keras.backend.clear_session()  # which numbers the names again
-        inner = keras.optimizers.Adam(0.01)
-        model = dense()
-        optimizer = keras.optimizers.LossScaleOptimizer(inner, dynamic_growth_steps=growth)
-        model.compile(optimizer, crossentropy(), metrics=["accuracy"])
-        return model
-
-    def run(trained):
-        trained.fit(*arrays(rows), batch_size=16, epochs=2, shuffle=False, verbose=0)
-        optimizer = getattr(trained, "model", trained).optimizer
-        return float(optimizer.dynamic_scale), [variable.path for variable in optimizer.variables]
-
-    assert_as_keras(run, ValidationPolicy(), build=build)
-
-
-# inspection/test_effects.py shows that nothing in it hinders that.
-@pytest.mark.nightly
-def test_a_ctc_loss_is_validated_beside_the_training():
-    rng = np.random.default_rng(0)
-    x, y = rng.random((32, 10, 6), "float32"), rng.integers(1, 5, (32, 4))
-
-    def build():
-        keras.utils.set_random_seed(3)
-        model = keras.Sequential([keras.Input((10, 6)), keras.layers.Dense(5)])
-        model.compile("adam", keras.losses.CTC())
-        return model
-
-    def run(trained):
-        trained.fit(x, y, epochs=3, batch_size=8, verbose=0, validation_data=(x, y))
-
-    trainer = assert_as_keras(run, ValidationPolicy(overlap="always"), build=build)
-    assert not any("in step" in message for message in trainer.messages)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 
 import pytest
 
@@ -12,7 +11,6 @@ from tests.rooms import PAGE, ROOMS, ROOT, floors, imported_modules, nodes_of, r
 FILES = sorted(ROOT.rglob("*.py"))
 FILES_OF = {room: [path for path in FILES if room_of(path) == room] for room in ROOMS}
 MOST_REQUIRED = 6
-MOST_THROUGH_A_BAG = 11  # times that a file reaches the same field through the same object that it holds
 
 
 def named(path):
@@ -97,18 +95,3 @@ def test_functions_require_few_arguments(room):
         if required(function) > MOST_REQUIRED
     ]
     assert wanting == []
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_field_is_reached_through_a_bag_again_and_again(room):
-    """`self._parts.deliveries.begin()` a dozen times over: then the file should hold `self._deliveries`."""
-    chains = Counter(
-        f"{named(path)}: {ast.unparse(node.value)}"
-        for path in FILES_OF[room]
-        for node in nodes(path, ast.Attribute)
-        if isinstance(field := node.value, ast.Attribute)
-        and isinstance(bag := field.value, ast.Attribute)
-        and isinstance(bag.value, ast.Name)
-        and bag.value.id == "self"
-    )
-    assert {chain: count for chain, count in chains.items() if count > MOST_THROUGH_A_BAG} == {}

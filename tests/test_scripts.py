@@ -38,20 +38,3 @@ def test_each_script_calls_only_what_is_there():
             assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), (path, module)
         for called in re.findall(r"(?:^|[ \"])(scripts/\w+\.(?:sh|py))", text, re.MULTILINE):
             assert (ROOT / called).is_file(), (path, called)
-
-
-def test_the_sizes_are_those_of_the_project(capsys):
-    import dataclasses
-    import runpy
-
-    import overlap_train
-
-    sizes = runpy.run_path(str(ROOT / "scripts" / "sizes.py"))
-    assert sizes["main"]() == 0
-    rows = dict(line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line[:1] != " ")
-    rows = {what.strip(): int(count.replace(",", "")) for what, count in rows.items()}
-    assert rows["modules"] == len(list((ROOT / "overlap_train").rglob("*.py")))
-    assert rows["public names"] == len(overlap_train.__all__)
-    for option in (overlap_train.ValidationPolicy, overlap_train.ExecutionPlan):
-        assert rows[f"fields of {option.__name__}"] == len(dataclasses.fields(option))
-    assert rows["core"] < rows["package, Python"]

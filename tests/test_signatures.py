@@ -285,16 +285,10 @@ def part(name, argument, shown):
     return zlib.crc32(f"{name} {argument} {shown}".encode()) % 8 == 0
 
 
-@pytest.mark.by_default("tiled_conv2d")
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("chosen", [part, pytest.param(lambda *_: True, marks=pytest.mark.nightly, id="all")])
 @pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_a_part_of_the_values_is_taken_or_refused_by_name(name):
-    assert not walk(name, part)
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_every_value_is_taken_or_refused_by_name(name):
-    wrong = walk(name, lambda *_: True)
+@pytest.mark.by_default("unet-part")
+def test_values_are_taken_or_refused_by_name(name, chosen):
+    wrong = walk(name, chosen)
     assert not wrong, "\n".join(wrong)

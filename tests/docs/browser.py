@@ -1,7 +1,8 @@
-"""Pages in headless Chromium, without a driver: look.html holds a page in a frame and reports on it."""
+"""Pages in headless Chromium, without a driver: look.html holds a page in a frame and says what it finds."""
 
 from __future__ import annotations
 
+import html
 import http.server
 import json
 import re
@@ -20,7 +21,6 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _LOOK = Path(__file__).with_name("look.html")
 _MOST_S = 60.0
 _HEIGHT = 1200
-_PIXEL = b'<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>'
 
 
 def find_browser() -> str | None:
@@ -35,27 +35,26 @@ class Seen:
     Attributes:
         console: the lines that it wrote to the console: errors, warnings, files that could not be fetched.
         found: what look.html reports.
-        screenshot: a PNG of the page.
     """
 
     console: list[str]
     found: dict[str, Any]
-    screenshot: Path
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    def translate_path(self, path: str) -> str:
+        return str(_LOOK) if path.startswith(f"/{_LOOK.name}") else super().translate_path(path)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Does nothing."""
 
 
 class Browser:
-    """Looks at the pages of a site, one at a time. From one thread.
-
-    Args:
-        site: the folder of the site.
-        folder: for screenshots and the browser's profile.
-    """
+    """Looks at the pages of a site, one at a time."""
 
     def __init__(self, site: Path, folder: Path) -> None:
-        self._folder = folder
-        self._reported = threading.Event()
-        self._found: dict[str, Any] = {}
-        handler = partial(_Handler, self, directory=str(site))
+        self._folder = folder  # for the browser's profile
+        handler = partial(_Handler, directory=str(site))
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
 
     @contextmanager
@@ -77,9 +76,6 @@ class Browser:
             AssertionError: the page has not been loaded.
             subprocess.TimeoutExpired: Chromium hangs.
         """
-        self._reported.clear()
-        name = re.sub(r"\W+", "_", page)
-        screenshot = self._folder / f"{name}-{width}-{'dark' if dark else 'light'}.png"
         host = f"http://127.0.0.1:{self._server.server_port}"
         command = [
             find_browser() or _NAMES[0],
@@ -88,49 +84,11 @@ class Browser:
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
             f"--user-data-dir={self._folder / 'profile'}",
             f"--window-size={max(width, 500)},{_HEIGHT}",  # no window is narrower; the frame in it is
-            f"--screenshot={screenshot}",
+            *("--virtual-time-budget=5000", "--dump-dom"),
             f"{host}/{_LOOK.name}?{urlencode({'page': page, 'width': width, 'height': _HEIGHT})}",
         ]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_MOST_S + 20)
-        assert self._reported.is_set(), f"{page} was not loaded:\n{ran.stderr[-2000:]}"
-        return Seen([line for line in ran.stderr.splitlines() if "CONSOLE" in line], self._found, screenshot)
-
-    def report(self, found: dict[str, Any]) -> None:
-        """Take what look.html has found. From a thread of the server."""
-        self._found = found
-        self._reported.set()
-
-    def wait(self) -> None:
-        """Wait until look.html has reported. From a thread of the server."""
-        self._reported.wait(_MOST_S)
-
-
-class _Handler(http.server.SimpleHTTPRequestHandler):
-    def __init__(self, browser: Browser, *arguments: Any, **options: Any) -> None:
-        self._browser = browser
-        super().__init__(*arguments, **options)
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == f"/{_LOOK.name}":
-            self._answer("text/html", _LOOK.read_bytes())
-        elif path == "/reported.svg":
-            # A picture of look.html: the screenshot is taken when it has come.
-            self._browser.wait()
-            self._answer("image/svg+xml", _PIXEL)
-        else:
-            super().do_GET()
-
-    def do_POST(self) -> None:
-        self._browser.report(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self._answer("text/plain", b"")
-
-    def _answer(self, kind: str, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Does nothing."""
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_MOST_S)
+        found = re.search(r"<pre>(.*?)</pre>", ran.stdout, re.S)
+        assert found, f"{page} was not loaded:\n{ran.stderr[-2000:]}"
+        console = [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
+        return Seen(console, json.loads(html.unescape(found[1])))

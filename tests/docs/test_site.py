@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import itertools
 import json
 import pkgutil
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from urllib.parse import urlencode
 
 import pytest
 
-import overlap_train
 from overlap_train import models
-from tests.docs.browser import Browser, find_browser
 from tests.docs.pages import DOCS, SETUP
 from tests.docs.site import broken_links, inventory, read_pages
 
-# To build it takes a minute: that is for the night. By default the links in the Markdown are followed
-# (test_pages.py), and the reference is complete.
-PAGES = ("index.html", "how_to/monitoring.html", "troubleshooting.html", "reference/trainer.html")
 DATED = ("results/", "repository/")  # tables of many figures, commands as they were typed, and sources
-WINDOWS = list(itertools.product((360, 768, 1280), (False, True)))
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +39,6 @@ def test_every_result_is_in_the_index():
     index = (DOCS / "results" / "index.md").read_text()
     dated = [path.name for path in DOCS.glob("results/2*.md")]
     assert [name for name in dated if f"({name})" not in index] == []
-
-
-def test_a_link_that_leads_nowhere_is_found(tmp_path):
-    (tmp_path / "index.html").write_text('<h1 id="here"><a href="#here">a</a> <a href="#there">b</a></h1>')
-    (tmp_path / "other.html").write_text('<a href="index.html#here">a</a> <a href="lost.html">b</a>')
-    assert broken_links(tmp_path, read_pages(tmp_path)) == ["index.html: #there", "other.html: lost.html"]
 
 
 def test_a_page_gets_the_setup_before_its_first_block_that_runs():
@@ -84,38 +70,19 @@ def faults(browser, page, width, dark):
     found += [f"scrolls: {part}" for part in parts if not page.startswith(DATED)]
     if (luminance(seen.found["background"]) < 128) != dark:
         found.append(f"its background is {seen.found['background']}")
-    if seen.screenshot.stat().st_size <= 10_000:
-        found.append("its screenshot is empty")
+    if seen.found["words"] < 100:
+        found.append("it is empty")
     return found
-
-
-@pytest.mark.parametrize(("width", "dark"), WINDOWS)
-@pytest.mark.parametrize("page", PAGES)
-@pytest.mark.nightly
-def test_a_page_shows_itself(browser, page, width, dark):
-    assert faults(browser, page, width, dark) == []
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("width", "dark"), [(360, True), (1280, False)])
+@pytest.mark.parametrize(("width", "dark"), [(360, True), (768, False), (1280, False)])
 def test_every_page_shows_itself(site, browser, width, dark):
     names = [path.relative_to(site).as_posix() for path in sorted(site.rglob("*.html"))]
     assert len(names) > len(list(DOCS.rglob("*.md")))
     found = {name: faults(browser, name, width, dark) for name in names}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
-
-
-def test_an_error_and_another_host_are_seen(tmp_path):
-    if find_browser() is None:
-        pytest.skip("needs Chromium: chromium, chromium-browser or google-chrome on the PATH")
-    page = "<script>lost()</script><img src='http://other.example/x.png'><p style='width: 900px'>wide</p>"
-    (tmp_path / "page.html").write_text(page)
-    with Browser(tmp_path, tmp_path).serving() as browser:
-        seen = browser.look("page.html", width=360)
-    assert any("lost is not defined" in line for line in seen.console)
-    assert seen.found["broken"] == ["http://other.example/x.png"]
-    assert seen.found["overflow_px"] > 500
 
 
 # What people type, and the page on which they should land.
@@ -144,18 +111,8 @@ QUERIES = {
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("words", "page"), QUERIES.items())
-def test_the_search_finds_the_right_page_first(browser, words, page):
-    seen = browser.look(f"index.html?{urlencode({'q': words})}")
-    assert seen.console == []
-    found = [result.partition("?")[0].partition("#")[0] for result in seen.found["results"]]
-    assert found, "nothing is found"
-    assert found[0].endswith(page), list(dict.fromkeys(found))
-
-
-@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node on the PATH")
-def test_the_search_finds_the_right_pages_without_a_browser(site):
+def test_the_search_finds_the_right_page_first(site):
     asked = ["node", str(Path(__file__).with_name("search.js")), str(site), *QUERIES]
     done = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=120)
     first = {query: places[:1] for query, places in zip(QUERIES, json.loads(done.stdout), strict=True)}
@@ -217,24 +174,3 @@ def test_the_reference_has_only_public_names_and_each_once():
 @pytest.mark.nightly
 def test_the_site_documents_what_the_pages_name(site):
     assert set(documented()) - inventory(site) == set()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("page", "method"),
-    [("trainer", "overlap_train.Trainer.fit"), ("zero_copy", "overlap_train.zero_copy.MappedBuffer")],
-)
-def test_signatures_have_types_and_sources(site, page, method):
-    html = (site / "reference" / f"{page}.html").read_text()
-    assert f'id="{method}"' in html
-    assert "Source code in <code>overlap_train/" in html
-    parameters = [p for p in inspect.signature(find_in(method)).parameters if p != "self"]
-    text = re.sub(r"<[^>]+>", "", html)
-    assert [p for p in parameters if not re.search(rf"\b{p}:", text)] == []
-
-
-def find_in(name):
-    value = overlap_train
-    for part in name.split(".")[1:]:
-        value = getattr(value, part)
-    return value

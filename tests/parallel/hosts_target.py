@@ -7,18 +7,26 @@ The first argument is a JSON object of what varies, the second a directory for w
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import sys
+import time
 from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train import CheckpointPolicy, EvaluatorPolicy, Trainer, ValidationPolicy
+from overlap_train.parallel import join_cluster
+from tests.networks import arrays, looking_up, sequential
+from tests.parallel import several_cases
 
 
 def slowed(dataset, seconds: float):
     """Makes each batch of a dataset take so long."""
-    import time
-
-    import tensorflow as tf
 
     def wait(x, y):
         time.sleep(seconds)  # the hazard itself
@@ -31,24 +39,8 @@ def slowed(dataset, seconds: float):
     return dataset.map(slowly)
 
 
-def in_batches(data, size: int):
-    """Returns rows as a `PyDataset`, which does not say how many a batch has."""
-    import keras
-
-    class Rows(keras.utils.PyDataset):
-        def __len__(self):
-            return -(-len(data[0]) // size)
-
-        def __getitem__(self, index):
-            return tuple(part[index * size : (index + 1) * size] for part in data)
-
-    return Rows()
-
-
 def made_by_python(source: str, x, y):
     """Returns data whose Python draws: orders from a generator of its own, and noise from NumPy's."""
-    import keras
-    import numpy as np
 
     class Drawing(keras.utils.PyDataset):
         def __init__(self):
@@ -79,8 +71,6 @@ def own_batches(case: dict, x, y, index: int):
 
     `own_rows` says how many of the rows each host has, and `own_batch` in batches of how many.
     """
-    import numpy as np
-    import tensorflow as tf
 
     ends = np.cumsum([0, *case["own_rows"]])
     parts = [slice(*pair) for pair in itertools.pairwise(ends)]
@@ -90,7 +80,7 @@ def own_batches(case: dict, x, y, index: int):
         own, size = parts[index], sizes[index]
         data = x[own], y[own], weights[own]
         if case.get("source") == "pydataset":
-            return in_batches(data, size), None, {"shuffle": False}
+            return several_cases.Rows(data, size), None, {"shuffle": False}
         if case.get("source") == "arrays":
             return *data[:2], {"sample_weight": data[2], "batch_size": size, "shuffle": False}
         return tf.data.Dataset.from_tensor_slices(data).batch(size), None, {}
@@ -113,7 +103,6 @@ def own_batches(case: dict, x, y, index: int):
 
 
 def build_callbacks(case: dict, directory: Path) -> list:
-    import keras
 
     kc = keras.callbacks
     callbacks = [
@@ -135,7 +124,6 @@ def build_callbacks(case: dict, directory: Path) -> list:
 
 def everywhere(case: dict, directory: Path, index: int):
     """Returns a callback that notes on each host what it is called with, and may do something on one."""
-    import keras
 
     class Everywhere(keras.callbacks.Callback):
         on_all_hosts = True
@@ -157,7 +145,6 @@ def everywhere(case: dict, directory: Path, index: int):
 
 def tell(case: dict):
     """Returns a callback that says on standard output that an epoch has ended."""
-    import keras
 
     class Telling(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -176,40 +163,14 @@ def tell(case: dict):
     return Arming() if "arm_at" in case else Telling()
 
 
-def with_own_step():
-    """Returns a model whose `train_step` clips the gradients that it gets and makes logs of its own."""
-    import keras
-    import tensorflow as tf
-
-    class OwnStep(keras.Model):
-        def train_step(self, data):
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = self.compute_loss(x, y, self(x, training=True))
-            gradients = tape.gradient(loss, self.trainable_weights)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
-            return {"loss": loss, "squared": loss * loss}
-
-    keras.utils.set_random_seed(3)
-    inputs = keras.Input((12,))
-    model = OwnStep(inputs, keras.layers.Dense(4)(keras.layers.Dense(16, "relu")(inputs)))
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
 def build_model(case: dict):
-    import keras
-
-    from tests.networks import looking_up, sequential, subclassed
 
     if case.get("model") == "unseeded":  # sequential() sets a seed
         model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         return model
     if case.get("model") == "own step":
-        return with_own_step()
-    if case.get("model") == "subclassed":
-        return subclassed("adam", keras.layers.LayerNormalization)
+        return several_cases.compiled(several_cases.OwnTrainStep, metrics=None)()
     optimizers = {
         "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
         "adam": lambda: keras.optimizers.Adam(0.01),
@@ -221,14 +182,6 @@ def build_model(case: dict):
 
 
 def main(case: dict, directory: Path) -> None:
-    import contextlib
-
-    import numpy as np
-    import tensorflow as tf
-
-    from overlap_train import CheckpointPolicy, EvaluatorPolicy, Trainer, ValidationPolicy
-    from overlap_train.parallel import join_cluster
-    from tests.networks import arrays
 
     evaluator = case.get("evaluator", False)
     own_rows = {"own_rows": True} if "own_rows" in case else {}
@@ -255,7 +208,7 @@ def main(case: dict, directory: Path) -> None:
         x, y, data = own_batches(case, x, y, index)
     if "batch_takes_s" in case:
         x = slowed(x, case["batch_takes_s"][index])
-    meeting = EvaluatorPolicy(directory / "shared", wait_s=case.get("wait_s", 60)) if evaluator else None
+    meeting = EvaluatorPolicy(directory / "shared", wait_s=60) if evaluator else None
     lag, every = case.get("max_lag", 1), case.get("validated_every")
     policy = ValidationPolicy(max_lag=lag, workers=2, evaluator=meeting, every_steps=every)
     resume = CheckpointPolicy(directory / "checkpoints", every_steps=case.get("written_every"))
@@ -265,7 +218,7 @@ def main(case: dict, directory: Path) -> None:
         y,
         **data,
         epochs=case.get("epochs", 8),
-        validation_data=arrays(case.get("validation_rows", 91), case.get("validation_seeds", [1] * 5)[index]),
+        validation_data=arrays(case.get("validation_rows", 91), 1),
         validation_batch_size=10,
         callbacks=[*build_callbacks(case, directory), everywhere(case, directory, index), tell(case)],
         verbose=0,
@@ -275,18 +228,18 @@ def main(case: dict, directory: Path) -> None:
         directory / f"final{index}.npz",
         **{str(i): np.asarray(v) for i, v in enumerate((*model.variables, *model.optimizer.variables))},
     )
-    validated_by = sorted({span.thread for span in trainer.recorder.spans() if span.name == "validate"})
-    (directory / f"validated_by{index}.json").write_text(json.dumps(validated_by))
-    (directory / f"messages{index}.json").write_text(json.dumps(list(trainer.messages)))
-    inside = [(each.step, dict(each.metrics)) for each in trainer.step_validations]
-    (directory / f"inside{index}.json").write_text(json.dumps(inside))
-    hidden = [(account.hidden_s, account.validated_s) for account in trainer.accounts]
-    (directory / f"hidden{index}.json").write_text(json.dumps(hidden))
-    slow = [account.slow_host for account in trainer.accounts]
-    (directory / f"slow{index}.json").write_text(json.dumps(slow))
+    spans, accounts = trainer.recorder.spans(), trainer.accounts
     evaluation = trainer.evaluate(*arrays(91, 1), batch_size=10, verbose=0, return_dict=True)
-    told = {"epoch": history.epoch, "evaluation": list(evaluation.values()), **history.history}
-    (directory / f"history{index}.json").write_text(json.dumps(told))
+    outcome = {
+        "validated_by": sorted({span.thread for span in spans if span.name == "validate"}),
+        "messages": list(trainer.messages),
+        "inside": [(each.step, dict(each.metrics)) for each in trainer.step_validations],
+        "hidden": [(account.hidden_s, account.validated_s) for account in accounts],
+        "slow": [account.slow_host for account in accounts],
+        "history": {"epoch": history.epoch, "evaluation": list(evaluation.values()), **history.history},
+    }
+    for name, value in outcome.items():
+        (directory / f"{name}{index}.json").write_text(json.dumps(value))
 
 
 if __name__ == "__main__":

@@ -13,15 +13,17 @@ import os
 import sys
 from pathlib import Path
 
+import keras
+import numpy as np
+import tensorflow as tf
+
+from overlap_train import Trainer
+from overlap_train.parallel import join_cluster
+from tests.differential import read_files
+from tests.parallel.several_cases import CASES
+
 
 def run_case(name: str, strategy, directory: Path, by_keras: bool) -> dict:
-    import keras
-    import numpy as np
-
-    from overlap_train import Trainer
-    from tests.differential import read_files
-    from tests.parallel.several_cases import CASES
-
     case = CASES[name]
     directory.mkdir(parents=True)
     with strategy.scope() if strategy else contextlib.nullcontext():
@@ -32,7 +34,7 @@ def run_case(name: str, strategy, directory: Path, by_keras: bool) -> dict:
             fit = model.fit
         else:
             policy = None if case.policy is None else case.policy()
-            fit = Trainer(model, validation=policy, execution=case.plan).fit
+            fit = Trainer(model, validation=policy).fit
             if case.resumes:
                 arguments["resume"] = directory / "resume"
         history = fit(**arguments)
@@ -46,12 +48,8 @@ def run_case(name: str, strategy, directory: Path, by_keras: bool) -> dict:
 
 
 def main(kind: str, count: int, directory: Path, names: list[str]) -> None:
-    import tensorflow as tf
-
     index, strategy = 0, None
     if kind == "hosts":
-        from overlap_train.parallel import join_cluster
-
         index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
         strategy = join_cluster()
     elif kind == "replicas":

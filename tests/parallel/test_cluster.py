@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel import join_cluster
-from overlap_train.parallel.cluster import TrainingHosts, _read_resolver, _read_tf_config, program_digest
+from overlap_train.parallel.cluster import _read_resolver, _read_tf_config
 from overlap_train.parallel.hosts import EvaluatorTask
 
 CLUSTER = {"worker": ["localhost:1", "localhost:2"]}
@@ -23,17 +23,12 @@ def config(cluster=CLUSTER, **task):
     [
         ("", "TF_CONFIG is not set: on each host set it"),
         ("{", "TF_CONFIG is no JSON"),
-        ("[]", "TF_CONFIG needs a 'cluster'"),
         ("{}", "TF_CONFIG needs a 'cluster'"),
         (config({"worker": "localhost:1"}), "lists of 'host:port'"),
-        (config({"worker": ["localhost"]}), "lists of 'host:port'"),
-        (config({"worker": ["localhost:a"]}), "lists of 'host:port'"),
-        (config({}), "tasks of type none"),
         (config({"ps": ["a:1"], "worker": ["b:1"]}), "TF_CONFIG has tasks of type ps"),
         (config({"worker": ["a:1", "a:1"]}), "TF_CONFIG names an address twice: a:1, a:1"),
         (config({"evaluator": ["a:1"]}), "TF_CONFIG has tasks of type evaluator; use 'worker'"),
         (config(CLUSTER | {"evaluator": ["a:1", "b:1"]}), "TF_CONFIG has 2 evaluators; name one, or none"),
-        (config(CLUSTER | {"evaluator": []}), "TF_CONFIG has 0 evaluators; name one, or none"),
         (config(type="chief"), "this is a 'chief', which is not in its cluster; it has 'worker'"),
         (config(type=["a"]), r"needs a 'task' that says which .*; got {'type': \['a'\], 'index': 0}"),
         (
@@ -41,17 +36,10 @@ def config(cluster=CLUSTER, **task):
             r"needs a 'task' .*, such as {.type.: .worker., .index.: 0}; got",
         ),
         (config(index=2), "this is worker number 2, and the cluster has 2: the index counts from 0"),
-        (config(index=-1), "this is worker number -1"),
         (config(index="0"), "this is worker number '0'"),
-        (config(index=True), "this is worker number True"),
-        ("[" * 100_000, "TF_CONFIG is no JSON"),
         (config({"worker": ["a:1", 2]}), "worker 1 must be a string 'host:port'; got 2"),
         (config({"worker": ["a:99999"]}), "the port of worker 0 must be from 1 to 65535; got 'a:99999'"),
-        (config(CLUSTER | {"evaluator": ["a:0"]}), "the port of evaluator 0 must be from 1 to 65535"),
         (config(CLUSTER | {"chief": ["a:1", "b:1"]}), "TF_CONFIG has 2 chiefs; name one, or none"),
-        (config({"worker": {"0": "a:1"}}), "lists of 'host:port'"),
-        (config({"worker": None}), "lists of 'host:port'"),
-        (config({"worker": []}), "this is worker number 0, and the cluster has 0"),
     ],
 )
 def test_a_wrong_tf_config_is_refused(text, message, monkeypatch):
@@ -71,8 +59,6 @@ def test_a_wrong_tf_config_is_refused(text, message, monkeypatch):
             "needs a 'task' .*got .*'index': None}",
         ),
         ({"worker": ["a:1"]}, "worker", 3, "this is worker number 3, and the cluster has 1"),
-        ({"worker": {1: "a:1"}}, "worker", 0, "lists of 'host:port'"),
-        ({"worker": ["a:99999"]}, "worker", 0, "the port of worker 0 must be from 1 to 65535"),
     ],
 )
 def test_a_resolver_that_does_not_know_its_place_is_refused(jobs, task_type, task_id, message):
@@ -111,16 +97,6 @@ def test_an_evaluator_does_not_come_from_a_resolver():
         _read_resolver(resolver)
 
 
-def test_a_resolver_without_a_cluster_is_refused():
-    class Knows(tf.distribute.cluster_resolver.SimpleClusterResolver):
-        def cluster_spec(self):
-            return None
-
-    resolver = Knows(tf.train.ClusterSpec({}), task_type="worker", task_id=0)
-    with pytest.raises(ClusterConfigError, match="the resolver needs a 'cluster'"):
-        _read_resolver(resolver)
-
-
 def test_a_taken_port_is_named(monkeypatch):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
@@ -133,14 +109,3 @@ def test_the_evaluator_gets_a_strategy_of_its_own(monkeypatch):
     text = config(CLUSTER | {"evaluator": ["localhost:3"]}, type="evaluator")
     monkeypatch.setenv("TF_CONFIG", text)
     assert isinstance(join_cluster(), EvaluatorTask)
-
-
-def test_the_collectives_do_not_wait_for_the_evaluator(monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", config(CLUSTER | {"evaluator": ["localhost:3"]}))
-    hosts = TrainingHosts()
-    assert hosts.cluster_spec().as_dict() == CLUSTER
-    assert (hosts.task_type, hosts.task_id) == ("worker", 0)
-
-
-def test_the_program_has_a_digest():
-    assert program_digest() == program_digest()

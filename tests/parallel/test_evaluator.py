@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import signal
 import threading
 
 import pytest
@@ -78,40 +77,6 @@ def test_a_killed_chief_that_is_started_again_finds_its_evaluator(tmp_path):
         release(again)
     assert finish(tmp_path / "apart", [again, evaluator], timeout_s=120) == [0, 0]
     assert_same_result(tmp_path / "apart", one, hosts=1)
-
-
-@pytest.mark.nightly
-def test_a_killed_evaluator_ends_the_training_which_can_be_resumed(tmp_path):
-    one = run(tmp_path / "one", hosts=1, **PLATEAU)
-    chief, evaluator = processes = start_held(tmp_path / "apart", resume=True, wait_s=40, **PLATEAU)
-    evaluator.kill()
-    evaluator.wait(timeout=60)
-    release(chief)
-    assert finish(tmp_path / "apart", processes, timeout_s=120)[0] not in (0, -signal.SIGKILL)
-    said = errors(tmp_path / "apart", 0)
-    assert "ValidationWorkerError: validating epoch " in said
-    assert "HostLostError: no evaluator gives a sign of life" in said
-    assert_same_result(run(tmp_path / "apart", hosts=1, evaluator=True, resume=True, **PLATEAU), one, hosts=1)
-
-
-@pytest.mark.nightly
-def test_an_evaluator_whose_training_does_not_come_back_ends(tmp_path):
-    chief, _ = processes = start_held(tmp_path, wait_s=40)
-    chief.kill()
-    assert finish(tmp_path, processes, timeout_s=120)[1] not in (0, -signal.SIGKILL)
-    assert "HostLostError: no training gives a sign of life" in errors(tmp_path, 1)
-
-
-@pytest.mark.nightly
-def test_a_first_signal_to_all_of_them_ends_the_training_in_order(tmp_path):
-    processes = start_held(tmp_path)
-    for process in processes:
-        process.send_signal(signal.SIGTERM)
-    release(processes[0])
-    assert finish(tmp_path, processes, timeout_s=120) == [0, 0]
-    histories = [json.loads((tmp_path / f"history{host}.json").read_text()) for host in (0, 1)]
-    assert histories[0]["epoch"] == histories[1]["epoch"]
-    assert len(histories[0]["epoch"]) < 8
 
 
 @pytest.mark.kill

@@ -18,29 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from overlap_train.errors import HostMismatchError
 from tests import interpreters
 from tests.differential import assert_same_content, read_files
 from tests.networks import assert_same_history
-from tests.parallel.together import on_hosts
 
 pytestmark = pytest.mark.timeout(400)
-
-
-def test_what_cannot_say_what_it_is_ends_the_others_too():
-    class Mute(Exception):
-        def __repr__(self):
-            raise RuntimeError("says nothing")
-
-        __str__ = __repr__
-
-    def fail():
-        raise Mute
-
-    own, other = on_hosts(lambda host: host.chief_first(fail))
-    assert isinstance(own, Mute)
-    assert isinstance(other, HostMismatchError)
-    assert "Mute" in str(other)
 
 
 def free_ports(count: int) -> list[int]:
@@ -158,14 +140,6 @@ def test_two_hosts_give_the_result_of_one(name, tmp_path):
 
 
 @pytest.mark.nightly
-def test_a_train_step_of_one_s_own_is_refused_where_a_host_may_have_no_rows(tmp_path):
-    case = {"model": "own step", "own_rows": [96, 60], "own_batch": [16, 16], "epochs": 2}
-    assert all(finish(tmp_path, start(tmp_path, **case)))
-    for host in (0, 1):
-        assert "a train_step of your own would be run without rows" in errors(tmp_path, host)
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("evaluator", [False, True])
 def test_validations_inside_epochs_are_those_of_one_host(evaluator, tmp_path):
     case = {"optimizer": "sgd", "plateau": True, "validated_every": 3}
@@ -196,9 +170,7 @@ OWN_ROWS = {
     "uneven": {"own_rows": [150, 53], "own_batch": [20, 12], "optimizer": "sgd", "plateau": True},
     "no rows in the end": {"hosts": 4, "own_rows": [100, 60, 40, 3], "own_batch": [16, 8, 12, 5]},
     "sparse gradients": {"own_rows": [130, 73], "own_batch": [20, 12], "model": "looking_up"},
-    "subclassed": {"own_rows": [96, 96], "own_batch": [16, 16], "model": "subclassed"},
     "arrays": {"own_rows": [120, 53], "own_batch": [16, 12], "source": "arrays"},
-    "batches of unknown size": {"own_rows": [120, 83], "own_batch": [16, 16], "source": "pydataset"},
 }
 
 
@@ -213,28 +185,37 @@ def test_hosts_that_bring_rows_of_their_own_train_as_one_that_has_them_all(name,
     assert_same_result(run(tmp_path / "many", **case), one, hosts=case["hosts"])
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("victim", [0, 1])
-def test_killed_such_hosts_go_on_each_with_its_own_rows(victim, tmp_path):
-    case = {"epochs": 8, **OWN_ROWS["uneven"]}
-    one = run(tmp_path / "one", hosts=1, **case)
-    codes = kill_one(tmp_path / "two", victim, 2, **case)
-    assert codes[victim] == -signal.SIGKILL
-    assert_same_result(run(tmp_path / "two", resume=True, **case), one)
+OWN = {"own_rows": [96, 60], "own_batch": [16, 16], "epochs": 2}
+REFUSED = {
+    "other rows": ({"seeds": [0, 1]}, "host 1 has another training data content than the chief"),
+    "other batches": (
+        {"batch_sizes": [32, 16]},
+        "host 1 has another batch size than the chief: '16' instead of '32'",
+    ),
+    "draws without a seed": (
+        {"model": "unseeded", "source": "random dataset"},
+        "the training data draws without a seed (RandomUniform)",
+    ),
+    "a step without rows": (
+        {"model": "own step", **OWN},
+        "a train_step of your own would be run without rows",
+    ),
+    "own rows by Python, resumed": (
+        {"source": "pydataset", "resume": True, **OWN},
+        "position can be found again: arrays or a tf.data.Dataset",
+    ),
+    "begins to listen": (
+        {"arm_at": 0},
+        "Arming listens to training batches since the training has begun, which is for one host",
+    ),
+}
 
 
-@pytest.mark.nightly
-@pytest.mark.by_default("case1-host 1 has another batch size than the chief: '16' instead of '32'")
-@pytest.mark.parametrize(
-    ("case", "message"),
-    [
-        ({"seeds": [0, 1]}, "host 1 has another training data content than the chief"),
-        ({"batch_sizes": [32, 16]}, "host 1 has another batch size than the chief: '16' instead of '32'"),
-    ],
-)
-def test_what_differs_between_the_hosts_is_refused_on_both(case, message, tmp_path):
-    codes = finish(tmp_path, start(tmp_path, **case))
-    assert all(codes)
+@pytest.mark.by_default("other batches", "draws without a seed", "begins to listen")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_the_same_on_all_hosts_is_refused_on_each(name, tmp_path):
+    case, message = REFUSED[name]
+    assert all(finish(tmp_path, start(tmp_path, **case)))
     for host in (0, 1):
         assert message in errors(tmp_path, host)
     assert not list(tmp_path.glob("final*"))
@@ -246,13 +227,6 @@ def test_without_a_seed_all_hosts_train_in_the_chiefs_order(source, tmp_path):
     histories = [json.loads((tmp_path / f"history{host}.json").read_text()) for host in (0, 1)]
     assert histories[0] == histories[1]
     assert len(histories[0]["loss"]) == 3
-
-
-def test_a_pipeline_that_draws_without_a_seed_is_refused_on_both(tmp_path):
-    codes = finish(tmp_path, start(tmp_path, model="unseeded", source="random dataset"))
-    assert all(codes)
-    for host in (0, 1):
-        assert "the training data draws without a seed (RandomUniform)" in errors(tmp_path, host)
 
 
 @pytest.mark.nightly
@@ -318,23 +292,22 @@ def test_a_killed_host_ends_the_other_and_the_restarted_job_gives_the_same_resul
     assert_same_result(run(tmp_path / "two", resume=True, **case), one)
 
 
+KILLED = {
+    "drawing pydataset": {"optimizer": "sgd", "plateau": True, "source": "drawing pydataset"},
+    "drawing generator": {"optimizer": "sgd", "plateau": True, "source": "drawing generator"},
+    "own rows": {"epochs": 8, **OWN_ROWS["uneven"]},
+}
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("source", ["drawing pydataset", "drawing generator"])
-def test_killed_hosts_go_on_in_data_that_python_makes(source, victim, tmp_path):
-    case = {"optimizer": "sgd", "plateau": True, "source": source}
+@pytest.mark.parametrize("name", KILLED)
+def test_killed_hosts_go_on_in_data_that_python_makes_or_that_is_their_own(name, victim, tmp_path):
+    case = KILLED[name]
     one = run(tmp_path / "one", hosts=1, **case)
     codes = kill_one(tmp_path / "two", victim, 2, **case)
     assert codes[victim] == -signal.SIGKILL
     assert_same_result(run(tmp_path / "two", resume=True, **case), one)
-
-
-@pytest.mark.nightly
-def test_data_that_python_makes_on_each_host_alone_is_not_resumed(tmp_path):
-    case = {"own_rows": [96, 60], "own_batch": [16, 16], "source": "pydataset", "resume": True}
-    assert all(finish(tmp_path, start(tmp_path, **case)))
-    for host in (0, 1):
-        assert "position can be found again: arrays or a tf.data.Dataset" in errors(tmp_path, host)
 
 
 HIDING = {"rows": 4000, "validation_rows": 6000, "epochs": 6, "patience": 9, "optimizer": "sgd"}
@@ -359,28 +332,16 @@ def test_as_many_validations_are_hidden_as_on_one_host(hosts, evaluator, tmp_pat
 
 @pytest.mark.kill
 @pytest.mark.timeout(7200)
-def test_stopped_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+def test_ended_at_random_moments_the_result_is_that_of_the_unbroken_run(how, tmp_path):
     """A SIGTERM on one host, as where its pod is drained, ends all of them in order."""
-    case = {"optimizer": "sgd", "plateau": True}
-    one = run(tmp_path / "one", hosts=1, **case)
-    rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
-    for number in range(int(os.environ.get("OVERLAP_TRAIN_HOST_STOPS", "20"))):
-        directory = tmp_path / f"run{number}"
-        at = rng.randint(0, 1), rng.randint(0, 6), rng.uniform(0, 0.3)
-        codes = kill_one(directory, *at, how=signal.SIGTERM, **case)
-        assert set(codes) <= {0, -signal.SIGTERM}, errors(directory, at[0])[
-            -3000:
-        ]  # at its end, or before fit
-        assert_same_result(run(directory, resume=True, **case), one)
-
-
-@pytest.mark.kill
-@pytest.mark.timeout(7200)
-def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_path):
     case = {"optimizer": "sgd", "plateau": True}
     one = run(tmp_path / "one", hosts=1, **case)
     rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
     for number in range(int(os.environ.get("OVERLAP_TRAIN_HOST_KILLS", "20"))):
         directory = tmp_path / f"run{number}"
-        kill_one(directory, rng.randint(0, 1), rng.randint(0, 6), rng.uniform(0, 0.3), **case)
+        at = rng.randint(0, 1), rng.randint(0, 6), rng.uniform(0, 0.3)
+        codes = kill_one(directory, *at, how=how, **case)
+        if how == signal.SIGTERM:  # at its end, or before fit
+            assert set(codes) <= {0, -signal.SIGTERM}, errors(directory, at[0])[-3000:]
         assert_same_result(run(directory, resume=True, **case), one)

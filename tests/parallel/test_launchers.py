@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
-from absl import flags
 
 from overlap_train import Trainer
 from tests import interpreters
@@ -58,40 +55,15 @@ def accuracies(printed: str) -> dict[str, str]:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_four_processes_in_one_command_agree(tmp_path, monkeypatch):
-    """Each is a fork of one that has TensorFlow imported; the nightly form runs the command itself."""
-    before = set(flags.FLAGS)
-    spec = importlib.util.spec_from_file_location("multi_worker", EXAMPLES / "multi_worker.py")
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    for name in set(flags.FLAGS) - before:
-        delattr(flags.FLAGS, name)
-    with (tmp_path / "printed").open("w") as file:
-
-        def start(command, env):
-            assert command[0] == sys.executable
-            return interpreters.start(["-c", SMALL, *command[1:]], env=env, stdout=file)
-
-        monkeypatch.setattr(example, "subprocess", types.SimpleNamespace(Popen=start))
-        monkeypatch.setattr(sys, "argv", [spec.origin, "--hosts=4", "--epochs=1", "--rows=300"])
-        monkeypatch.delenv("TF_CONFIG", raising=False)
-        assert example.start_hosts(4, None) == 0
-    found = accuracies((tmp_path / "printed").read_text())
-    assert sorted(found) == [f"worker {host}" for host in range(4)]
-    assert len(set(found.values())) == 1
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("options", "tasks"),
     [
-        (["--hosts=2"], ["worker 0", "worker 1"]),
+        (["--hosts=4"], [f"worker {host}" for host in range(4)]),
         (["--hosts=1", "--evaluator"], ["evaluator 0", "worker 0"]),
     ],
 )
-def test_two_processes_in_one_command_agree_nightly(options, tasks):
-    command = [sys.executable, str(EXAMPLES / "multi_worker.py"), *options, "--epochs=1", "--rows=500"]
+def test_the_processes_of_one_command_agree(options, tasks):
+    command = [sys.executable, str(EXAMPLES / "multi_worker.py"), *options, "--epochs=1", "--rows=300"]
     result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     found = accuracies(result.stdout)

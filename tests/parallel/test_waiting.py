@@ -1,9 +1,8 @@
 """Which host is called slow, from the seconds that each has waited for the others."""
 
-import numpy as np
 import pytest
 
-from overlap_train.parallel.hosts import SingleHost, SlowHost, find_slow_host
+from overlap_train.parallel.hosts import SlowHost, find_slow_host
 
 
 @pytest.mark.parametrize(
@@ -21,43 +20,3 @@ from overlap_train.parallel.hosts import SingleHost, SlowHost, find_slow_host
 )
 def test_a_host_is_named_only_if_it_stands_out(waits_s, trained_s, expected):
     assert find_slow_host(waits_s, trained_s) == expected
-
-
-class FakeWaits:
-    """Waits that a test dictates."""
-
-    def __init__(self, seconds):
-        self.seconds = seconds
-        self.marked = False
-
-    def mark(self):
-        self.marked = True
-
-    def since_mark(self):
-        return self.seconds
-
-
-class TwoHosts(SingleHost):
-    """This host and another one, whose numbers a test dictates."""
-
-    def __init__(self, own, other):
-        super().__init__()
-        self.count, self.waits = 2, FakeWaits(own)
-        self._other = other
-
-    def numbers(self, own):
-        return np.asarray([own, self._other], float)
-
-
-def test_the_hosts_compare_their_waits():
-    hosts = TwoHosts(3.0, [1.0, 9.0])
-    hosts.begin_waits()
-    assert hosts.waits.marked
-    assert hosts.slow_host(10.0) == SlowHost(1, 2.0)
-    assert TwoHosts(1.0, [1.1, 9.0]).slow_host(10.0) is None
-
-
-def test_a_host_that_is_alone_waits_for_nobody():
-    alone = SingleHost()
-    alone.begin_waits()
-    assert alone.slow_host(10.0) is None

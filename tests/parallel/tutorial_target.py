@@ -15,13 +15,13 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
+import tensorflow as tf
+
+from overlap_train import Trainer
+
 
 def main(directory: Path) -> None:
-    import numpy as np
-    import tensorflow as tf
-
-    from overlap_train import Trainer
-
     task = json.loads(os.environ["TF_CONFIG"])["task"]
     workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
     strategy = tf.distribute.MultiWorkerMirroredStrategy()

@@ -79,7 +79,6 @@ def loader():
 HUGGING_FACE = {
     "hugging face in order": (table, None, True),
     "hugging face shuffled": (lambda: table(shuffle=True), None, True),
-    "hugging face in parts": (lambda: table(shuffle=True).repeat(), 5, True),
     "hugging face reshuffled": (
         lambda: table().shuffle(5, seed=3).map(lambda x, y: (x * 2, y)),
         None,

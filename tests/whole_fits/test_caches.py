@@ -44,11 +44,6 @@ def split(file):
     return base.skip(32).batch(16), base.take(32).batch(16)
 
 
-def split_and_shuffled(file):
-    base = rows().map(lambda x, y: (2 * x, y)).cache(file).prefetch(2)
-    return base.skip(32).shuffle(64, seed=3).batch(10), base.take(32).batch(10)
-
-
 def by_batches(file):
     base = rows().batch(16).cache(file)
     return base.skip(2), base.take(2)
@@ -70,24 +65,17 @@ def twice(make):
 # Of a file each returns the training and the validation data.
 SOURCES = {
     "batches": twice(lambda _: asserted(unknown().batch(16).cache())),
-    "two files": lambda file: [asserted(unknown().batch(16).cache(file + role)) for role in "tv"],
     "rows": twice(lambda _: asserted(unknown().cache().batch(16))),
-    "mapped": twice(lambda _: asserted(unknown().batch(16).cache().map(lambda x, y: (2 * x, y)))),
     "prefetched": twice(lambda _: asserted(unknown().batch(16).cache()).prefetch(2)),
-    "forbidden": twice(lambda _: forbidden(asserted(unknown().batch(16).cache()))),
     "file of rows": alone(lambda file: drawn().cache(file).batch(16)),
     "file of batches": alone(lambda file: drawn().batch(16).cache(file)),
-    "file, shuffled": alone(lambda file: drawn().cache(file).shuffle(80, seed=3).batch(16)),
     "file, a part of a batch": alone(lambda file: drawn(75).cache(file).batch(16)),
-    "file, without it": alone(lambda file: drawn(75).cache(file).batch(16, drop_remainder=True)),
     "file, mapped": alone(lambda file: drawn().cache(file).batch(16).map(lambda x, y: (2 * x, y), 2)),
     "file, forbidden": alone(lambda file: forbidden(drawn().cache(file).batch(16))),
     "split": split,
-    "split and shuffled": split_and_shuffled,
     "split batches": by_batches,
     "split of unknown length": of_unknown_length,
     "one name": lambda file: (rows().cache(file).batch(16), (rows().cache(file).batch(16),)),
-    "cached in memory as well": lambda file: [part.cache() for part in split(file)],
 }
 
 

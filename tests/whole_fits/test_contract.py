@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
-from overlap_train._keras.names import KerasTrainer
-from overlap_train.options.functions import split_functions
-from tests.networks import CLASSES, FEATURES, arrays, assert_alike, crossentropy
+from overlap_train import Trainer, ValidationPolicy
+from tests.networks import arrays, assert_alike, crossentropy, linear
 from tests.pools import pooled
 from tests.seeds import set_random_seed
-from tests.whole_fits.comparing import AHEAD, IN_STEP, Rows, assert_as_keras, in_turn, slices
+from tests.whole_fits.comparing import AHEAD, IN_STEP, AtEpoch, Rows, assert_as_keras, in_turn, slices
 
 kc = keras.callbacks
 X, Y = arrays(70)
@@ -21,17 +19,12 @@ VALIDATION = arrays(33, 1)
 WHOLE = dict(epochs=2, verbose=0, shuffle=False, validation_data=VALIDATION)
 
 
-@pooled
-def plain(*layers, **arguments):
-    set_random_seed(4)
-    model = keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy(), **arguments)
-    return model
+plain = pooled(linear)
 
 
 @pooled
 def deep():
-    return plain(keras.layers.Dense(5))
+    return plain(lambda: keras.layers.Dense(5))
 
 
 def test_the_caps_for_debugging_hold_and_are_told():
@@ -65,41 +58,19 @@ def test_trainable_without_compile_changes_nothing():
     np.testing.assert_array_equal(actual[1], actual[2])
 
 
-class Compile(kc.Callback):
-    def __init__(self, *also):
-        super().__init__()
-        self.also = also
-
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch == 1:
-            if "compile" in self.also:
-                self.model.compile(keras.optimizers.SGD(0.5), crossentropy())
-            if "freeze" in self.also:
-                self.model.layers[0].trainable = False
-            if "function" in self.also:
-                self.model.make_train_function(force=True)
+def compiles(callback, epoch):
+    if epoch == 1:
+        callback.model.compile(keras.optimizers.SGD(0.5), crossentropy())
 
 
 @pytest.mark.parametrize("policy", [IN_STEP, AHEAD], ids=["in step", "ahead"])
 @pytest.mark.by_default("ahead")
 def test_compile_in_a_callback_is_the_type_error_of_keras(policy):
-    given = dict(epochs=4, verbose=0, validation_data=VALIDATION, callbacks=[Compile("compile")])
+    given = dict(epochs=4, verbose=0, validation_data=VALIDATION, callbacks=[AtEpoch(compiles)])
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):
         plain().fit(X, Y, **given)
     with pytest.raises(TypeError, match="'NoneType' object is not callable: a callback has compiled"):
         Trainer(plain(), validation=policy).fit(X, Y, **given)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("also", [("compile", "function"), ("freeze", "function")])
-def test_a_train_function_made_anew_in_a_callback_is_traced_anew(also):
-    def run(trained):
-        history = trained.fit(X, Y, batch_size=16, callbacks=[Compile(*also)], **WHOLE | {"epochs": 5})
-        return history.history, getattr(trained, "model", trained).layers[0].kernel
-
-    for policy in (IN_STEP, AHEAD):
-        expected, actual, _ = in_turn(run, deep, policy)
-        assert_alike(actual, expected)
 
 
 @pytest.mark.parametrize(("lag", "workers"), [(0, 1), (2, 3)])
@@ -175,37 +146,6 @@ def test_an_optimizer_that_no_step_uses_stays_unbuilt():
     assert not trainer.model.optimizer.built
 
 
-def test_eager_steps_see_values_and_python_each_time():
-    class Values(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.head, self.seen = keras.layers.Dense(CLASSES), []
-
-        def call(self, x):
-            self.seen.append(("call", x.numpy().shape[0]))
-            return self.head(x)
-
-        def train_step(self, data):
-            self.seen.append(("train", float(data[0].numpy().sum()) != 0.0))
-            return super().train_step(data)
-
-        def test_step(self, data):
-            self.seen.append(("test", tf.executing_eagerly()))
-            return super().test_step(data)
-
-    def build():
-        set_random_seed(4)
-        model = Values()
-        model.compile("sgd", crossentropy(), run_eagerly=True)
-        return model
-
-    def run(trained):
-        trained.fit(X, Y, batch_size=16, **WHOLE)
-        return list(getattr(trained, "model", trained).seen)
-
-    assert assert_as_keras(run, ValidationPolicy(), build=build).model.built
-
-
 class Scaled(keras.Sequential):
     """Prepares its data in a `fit` and an `evaluate` of its own, as keras-hub's tasks do."""
 
@@ -221,10 +161,7 @@ class Scaled(keras.Sequential):
 
 
 def scaled(kind=Scaled):
-    keras.utils.set_random_seed(4)
-    model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy())
-    return model
+    return linear(kind=kind)
 
 
 def test_a_fit_and_an_evaluate_of_the_models_own_have_their_effect():
@@ -235,16 +172,6 @@ def test_a_fit_and_an_evaluate_of_the_models_own_have_their_effect():
     trainer = assert_as_keras(run, ValidationPolicy(), build=scaled)
     assert any("Scaled has an evaluate of its own" in message for message in trainer.messages)
     assert "fit" not in vars(keras.Model), "Keras's own class is left as it was"
-
-
-def test_they_have_it_too_where_a_function_of_a_script_has_their_name():
-    def fit(trained):
-        return trained.fit(X * 100, Y, verbose=0, shuffle=False)
-
-    def evaluate(trained):
-        return trained.evaluate(X * 100, Y, verbose=0)
-
-    assert_as_keras(lambda trained: (fit(trained), evaluate(trained)), build=scaled)
 
 
 @pytest.mark.parametrize("dtype", ["U", "O", "S"])
@@ -263,21 +190,6 @@ def test_strings_are_data_like_any_other(dtype):
 
     dataset = slices(words.astype("S"), np.arange(32) % 2).batch(8)
     assert_as_keras(lambda trained: trained.fit(dataset, epochs=2, verbose=0, shuffle=False), build=build)
-
-
-def test_a_layer_that_is_a_keras_trainer_is_taken():
-    class Bare(KerasTrainer, keras.layers.Dense):  # as Keras's own tests have it
-        def __init__(self, units):
-            keras.layers.Dense.__init__(self, units)
-            KerasTrainer.__init__(self)
-
-    def build():
-        set_random_seed(4)
-        model = Bare(CLASSES)
-        model.compile("sgd", crossentropy())
-        return model
-
-    assert_as_keras(lambda trained: trained.fit(X, Y, **WHOLE), build=build)
 
 
 def test_a_model_of_keras_2_is_refused_by_name():
@@ -314,58 +226,9 @@ def test_data_of_unknown_size_is_counted_as_far_as_by_keras(batches, policy, ste
     assert_as_keras(run, ValidationPolicy(**policy), build=plain)
 
 
-@pytest.mark.by_default("one row")
-@pytest.mark.parametrize("shape", [(1, 16), (16, 2), (4, 2, 3)], ids=["one row", "more", "two axes more"])
-def test_validation_data_of_another_rank_than_before_is_evaluated_as_it_is(shape):
-    """Keras up to 3.15 traces the second shape for any rank, and fails in a model that asks for it."""
-
-    class Whole(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = keras.layers.Dense(3)
-
-        def call(self, x):
-            return self.dense(x)
-
-    def compiled():
-        set_random_seed(4)
-        model = Whole()
-        model.compile("sgd", "mse", metrics=["mae"])
-        return model
-
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(16, FEATURES)), np.ones((16, 3))
-    other = rng.normal(size=(*shape, FEATURES)), np.ones((*shape, 3))
-    model, fresh = compiled(), compiled()
-    Trainer(model).fit(x, y, batch_size=4, verbose=0, validation_data=(x, y))
-    history = Trainer(model).fit(x, y, batch_size=4, epochs=2, verbose=0, validation_data=other).history
-    fresh(x[:1])
-    fresh.set_weights(model.get_weights())
-    for name, value in fresh.evaluate(*other, verbose=0, return_dict=True).items():
-        assert history[f"val_{name}"][-1] == pytest.approx(value, rel=1e-5)
-
-
 # `validation_data` may be x alone, in every form, whose truth nobody may ask for.
 
 ROWS = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
-
-
-class WithoutTruth:
-    """Data of which nobody may ask whether it is true, as of an array."""
-
-    def __bool__(self):
-        raise ValueError("the truth value is ambiguous")
-
-
-def test_functions_are_told_from_data_without_asking_whether_it_is_true():
-    data, function = WithoutTruth(), EvaluationFunction(lambda model: 1.0)
-    for given, expected in (
-        (data, (data, {})),
-        ({"a": data}, ({"a": data}, {})),
-        ({"f": function}, (None, {"f": function})),
-        ({}, ({}, {})),
-    ):
-        assert split_functions(given, None, lambda value: isinstance(value, tuple)) == expected
 
 
 class Errors(keras.Model):
@@ -391,10 +254,7 @@ def unsupervised():
 
 ALONE = {
     "array": ROWS,
-    "one row": ROWS[:1],
-    "doubles": ROWS.astype("float64"),
     "tensor": tf.constant(ROWS),
-    "variable": tf.Variable(ROWS),
     "a tuple of one": (ROWS,),
     "inputs by name": {"a": ROWS},
 }

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from overlap_train import EvaluationFunction, Trainer, ValidationPolicy, ValidationSet
+from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
 from overlap_train.options.functions import metric_values
-from tests.networks import FEATURES, arrays, assert_same_weights, crossentropy, sequential, subclassed
+from tests.networks import FEATURES, arrays, assert_same_weights, crossentropy, linear, sequential, subclassed
 from tests.test_differential import SETTINGS
 from tests.validation.calling import X, Y, fit, mean_output, simple
 
@@ -35,10 +35,7 @@ def test_a_rollback_calls_it_again_for_the_epochs_that_are_trained_again():
 @pytest.mark.nightly
 def test_weights_that_a_test_hook_sets_are_those_that_are_evaluated():
     def build():
-        keras.utils.set_random_seed(5)
-        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(4)])
-        model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5), crossentropy())
-        return model
+        return linear(optimizer=keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5))
 
     found, expected = [], build()
     calls = kc.LambdaCallback(on_epoch_end=lambda *_: found.append(mean_output(expected)))
@@ -56,12 +53,6 @@ def test_a_resumed_training_has_the_values_of_an_unbroken_one(tmp_path):
 
     whole, _ = values(4, "a"), values(2, "b")
     np.testing.assert_allclose(values(4, "b"), whole, rtol=1e-6)
-
-
-def test_a_validation_set_object_may_stand_beside_a_function():
-    data = {"a": ValidationSet(data=(X, Y)), "f": EvaluationFunction(mean_output)}
-    trainer = fit(simple(), None, data=data, epochs=1)
-    assert {"val_a_loss", "val_f"} <= set(trainer.model.history.history)
 
 
 # Random runs.

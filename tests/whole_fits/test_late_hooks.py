@@ -10,7 +10,7 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.callbacks import test_late as late
-from tests.networks import arrays, assert_alike
+from tests.networks import arrays, assert_alike, linear
 from tests.pools import pooled, sequential
 from tests.whole_fits.comparing import (
     AHEAD,
@@ -114,14 +114,12 @@ HOOKS = [f"on_{name}" for name in (*PHASES, *BATCHES)]
 TRAINING = ["on_train_begin", "on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"]
 
 
-def noting(*hooks, add=False):
-    """Return a callback that notes the arguments of some hooks, and perhaps adds to their logs."""
+def noting(*hooks):
+    """Return a callback that notes the arguments of some hooks."""
 
     def note(hook, self, *arguments, logs=None):
         *number, logs = arguments if logs is None else (*arguments, logs)
         self.calls.append((hook, number, type(logs), dict(logs)))
-        if add:
-            logs["added"] = 1.0
 
     methods = {hook: functools.partialmethod(functools.partial(note, hook)) for hook in hooks}
     notes = type("Notes", (keras.callbacks.Callback,), methods)()
@@ -143,24 +141,7 @@ def test_every_hook_of_a_fit_is_given_what_keras_gives(hooks):
     assert_as_keras(run, IN_STEP, AHEAD)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_train_batch_begin", "on_train_batch_end"])
-def test_what_one_callback_adds_to_the_logs_the_next_one_sees(hook):
-    def run(trained):
-        notes = noting(hook)
-        trained.fit(X, Y, callbacks=[noting(hook, add=True), notes], **ARGUMENTS)
-        assert all("added" in logs for *_, logs in notes.calls)
-        return notes.calls
-
-    assert_as_keras(run, IN_STEP, AHEAD)
-
-
-def grouped():
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, steps_per_execution=2)
-    return model
+grouped = functools.partial(linear, steps_per_execution=2)
 
 
 @pytest.mark.parametrize("build", [sequential, pooled(grouped)], ids=["steps", "groups"])

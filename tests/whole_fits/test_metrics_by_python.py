@@ -12,17 +12,15 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._inspection.traces import Traces
 from tests.networks import (
     VALIDATION_ROWS,
     arrays,
     assert_alike,
     assert_same_weights,
-    crossentropy,
+    linear,
     sequential,
 )
-from tests.seeds import set_random_seed
-from tests.whole_fits.comparing import IN_STEP, assert_as_keras, in_turn, slices
+from tests.whole_fits.comparing import assert_as_keras, in_turn, slices
 
 X, Y = arrays(64)
 VALIDATION = arrays(VALIDATION_ROWS, 1)
@@ -84,24 +82,6 @@ class IsNeverSetBack(WithNote):
         note("reset")
 
 
-class BeginsWithItsLastResult(WithNote):
-    def reset_state(self):
-        last = self.total / keras.ops.maximum(self.count, 1.0)
-        super().reset_state()
-        self.total.assign(last)
-
-
-class KeepsItsBest(WithNote):
-    best = 0.0
-
-    def result(self):
-        value = super().result()
-        if not tf.executing_eagerly():
-            return value
-        self.best = max(self.best, float(value))
-        return self.best
-
-
 class SetsAVariable(WithNote):
     """Moves a weight of its model whenever it is set back."""
 
@@ -111,10 +91,7 @@ class SetsAVariable(WithNote):
             self.weight.assign_add(keras.ops.ones_like(self.weight) * 0.01)
 
 
-METRICS = [WithNote, ReadsASetting, InNumPy, CountsItsReads, CountsItsResets, IsNeverSetBack]
-METRICS += [BeginsWithItsLastResult, KeepsItsBest, SetsAVariable]
-# Their reset differs each time, so that running ahead is undone until it is given up.
-NEVER_ALIKE = (IsNeverSetBack, BeginsWithItsLastResult)
+METRICS = [WithNote, ReadsASetting, InNumPy, CountsItsReads, CountsItsResets, IsNeverSetBack, SetsAVariable]
 
 
 class OwnResults(keras.Sequential):
@@ -156,11 +133,8 @@ class Stops(keras.callbacks.Callback):
 
 
 def network(metric, kind=keras.Sequential):
-    set_random_seed(7)
-    layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(int(Y.max()) + 1)]
-    model = kind([keras.Input((X.shape[1],)), *layers])
     made = metric()
-    model.compile("adam", crossentropy(), metrics=[made])
+    model = linear(lambda: keras.layers.Dense(8, "relu"), kind=kind, optimizer="adam", metrics=[made])
     if metric is SetsAVariable:
         made.weight = model.layers[-1].bias
     return model
@@ -189,9 +163,9 @@ def assert_called_as_by_keras(build, *callbacks, overlaps=True, **options):
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.by_default("SetsAVariable-alone-arrays")
 def test_a_metric_is_read_and_set_back_when_keras_does_it(metric, callbacks, by_dataset):
-    assert_called_as_by_keras(
-        lambda: network(metric), *callbacks, by_dataset=by_dataset, overlaps=metric not in NEVER_ALIKE
-    )
+    # What is reset otherwise each time is undone until running ahead is given up.
+    overlaps = metric is not IsNeverSetBack
+    assert_called_as_by_keras(lambda: network(metric), *callbacks, by_dataset=by_dataset, overlaps=overlaps)
 
 
 @pytest.mark.nightly
@@ -208,14 +182,6 @@ def test_a_metric_is_read_and_set_back_when_keras_does_it(metric, callbacks, by_
 )
 def test_so_are_a_model_s_own_and_those_of_epochs_that_are_undone_or_not_validated(build, callback, options):
     assert_called_as_by_keras(build, callback, **options)
-
-
-@pytest.mark.nightly
-def test_the_next_fit_goes_on_from_what_the_metrics_keep():
-    def run(trained):
-        return [dict(fit(trained).history) for _ in range(2)]
-
-    assert_as_keras(run, ALWAYS, build=lambda: network(CountsItsResets))
 
 
 @pytest.mark.by_default("InNumPy")
@@ -257,10 +223,7 @@ class OwnLoss(keras.Sequential):
 
 
 def own_step():
-    set_random_seed(1)
-    model = OwnLoss([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy())
-    return model
+    return linear(kind=OwnLoss)
 
 
 def attach(model):
@@ -284,57 +247,6 @@ def test_a_metric_attached_after_an_evaluate_is_set_back_by_the_next(build):
     assert actual[2] == 0.0
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("policy", [IN_STEP, ValidationPolicy(workers=2)], ids=["in step", "ahead"])
-def test_a_metric_attached_after_a_fit_is_set_back_by_the_next(policy):
-    def run(trained):
-        fit(trained, epochs=1)
-        attach(getattr(trained, "model", trained))
-        fit(trained, epochs=2)
-        return float(getattr(trained, "model", trained).extra.result())
-
-    assert assert_as_keras(run, policy, build=own_step).model.extra.result() == 0.0
-
-
-class Attaches(keras.callbacks.Callback):
-    """Adds a metric in the second epoch, and counts batches in it."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == 1:
-            attach(self.model)
-
-    def on_train_batch_end(self, batch, logs=None):
-        if hasattr(self.model, "extra"):
-            self.model.extra.update_state(batch + 1.0)
-
-    def on_epoch_end(self, epoch, logs=None):
-        if hasattr(self.model, "extra"):
-            self.seen.append(float(self.model.extra.result()))
-
-
-class Listens(Attaches):
-    def on_test_begin(self, logs=None):
-        if hasattr(self.model, "extra"):
-            self.seen.append(float(self.model.extra.result()))
-
-
-@pytest.mark.parametrize("kind", [Attaches, Listens])
-@pytest.mark.by_default("Attaches")
-def test_a_metric_that_a_callback_attaches_is_set_back_by_each_validation(kind):
-    def run(trained):
-        callback = kind()
-        fit(trained, callback, epochs=3)
-        assert 0.0 in callback.seen
-        return callback.seen
-
-    expected, actual, _ = in_turn(run, own_step, ValidationPolicy(workers=2))
-    assert actual == expected
-
-
 class OwnTrainingLoss(keras.Sequential):
     """Its training step returns the loss of the batch under the name of the metric."""
 
@@ -353,17 +265,19 @@ class NamesBoth(OwnLoss):
 
 
 class AttachesAt(keras.callbacks.Callback):
-    """Adds a metric in a hook of the second epoch, or of the first validation."""
+    """Adds a metric in a hook of the second epoch, or of the first validation, and reads it behind each."""
 
     def __init__(self, hook):
         super().__init__()
-        self.hook = hook
+        self.hook, self.seen = hook, []
 
     def on_epoch_begin(self, epoch, logs=None):
         if (self.hook, epoch) == ("on_epoch_begin", 1):
             attach(self.model)
 
     def on_epoch_end(self, epoch, logs=None):
+        if hasattr(self.model, "extra"):
+            self.seen.append(float(self.model.extra.result()))
         if (self.hook, epoch) == ("on_epoch_end", 1):
             attach(self.model)
 
@@ -378,25 +292,10 @@ class AttachesAt(keras.callbacks.Callback):
 def test_whose_logs_count_is_asked_again_once_a_metric_is_attached(hook, kind):
     """Keras takes the metrics where a step's logs have the same names, and asks at the end of each epoch."""
 
-    def build():
-        set_random_seed(1)
-        model = kind([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-        model.compile("sgd", crossentropy())
-        return model
-
     def run(trained):
-        return fit(trained, AttachesAt(hook), epochs=4)
+        attaches = AttachesAt(hook)
+        return fit(trained, attaches, epochs=4), attaches.seen
 
-    expected, actual, _ = in_turn(run, build, ALWAYS)
+    expected, actual, _ = in_turn(run, lambda: linear(kind=kind), ALWAYS)
     assert_alike(actual, expected)
-
-
-def test_what_is_made_for_the_present_metrics_is_kept():
-    model = own_step()
-    trainer = Trainer(model)
-    trainer.evaluate(*VALIDATION, verbose=0)
-    attach(model)
-    trainer.evaluate(*VALIDATION, verbose=0)
-    kept = dict(Traces.of(model)._kept["test"])
-    trainer.evaluate(*VALIDATION, verbose=0)
-    assert Traces.of(model)._kept["test"] == kept
+    assert 0.0 in actual[1]

@@ -16,13 +16,9 @@ import tensorflow as tf
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.lag import IdleCores
-from overlap_train._fit.session import FitSession
-from overlap_train._validation import suite as suite_module
 from overlap_train._validation.runner import ValidationRunner
-from overlap_train._validation.suite import ValidationSuite
 from overlap_train.monitoring import overlap_s
-from overlap_train.options.threads import available_cores
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, crossentropy
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, linear
 
 WAIT_S = 60
 STEPS = 4
@@ -30,13 +26,6 @@ X, Y = arrays(STEPS * 16)
 VALIDATION = arrays(VALIDATION_ROWS, 1)
 
 pytestmark = pytest.mark.usefixtures("steps_may_wait")
-
-
-def plain_model():
-    keras.utils.set_random_seed(5)
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy())
-    return model
 
 
 class Held(Trainer):
@@ -77,7 +66,7 @@ class Held(Trainer):
 
 def held(train_steps, *, meets=False, **policy):
     policy = ValidationPolicy(**{"overlap": "always"} | policy)
-    return Held(plain_model(), train_steps, meets=meets, validation=policy)
+    return Held(linear(), train_steps, meets=meets, validation=policy)
 
 
 def fit(trained, epochs=3, callbacks=(), **arguments):
@@ -104,7 +93,7 @@ def test_the_next_epoch_is_trained_while_this_one_is_validated():
     assert {s.thread for s in validated} <= {"validation-0", "validation-1"}
     assert {s.thread for s in trained} == {threading.current_thread().name}
     assert trainer.accounts[0].hidden_s > 0
-    assert_same_history(history, fit(plain_model()))
+    assert_same_history(history, fit(linear()))
 
 
 def test_without_lag_no_epoch_begins_before_the_last_one_is_validated():
@@ -117,40 +106,20 @@ def test_without_lag_no_epoch_begins_before_the_last_one_is_validated():
     assert [account.hidden_s for account in trainer.accounts] == [0, 0, 0]
 
 
-def as_arrays():
-    return {"x": X, "y": Y, "batch_size": 16}
-
-
-def as_pipeline():
-    return {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)}
-
-
 @pytest.mark.cpu_only("validations on a GPU take no cores from the training")
 @pytest.mark.parametrize(
     ("left", "workers", "in_step"), [(0.1, 1, True), (1.9, 1, False), (0.1, ["CPU:0"], False)]
 )
-@pytest.mark.parametrize("source", [as_arrays, as_pipeline])
-@pytest.mark.by_default("as_arrays-0.1-workers2-False", "as_pipeline-0.1-1-True")
 @pytest.mark.default_options
-def test_an_epoch_is_validated_in_step_where_the_training_leaves_it_no_core(
-    source, left, workers, in_step, monkeypatch
-):
+def test_epochs_are_validated_in_step_where_the_training_leaves_no_core(left, workers, in_step, monkeypatch):
     """A validation with devices of its own needs none of the training's cores."""
     monkeypatch.setattr(IdleCores, "left", property(lambda _: left))
-    policy = ValidationPolicy(workers=workers)
-    trainer = Trainer(plain_model(), validation=policy, execution=ExecutionPlan(batch_splits=1))
-    waited = []
-    train = FitSession._train_epoch
-
-    def look(session, epoch):
-        waited.append(len(session._parts.deliveries) == 0)
-        train(session, epoch)
-
-    monkeypatch.setattr(FitSession, "_train_epoch", look)
     monkeypatch.setattr(Deliveries, "ready", lambda _: False)
-    trainer.fit(**source(), shuffle=False, epochs=2, verbose=0, validation_data=VALIDATION)
-    assert waited == [True, in_step]
+    policy = ValidationPolicy(workers=workers)
+    trainer = Trainer(linear(), validation=policy, execution=ExecutionPlan(batch_splits=1))
+    fit(trainer, epochs=4)
     assert any("of a core idle" in m for m in trainer.messages) is in_step
+    assert not in_step or not any(account.hidden_s for account in trainer.accounts)
 
 
 @pytest.mark.by_default("0", "2")
@@ -195,37 +164,8 @@ def test_a_snapshot_lives_until_its_delivery_and_no_longer(monkeypatch):
 
 
 def test_no_validation_means_no_lag_and_every_epoch_is_delivered():
-    trainer, delivered = Trainer(plain_model()), []
+    trainer, delivered = Trainer(linear()), []
     order = at_ends(lambda epoch, logs: delivered.append((epoch, sorted(logs))))
     fit(trainer, callbacks=[order], validation_data=None)
     assert delivered == [(0, ["loss"]), (1, ["loss"]), (2, ["loss"])]
     assert not spans(trainer, "validate", 0, 1, 2)
-
-
-@pytest.mark.parametrize("lag", [0, 1])
-def test_workers_are_held_back_until_the_next_call_and_all_of_them_work_while_it_waits(monkeypatch, lag):
-    monkeypatch.setattr(suite_module, "_HOLD_S", 3600.0)
-    said = []
-
-    def say(kind, name):
-        stock = getattr(kind, name)
-
-        def call(self, *arguments):
-            said.append((name,) if name == "start" else (name, *arguments))
-            return stock(self, *arguments)
-
-        monkeypatch.setattr(kind, name, call)
-
-    for name in ("hold", "admit", "admit_beside"):
-        say(ValidationSuite, name)
-    say(ValidationRunner, "start")
-    fit(Trainer(plain_model(), validation=ValidationPolicy(workers=3, max_lag=lag)), shuffle=True)
-    at = [index for index, entry in enumerate(said) if entry == ("start",)]
-    assert len(at) == 3
-    for index in at:
-        assert said[index - 1] == ("hold",)
-    limited = [entry[1] for entry in said if entry[0] == "admit_beside"]
-    assert limited
-    assert all(1 <= most <= max(1, available_cores()) for most in limited)
-    # While workers are held back the last epoch cannot be ready, so the training waits, and for all of them.
-    assert said[at[-1] + 1] == ("admit", None)

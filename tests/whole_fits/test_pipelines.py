@@ -69,16 +69,6 @@ def by_a_count():
     return {"x": shuffled().batch(4).map(counted(tf.Variable(0))).prefetch(16)}
 
 
-def in_a_nested_pipeline():
-    noise = keras.layers.GaussianNoise(0.5, seed=3)
-
-    def few(x, y):
-        return Dataset.from_tensors((noise(x[None], training=True), y[None]))
-
-    known = tf.data.experimental.assert_cardinality(-(-len(X) // 4))
-    return {"x": slices().flat_map(few).unbatch().batch(4).apply(known).prefetch(4)}
-
-
 def without_an_end():
     return {"x": shuffled().repeat().batch(4).map(layered()).prefetch(4), "steps_per_epoch": 30}
 
@@ -87,39 +77,13 @@ def counted_in_steps():  # each epoch ends with a pass, and begins the next
     return by_a_generator() | {"steps_per_epoch": -(-len(X) // 4)}
 
 
-def by_unusual_variables():
-    """One of a type that NumPy lacks, one whose shape is open, and one whose number of axes is, too."""
-    small = tf.Variable(tf.zeros((), tf.bfloat16))
-    lengthened = tf.Variable([1.0], shape=tf.TensorShape([None]))
-    reshaped = tf.Variable([1.0], shape=tf.TensorShape(None))
-
-    def grown(x, y):
-        small.assign((small + 1) % 7)
-        lengthened.assign(tf.concat([lengthened.read_value(), [1.0]], 0)[-9:])
-        reshaped.assign(tf.reshape(lengthened.read_value(), (1, -1)))
-        size = tf.size(lengthened.read_value()) + tf.size(reshaped.read_value())
-        return x * (1 + tf.cast(small, x.dtype)) / tf.cast(size, x.dtype), y
-
-    return {"x": shuffled().batch(4).map(grown).prefetch(16)}
-
-
-DRAWN = [by_layers, by_a_generator, by_a_count, by_unusual_variables, in_a_nested_pipeline]
-DRAWN += [without_an_end, counted_in_steps]
-
+DRAWN = [by_layers, by_a_generator, by_a_count, without_an_end, counted_in_steps]
 
 # What functions of pipelines draw from other datasets, iterators or global generators.
 
 
 def calls(draw):
     return {"callbacks": [AtEpoch(lambda *_: draw())]}
-
-
-def sevenths():
-    return iter(Dataset.random(seed=3).map(lambda i: tf.cast(i % 7, X.dtype)))
-
-
-def added(dataset, iterator):
-    return dataset.batch(4).map(lambda x, y: (x + next(iterator), y))
 
 
 def a_captured_shuffle():
@@ -136,12 +100,6 @@ def a_variable_that_a_callback_sets():
     return {"x": within(slices().map(lambda x, y: (scale * x, y))), **calls(lambda: scale.assign_add(1.0))}
 
 
-def a_validation_that_shuffles():
-    few = held().shuffle(len(VALIDATION[1]), seed=1).take(24)
-    data = Dataset.range(1).flat_map(lambda i: few).batch(8)
-    return {"x": X, "y": Y, "validation_data": data, "validation_steps": 2, "callbacks": []}
-
-
 def a_validation_that_draws():
     data = within(held().map(noisy(generator())), len(VALIDATION[1]))
     return {"x": X, "y": Y, "validation_data": data, "callbacks": []}
@@ -151,20 +109,6 @@ def one_generator_for_both():
     draws = noisy(generator())
     data = within(held().map(draws), len(VALIDATION[1]))
     return {"x": slices().map(draws).batch(4), "validation_data": data, "callbacks": []}
-
-
-def one_iterator_for_both():
-    iterator = sevenths()
-    return {"x": added(slices(), iterator), "validation_data": added(held(), iterator), "callbacks": []}
-
-
-def an_iterator_and_rollbacks():
-    return {"x": added(slices(), sevenths())}
-
-
-def an_iterator_that_a_callback_draws_from():
-    iterator = sevenths()
-    return {"x": added(slices(), iterator), **calls(lambda: next(iterator))}
 
 
 def the_global_generator():
@@ -182,10 +126,26 @@ def a_cache_of_draws():
     return {"x": slices().map(noisy(generator())).cache().batch(4)}
 
 
+def sevenths():
+    return iter(Dataset.random(seed=3).map(lambda i: tf.cast(i % 7, X.dtype)))
+
+
+def added(dataset, iterator):
+    return dataset.batch(4).map(lambda x, y: (x + next(iterator), y))
+
+
+def one_iterator_for_both():
+    iterator = sevenths()
+    return {"x": added(slices(), iterator), "validation_data": added(held(), iterator), "callbacks": []}
+
+
+def an_iterator_and_rollbacks():
+    return {"x": added(slices(), sevenths())}
+
+
 CAPTURED = [a_captured_shuffle, a_captured_generator, a_variable_that_a_callback_sets]
-CAPTURED += [a_validation_that_shuffles, a_validation_that_draws, one_generator_for_both]
-CAPTURED += [one_iterator_for_both, an_iterator_and_rollbacks, an_iterator_that_a_callback_draws_from]
-CAPTURED += [the_global_generator, the_global_seeds_of_keras, a_cache_of_draws]
+CAPTURED += [a_validation_that_draws, one_generator_for_both, one_iterator_for_both]
+CAPTURED += [an_iterator_and_rollbacks, the_global_generator, the_global_seeds_of_keras, a_cache_of_draws]
 
 
 def halving():
@@ -251,20 +211,18 @@ def test_a_checkpoint_holds_what_had_been_drawn_by_its_epoch(program, tmp_path):
 
 
 class Both(keras.Model):
-    """Has a layer that draws in the data's pipeline, and perhaps in itself as well."""
+    """Has a layer that draws in the data's pipeline and in itself."""
 
-    def __init__(self, *, draws):
+    def __init__(self):
         super().__init__()
-        self.noise, self.dense, self.draws = keras.layers.GaussianNoise(0.5), keras.layers.Dense(4), draws
+        self.noise, self.dense = keras.layers.GaussianNoise(0.5), keras.layers.Dense(4)
 
     def call(self, x, training=False):
-        return self.dense(self.noise(x, training=training) if self.draws else x)
+        return self.dense(self.noise(x, training=training))
 
 
-@pytest.mark.by_default("False")
-@pytest.mark.parametrize("draws", [False, True])
-def test_a_layer_that_draws_for_the_data_and_the_model_is_in_step(draws):
-    model = Both(draws=draws)
+def test_a_layer_that_draws_for_the_data_and_the_model_is_in_step():
+    model = Both()
     model.compile("sgd", "mse")
     data = shuffled().batch(4).map(lambda x, y: (model.noise(x, training=True), x[:, :4]))
     trainer = Trainer(model, validation=AHEAD)
@@ -286,22 +244,10 @@ def a_generator_of_both():
     return data, held().batch(16).map(draws), lambda *_: None, drawn.state
 
 
-def a_generator_of_all_three():
-    draws = noisy(drawn := generator())
-    data = slices().batch(16).map(draws).prefetch(3)
-    return data, held().batch(16).map(draws), lambda *_: drawn.normal([2]), drawn.state
-
-
 def a_layer_of_both():
     noise = keras.layers.GaussianNoise(0.5, seed=3)
     data, validation = (rows.batch(16).map(layered(noise)) for rows in (slices(), held()))
     return data, validation, lambda *_: None, noise.seed_generator.state.value
-
-
-def a_count_that_the_validation_reads():
-    count = tf.Variable(0)
-    read = held().batch(16).map(lambda x, y: (x * tf.cast(1 + count % 5, x.dtype), y))
-    return slices().batch(16).map(counted(count)), read, lambda *_: None, count
 
 
 def an_assertion_that_fails():
@@ -318,8 +264,7 @@ def an_assertion_that_fails():
     return data, held().batch(16).map(fails_once).with_options(alone), lambda *_: None, drawn.state
 
 
-WRITTEN = [reset_by_a_callback, a_generator_of_both, a_generator_of_all_three, a_layer_of_both]
-WRITTEN += [a_count_that_the_validation_reads]
+WRITTEN = [reset_by_a_callback, a_generator_of_both, a_layer_of_both]
 
 
 class Failed(RuntimeError):

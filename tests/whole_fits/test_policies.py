@@ -81,23 +81,6 @@ def test_validation_inside_epochs():
     assert trainer.step_validations[1].metrics["val_loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
-REFUSED_BY_OPTIONS = [
-    (ValidationPolicy, dict(overlap="never"), ValueError, "overlap must be one of 'auto', 'always'"),
-    (ValidationPolicy, dict(on_error="ignore"), ValueError, "on_error must be one of 'raise', 'warn'"),
-    (ValidationPolicy, dict(every_steps=0), ValueError, "every_steps must be at least 1"),
-    (ValidationSet, dict(data=VALIDATION, freq=0), ValueError, "freq must be at least 1; got 0"),
-    (ValidationSet, dict(data=VALIDATION, freq=[1, 0]), ValueError, "freq must be at least 1; got 0"),
-    (ValidationSet, dict(data=VALIDATION, steps=0), ValueError, "steps must be at least 1; got 0"),
-    (ValidationSet, dict(data=VALIDATION, steps=2.5), TypeError, "steps must be an integer or None; got 2.5"),
-    (
-        ValidationSet,
-        dict(data=VALIDATION, batch_size=-4),
-        ValueError,
-        "batch_size must be at least 1; got -4",
-    ),
-    (ValidationSet, dict(data=VALIDATION, batch_size=10**30), ValueError, "batch_size must be at most"),
-    (ValidationSet, dict(data="x"), TypeError, "data must be a tuple of arrays"),
-]
 REFUSED_BY_FIT = [
     (dict(resume=3), TypeError, "resume must be a directory, a CheckpointPolicy or None; got int"),
     (dict(validation_data={}), ValueError, "validation_data is an empty dict"),
@@ -108,15 +91,8 @@ REFUSED_BY_FIT = [
 ]
 
 
-def fit(**arguments):
-    Trainer(sequential()).fit(*arrays(), verbose=0, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("call", "arguments", "error", "message"),
-    [*REFUSED_BY_OPTIONS, *((fit, *case) for case in REFUSED_BY_FIT)],
-)
-def test_what_cannot_be_meant_is_refused_by_name(call, arguments, error, message):
-    """The other values of policies are tried in tests/options/test_options.py."""
+@pytest.mark.parametrize(("arguments", "error", "message"), REFUSED_BY_FIT)
+def test_what_cannot_be_meant_is_refused_by_name(arguments, error, message):
+    """The values of policies and sets are tried in tests/options/test_options.py and test_signatures.py."""
     with pytest.raises(error, match=message):
-        call(**arguments)
+        Trainer(sequential()).fit(*arrays(), verbose=0, **arguments)

@@ -14,15 +14,12 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
-from overlap_train._checkpoint import container
-from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train.errors import CheckpointMismatchError
 from tests.killing import Killed, Kills
 from tests.networks import Outcome, assert_same_outcome
 from tests.pools import sequential
-from tests.seeds import kernels_are_kept
 from tests.whole_fits import test_replay
-from tests.whole_fits.comparing import VALIDATION, AtEpoch, X, Y, killed_and_resumed, layered, noisy, slices
+from tests.whole_fits.comparing import VALIDATION, X, Y, counted, killed_and_resumed, layered, noisy, slices
 from tests.whole_fits.test_replay import Indexed, callbacks, generator
 
 ALWAYS = ValidationPolicy(overlap="always")
@@ -53,18 +50,6 @@ class Spoken(Speaks):
 
     get_state = set_state = None
     state_dict, load_state_dict = Speaks.get_state, Speaks.set_state
-
-
-class Passes(Indexed):
-    """Its seed is of Python's own kind, and its state in containers."""
-
-    def __init__(self):
-        super().__init__()
-        self.random, self.seen = random.Random(3), {"epochs": [0], "shifts": ()}
-
-    def on_epoch_begin(self):
-        self.seen["shifts"] = (*self.seen["shifts"], self.random.randrange(9))
-        self.order = np.roll(self.order, sum(self.seen["shifts"]))
 
 
 class Jitter:
@@ -114,6 +99,7 @@ PIPELINES = {
     "arrays by steps": lambda: ARRAYS | {"steps_per_epoch": 5},
     "pipeline": lambda: {"x": rows()},
     "endless pipeline": lambda: {"x": rows().repeat(), "steps_per_epoch": 5},
+    "counted pipeline": lambda: {"x": rows().map(counted(tf.Variable(0))).prefetch(3)},
     "augmented pipeline": lambda: {"x": rows().map(layered()).prefetch(3)},
     "endless augmented pipeline": lambda: {"x": drawn().repeat().prefetch(3), "steps_per_epoch": 5},
 }
@@ -123,10 +109,7 @@ PYTHON = {
         for name in ("generator", "in Keras's order", "in parts", "reshuffled", "augmented")
     },
     "speaks": lambda: {"x": Speaks(), "shuffle": True},
-    **{
-        kind.__name__: lambda kind=kind: {"x": kind(), "shuffle": False}
-        for kind in (Spoken, Passes, Augments)
-    },
+    **{kind.__name__: lambda kind=kind: {"x": kind(), "shuffle": False} for kind in (Spoken, Augments)},
 }
 SOURCES = PIPELINES | PYTHON
 
@@ -167,25 +150,6 @@ def test_killed_the_same_call_goes_on_with_the_batches_of_the_unbroken_run(
     if source in PIPELINES:
         assert any(message.startswith("resumed inside epoch") for message in trainer.messages)
     assert_same_outcome(trainer.model, expected)
-
-
-@pytest.mark.by_default("one-inside the second")
-@pytest.mark.parametrize("step", [3, STEPS + 2], ids=["inside the first epoch", "inside the second"])
-@pytest.mark.parametrize("seeds", [(0, 9), (0, None), (None, 9)], ids=["another", "none", "one"])
-def test_another_global_seed_changes_no_order_of_rows(tmp_path, seeds, step):
-    def seeded(seed, resume, kills=None):
-        with kernels_are_kept():
-            tf.random.set_seed(seed)
-        return fit("arrays", resume, kills)
-
-    policy = CheckpointPolicy(directory=tmp_path / "run", every_steps=1)
-    with pytest.raises(Killed):
-        seeded(seeds[0], policy, Kills(step))
-    resumed = seeded(seeds[1], policy)
-    if seeds[0] is None:  # which nobody draws twice alike
-        assert len(resumed.model.history.history["loss"]) == 5
-    else:
-        assert_same_outcome(resumed.model, Outcome.of(seeded(seeds[0], None).model))
 
 
 def terminate():
@@ -284,44 +248,6 @@ def test_terminated_before_an_epochs_first_step_its_metrics_are_its_own(tmp_path
     trainer = fit_to(-1, policy)
     assert "resumed inside epoch 3, after 0 of its steps" in trainer.messages
     assert_same_outcome(trainer.model, Outcome.of(fit_to(-1, None).model))
-
-
-def test_a_delivery_leaves_the_newer_checkpoint_the_newest(tmp_path):
-    train(CheckpointPolicy(directory=tmp_path / "run", every_steps=3, keep=99))
-    steps = [container.read(path).step for path in CheckpointStore(tmp_path / "run", 99).paths]
-    assert steps == sorted(set(steps))
-    assert steps[:4] == [3, 6, 9, 12]
-    assert steps[-1] == 4 * STEPS
-
-
-class Curriculum(Indexed):
-    scale = 1.0
-
-    def __getitem__(self, index):
-        x, y = super().__getitem__(index)
-        return x * self.scale, y
-
-
-@pytest.mark.by_default("training-1")
-@pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize("role", ["training", "validation"])
-def test_what_a_callback_has_set_on_the_data_goes_on(tmp_path, role, lag):
-    def fit(epochs, resume):
-        curriculum, scale = Curriculum(), tf.Variable(1.0)
-
-        def harder(callback, epoch):
-            curriculum.scale += 0.5
-            scale.assign(scale * 1.5)
-
-        scaled = slices(*VALIDATION).batch(16).map(lambda x, y: (x * scale, y))
-        data = {"training": {"x": curriculum, "validation_data": VALIDATION}}
-        data["validation"] = ARRAYS | {"validation_data": scaled}
-        trainer = Trainer(sequential(), validation=ValidationPolicy(max_lag=lag, overlap="always"))
-        trainer.fit(**data[role], epochs=epochs, callbacks=[AtEpoch(harder)], verbose=0, resume=resume)
-        return trainer.model
-
-    fit(2, tmp_path / "run")
-    assert_same_outcome(fit(4, tmp_path / "run"), Outcome.of(fit(4, None)))
 
 
 class Holds(Indexed):

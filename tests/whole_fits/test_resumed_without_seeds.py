@@ -42,10 +42,6 @@ def augmenting():
     return [layers.RandomFlip(), layers.RandomTranslation(0.2, 0), layers.Flatten(), layers.Dense(CLASSES)]
 
 
-def recurrent():
-    return [layers.Reshape((4, 3)), layers.LSTM(4, dropout=0.3, recurrent_dropout=0.2), layers.Dense(CLASSES)]
-
-
 class Noisy(keras.Sequential):
     """Its step draws from Keras's global generator."""
 
@@ -70,21 +66,8 @@ class Shuffled(Indexed):
         return x + self.random.normal(size=x.shape).astype("float32"), y
 
 
-class ByGlobal(Indexed):
-    """Draws its order from NumPy's global generator."""
-
-    def on_epoch_end(self):
-        np.random.shuffle(self.order)
-
-
 def rows():
     return Dataset.from_tensor_slices((X, Y))
-
-
-def flipped():
-    flip = layers.RandomFlip()
-    images = Dataset.from_tensor_slices((IMAGES, Y)).shuffle(60)
-    return images.map(lambda x, y: (tf.reshape(flip(x, training=True), [FEATURES]), y)).batch(16)
 
 
 def noise(x, y):
@@ -98,10 +81,8 @@ CASES = {
         dropout,
         lambda: of_arrays | {"validation_split": 0.25, "class_weight": {0: 2.0}, "initial_epoch": 1},
     ),
-    "rows within batches": (dropout, lambda: of_arrays | {"shuffle": "batch"}),
     "epochs of two steps": (dropout, lambda: of_arrays | {"steps_per_epoch": 2}),
     "layers that augment": (augmenting, lambda: of_arrays | {"x": IMAGES, "validation_data": (IMAGES, Y)}),
-    "recurrent": (recurrent, lambda: of_arrays),
     "Keras's global generator": (dropout, lambda: of_arrays),
     "shuffle": (dropout, lambda: {"x": rows().shuffle(60).batch(16).prefetch(2)}),
     "shuffles of both": (
@@ -112,9 +93,7 @@ CASES = {
             "validation_steps": 2,
         },
     ),
-    "layers in a map": (dropout, lambda: {"x": flipped()}),
     "PyDataset": (dropout, lambda: {"x": Shuffled()}),
-    "PyDataset, global generator": (dropout, lambda: {"x": ByGlobal(), "validation_data": Shuffled()}),
 }
 
 
@@ -184,33 +163,3 @@ def test_what_cannot_be_had_again_is_said(x, draws, tmp_path, monkeypatch):
     (said,) = (text for text in fit("lost", tmp_path)[1] if "other numbers" in text)
     assert draws in said
     assert "keras.utils.set_random_seed" in said
-
-
-@pytest.mark.nightly
-def test_other_seeds_of_shuffles_are_said(tmp_path, monkeypatch):
-    for seed in (1, 2):
-        options = {"x": rows().shuffle(60, seed=seed).batch(16), "epochs": seed}
-        monkeypatch.setitem(CASES, "seeded", (dropout, options.copy))
-        said = fit("seeded", tmp_path)[1]
-    assert any("training data.seeds of shuffles is [" in text for text in said)
-
-
-@pytest.mark.nightly
-def test_two_fits_of_one_program(tmp_path, monkeypatch):
-    """The first is done when the second is killed; it gives the model what the second begins with."""
-
-    def program(directory, **kill):
-        keras.utils.set_random_seed(secrets.randbits(31))
-        tf.random.set_seed(None)
-        model = keras.Sequential([keras.Input((FEATURES,)), *dropout()])
-        model.compile("adam", crossentropy())
-        trainer = Trainer(model, execution=ExecutionPlan(kernels="keras", batch_splits=1, jit=False))
-        for number, kills in enumerate((Kills(), Kills(**kill))):
-            resume = directory / str(number)
-            trainer.fit(X, Y, batch_size=16, epochs=2, verbose=0, callbacks=[kills], resume=resume)
-        return Outcome.of(model)
-
-    with pytest.raises(Killed):
-        program(tmp_path / "first", epoch=1)
-    shutil.copytree(tmp_path / "first", tmp_path / "again")
-    assert_equal(program(tmp_path / "first"), program(tmp_path / "again"))

@@ -14,8 +14,8 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from overlap_train import Trainer
 from overlap_train._keras import data as keras_data
 from overlap_train._keras.names import BEFORE_3_16
-from tests.networks import arrays, assert_alike, crossentropy
-from tests.pools import pooled, sequential
+from tests.networks import arrays, assert_alike, linear
+from tests.pools import sequential
 from tests.whole_fits.comparing import IN_STEP, in_turn, slices
 
 X, Y = arrays(40)
@@ -64,9 +64,7 @@ class Draws(keras.Sequential):
 
 
 def drawing():
-    model = Draws([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy())
-    return model
+    return linear(kind=Draws)
 
 
 HOWS = ["at once", "in step", "ahead"]
@@ -121,14 +119,10 @@ def test_training_data_that_runs_out_is_told_as_by_keras(name):
 VALIDATED = {
     "arrays": (lambda: dict(validation_data=(XV, YV), validation_batch_size=8, validation_steps=9), 2),
     "dataset": (lambda: dict(validation_data=dataset(XV, YV), validation_steps=9), 2),
-    "without a batch": (
-        lambda: dict(validation_data=dataset().filter(lambda x, y: False)),
-        2 if ENDS else 0,
-    ),
 }
 
 
-@pytest.mark.by_default("dataset-ahead", "without a batch-ahead")
+@pytest.mark.by_default("dataset-ahead")
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("data", VALIDATED)
 def test_validation_data_that_runs_out_is_told_each_time_as_by_keras(data, how):
@@ -200,13 +194,6 @@ def test_a_generator_that_ends_trains_on_what_keras_looked_at_and_is_told_once()
     assert counted[1] == counted[0] == [7, 2, 2, 2]
 
 
-@pooled
-def grouped(group):
-    model = keras.Sequential([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy(), steps_per_execution=group)
-    return model
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("group", [2, 3])
 @pytest.mark.parametrize("steps", [3, 4, 5, 6, 7])
@@ -223,7 +210,7 @@ def test_a_group_of_steps_that_has_begun_is_not_short_of_data(data, steps, group
         ]
         return [len(warned(call)) for call in calls]
 
-    expected, actual, _ = in_turn(run, lambda: grouped(group=group), policy=None)
+    expected, actual, _ = in_turn(run, lambda: linear(steps_per_execution=group), policy=None)
     assert actual == expected
 
 
@@ -261,46 +248,6 @@ def test_it_is_told_in_the_words_of_keras():
     with pytest.warns(UserWarning, match="Your input") as caught:
         EpochIterator._interrupted_warning(None)
     assert str(caught[0].message) == keras_data._OUT_OF_DATA
-
-
-def stopped(model):
-    return getattr(model, "stop_evaluating", None)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("policy", [None, IN_STEP], ids=["ahead", "in step"])
-@pytest.mark.parametrize("listens", [False, True])
-def test_each_validation_sets_stop_evaluating_back(policy, listens):
-    class Sets(keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.seen = []
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.model.stop_evaluating = True
-
-        def on_epoch_end(self, epoch, logs=None):
-            self.seen.append(stopped(self.model))
-
-        if listens:
-
-            def on_test_begin(self, logs=None):
-                self.seen.append(stopped(self.model))
-
-    def run(trained):
-        model, callback = getattr(trained, "model", trained), Sets()
-        vars(model).pop("stop_evaluating", None)
-        seen = []
-        validated = {"validation_data": (XV, YV)}
-        more = {"epochs": 3, "validation_freq": 2, "callbacks": [callback], **validated}
-        for arguments in ({}, {"epochs": 2, **validated}, more):
-            trained.fit(X, Y, verbose=0, **arguments)
-            seen.append(stopped(model))
-        trained.evaluate(XV, YV, verbose=0)
-        return [*seen, *callback.seen, stopped(model)]
-
-    expected, actual, _ = in_turn(run, policy=policy)
-    assert actual == expected
 
 
 def test_an_evaluate_ends_when_a_callback_says_so():

@@ -1,5 +1,8 @@
 """In other interpreters: exit, fork and spawn with live buffers; no array or buffer aborts one."""
 
+import subprocess
+import sys
+
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -32,7 +35,8 @@ print("end of script")
 
 
 def test_interpreter_ends_with_live_buffers_and_a_thread_that_makes_more():
-    done = interpreters.run(["-c", EXIT], timeout=120, env=WITHOUT_GPU, check=True)
+    command = [sys.executable, "-c", EXIT]
+    done = subprocess.run(command, timeout=120, env=WITHOUT_GPU, check=True, capture_output=True, text=True)
     assert "end of script" in done.stdout
 
 
