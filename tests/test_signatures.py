@@ -288,7 +288,7 @@ def part(name, argument, shown):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("chosen", [part, pytest.param(lambda *_: True, marks=pytest.mark.nightly, id="all")])
 @pytest.mark.parametrize("name", sorted(PUBLIC))
-@pytest.mark.by_default("unet-part")
+@pytest.mark.by_default("tiled_conv2d-part")
 def test_values_are_taken_or_refused_by_name(name, chosen):
     wrong = walk(name, chosen)
     assert not wrong, "\n".join(wrong)
