@@ -43,6 +43,23 @@ def test_what_can_compute_it(window, strides, algorithms):
 
 
 @pytest.mark.parametrize(
+    ("direction", "window", "channels", "algorithm"),
+    [
+        ("filter_gradient", (3, 3), 1, "direct"),
+        ("filter_gradient", (3, 3), 8, "winograd"),
+        ("forward", (3, 3), 1, "winograd"),
+        ("filter_gradient", (1, 1), 16, MATMUL),
+        ("input_gradient", (5, 5), 16, "direct"),
+    ],
+)
+def test_a_deterministic_process_chooses_by_shape(monkeypatch, direction, window, channels, algorithm):
+    monkeypatch.setattr(selection, "ways_are_fixed", lambda: True)
+    key = replace(PLAIN, direction=direction, filter_shape=(*window, channels, 16))
+    assert selection.choose(key, lambda name: pytest.fail(f"{name} is timed")) == algorithm
+    assert selection.report() == ()
+
+
+@pytest.mark.parametrize(
     ("chosen", "speedup", "ours"), [("direct", 2.0, 2.0), (STOCK, 1.0, 2.0), ("winograd", 0.5, 2.0)]
 )
 def test_what_was_gained_and_could_have_been(chosen, speedup, ours):
