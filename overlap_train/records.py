@@ -34,6 +34,7 @@ __all__ = [
 
 __dir__ = public_names(__name__)
 
+TIMELINE = "timeline of overlap_train"  # in the metadata of files that hold spans, which no run repeats
 _SHORTEST_S = 0.05  # what a person is shown as more than nothing
 
 MetricValues = Mapping[str, Any]

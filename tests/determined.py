@@ -22,7 +22,7 @@ import keras
 import numpy as np
 
 ROWS, EPOCHS, BATCH = 96, 3, 16
-SHAPES = {"dense": (24,), "conv": (12, 12, 2), "recurrent": (6, 8)}
+SHAPES = {"dense": (24,), "conv": (12, 12, 2), "parts": (12, 12, 2), "recurrent": (6, 8)}
 
 
 class Failing(keras.callbacks.Callback):
@@ -46,9 +46,10 @@ class Pooled:
                 layers.Conv2D(8, 3),
                 *(layers.BatchNormalization(), layers.Dropout(0.2), layers.GlobalAveragePooling2D()),
             ],
+            "parts": [layers.Conv2D(8, 3, activation="relu"), layers.Dropout(0.2), layers.Flatten()],
             "recurrent": [layers.LSTM(16)],
         }
-        # Splitting is for layers that treat each row of a batch alone.
+        # "parts" is split by itself, as all of its layers treat each row of a batch alone.
         self.model = keras.Sequential([keras.Input(SHAPES[name]), *hidden[name], layers.Dense(4)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self.model.compile("adam", loss, metrics=["accuracy"])

@@ -26,6 +26,7 @@ from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.parts import leaves_of
 from overlap_train._training.replicas import make_step
 from overlap_train._training.step import MetricsReader, Step, StepFunction
+from overlap_train.options.threads import ways_are_fixed
 
 # A run of fewer steps is over before faster operations gain anything that one would notice.
 _LONG_RUN = 100
@@ -161,8 +162,12 @@ class StepBuilder:
             return find_kernels(model, build=True)
         compiled = plan.jit is True or (plan.jit == "auto" and bool(model.jit_compile))
         on_gpu = bool(tf.config.list_logical_devices("GPU"))
-        if not settings.stock_step or compiled or keras_training.is_deterministic() or on_gpu:
+        if not settings.stock_step or compiled or on_gpu:
             return None
+        if ways_are_fixed():
+            return find_kernels(model)  # convolutions by their shapes, untimed
+        if keras_training.is_deterministic():
+            return None  # the user wants Keras's bits
         return find_kernels(model, long=long, times=times)
 
 

@@ -22,10 +22,11 @@ from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import SplitStep, draws_random_numbers, find_obstacle, unknown_layer
 from overlap_train._training.step import Step, StepFunction
 from overlap_train.options.execution import ExecutionPlan
-from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay
+from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay, ways_are_fixed
 
 # Floating-point operations of a step above which its parts surely gain from cores of their own.
 _HEAVY_FLOP = 1e8
+_FIXED_SPLITS = 4  # of a process whose results must not depend on its cores: as many as two cores get
 # Up to this many, a step spends its time on starting operations, of which XLA starts one; compiling takes
 # as long as some thousand steps save (docs/results/2026-11-24-step-cost.md).
 _TINY_FLOP, _STEPS_THAT_PAY_XLA = 1e7, 10_000
@@ -118,8 +119,11 @@ def _choose(task: Task, plan: ExecutionPlan, *, has_compiled: bool) -> tuple[_Wa
         return _Way(splits=_checked_splits(task, int(plan.batch_splits))), True
     if not _may_choose(task):
         return _Way(), True
-    if plan.batch_splits == "auto" and splits_pay() and _gains_from_splits(task):
-        return _Way(splits=2 * available_cores()), False
+    fixed = ways_are_fixed()
+    if plan.batch_splits == "auto" and (fixed or splits_pay()) and _gains_from_splits(task):
+        return _Way(splits=_FIXED_SPLITS if fixed else 2 * available_cores()), False
+    if fixed:
+        return _Way(), True
     may_compile = plan.jit == "auto" and plan.kernels != "fast" and (has_compiled or _pays_for_xla(task))
     return _Way(jit=may_compile and find_xla_obstacle(task.model, task.feed) is None), False
 
@@ -244,7 +248,8 @@ def _may_choose(task: Task) -> bool:
         return False
     if task.step.traced is not None and task.step.traced.effects:
         return False  # each way would draw random numbers of its own
-    return not keras_training.is_deterministic() and not tf.config.list_logical_devices("GPU")
+    repeats = keras_training.is_deterministic() and not ways_are_fixed()  # Keras's bits are wanted
+    return not repeats and not tf.config.list_logical_devices("GPU")
 
 
 def _misses_configure(task: Task, plan: ExecutionPlan) -> bool:

@@ -20,8 +20,11 @@ from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
 from overlap_train._validation.pending import Runner, span_since
 from overlap_train._validation.pool import WorkerPool
+from overlap_train.options.threads import ways_are_fixed
 from overlap_train.parallel.hosts import Hosts, SingleHost
 from overlap_train.records import ShardOutcome, Span, ValidationResult
+
+_FIXED_PARTS = 4  # of a process whose results must not depend on the number of its workers
 
 
 class ValidationRunner(Runner):
@@ -55,7 +58,9 @@ class ValidationRunner(Runner):
         alone = evaluator.indivisible is not None or self._streamed is not None
         self._hosts: Hosts = SingleHost() if hosts is None or alone else hosts
         # Parts are added up, which rounds by how many there are.
-        self.parts = 1 if evaluator.indivisible or keras_training.is_deterministic() else pool.workers
+        self.parts = _FIXED_PARTS if ways_are_fixed() else pool.workers
+        if evaluator.indivisible or (keras_training.is_deterministic() and not ways_are_fixed()):
+            self.parts = 1
         if batches.num_batches is not None:
             self.parts = max(1, min(self.parts, batches.num_batches))
         # Of a generator the batches are gone, and what is drawn anew the user's code may make.

@@ -32,13 +32,15 @@ import tensorflow as tf
 from overlap_train._support.arguments import require_items, require_real
 from overlap_train._support.caches import conditions, convolution_times
 from overlap_train._support.files import read_regular, replace_content
-from overlap_train.options.threads import available_cores
+from overlap_train.options.threads import available_cores, ways_are_fixed
 
 STOCK = "tf.nn.conv2d"
 MATMUL = "matmul"
 DIRECTIONS = ("forward", "input_gradient", "filter_gradient")
 # On two cores, products of so few rows took 0.4 to 0.9 of the time of a 1x1 convolution, in all directions.
 _FEW_PIXELS = 2048
+# Of fewer input channels, Winograd's filter gradient takes three to seven times as long as the direct one.
+_FEW_CHANNELS = 8
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,12 @@ class ConvKey:
         batch, height, width, _ = self.input_shape
         is_small = batch * height * width <= _FEW_PIXELS
         return MATMUL if is_small and MATMUL in self.algorithms else STOCK
+
+    @property
+    def by_shape(self) -> str:
+        """The algorithm that has mostly been the fastest for such a shape, on any machine."""
+        few = self.direction == "filter_gradient" and self.filter_shape[2] < _FEW_CHANNELS
+        return "direct" if few else self.algorithms[0]
 
 
 @dataclass(frozen=True)
@@ -223,6 +231,8 @@ def choose(key: ConvKey, compute: Callable[[str], Callable[..., tf.Tensor]]) -> 
     if 0 in key.input_shape or 0 in key.output_shape:
         # Nothing to time; and TensorFlow's oneDNN kernel gives an empty batch a wrong number of channels.
         return "direct"
+    if ways_are_fixed():
+        return key.by_shape
     with _lock, tf.init_scope():
         timing = _lookup(key)
         if timing is not None:

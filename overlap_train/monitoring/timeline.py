@@ -22,7 +22,7 @@ from overlap_train._support.files import Replacing
 from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
 from overlap_train.monitoring.recorder import overlap_s, require_spans, union_s
-from overlap_train.records import Sample, Span
+from overlap_train.records import TIMELINE, Sample, Span
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any common colour vision.
 _COLOURS = {
@@ -114,8 +114,9 @@ def save_timeline(
     axes[-1].set_xlim(0, scale.x(scale.origin_s + 1.003 * scale.length_s))
     axes[-1].set_xlabel(f"time ({scale.unit[1]})", fontsize=9)
     _head(figure, axes[0], spans, colours, title)
+    marked = path.suffix.lower() in (".png", ".svg", ".pdf")  # others take no metadata, or compress them
     with Replacing(path) as unfinished:
-        figure.savefig(unfinished)
+        figure.savefig(unfinished, metadata={"Creator": TIMELINE} if marked else None)
     return path
 
 
@@ -372,7 +373,8 @@ def save_chrome_trace(
     origin_s = min((*(span.start_s for span in spans), *(sample.time_s for sample in samples)), default=0.0)
     events = [*_span_events(spans, origin_s), *_counter_events(samples, origin_s)]
     with Replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
-        json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, stream, allow_nan=False)
+        trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"creator": TIMELINE}}
+        json.dump(trace, stream, allow_nan=False)
     return path
 
 

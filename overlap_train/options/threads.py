@@ -18,8 +18,16 @@ from dataclasses import dataclass
 from overlap_train._support.arguments import require_count, require_flag
 
 _MOST_THREADS = 1 << 16
+_repeats = False  # whether `configure(deterministic=True)` has been called in this process
 
-__all__ = ["ThreadSettings", "available_cores", "configure", "splits_pay", "splits_would_pay"]
+__all__ = [
+    "ThreadSettings",
+    "available_cores",
+    "configure",
+    "splits_pay",
+    "splits_would_pay",
+    "ways_are_fixed",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,8 @@ def configure(
         )
         return present
     if deterministic:
+        global _repeats
+        _repeats = True
         tf.config.experimental.enable_op_determinism()
     return _present()
 
@@ -120,6 +130,11 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def ways_are_fixed() -> bool:
+    """Whether the model alone may choose how steps are executed, and neither the machine nor the run."""
+    return _repeats
 
 
 def splits_pay() -> bool:

@@ -61,6 +61,13 @@ def _mlp(keras: Any) -> tuple[Any, tuple[int, ...], int]:
     return keras.Sequential([keras.Input((32,)), *layers]), (32,), 0
 
 
+def _cnn(keras: Any) -> tuple[Any, tuple[int, ...], int]:
+    layers = [*(keras.layers.Conv2D(32, 3, activation="relu"), keras.layers.MaxPooling2D())]
+    layers += [*(keras.layers.Conv2D(64, 3, activation="relu"), keras.layers.MaxPooling2D())]
+    layers += [keras.layers.Flatten(), keras.layers.Dropout(0.5), keras.layers.Dense(_CLASSES)]
+    return keras.Sequential([keras.Input((28, 28, 1)), *layers]), (28, 28, 1), 0
+
+
 def _recurrent(kind: str) -> Callable[[Any], tuple[Any, tuple[int, ...], int]]:
     def build(keras: Any) -> tuple[Any, tuple[int, ...], int]:
         layer = keras.layers.Bidirectional(getattr(keras.layers, kind)(64))
@@ -96,6 +103,7 @@ def _application(kind: str) -> Callable[[Any], tuple[Any, tuple[int, ...], int]]
 SOURCES = ("arrays", "tfdata", "pydataset")
 NETWORKS: dict[str, Callable[[Any], tuple[Any, tuple[int, ...], int]]] = {
     "mlp": _mlp,
+    "cnn": _cnn,
     "lstm": _recurrent("LSTM"),
     "gru": _recurrent("GRU"),
     "transformer": _transformer,

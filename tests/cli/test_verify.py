@@ -10,11 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from overlap_train.cli.comparing import Run, differences
 from overlap_train.cli.main import main
 from overlap_train.cli.recording import Recorder
 from overlap_train.cli.verify import judge
+from overlap_train.monitoring import save_chrome_trace, save_timeline
+from overlap_train.records import Span
 
 PLANTED = Path(__file__).parent / "planted.py"
 
@@ -147,6 +150,28 @@ BY = os.path.getsize({str(marks)!r}) == 2
         assert result["verdict"]["value"] == "equal"
         assert "line of output" in result["left out"]["text"]  # the time
     assert sorted(path.name for path in Path().iterdir()) == ["train.py"]  # nothing was written here
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "json"])
+def test_a_timeline_is_no_result_and_a_picture_of_the_script_is(tmp_path, suffix):
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "output").touch()
+
+    def content(draw, seconds):
+        draw(work / f"x.{suffix}", [Span("train", "main", 0.0, seconds, 0, 1)])
+        return Run.read(tmp_path, [work / f"x.{suffix}"]).files
+
+    ours = save_chrome_trace if suffix == "json" else save_timeline
+    assert content(ours, 1.0) == content(ours, 2.0)
+
+    def theirs(path, spans):
+        figure = Figure()
+        figure.gca().plot([span.end_s for span in spans], "o")
+        figure.text(0.5, 0.5, str(spans))
+        figure.savefig(path) if suffix != "json" else path.write_text(str(spans))
+
+    assert content(theirs, 1.0) != content(theirs, 2.0)
 
 
 def test_what_only_one_run_has_written_is_compared_by_its_name_without_times(tmp_path):

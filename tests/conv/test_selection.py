@@ -15,6 +15,23 @@ from overlap_train.conv.selection import MATMUL, STOCK, ConvKey, Timing
 PLAIN = ConvKey("forward", "float32", (2, 9, 7, 3), (3, 3, 3, 4), (1, 1), "SAME")
 
 
+@pytest.mark.parametrize(
+    ("direction", "window", "channels", "algorithm"),
+    [
+        ("filter_gradient", (3, 3), 1, "direct"),
+        ("filter_gradient", (3, 3), 8, "winograd"),
+        ("forward", (3, 3), 1, "winograd"),
+        ("filter_gradient", (1, 1), 16, MATMUL),
+        ("input_gradient", (5, 5), 16, "direct"),
+    ],
+)
+def test_a_deterministic_process_chooses_by_shape(monkeypatch, direction, window, channels, algorithm):
+    monkeypatch.setattr(selection, "ways_are_fixed", lambda: True)
+    key = replace(PLAIN, direction=direction, filter_shape=(*window, channels, 16))
+    assert selection.choose(key, lambda name: pytest.fail(f"{name} is timed")) == algorithm
+    assert selection.report() == ()
+
+
 @pytest.fixture(autouse=True)
 def _forget_timings():
     selection.clear_timings()

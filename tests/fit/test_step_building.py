@@ -65,6 +65,16 @@ def test_faster_operations_are_looked_for_where_they_are_no_risk(searched, plan,
     assert searched == expected
 
 
+@pytest.mark.parametrize(("fixed", "expected"), [(False, []), (True, [{}])])
+def test_runs_that_must_repeat_have_keras_own_operations_or_those_that_the_model_chooses(
+    searched, monkeypatch, fixed, expected
+):
+    monkeypatch.setattr(step_building.keras_training, "is_deterministic", lambda: True)
+    monkeypatch.setattr(step_building, "ways_are_fixed", lambda: fixed)
+    builder(plain(), total_steps=7)
+    assert searched == expected, "whether the run is long must not matter"
+
+
 def test_a_step_is_traced_once_for_model_and_step(searched):
     model = plain()
     first = builder(model).build_step()

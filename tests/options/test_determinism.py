@@ -14,9 +14,10 @@ THREADS = (1, 2, 4)
 WAYS = ("straight", "resumed")
 ALL = [
     *itertools.product(("dense", "conv"), range(4), range(1, 5), WAYS),
+    *itertools.product(("parts",), (0, 3), (1, 4), WAYS),
     *itertools.product(("recurrent",), range(2), (1, 3), ("straight",)),
     *itertools.product(("dense",), (1,), (2,), ("split",)),
-]  # times three numbers of threads: 207
+]  # times three numbers of threads: 231
 
 
 def hashes(threads, settings, timeout=570):
@@ -37,9 +38,11 @@ def kinds(found):
 
 @pytest.mark.timeout(600)
 def test_lags_workers_resumes_and_threads_change_no_bit():
-    settings = [("conv", 0, 1, "straight"), ("conv", 3, 3, "straight"), ("conv", 2, 4, "resumed")]
+    settings = [("conv", 0, 1, "straight"), ("conv", 2, 4, "resumed"), ("parts", 3, 3, "straight")]
+    settings.append(("parts", 0, 1, "straight"))
     found = [item for threads in (1, 4) for item in hashes(threads, settings).items()]
-    assert {kind: len(digests) for kind, digests in kinds(found).items()} == {("conv", False): 1}
+    counts = {kind: len(digests) for kind, digests in kinds(found).items()}
+    assert counts == {("conv", False): 1, ("parts", False): 1}
 
 
 @pytest.mark.nightly
@@ -48,7 +51,7 @@ def test_two_hundred_settings_have_one_hash_a_model():
     found = [item for threads in THREADS for item in hashes(threads, ALL, 1200).items()]
     assert len(found) >= 200
     counts = {kind: len(digests) for kind, digests in kinds(found).items()}
-    models = (("dense", False), ("conv", False), ("recurrent", False), ("dense", True))
+    models = (("dense", False), ("conv", False), ("parts", False), ("recurrent", False), ("dense", True))
     assert counts == dict.fromkeys(models, 1)
 
 

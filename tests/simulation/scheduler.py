@@ -77,7 +77,8 @@ class Scheduler:
         self._mean = self.random.choice((3, 10, 40, 160))  # statements between two switches
         self._hits = self.random.choice((0.05, 0.3))  # of the statements where an aimed signal may come
         self.now = self._begin = 1000.0
-        self._limit_s, self._kill_at, self.signals = limit_s, kill_at, list(signals)
+        self._limit_s, self.signals = limit_s, list(signals)
+        self._most_switches = min(kill_at, _MOST_SWITCHES)
         self.on_signal: Callable[[], bool] = lambda: True  # whether the signal is wanted
         self.most_threads = math.inf  # that the system allows to be started
         self.cpu_s = 0.0
@@ -184,7 +185,7 @@ class Scheduler:
     def _choose(self) -> Task:
         """Return the thread that runs next; the main one when the simulation has failed."""
         self.switches += 1
-        if self.switches > min(self._kill_at, _MOST_SWITCHES):
+        if self.switches > self._most_switches:
             killed = self.switches < _MOST_SWITCHES
             self.fail(Killed() if killed else Hang("the threads go round and round"))
             return self.main
@@ -194,14 +195,19 @@ class Scheduler:
             ready = self._ready() or [self.main]
         if len(ready) == 1:
             return ready[0]
-        return self.random.choices(ready, [task.weight for task in ready])[0]
+        share = self.random.random() * sum([task.weight for task in ready])
+        for task in ready:
+            share -= task.weight
+            if share < 0:
+                return task
+        return ready[-1]
 
     def _ready(self) -> list[Task]:
         ready = [
             task for task in self.tasks if (waits := task.waiter) is None or waits.woken or waits.is_late
         ]
-        waits = self.main.waiter
-        if self._is_signal_due() and self.main not in ready and waits.takes_signals:
+        is_called = self.signals and self._is_signal_due() and self.main not in ready
+        if is_called and self.main.waiter.takes_signals:
             ready.append(self.main)
         return ready
 

@@ -199,9 +199,11 @@ def test_what_xla_cannot_compile_unasked_is_trained_without(monkeypatch):
 
 @pytest.mark.cpu_only("batches are split over the cores of a CPU")
 @pytest.mark.default_options
-def test_heavy_steps_are_split_after_configure(monkeypatch, expected):
-    monkeypatch.setattr(execution, "available_cores", lambda: 2)
-    monkeypatch.setattr(execution, "splits_pay", lambda: True)
+@pytest.mark.parametrize(("cores", "fixed"), [(2, False), (1, True), (16, True)])
+def test_heavy_steps_are_split_after_configure(monkeypatch, expected, cores, fixed):
+    monkeypatch.setattr(execution, "available_cores", lambda: cores)
+    monkeypatch.setattr(execution, "splits_pay", lambda: cores > 1)
+    monkeypatch.setattr(execution, "ways_are_fixed", lambda: fixed)
     monkeypatch.setattr(execution, "_HEAVY_FLOP", 1.0)
     trainer = Trainer(perceptron())
     assert_equals_keras(trainer, expected)
