@@ -77,7 +77,7 @@ class _Packer:
         if isinstance(value, (tuple, frozenset)):
             is_tuple = isinstance(value, tuple)
             return {"tuple": [*map(self.pack, value)]} if is_tuple else {"frozenset": self._members(value)}
-        if tf.is_tensor(value):
+        if isinstance(value, tf.Tensor):
             return {"tensor": self._store(value.numpy())}
         if id(value) in self._numbers:
             return {"again": self._numbers[id(value)]}
