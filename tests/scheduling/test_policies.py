@@ -41,6 +41,13 @@ def test_the_board_expects_a_job_where_a_slot_is_free():
     assert board.free_s(device) == 10.005
 
 
+def test_a_device_is_not_taken_for_a_little_while_others_lose_more():
+    board = Board(Platform((CPU, GPU)), FixedCosts(lambda *_: 1.0))
+    for requests, lost_s in ((1, (0.0, 0.0)), (5, (1.0, 2.0))):  # the CPU has two slots
+        board.active_requests = requests
+        assert (board.held_up_s(CPU, 1.0), board.held_up_s(GPU, 1.0)) == lost_s
+
+
 PLATFORM = Platform((Device("cpu"), Device("gpu", "gpu"), Device("gpu2", "gpu")))
 KINDS = ("conv", "depthwise", "dense", "norm", "pool")
 

@@ -280,6 +280,7 @@ def test_missed_deadlines_are_counted_and_still_answered():
         assert scheduler.submit("m", image(0), deadline_s=600).result(60).shape == (1, 5)
         statistics = scheduler.statistics().models["m"]
     assert (statistics.met, statistics.missed) == (1, 1)
+    assert 0 < statistics.latency_p50_s <= statistics.latency_p95_s <= statistics.latency_p99_s
     assert statistics.worst_lateness_s > 0
 
 
