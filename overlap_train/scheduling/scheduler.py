@@ -81,15 +81,14 @@ class MultiModelScheduler(Closing):
         # On first use only: it imports TensorFlow.
         from overlap_train.scheduling.preparing import ModelBuilder
 
+        models = _checked_models(models)
         self._max_batch = max_batch if max_batch is None else require_count("max_batch", max_batch, minimum=1)
         self._max_pending = require_count("max_pending", max_pending, minimum=1)
         self._builder = builder = ModelBuilder(devices, costs, cut=cut, fold=fold, zero_copy=zero_copy)
         engine = Engine(builder.platform, policy, costs=builder.costs, recorder=recorder)
         self._service = Service(engine, builder.tensors)
         try:
-            for name, model in require_mapping(
-                "models", models or {}, expected="a mapping of models"
-            ).items():
+            for name, model in models.items():
                 self.add(name, model)
         except BaseException:
             self.close()
@@ -230,3 +229,15 @@ class MultiModelScheduler(Closing):
             warnings.warn(
                 "a MultiModelScheduler was not closed; use it in a with statement", ResourceWarning, 2
             )
+
+
+def _checked_models(models: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if models is None:
+        return {}
+    from overlap_train._keras import models as keras_models  # on first use: it imports TensorFlow
+
+    models = require_mapping("models", models, expected="a mapping of models")
+    for name, model in models.items():
+        require_tensorflow()
+        keras_models.require_model(model, f"models[{require_text('a name in models', name)!r}]")
+    return models

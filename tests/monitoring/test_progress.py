@@ -279,3 +279,12 @@ def test_what_does_not_fit_is_left_out_from_the_end(line):
     assert len(shown) <= 60
     live.draw("e", 5, 10, ["loss 0.25", "more"])
     assert terminal.screen()[-1].endswith("─ loss 0.25 - more")
+
+
+def test_epoch_whose_validation_was_left_out_does_not_hold_up_later_lines(make):
+    reporter, stream, _ = make(verbose=2)
+    for epoch in range(3):
+        reporter.epoch_begin(epoch)
+        reporter.epoch_trained(epoch, {}, 1.0, validation_follows=True)
+    reporter.epoch_validated(2, _VAL_LOSS)
+    assert _lines(stream)[::2] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]

@@ -1,5 +1,7 @@
 """Where each policy puts a layer, and the optimistic times that the default one looks at."""
 
+from dataclasses import replace
+
 import pytest
 
 from overlap_train.scheduling import Device, Platform, Transfer
@@ -14,9 +16,38 @@ from overlap_train.scheduling.policy import (
     make_policy,
     optimistic_costs,
 )
-from tests.scheduling.graphs import layer
+from tests.scheduling.graphs import job, layer
 
 CPU, GPU = Device("cpu", slots=2), Device("gpu", "gpu")
+
+
+def test_the_board_expects_a_job_where_a_slot_is_free():
+    device = Device("cpu", slots=4)
+    board = Board(Platform((device,)), FixedCosts(lambda *_: 1.0))
+    board.now_s = 10.0
+    assert board.free_s(device) == 10.0
+    long, *short = (replace(job(0.0, device), predicted_s=s) for s in (0.4, 0.01, 0.01, 0.01))
+    board.expect(device, 0.4)
+    board.started(long)
+    for number in range(3):
+        assert board.free_s(device) == 10.0, f"{number} are about to begin in three free slots"
+        board.expect(device, 0.01)
+    assert board.free_s(device) == pytest.approx(10.01), "behind the short ones, not behind the long one"
+    for waiting in short:
+        board.started(waiting)
+    assert board.free_s(device) == pytest.approx(10 + (0.4 + 3 * 0.01) / 4), "all slots are taken"
+    board.now_s = 10.005
+    board.ended(short[0])
+    assert board.free_s(device) == 10.005
+
+
+def test_a_device_is_not_taken_for_a_little_while_others_lose_more():
+    board = Board(Platform((CPU, GPU)), FixedCosts(lambda *_: 1.0))
+    for requests, lost_s in ((1, (0.0, 0.0)), (5, (1.0, 2.0))):  # the CPU has two slots
+        board.active_requests = requests
+        assert (board.held_up_s(CPU, 1.0), board.held_up_s(GPU, 1.0)) == lost_s
+
+
 PLATFORM = Platform((Device("cpu"), Device("gpu", "gpu"), Device("gpu2", "gpu")))
 KINDS = ("conv", "depthwise", "dense", "norm", "pool")
 

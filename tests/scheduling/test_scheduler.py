@@ -280,6 +280,7 @@ def test_missed_deadlines_are_counted_and_still_answered():
         assert scheduler.submit("m", image(0), deadline_s=600).result(60).shape == (1, 5)
         statistics = scheduler.statistics().models["m"]
     assert (statistics.met, statistics.missed) == (1, 1)
+    assert 0 < statistics.latency_p50_s <= statistics.latency_p95_s <= statistics.latency_p99_s
     assert statistics.worst_lateness_s > 0
 
 
@@ -431,3 +432,10 @@ def test_zero_copy_reads_inputs_in_place_where_that_is_allowed(monkeypatch, refu
     with MultiModelScheduler({"m": model}, devices=ONE, zero_copy=True) as scheduler:
         np.testing.assert_allclose(scheduler.submit("m", x).result(60), model(x), atol=CLOSE)
     assert seen[0] is x
+
+
+def test_models_that_are_none_are_refused_before_a_thread_is_started():
+    before = set(threading.enumerate())
+    with pytest.raises(TypeError, match=r"models\['b'\] must be a keras.Model; got int"):
+        MultiModelScheduler({"a": small_model(), "b": 3}, devices=ONE)
+    assert set(threading.enumerate()) <= before
