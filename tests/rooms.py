@@ -80,7 +80,7 @@ ROOMS = {
         "one immutable version of the state from which training continues", "_inspection records"
     ),
     "monitoring": _room("recorder, sampler, timeline, accounts, progress", "_support records"),
-    "options": _room("what users set: policies, plans, threads", "_support errors"),
+    "options": _room("what users set: policies, plans, threads", "_support"),
     "parallel": _room("the hosts of a training and their messages; logical GPUs", "_support errors"),
     "zero_copy": _room("buffers shared by NumPy, TensorFlow and a GPU", "_support errors"),
     "models": _room("networks and data of the examples and benchmarks", "_support errors"),
