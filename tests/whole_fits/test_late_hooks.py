@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.callbacks import test_late as late
 from tests.networks import arrays, assert_alike
 from tests.pools import pooled, sequential
 from tests.whole_fits.comparing import (
@@ -27,8 +26,21 @@ X, Y = arrays(64)
 ARGUMENTS = dict(batch_size=16, epochs=6, verbose=0, shuffle=False, validation_data=VALIDATION)
 
 
-class Keeps(late.Keeps):
-    """Keeps every call of its hooks, those of a validation too."""
+class Keeps(keras.callbacks.Callback):
+    """Keeps every call of its hooks."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.calls.append(("begin", epoch, {}))
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.calls.append(("batch", batch, {}))
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.calls.append(("batch end", batch, dict(logs)))
 
     def on_test_batch_end(self, batch, logs=None):
         self.calls.append(("test", batch, dict(logs)))
