@@ -69,7 +69,7 @@ _NOT_SHOWN = (
     ("_fit/checkpointing.py", "the training data$"),
     ("_fit/checkpointing.py", "the validation data…"),
     ("_fit/checkpointing.py", "….seeds of shuffles"),
-    ("_fit/own_methods.py", "several validation sets"),
+    ("_fit/own_methods.py", "validations inside epochs"),
     ("_fit/own_methods.py", "_step of the trainer"),
     ("_fit/own_methods.py", "put Keras's method back"),
     ("_fit/own_methods.py", "call super()"),
