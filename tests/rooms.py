@@ -74,7 +74,7 @@ ROOMS = {
     ),
     "_copies": _room(
         "plain values of Python objects: copied, put back in their places, packed for a file",
-        "_inspection _keras _support errors",
+        "_keras _support errors",
     ),
     "_snapshot": _room(
         "one immutable version of the state from which training continues", "_inspection records"
