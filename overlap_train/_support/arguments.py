@@ -136,7 +136,7 @@ def require_each(name: str, values: Any, require: Callable[[str, Any], T], *, ex
         raise _wrong_type(name, values, expected)
     try:
         items = tuple(values)
-    except TypeError as error:  # of an array without dimensions
+    except (TypeError, MemoryError) as error:  # of an array without dimensions, of a range without end
         raise _wrong_type(name, values, expected) from error
     return tuple(require(name, item) for item in items)
 
