@@ -134,7 +134,11 @@ def require_each(name: str, values: Any, require: Callable[[str, Any], T], *, ex
     """Return the items of a collection, each as `require(name, item)` returns it."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise _wrong_type(name, values, expected)
-    return tuple(require(name, item) for item in values)
+    try:
+        items = tuple(values)
+    except (TypeError, MemoryError) as error:  # of an array without dimensions, of a range without end
+        raise _wrong_type(name, values, expected) from error
+    return tuple(require(name, item) for item in items)
 
 
 def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tuple[T, ...]:
