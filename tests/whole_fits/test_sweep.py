@@ -87,6 +87,8 @@ def saves(model):
 
 ATTRIBUTES = {"train_function": None, "test_function": None, "trainable": False, "loss": "mse"}
 ATTRIBUTES |= {"stop_training": True, "stop_evaluating": True, "run_eagerly": True, "steps_per_execution": 2}
+# Without `compile` Keras's next fit keeps its compiled functions; ours follows what the model says.
+FOLLOWED = ("run_eagerly", "steps_per_execution")
 # Of the program and the logs that its hook is given.
 ACTIONS = {
     "sees": lambda s, logs: s.all_of_it(logs),
@@ -182,4 +184,6 @@ def test_a_program_does_what_it_does_under_keras(hook, action, models, settings)
         found.append(fits(seen, trained, action, hook, at, by_dataset))
         settings()
     where = f"{name}, call {at}, dataset {by_dataset}, lag {policy.max_lag}; {list(trained.messages)}:"
+    if action in FOLLOWED:
+        found = [notes[:2] for notes in found]  # those of the first fit
     assert_alike(*reversed(found), rtol=1e-4, atol=1e-5, where=where)
