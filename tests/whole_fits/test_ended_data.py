@@ -248,4 +248,4 @@ def test_data_that_is_drawn_anew_is_drawn_once_where_weights_are_swapped_for_it(
         return fit(trained, kind(), "shuffled anew", validation_steps=2)
 
     trainer = assert_as_keras(run, ALWAYS, build=averaging)
-    assert any(f"inside the validation: {kind.__name__}.on_test_begin;" in text for text in trainer.messages)
+    assert any(f"inside the validation: {kind.__name__}.on_test_begin" in text for text in trainer.messages)
