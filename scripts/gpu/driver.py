@@ -94,6 +94,8 @@ def _state(record: Record) -> str:
 
 
 _BUDGET_S = 540.0
+_CALLS, _PLANNED_S = 6, 510.0  # of a call: it waits for its last stage to end, and starts no fit at its end
+_LEAST_PLANNED_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class Evidence:
     series: str  # what the name of the folder ends with, behind the card's
     stages: Sequence[Stage]  # the most important first
     sections: Sequence[Section]
+    before: tuple[Evidence, ...] = ()  # commands that are called earlier, in calls of their own
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options of a run."""
@@ -115,11 +118,19 @@ class Evidence:
         add("--quick", action="store_true", help="the least that shows that everything runs")
         add("--output", type=Path, help="folder of the page (docs/results; emulated: runs/emulated)")
         add("--budget-s", type=float, default=_BUDGET_S, help="seconds for all stages (%(default)s)")
+        add(
+            "--plan",
+            action="store_true",
+            help="print which call does what, and run nothing",
+        )
         add("--only", nargs="+", choices=[s.name for s in self.stages], help="these stages alone")
         add("--body", nargs=4, help=argparse.SUPPRESS)  # a stage's process: folder, card, name, limit
 
     def run(self, options: argparse.Namespace) -> int:
         """Do what is left to do; return 0 if it is done and right, 1 if not, 3 if some is left."""
+        if options.plan:
+            print(self.plan())
+            return 0
         if options.body:
             return self._body(options)
         card = _card_name(emulate=options.emulate)
@@ -144,6 +155,31 @@ class Evidence:
         write()
         print(f"page: {directory}.md")
         return verdict(states, [run.record(stage) for stage in stages])
+
+    def calls(self) -> list[dict[str, float]]:
+        """Return the calls that it takes, each with the seconds that are expected of its stages."""
+        found: list[dict[str, float]] = [{}]
+        for stage in self.stages:
+            rest_s = stage.expected_s
+            while rest_s > 0:
+                left_s = _PLANNED_S - sum(found[-1].values())
+                part_s = min(rest_s, left_s) if stage.by_rows else rest_s
+                if found[-1] and (part_s > left_s or left_s < _LEAST_PLANNED_S):
+                    found.append({})
+                    continue
+                found[-1][stage.name] = part_s
+                rest_s -= part_s
+        return found
+
+    def plan(self) -> str:
+        """Return a line for each call, those of the commands before it too."""
+        lines: list[str] = []
+        for evidence in (*self.before, self):
+            for call in evidence.calls():
+                parts = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in call.items())
+                lines.append(f"{len(lines) + 1}  {sum(call.values()):4.0f} s  {evidence.script}: {parts}")
+        end = f"Up to here: {min(len(lines), _CALLS)} calls of ten minutes, by times of an H100."
+        return "\n".join([*lines[:_CALLS], end, *lines[_CALLS:]])
 
     def _body(self, options: argparse.Namespace) -> int:
         directory, card, name, limit_s = options.body

@@ -87,9 +87,9 @@ EVIDENCE = Evidence(
     "The CUDA kernels",
     "",
     (
-        Stage("build", kernel_stages.build, 120, _SOURCES),
-        Stage("check", kernel_stages.check, 200, _SOURCES),
-        *(Stage(name, kernel_stages.timing, 200, _SOURCES) for name in _TIMINGS),
+        Stage("build", kernel_stages.build, 120, _SOURCES, 28),
+        Stage("check", kernel_stages.check, 200, _SOURCES, 58),
+        *(Stage(name, kernel_stages.timing, 200, _SOURCES, 56) for name in _TIMINGS),
     ),
     (
         Section("build", "What the kernels compile to", _build),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import importlib.util
 import itertools
 import math
 import multiprocessing
@@ -24,11 +25,12 @@ import numpy as np
 
 from overlap_train.monitoring.energy import gpu_joules
 from scripts.gpu.driver import Row, table, wrong_rows
-from scripts.gpu.stages import Context, OutOfTime
+from scripts.gpu.stages import Context, OutOfTime, Unavailable
 
 _MOST = ("keras", "in_step", "overlap")
 _WAYS = (*_MOST, "divided", "auto", "keras_xla")
 _DEEP = ("resnet50", "efficientnetb0")
+_BY_XLA, _COMPILED = ("keras_xla", "keras_jax", "resident"), 3  # times as long to start
 _LAG = {"in_step": 0, "replicas": 0}
 _EPOCHS = {"mnist": 10}  # behind the first
 _LEAST_LEFT_S = 60.0  # no fit is begun with less on a card
@@ -56,14 +58,26 @@ class Fit:
         return _EPOCHS.get(self.network, 3)
 
     @property
+    def expected_s(self) -> float:
+        """Seconds that it takes on an H100, estimated."""
+        network = NETWORKS[self.network]
+        start_s = network.start_s * (
+            _COMPILED if self.system in ("keras_xla", "keras_jax", "resident") else 1
+        )
+        epoch_s = network.epoch_s / (2 if self.precision == "mixed_float16" else 1)
+        return start_s + (1 + self.epochs) * epoch_s
+
+    @property
     def environment(self) -> dict[str, str]:
-        """What has to be set before TensorFlow is imported."""
+        """What has to be set before TensorFlow or JAX is imported."""
+        common = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        backend = {"KERAS_BACKEND": "jax"} if self.system == "keras_jax" else {}
         flags = {"XLA_FLAGS": _ON_THE_CARD} if self.system == "resident" else {}
-        return {"TF_FORCE_GPU_ALLOW_GROWTH": "true"} | flags
+        return common | backend | flags
 
 
 def fits() -> Iterator[Fit]:
-    """Yield what is trained, what decides most first."""
+    """Yield what is trained within six calls, what decides most first."""
     yield Fit("mnist", "float32", "tf.data", "keras")
     for system in ("keras", "in_step", "overlap", "resident"):
         yield Fit("mnist", "float32", "arrays", system)
@@ -71,6 +85,20 @@ def fits() -> Iterator[Fit]:
     yield from _of_real_size("float32", "arrays", _MOST)
     yield from _of_real_size("mixed_float16", "tf.data", _MOST)
     yield Fit("unet", "float32", "arrays", "replicas")  # P2: both parts of the card train
+
+
+def fits_on_jax() -> Iterator[Fit]:
+    """Yield what Keras on JAX trains within six calls."""
+    yield Fit("mnist", "float32", "arrays", "keras_jax")
+    yield from _of_real_size("mixed_float16", "arrays", ("keras_jax",))
+
+
+def further_fits() -> Iterator[Fit]:
+    """Yield what is left of every network in every way, which takes more calls."""
+    before = {*fits(), *fits_on_jax()}
+    for data, systems in (("tf.data", (*_MOST, "keras_xla")), ("arrays", (*_WAYS, "keras_jax"))):
+        for precision in ("float32", "mixed_float16"):
+            yield from (fit for fit in _of_real_size(precision, data, systems) if fit not in before)
 
 
 def _of_real_size(precision: str, data: str, systems: Sequence[str]) -> Iterator[Fit]:
@@ -81,6 +109,23 @@ def _of_real_size(precision: str, data: str, systems: Sequence[str]) -> Iterator
 def networks(context: Context) -> dict[str, Any]:
     """Train each network in each way: a row for each fit."""
     return _train_all(context, list(fits()))
+
+
+def jax(context: Context) -> dict[str, Any]:
+    """Train the same by Keras on JAX, from arrays."""
+    if not _has_jax():
+        raise Unavailable("JAX is not installed here")
+    return _train_all(context, list(fits_on_jax()))
+
+
+def further(context: Context) -> dict[str, Any]:
+    """Train what is left, but for Keras on JAX where that is not installed."""
+    wanted = [fit for fit in further_fits() if fit.system != "keras_jax" or _has_jax()]
+    return _train_all(context, wanted[-1:] if context.quick else wanted)
+
+
+def _has_jax() -> bool:
+    return importlib.util.find_spec("jax") is not None
 
 
 def _train_all(context: Context, wanted: Sequence[Fit]) -> dict[str, Any]:
@@ -129,6 +174,8 @@ def _train(fit: Fit, size: str, emulate: bool) -> dict[str, Any]:
         model = network.model(keras, size, scales=fit.data == "arrays")
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         options = {"jit_compile": True, "steps_per_execution": 32} if fit.system == "keras_xla" else {}
+        if fit.system == "keras_jax":
+            options = {"steps_per_execution": 32}
         model.compile("adam", loss, metrics=["accuracy"], **options)
     trainer, arguments = _trainer(model, fit, parts), _arguments(network, fit, size)
     began_s = time.perf_counter()
@@ -266,6 +313,8 @@ class Network:
     batch: int
     rows: tuple[int, int]  # of the training and of the validation
     outputs: Callable[[Any, Any, bool], Any]  # of keras, the inputs, and whether the least will do
+    start_s: float  # on an H100, estimated: a process, tracing and the choice of cuDNN's algorithms
+    epoch_s: float  # the same: an epoch in float32, with its validation
     words: int = 0
     is_mask: bool = False  # whether a class belongs to each pixel
 
@@ -336,11 +385,13 @@ def _mnist(keras: Any, x: Any, least: bool) -> Any:
 
 _SMALL = (32, 32, 3)
 NETWORKS = {
-    "mnist": Network((28, 28, 1), (28, 28, 1), 128, (60_000, 10_000), _mnist),
-    "resnet50": Network((224, 224, 3), _SMALL, 64, (3072, 1024), _application("ResNet50")),
-    "efficientnetb0": Network((224, 224, 3), _SMALL, 64, (3072, 1024), _application("EfficientNetB0")),
-    "unet": Network((128, 192, 3), (32, 48, 3), 32, (1024, 320), _unet, is_mask=True),
-    "transformer": Network((128,), (16,), 64, (4096, 1024), _transformer, words=5000),
+    "mnist": Network((28, 28, 1), (28, 28, 1), 128, (60_000, 10_000), _mnist, 12, 0.6),
+    "resnet50": Network((224, 224, 3), _SMALL, 64, (3072, 1024), _application("ResNet50"), 24, 4),
+    "efficientnetb0": Network(
+        (224, 224, 3), _SMALL, 64, (3072, 1024), _application("EfficientNetB0"), 33, 2.5
+    ),
+    "unet": Network((128, 192, 3), (32, 48, 3), 32, (1024, 320), _unet, 14, 1.5, is_mask=True),
+    "transformer": Network((128,), (16,), 64, (4096, 1024), _transformer, 20, 2.5, words=5000),
 }
 
 
@@ -402,9 +453,14 @@ def total_mib() -> int:
 
 def peak_mib() -> dict[str, Any]:
     """Return the most memory that this process's tensors took on the card at once; empty without a card."""
-    import tensorflow as tf
+    if os.environ.get("KERAS_BACKEND") == "jax":
+        import jax
 
-    names = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices("GPU")]
-    peaks = [tf.config.experimental.get_memory_info(name)["peak"] for name in names]
+        peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in jax.local_devices()]
+    else:
+        import tensorflow as tf
+
+        names = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices("GPU")]
+        peaks = [tf.config.experimental.get_memory_info(name)["peak"] for name in names]
     known = [peak for peak in peaks if peak]
     return {"peak_mib": sum(known) // _MIB} if known else {}

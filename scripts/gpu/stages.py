@@ -71,6 +71,8 @@ class Stage:
     body: Callable[[Context], dict[str, Any]]  # does it; returns the summary
     limit_s: float
     sources: tuple[str, ...] = ()  # files and folders, from the root, that decide the results
+    expected_s: float = 0.0  # on an H100: measured, or where it has never run, estimated
+    by_rows: bool = False  # whether a call that ends takes up no more than a row of it again
 
     def fingerprint(self, card: str) -> str:
         """Return a digest of the sources and the card."""

@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
-from scripts.gpu import network_stages
+from scripts.gpu import evidence, network_stages
 from scripts.gpu.epoch_profile import LOOPS, per_step
-from scripts.gpu.network_stages import Fit, fits, page_of_networks
+from scripts.gpu.kernel_stages import medians_of_calls
+from scripts.gpu.network_stages import Fit, fits, fits_on_jax, further_fits, page_of_networks
 from scripts.gpu.stages import Context, OutOfTime, Record
 
 REAL = ("resnet50", "efficientnetb0", "unet", "transformer")
@@ -21,10 +22,15 @@ def context(directory, *, left_s=300.0) -> Context:
 
 
 def test_each_network_is_trained_in_each_way() -> None:
-    names = [str(fit) for fit in fits()]
+    names = [str(fit) for fit in (*fits(), *fits_on_jax(), *further_fits())]
     assert len(names) == len(set(names))
-    for network, system in itertools.product(REAL, ("keras", "keras_xla", "in_step", "overlap", "divided")):
-        assert f"{network} mixed_float16 arrays {system}" in names
+    for network, precision, data in itertools.product(
+        REAL, ("float32", "mixed_float16"), ("arrays", "tf.data")
+    ):
+        for system in ("keras", "keras_xla", "in_step", "overlap"):
+            assert f"{network} {precision} {data} {system}" in names
+        for system in ("divided", "auto", "keras_jax"):
+            assert (f"{network} {precision} {data} {system}" in names) is (data == "arrays")
 
 
 def test_a_rehearsal_trains_each_way_once_and_the_deep_networks_whole() -> None:
@@ -74,6 +80,29 @@ def test_the_page_says_where_it_pays_to_overlap(overlap_s, emulated, verdict) ->
     ratio = f"{overlap_s / 10:.3g}"
     assert f"| unet | float32 | arrays | {ratio} |  | 1 | 2 | {verdict} |" in text
     assert "| auto | 9 | 10 | yes |" in text
+
+
+@pytest.mark.parametrize(
+    ("percent", "seconds", "met"), [(85.0, 1.9, "met"), (70.0, 1.9, "missed"), (85.0, 2.1, "missed")]
+)
+def test_an_epoch_on_the_card_has_its_bars(percent, seconds, met) -> None:
+    row = row_of("resident", seconds, network="mnist", gpu_percent=percent)
+    assert f"(busy 80%, ten epochs in 2 s): {met}." in page_of_networks([row])
+
+
+def test_times_next_to_cudnn_are_the_medians_of_three_calls() -> None:
+    def call(ours, theirs):
+        times = {
+            name: [0.0, ms, 9.0]
+            for name, ms in zip(evidence._CONTESTANTS, [ours, ours, theirs, theirs], strict=True)
+        }
+        layer = {"network": "unet", "layer": "a layer", "direction": "forward", "gflop": 1.0}
+        return {"key": "unet 0 forward", **layer, "milliseconds_quartiles": times}
+
+    rows = [call(1.0, 2.0), call(1.0, 6.0), call(3.0, 3.0)]
+    (row,) = medians_of_calls(rows)
+    assert row["ratios"] == {"ours_fp32": 3.0, "ours_tf32": 3.0}
+    assert "Medians of 3 calls" in evidence._timing(rows)
 
 
 @pytest.mark.nightly

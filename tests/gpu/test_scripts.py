@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu.driver import EMULATED
+from scripts.gpu.driver import EMULATED, results_directory
 from scripts.gpu.evidence import EVIDENCE
 from scripts.gpu.tensorflow_runs import EVIDENCE as TENSORFLOW
 
@@ -74,7 +74,7 @@ def test_evidence_is_rehearsed_without_tensorflow_and_not_repeated(tmp_path) -> 
 @pytest.mark.timeout(2400)  # up to four calls of nine minutes, on a busy machine
 @pytest.mark.nightly
 def test_tensorflow_runs_are_rehearsed_and_not_repeated(tmp_path) -> None:
-    arguments = ("--emulate", "--quick", "--output", str(tmp_path))
+    arguments = ("run", "--emulate", "--quick", "--output", str(tmp_path))
     first = run("gpu_tensorflow.sh", *arguments, most_calls=4)
     assert len(re.findall(r": (done|unavailable) after", first)) == len(TENSORFLOW.stages)
     check_emulated_page(tmp_path, len(TENSORFLOW.sections))
@@ -83,7 +83,18 @@ def test_tensorflow_runs_are_rehearsed_and_not_repeated(tmp_path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there is a GPU")
-@pytest.mark.parametrize("script", ["gpu_evidence.sh", "gpu_tensorflow.sh"])
-def test_machine_without_a_gpu_is_told_and_nothing_is_written(tmp_path, script) -> None:
-    run(script, "--output", str(tmp_path / "results"), status=1)
+@pytest.mark.parametrize("arguments", [("gpu_evidence.sh",), ("gpu_tensorflow.sh", "run")])
+def test_machine_without_a_gpu_is_told_and_nothing_is_written(tmp_path, arguments) -> None:
+    script, *rest = arguments
+    store = ["--store", str(tmp_path / "store")] if rest else []
+    run(script, *rest, *store, "--output", str(tmp_path / "results"), status=1)
     assert not (tmp_path / "results").exists()
+
+
+def test_results_of_yesterday_are_gone_on_with(tmp_path) -> None:
+    earlier = tmp_path / "2020-01-02-made-up-1"
+    earlier.mkdir()
+    (earlier / "check.jsonl").touch()
+    assert results_directory(tmp_path, "Made up, 1", again=False) == earlier
+    assert results_directory(tmp_path, "Made up, 1", again=True) != earlier
+    assert results_directory(tmp_path, "Made up, 2", again=False).name.endswith("made-up-2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from scripts.gpu import evidence, stages, tensorflow_runs
 from scripts.gpu.driver import EMULATED, Section, page, table
-from scripts.gpu.stages import Record, verdict
+from scripts.gpu.stages import Context, OutOfTime, Record, Stage, output_of, verdict
 from tests.gpu import stage_target as target
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +41,45 @@ def test_row_that_was_cut_short_is_measured_again(tmp_path, cut_off) -> None:
     if not again.has("b"):  # without the line's end alone, the row is whole
         again.add("b", {"value": 3})
     assert [row["key"] for row in new_record(tmp_path).rows] == ["a", "b"]
+
+
+def test_rows_of_other_sources_and_an_end_that_was_cut_short_do_not_count(tmp_path) -> None:
+    record = new_record(tmp_path)
+    record.add("a", {"wrong": [], "clean": True})
+    assert verdict({"stage": "done"}, [record]) == 0
+    record.add("b", {"wrong": ["forward"]})
+    assert verdict({"stage": "done"}, [record]) == 1
+    record.end("done", seconds=1)
+    other = new_record(tmp_path, fingerprint="two")
+    assert (other.status, other.rows) == (None, [])
+    path = tmp_path / "stage.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    again = new_record(tmp_path)
+    assert (again.status, [row["key"] for row in again.rows]) == (None, ["a", "b"])
+
+
+def test_fingerprint_changes_with_a_source_and_with_the_card(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(stages, "ROOT", tmp_path)
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "kernel.cu").write_text("one")
+    stage = Stage("stage", target.good, 1, ("native",))
+    first = stage.fingerprint("card")
+    assert stage.fingerprint("other card") != first
+    (tmp_path / "native" / "kernel.cu").write_text("two")
+    assert stage.fingerprint("card") != first
+
+
+def test_items_that_have_a_row_are_skipped_and_those_left_are_told(tmp_path) -> None:
+    record = new_record(tmp_path)
+    record.add("1", {})
+    context = Context(record, tmp_path, emulate=True, quick=True, deadline_s=float("inf"))
+    assert list(context.todo(range(3), str)) == [0, 2]
+    late = Context(record, tmp_path, emulate=True, quick=True, deadline_s=0.0)
+    with pytest.raises(OutOfTime, match="at 0"):
+        list(late.todo(range(3), str))
+    record.add("0", {})
+    record.add("2", {})
+    assert list(late.todo(range(3), str)) == []
 
 
 def test_stage_that_is_done_is_skipped_unless_again(tmp_path) -> None:
@@ -103,6 +143,14 @@ def test_interrupted_run_ends_its_stage_and_writes_the_page(tmp_path, number) ->
     assert target.record(tmp_path, "good").status == "done"
 
 
+def test_program_that_takes_too_long_is_out_of_time_and_not_failed(tmp_path) -> None:
+    context = Context(new_record(tmp_path), tmp_path, emulate=True, quick=True, deadline_s=0.0)
+    waits = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    with pytest.raises(OutOfTime, match="out of time in python"):
+        output_of(waits, context)
+    assert output_of(["echo", "done"], context) == (0, ["done"])
+
+
 def page_of(tmp_path, *, emulated: bool) -> str:
     """A page with a stage in each state."""
     names = ("done", "partial", "failed", "unavailable", "cut off", "not run")
@@ -159,3 +207,23 @@ def test_emulated_page_says_so_in_title_headings_and_under_every_table(tmp_path)
 def test_what_decides_a_stages_results_is_there(stage):
     """Its digest is taken on the machine with the GPU, where nobody wants to hear that a folder has moved."""
     assert [source for source in stage.sources if not (ROOT / source).exists()] == []
+
+
+def test_what_decides_most_takes_six_calls_of_ten_minutes() -> None:
+    stages = {stage.name: stage for stage in tensorflow_runs.EVIDENCE.stages}
+    calls = [*evidence.EVIDENCE.calls(), *tensorflow_runs.EVIDENCE.calls()]
+    within = [name for call in calls[:6] for name in call]
+    for name in stages.keys() - {"further"}:
+        assert sum(call.get(name, 0.0) for call in calls[:6]) == pytest.approx(stages[name].expected_s), name
+    assert all(sum(call.values()) <= 540 for call in calls)
+    assert sum(call.get("further", 0.0) for call in calls) == pytest.approx(stages["further"].expected_s)
+    plan = tensorflow_runs.EVIDENCE.plan().splitlines()
+    assert plan[6] == "Up to here: 6 calls of ten minutes, by times of an H100."
+    assert all(name in " ".join(plan[:6]) for name in within)
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_a_stage_goes_on_in_the_next_call_only_if_it_has_rows(by_rows) -> None:
+    stages = [Stage("a", target.good, 1, (), 400.0), Stage("b", target.good, 1, (), 300.0, by_rows)]
+    calls = dataclasses.replace(evidence.EVIDENCE, stages=stages).calls()
+    assert calls == [{"a": 400.0} | ({"b": 110.0} if by_rows else {}), {"b": 190.0 if by_rows else 300.0}]

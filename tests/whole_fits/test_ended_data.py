@@ -109,20 +109,18 @@ def test_the_end_that_tensorflow_raises_is_one_too(hook):
 @pytest.mark.nightly
 @pytest.mark.parametrize("hook", TRAIN)
 @pytest.mark.parametrize(
-    ("data", "steps"),
-    [
-        ("dataset", None),
-        ("dataset", 4),
-        ("unknown", None),
-        ("unknown", 4),
-        ("endless", 3),
-        ("PyDataset", None),
-    ],
+    ("data", "steps"), [("dataset", None), ("dataset", 4), ("unknown", None), ("unknown", 4), ("endless", 3)]
 )
 def test_the_next_epoch_begins_the_data_again(data, steps, hook):
     assert_ends(data, hook, 1, steps_per_epoch=steps)
-    if steps is None and data != "PyDataset":  # else Keras's iterators go on over the ends of epochs
+    if steps is None:  # else Keras's iterators go on over the ends of epochs
         assert_ends(data, hook, 2, steps_per_epoch=steps, epochs=(0,) if data == "dataset" else (0, 1, 2))
+
+
+@pytest.mark.by_default("on_train_batch_begin")
+@pytest.mark.parametrize("hook", TRAIN)
+def test_data_is_told_once_that_its_epoch_has_ended(hook):
+    assert_ends("PyDataset", hook, 1, epochs=(0, 2))
 
 
 @pytest.mark.by_default("on_test_batch_end")
@@ -207,6 +205,12 @@ def test_a_validation_that_is_ended_as_it_begins_is_that_of_keras(data, kind):
     assert_as_keras(run, ALWAYS)
 
 
+@pytest.mark.nightly
+def test_groups_of_steps_are_whole():
+    build = pooled(grouped)
+    assert_as_keras(lambda trained: fit(trained, StopsEvaluating(), "arrays"), ALWAYS, build=build)
+
+
 @pytest.mark.by_default("of many batches", "arrays")
 @pytest.mark.parametrize("data", EVALUATED)
 def test_an_evaluation_that_is_ended_is_that_of_keras_and_warns_of_nothing(data):
@@ -222,14 +226,26 @@ def test_whoever_declares_that_it_only_watches_is_told():
         fit(Trainer(sequential(), validation=ALWAYS), Declared(), "arrays")
 
 
+class Swaps(keras.callbacks.Callback):
+    """Validates with other weights, as SwapEMAWeights does."""
+
+    def on_test_begin(self, logs=None):
+        self.kept = self.model.get_weights()
+        self.model.set_weights([weight / 2 for weight in self.kept])
+
+    def on_test_end(self, logs=None):
+        self.model.set_weights(self.kept)
+
+
 def averaging():
     return networks.sequential(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5))
 
 
 @pytest.mark.nightly
-def test_data_that_is_drawn_anew_is_drawn_once_where_weights_are_swapped_for_it():
+@pytest.mark.parametrize("kind", [Swaps, keras.callbacks.SwapEMAWeights])
+def test_data_that_is_drawn_anew_is_drawn_once_where_weights_are_swapped_for_it(kind):
     def run(trained):
-        return fit(trained, keras.callbacks.SwapEMAWeights(), "shuffled anew", validation_steps=2)
+        return fit(trained, kind(), "shuffled anew", validation_steps=2)
 
     trainer = assert_as_keras(run, ALWAYS, build=averaging)
-    assert any("inside the validation: SwapEMAWeights.on_test_begin;" in text for text in trainer.messages)
+    assert any(f"inside the validation: {kind.__name__}.on_test_begin" in text for text in trainer.messages)
