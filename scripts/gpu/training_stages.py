@@ -48,9 +48,7 @@ def policies(context: Context) -> dict[str, Any]:
     items = [(duty, policy) for duty in (0.0, 0.6) for policy in _POLICIES]
     for duty, policy in context.todo(items, lambda item: f"{item[1]} {item[0]:.0%}"):
         with (
-            MultiModelScheduler(
-                models, devices=platform, policy=policy, costs=costs, profile=True
-            ) as scheduler,
+            MultiModelScheduler(models, devices=platform, policy=policy, costs=costs) as scheduler,
             load(duty) as generator,
         ):
             seconds = [_burst(scheduler, list(models), image, requests) for _ in range(repeats + 1)][1:]
