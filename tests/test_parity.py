@@ -198,7 +198,7 @@ FITS = {
     *("epochs shorter than the data", "epochs of a pass", "data that runs out before the epochs do"),
     "a shuffled pipeline",
 )
-@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.filterwarnings("ignore:.*ran out of data", "ignore:.*was called on layer 'headed'")
 @pytest.mark.parametrize(("build", "workers", "make"), FITS.values(), ids=FITS)
 def test_a_fit_equals_that_of_keras(build, workers, make):
     policy = ValidationPolicy(workers=workers)
