@@ -78,25 +78,6 @@ def of_a_lazy_layer():
     return model
 
 
-class Headed(keras.Model):
-    """Has a head that only a training calls."""
-
-    def __init__(self):
-        super().__init__()
-        self.head, self.extra = keras.layers.Dense(CLASSES), keras.layers.Dense(CLASSES)
-
-    def call(self, x, training=False):
-        return self.head(x) + 0.1 * self.extra(x) if training else self.head(x)
-
-
-def of_a_lazy_head():
-    keras.utils.set_random_seed(1)
-    model = Headed()
-    model(arrays()[0][:2])
-    model.compile("adam", crossentropy())
-    return model
-
-
 def weights(rows, seed):
     return np.random.default_rng(seed).random(rows).astype("f")
 
@@ -155,7 +136,6 @@ FITS = {
     "a validation that changes the model": (counting, 3, of(epochs=3)),
     "a metric of unknown state": (lambda: sequential(metrics=[Largest()]), 7, of()),
     "a layer that builds one in its first call": (of_a_lazy_layer, 2, of()),
-    "a head that only the training uses": (of_a_lazy_head, 2, of()),
     "mixed precision": (mixed_precision, 2, of()),
     "run_eagerly": (lambda: sequential(run_eagerly=True), 2, of(arrays(70), FEW)),
     # in batches of two sizes, each of which XLA compiles
