@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import Protocol, TextIO
+from typing import Any, NoReturn, Protocol, TextIO
 
 from overlap_train._support.version import __version__
 from overlap_train.cli.report import Report, UsageError, show
@@ -23,6 +25,22 @@ _COMMANDS = {
     "evaluate": "evaluate again each epoch of a run that has kept its weights",
     "build": "compile the convolution for this machine",
 }
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that suggests the command or the option that a misspelt word may mean."""
+
+    words: set[str] = {*_COMMANDS}
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        self.words.update(name for name in names if name.startswith("-"))
+        return super().add_argument(*names, **options)
+
+    def error(self, message: str) -> NoReturn:
+        unknown = re.search(r"unrecognized arguments: ([^\s=]+)|invalid choice: '([^']*)'", message)
+        word = (unknown[1] or unknown[2]).lower() if unknown else ""
+        close = difflib.get_close_matches(word, sorted(self.words), cutoff=0.7)
+        super().error(f"{message}; did you mean {' or '.join(close)}?" if close else message)
 
 
 class Command(Protocol):
@@ -44,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0; 1 if there is something to mend; 2 for wrong usage; 130 after Ctrl-C.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="overlap-train", description="Keras training with validation overlapped.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"overlap_train {__version__}")

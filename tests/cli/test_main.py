@@ -45,10 +45,11 @@ def doctor(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["doctr"], "invalid choice: 'doctr' (choose from"),
+        (["doctr"], "'build'); did you mean doctor?"),
         (["--versoin"], "the following arguments are required: COMMAND"),
-        (["doctor", "--jsn"], "unrecognized arguments: --jsn"),
-        (["explain", "--jsno", "x.py"], "unrecognized arguments: --jsno"),
+        (["doctor", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
+        (["build", "--fource=1"], "--fource=1; did you mean --force?"),
+        (["explain", "--jsno", "x.py"], "unrecognized arguments: --jsno; did you mean --json?"),
         (["doctor", "more"], "unrecognized arguments: more"),
         (["explain"], "the following arguments are required: script"),
         ([], "the following arguments are required: COMMAND"),
