@@ -198,6 +198,14 @@ OWN_ROWS = {
     "sparse gradients": {"own_rows": [130, 73], "own_batch": [20, 12], "model": "looking_up"},
     "subclassed": {"own_rows": [96, 96], "own_batch": [16, 16], "model": "subclassed"},
     "arrays": {"own_rows": [120, 53], "own_batch": [16, 12], "source": "arrays"},
+    "passes longer than epochs": {
+        "own_rows": [150, 53],
+        "own_batch": [20, 12],
+        "optimizer": "sgd",
+        "plateau": True,
+        "epochs": 8,
+        "fit": {"steps_per_epoch": 3},
+    },
     "batches of unknown size": {"own_rows": [120, 83], "own_batch": [16, 16], "source": "pydataset"},
 }
 
@@ -223,6 +231,32 @@ def test_killed_such_hosts_go_on_each_with_its_own_rows(victim, tmp_path):
     assert_same_result(run(tmp_path / "two", resume=True, **case), one)
 
 
+# Host 1 has five batches of its own, and the training stands behind the seventh or the sixth step of a pass.
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("case", "resumed"),
+    [
+        ({"written_every": 3, "acts_at": [1, 7, 1]}, "resumed inside epoch 2, after 7 of its steps"),
+        ({"fit": {"steps_per_epoch": 3}, "acts_at": [1, 1, 2]}, "resumed after epoch 2"),
+    ],
+)
+def test_such_a_host_goes_on_where_its_own_rows_had_ended(case, resumed, tmp_path):
+    case = {**OWN_ROWS["uneven"], "own_order": True, "epochs": 5, "max_lag": 0, "resume": True, **case}
+    unbroken = run(tmp_path / "unbroken", **case)
+    assert finish(tmp_path, start(tmp_path / "two", acts="is killed", **case))[1] == -signal.SIGKILL
+    assert_same_result(run(tmp_path / "two", **case), unbroken)
+    assert resumed in (tmp_path / "two" / "messages0.json").read_text()
+
+
+@pytest.mark.nightly
+def test_other_rows_of_another_host_are_not_resumed_with(tmp_path):
+    case = {**OWN_ROWS["uneven"], "resume": True}
+    run(tmp_path, epochs=2, **case)
+    assert all(finish(tmp_path, start(tmp_path, epochs=4, seeds=[0, 1], **case)))
+    for host in (0, 1):
+        assert "training data of host 1.content is another" in errors(tmp_path, host)
+
+
 @pytest.mark.nightly
 @pytest.mark.by_default("case1-host 1 has another batch size than the chief: '16' instead of '32'")
 @pytest.mark.parametrize(
@@ -230,6 +264,7 @@ def test_killed_such_hosts_go_on_each_with_its_own_rows(victim, tmp_path):
     [
         ({"seeds": [0, 1]}, "host 1 has another training data content than the chief"),
         ({"batch_sizes": [32, 16]}, "host 1 has another batch size than the chief: '16' instead of '32'"),
+        ({"resume": True, "resume_on": [0]}, "host 1 has another use of resume than the chief: 'False'"),
     ],
 )
 def test_what_differs_between_the_hosts_is_refused_on_both(case, message, tmp_path):
