@@ -336,11 +336,11 @@ def test_a_callback_that_begins_to_listen_to_batches_is_not_left_uncalled(tmp_pa
 def kill_one(
     directory: Path, victim: int, after_epochs: int, delay_s: float = 0.0, how=signal.SIGKILL, **case
 ) -> list[int]:
-    """Kills a host so long after the chief has delivered so many epochs; it may have ended before."""
+    """Kills a host so long after the chief has delivered this epoch or a later one, unless it ends before."""
     processes = start(directory, resume=True, **case)
     timer = threading.Timer(delay_s, processes[victim].send_signal, [how])
     for line in processes[0].stdout:
-        if line.strip() == f"epoch {after_epochs}":
+        if line.startswith("epoch") and int(line.split()[1]) >= after_epochs:
             timer.start()
             break
     codes = finish(directory, processes, timeout_s=120)
@@ -408,12 +408,12 @@ def test_stopped_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_pa
     rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
     for number in range(int(os.environ.get("OVERLAP_TRAIN_HOST_STOPS", "20"))):
         directory = tmp_path / f"run{number}"
-        at = rng.randint(0, 1), rng.randint(0, 6), rng.uniform(0, 0.3)
+        at = rng.randint(0, 1), rng.randint(0, 4), rng.uniform(0, 0.3)
         codes = kill_one(directory, *at, how=signal.SIGTERM, **case)
-        assert set(codes) <= {0, -signal.SIGTERM}, errors(directory, at[0])[
-            -3000:
-        ]  # at its end, or before fit
+        # At its end, or before fit.
+        assert set(codes) <= {0, -signal.SIGTERM}, errors(directory, at[0])[-3000:]
         assert_same_result(run(directory, resume=True, **case), one)
+        print(f"{number + 1} stops of a host: all ended as the unbroken one", flush=True)
 
 
 @pytest.mark.kill
@@ -422,7 +422,14 @@ def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_pat
     case = {"optimizer": "sgd", "plateau": True}
     one = run(tmp_path / "one", hosts=1, **case)
     rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
-    for number in range(int(os.environ.get("OVERLAP_TRAIN_HOST_KILLS", "20"))):
-        directory = tmp_path / f"run{number}"
-        kill_one(directory, rng.randint(0, 1), rng.randint(0, 6), rng.uniform(0, 0.3), **case)
+    kills, killed, runs = int(os.environ.get("OVERLAP_TRAIN_HOST_KILLS", "20")), 0, 0
+    while killed < kills:
+        runs += 1
+        directory = tmp_path / f"run{runs}"
+        for _ in range(min(rng.randint(1, 4), kills - killed)):  # in a row: resumed runs are killed too
+            at = rng.randint(0, 1), rng.randint(0, 4), rng.uniform(0, 0.3)
+            if kill_one(directory, *at, **case)[at[0]] != -signal.SIGKILL:
+                break  # it had ended before
+            killed += 1
         assert_same_result(run(directory, resume=True, **case), one)
+        print(f"{killed} kills of a host in {runs} runs: all ended as the unbroken one", flush=True)
