@@ -218,7 +218,7 @@ def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
         **_flat("compile", {"loss_weights": arguments.get("loss_weights")}),
         **_describe_metrics("metric", metrics),
         **_describe_metrics("weighted metric", weighted),  # which a history calls as if they were not
-        **_describe_feed(feed),
+        **describe_feed(feed),
     }
 
 
@@ -266,7 +266,7 @@ def _digest_of(arrays: Iterable[npt.NDArray[Any]]) -> str:
     return f" digest {digest.hexdigest()[:16]}"
 
 
-def _describe_feed(feed: Feed) -> dict[str, str]:
+def describe_feed(feed: Feed) -> dict[str, str]:
     """Return what tells training data from other data.
 
     Text in a pipeline does not: it may be the names of its files, which may lie elsewhere in the next run.

@@ -24,7 +24,7 @@ class Feed(abc.ABC):
 
     num_batches: int | None
     element_spec: Any  # nested `tf.TensorSpec` of one batch, the batch dimension None
-    may_keep = True  # False where a pass must not be cut where its kept batches end
+    ends_alone = True  # False where a pass goes on until those of other hosts have ended
     draws_seeds = True  # whether making a pass that is not read changes the ones after it
     # the stages of a pipeline that draw a new order for each pass; see `shuffles_of`
     shuffles: frozenset[int] = frozenset()

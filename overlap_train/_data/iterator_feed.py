@@ -144,8 +144,9 @@ class IteratorFeed(Feed):
         return self._replay is not None and self._replay.size_bytes >= self._replay.limit_bytes
 
     def keep(self, limit_bytes: int) -> bool:
-        # A rollback restores the variables that a pipeline reads and writes, while its iterators go on.
-        possible = self.may_keep and not self.reads and limit_bytes > 0
+        # A rollback restores the variables that a pipeline reads and writes, while its iterators go on. And
+        # hosts with rows of their own would keep different numbers of batches, but make equal calls.
+        possible = self.ends_alone and not self.reads and limit_bytes > 0
         if self._replay is None and possible and not self.num_passes and self._first is None:
             # TensorFlow may borrow the memory of arrays that Python fills again.
             self._replay = ReplayBuffer(self._dataset, limit_bytes, copies=self.runs_python)
@@ -259,6 +260,8 @@ class IteratorFeed(Feed):
         """Draws the first batches of a pass and drops them; returns the pass."""
         for _ in range(count):
             if next_batch(self.source(batches)) is None:
+                if not self.ends_alone:
+                    break
                 raise ValueError(f"the training data ended before batch {count}, where it had stood")
         return batches
 

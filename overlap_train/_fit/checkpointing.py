@@ -13,6 +13,7 @@ from overlap_train._checkpoint.attributes import ModelAttributes, beside
 from overlap_train._checkpoint.content import ReportedSettings, require_storable
 from overlap_train._checkpoint.fingerprints import (
     describe_configuration,
+    describe_feed,
     describe_sets,
     fingerprint,
     rate_text,
@@ -65,8 +66,9 @@ def build_resumer(
             "what they hold cannot be stored (get_state and set_state would say what can)"
         )
     states = _python_of_sets(request, say)
+    rows = _rows_of_others(request)
     resumer: Resumer | None = settings.hosts.chief_first(
-        lambda: _make_resumer(request, state, say, resources)
+        lambda: _make_resumer(request, state, rows, say, resources)
     )
     if resumer is not None:
         resumer.watch_passes(ValidationPasses(drawing, say, states))
@@ -151,9 +153,23 @@ def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches
         )
 
 
+def _rows_of_others(request: FitRequest) -> dict[str, str]:
+    """Describes the training data of the other hosts, where each has its own."""
+    settings = request.settings
+    if settings.replicas is None or not settings.replicas.own_rows:
+        return {}
+    described = settings.hosts.gather(describe_feed(request.feed))
+    return {
+        part.replace("training data", f"training data of host {host}", 1): text
+        for host, texts in enumerate(described[1:], start=1)
+        for part, text in texts.items()
+    }
+
+
 def _make_resumer(
     request: FitRequest,
     state: ModelState,
+    rows: Mapping[str, str],
     say: Callable[[str], None],
     resources: contextlib.ExitStack,
 ) -> Resumer:
@@ -165,7 +181,7 @@ def _make_resumer(
         weights = resources.enter_context(RunWriter(policy.directory, request.model))  # ends behind the last
     resumer = Resumer(
         policy,
-        {**fingerprint(request.model, feed), **_describe_validation(request)},
+        {**fingerprint(request.model, feed), **rows, **_describe_validation(request)},
         state,
         attributes=ModelAttributes(request.model),
         reported=reported,

@@ -263,12 +263,17 @@ class SharedStart:
             return None
         point, place, history.epoch, history.history, python = found
         values = hosts.tensors_from_chief(state.read().flat())
-        if not hosts.is_chief:
-            state.restore(state.pack(values))
-            state.restore_pipeline(state.pack(values))
-            parts = of_text(python)
-            cursor.resume(CursorState(**place, data=parts["data"]))  # the same data as the chief's
-            set_random_states(parts["random"])
+
+        def follow() -> bool:
+            if not hosts.is_chief:
+                state.restore(state.pack(values))
+                state.restore_pipeline(state.pack(values))
+                parts = of_text(python)
+                cursor.resume(CursorState(**place, data=parts["data"]))  # as far in its data as the chief
+                set_random_states(parts["random"])
+            return True
+
+        hosts.all_do(follow)
         if place["within"]:
             _HostsHooks(hosts, self._model, state, callbacks).call_everywhere(
                 "on_epoch_begin", point["epoch"], {}
@@ -304,6 +309,7 @@ def agree_to_start(
             "number of epochs": request.epochs,
             "ExecutionPlan": request.settings.execution,
             "ValidationPolicy": replace(policy, functions=None),
+            "use of resume": request.checkpoints is not None,
             "list of evaluation functions": list(request.functions),
             "list of callbacks that listen to batches": _listening(callbacks),
             "list of callbacks with on_all_hosts": [type(c).__name__ for c in callbacks if _is_everywhere(c)],
@@ -328,7 +334,7 @@ def _agree_on_own_rows(replicas: Replicas, feed: Feed) -> None:
     rows, counts = zip(*replicas.hosts.gather([feed.first_rows, feed.num_batches]), strict=True)
     replicas.most_rows = None if None in rows else sum(rows)
     feed.num_batches = None if None in counts else max(counts)
-    feed.may_keep = False  # the hosts would have kept different numbers of batches, and make equal calls
+    feed.ends_alone = False
 
 
 def _rowless(feed: Feed) -> str:

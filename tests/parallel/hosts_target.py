@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -83,7 +84,9 @@ def own_batches(case: dict, x, y, index: int):
             return several_cases.Rows(data, size), None, {"shuffle": False}
         if case.get("source") == "arrays":
             return *data[:2], {"sample_weight": data[2], "batch_size": size, "shuffle": False}
-        return tf.data.Dataset.from_tensor_slices(data).batch(size), None, {}
+        rows = tf.data.Dataset.from_tensor_slices(data)
+        rows = rows.shuffle(64, seed=index + 1) if case.get("own_order") else rows
+        return rows.batch(size), None, {}
 
     def batches():
         for number in range(max(-(-n // size) for n, size in zip(case["own_rows"], sizes, strict=True))):
@@ -138,6 +141,8 @@ def everywhere(case: dict, directory: Path, index: int):
     class Acting(Everywhere):
         def on_train_batch_end(self, batch, logs=None):
             if [index, batch, len(self.model.history.epoch)] == case["acts_at"]:
+                if case.get("acts") == "is killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
                 raise RuntimeError("on this host alone")
 
     return Acting() if "acts_at" in case else Everywhere()
@@ -216,13 +221,13 @@ def main(case: dict, directory: Path) -> None:
     history = trainer.fit(
         x,
         y,
-        **data,
+        **{**data, **case.get("fit", {})},
         epochs=case.get("epochs", 8),
         validation_data=arrays(case.get("validation_rows", 91), 1),
         validation_batch_size=10,
         callbacks=[*build_callbacks(case, directory), everywhere(case, directory, index), tell(case)],
         verbose=0,
-        resume=resume if case.get("resume") else None,
+        resume=resume if case.get("resume") and index in case.get("resume_on", [index]) else None,
     )
     np.savez(
         directory / f"final{index}.npz",

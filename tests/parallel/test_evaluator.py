@@ -100,3 +100,4 @@ def test_evaluators_killed_at_random_moments_are_taken_back(tmp_path):
         # After the last validation nobody misses it, and one that is started again finds no training.
         assert not any(codes[:1]), [errors(directory, host)[-3000:] for host in (0, 1)]
         assert_same_result(directory, one, hosts=1)
+        print(f"{number + 1} runs whose evaluator is killed: all ended as the unbroken one", flush=True)

@@ -171,6 +171,15 @@ OWN_ROWS = {
     "no rows in the end": {"hosts": 4, "own_rows": [100, 60, 40, 3], "own_batch": [16, 8, 12, 5]},
     "sparse gradients": {"own_rows": [130, 73], "own_batch": [20, 12], "model": "looking_up"},
     "arrays": {"own_rows": [120, 53], "own_batch": [16, 12], "source": "arrays"},
+    "passes longer than epochs": {
+        "own_rows": [150, 53],
+        "own_batch": [20, 12],
+        "optimizer": "sgd",
+        "plateau": True,
+        "epochs": 8,
+        "fit": {"steps_per_epoch": 3},
+    },
+    "batches of unknown size": {"own_rows": [120, 83], "own_batch": [16, 16], "source": "pydataset"},
 }
 
 
@@ -204,11 +213,41 @@ REFUSED = {
         {"source": "pydataset", "resume": True, **OWN},
         "position can be found again: arrays or a tf.data.Dataset",
     ),
+    "resumed on one alone": (
+        {"resume": True, "resume_on": [0]},
+        "host 1 has another use of resume than the chief: 'False'",
+    ),
     "begins to listen": (
         {"arm_at": 0},
         "Arming listens to training batches since the training has begun, which is for one host",
     ),
 }
+
+
+# Host 1 has five batches of its own, and the training stands behind the seventh or the sixth step of a pass.
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("case", "resumed"),
+    [
+        ({"written_every": 3, "acts_at": [1, 7, 1]}, "resumed inside epoch 2, after 7 of its steps"),
+        ({"fit": {"steps_per_epoch": 3}, "acts_at": [1, 1, 2]}, "resumed after epoch 2"),
+    ],
+)
+def test_such_a_host_goes_on_where_its_own_rows_had_ended(case, resumed, tmp_path):
+    case = {**OWN_ROWS["uneven"], "own_order": True, "epochs": 5, "max_lag": 0, "resume": True, **case}
+    unbroken = run(tmp_path / "unbroken", **case)
+    assert finish(tmp_path, start(tmp_path / "two", acts="is killed", **case))[1] == -signal.SIGKILL
+    assert_same_result(run(tmp_path / "two", **case), unbroken)
+    assert resumed in (tmp_path / "two" / "messages0.json").read_text()
+
+
+@pytest.mark.nightly
+def test_other_rows_of_another_host_are_not_resumed_with(tmp_path):
+    case = {**OWN_ROWS["uneven"], "resume": True}
+    run(tmp_path, epochs=2, **case)
+    assert all(finish(tmp_path, start(tmp_path, epochs=4, seeds=[0, 1], **case)))
+    for host in (0, 1):
+        assert "training data of host 1.content is another" in errors(tmp_path, host)
 
 
 @pytest.mark.by_default("other batches", "draws without a seed", "begins to listen")
@@ -268,11 +307,11 @@ def test_a_callback_that_begins_to_listen_to_batches_is_not_left_uncalled(tmp_pa
 def kill_one(
     directory: Path, victim: int, after_epochs: int, delay_s: float = 0.0, how=signal.SIGKILL, **case
 ) -> list[int]:
-    """Kills a host so long after the chief has delivered so many epochs; it may have ended before."""
+    """Kills a host so long after the chief has delivered this epoch or a later one, unless it ends before."""
     processes = start(directory, resume=True, **case)
     timer = threading.Timer(delay_s, processes[victim].send_signal, [how])
     for line in processes[0].stdout:
-        if line.strip() == f"epoch {after_epochs}":
+        if line.startswith("epoch") and int(line.split()[1]) >= after_epochs:
             timer.start()
             break
     codes = finish(directory, processes, timeout_s=120)
@@ -338,10 +377,30 @@ def test_ended_at_random_moments_the_result_is_that_of_the_unbroken_run(how, tmp
     case = {"optimizer": "sgd", "plateau": True}
     one = run(tmp_path / "one", hosts=1, **case)
     rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
-    for number in range(int(os.environ.get("OVERLAP_TRAIN_HOST_KILLS", "20"))):
+    for number in range(int(os.environ.get("OVERLAP_TRAIN_HOST_STOPS", "20"))):
         directory = tmp_path / f"run{number}"
-        at = rng.randint(0, 1), rng.randint(0, 6), rng.uniform(0, 0.3)
-        codes = kill_one(directory, *at, how=how, **case)
-        if how == signal.SIGTERM:  # at its end, or before fit
-            assert set(codes) <= {0, -signal.SIGTERM}, errors(directory, at[0])[-3000:]
+        at = rng.randint(0, 1), rng.randint(0, 4), rng.uniform(0, 0.3)
+        codes = kill_one(directory, *at, how=signal.SIGTERM, **case)
+        # At its end, or before fit.
+        assert set(codes) <= {0, -signal.SIGTERM}, errors(directory, at[0])[-3000:]
         assert_same_result(run(directory, resume=True, **case), one)
+        print(f"{number + 1} stops of a host: all ended as the unbroken one", flush=True)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(7200)
+def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_path):
+    case = {"optimizer": "sgd", "plateau": True}
+    one = run(tmp_path / "one", hosts=1, **case)
+    rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
+    kills, killed, runs = int(os.environ.get("OVERLAP_TRAIN_HOST_KILLS", "20")), 0, 0
+    while killed < kills:
+        runs += 1
+        directory = tmp_path / f"run{runs}"
+        for _ in range(min(rng.randint(1, 4), kills - killed)):  # in a row: resumed runs are killed too
+            at = rng.randint(0, 1), rng.randint(0, 4), rng.uniform(0, 0.3)
+            if kill_one(directory, *at, **case)[at[0]] != -signal.SIGKILL:
+                break  # it had ended before
+            killed += 1
+        assert_same_result(run(directory, resume=True, **case), one)
+        print(f"{killed} kills of a host in {runs} runs: all ended as the unbroken one", flush=True)
