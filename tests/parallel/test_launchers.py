@@ -85,16 +85,28 @@ def test_ray_trains_on_two_workers(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_workers_that_ray_starts_again_go_on_without_a_directory_that_they_share(tmp_path):
+    assert restarted_by_ray(tmp_path, 6) == 2
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(3600)
+def test_workers_of_ray_that_are_killed_go_on(tmp_path):
+    kills, seed = (os.environ.get(f"OVERLAP_TRAIN_{name}") for name in ("RAY_KILLS", "SEED"))
+    print("runs under Ray:", restarted_by_ray(tmp_path, 40, kills or "10", seed or "0"))
+
+
+def restarted_by_ray(directory, epochs, *arguments):
+    """Trains on two workers that fail or are killed; returns in how many runs."""
     pytest.importorskip("ray.train", reason="needs the extra [ray]")
-    command = [sys.executable, "-m", "tests.parallel.ray_restart", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.parallel.ray_restart", str(directory), str(epochs), *arguments]
     result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     found = json.loads(result.stdout.splitlines()[-1])
     model = sequential("adam")
     validation = arrays(VALIDATION_ROWS, 1)
-    expected = Trainer(model).fit(*arrays(), 32, epochs=6, validation_data=validation, verbose=0).history
-    assert found["runs"] == 2
+    expected = Trainer(model).fit(*arrays(), 32, epochs=epochs, validation_data=validation, verbose=0).history
     assert_same_history(found["history"], expected, 1e-5)
+    return found["runs"]
 
 
 @pytest.mark.nightly
