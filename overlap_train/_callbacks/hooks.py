@@ -25,7 +25,7 @@ import keras
 
 from overlap_train._callbacks.epoch_only import EpochOnly
 from overlap_train._callbacks.notes import only_computes, only_notes
-from overlap_train._inspection.code import variables_of
+from overlap_train._inspection.code import Origin, origin_of, variables_of
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 
@@ -148,9 +148,19 @@ EVERY_HOOK = (
 )
 # Operations of code that returns and does nothing else.
 _IDLE = frozenset({"NOP", "RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"})
+# Of Keras's own, those that call no method of the model.
+_NEVER_CALLING: tuple[Any, ...] = (
+    *(keras.callbacks.Callback, keras.callbacks.CSVLogger, keras.callbacks.History),
+    *(keras.callbacks.ProgbarLogger, keras.callbacks.RemoteMonitor, keras.callbacks.TerminateOnNaN),
+)
 # Of Keras's own, those whose `on_epoch_begin` may be called twice.
 _BEGINNING_AGAIN: tuple[Any, ...] = (
     *(keras.callbacks.BackupAndRestore, keras.callbacks.ModelCheckpoint, keras.callbacks.TensorBoard),
+)
+# What callbacks call of a model to look at it, to keep it and to put it back.
+_MODEL_METHODS = frozenset(
+    {"count_params", "get_layer", "get_weights", "load_weights", "save", "save_weights", "set_weights"}
+    | {"summary", "to_json"}
 )
 
 
@@ -188,7 +198,8 @@ def wants_test_batches(callback: keras.callbacks.Callback) -> bool:
 
 def acts_in(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
     """Whether a callback may do something in some hooks that has to take effect in time."""
-    return not is_declared_safe(callback) and not _only_notes(callback, _acting(callback, hooks))
+    inner, hooks = _within(callback, hooks)
+    return not is_declared_safe(callback) and not _only_notes(inner, _acting(inner, hooks))
 
 
 def runs_own_code(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
@@ -221,20 +232,22 @@ def hook_that_waits(
 def may_change_training(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback may have the training go on from an epoch's end otherwise, other than by ending it.
 
-    The user's code may also change what a generator yields, so only callbacks of libraries are trusted. If a
-    method of the model that one of these calls changes the training all the same, the feed raises.
+    The user's code may also change what a generator yields, so only callbacks of libraries are trusted.
     """
     if is_declared_safe(callback):
         return False
     callback, hooks = _within(callback, EVERY_HOOK)
-    own = [hook for hook in hooks if overrides(callback, hook)]
-    return not (only_watches(callback) and _is_a_library_s(callback, own))
+    if not only_watches(callback) or _calls_own_methods(callback) or _has_own_functions(callback):
+        return True
+    return not _is_a_library_s(callback, [hook for hook in hooks if overrides(callback, hook)])
 
 
 def acts_on_model_only(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback is Keras's own and cannot change what Python makes the data from."""
     callback, hooks = _within(callback, EVERY_HOOK)
     if not keras_models.is_stock_method(type(callback)) or not _is_stock(callback, hooks):
+        return False
+    if _calls_own_methods(callback):
         return False
     return not isinstance(callback, keras.callbacks.LearningRateScheduler) or asks_schedule(callback)
 
@@ -306,6 +319,21 @@ def _is_stock(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
         and keras_models.is_stock_method(getattr(type(callback), hook, None))
         for hook in hooks
     )
+
+
+def _calls_own_methods(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback may call a method of the model that the user has written, such as `save_weights`."""
+    model = variables_of(callback).get("_model")
+    if type(callback) in _NEVER_CALLING or not isinstance(model, keras.Model):
+        return False
+    return any(keras_models.overriding_class(model, name) is not None for name in _MODEL_METHODS)
+
+
+def _has_own_functions(callback: keras.callbacks.Callback) -> bool:
+    """Whether the user has set functions on a callback, as by `callback.monitor_op = better`."""
+    values = [value for value in variables_of(callback).values() if callable(value)]
+    functions = [getattr(value, "__func__", getattr(value, "func", value)) for value in values]
+    return any(isinstance(f, types.FunctionType) and origin_of(f) is Origin.USER for f in functions)
 
 
 def _answers_itself(callback: keras.callbacks.Callback) -> bool:
