@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from overlap_train._copies.generators import GeneratorValue
 from overlap_train._copies.values import DICTS, ObjectValue, VariableValue
+from overlap_train._keras.randomness import require_numpy_state
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
 
@@ -163,8 +164,10 @@ class _Unpacker:
             maxlen, items = content
             return collections.deque(map(self.unpack, items), maxlen)
         if kind == "generator":
-            name, state = content
-            return GeneratorValue(name, self.unpack(state))
+            name, state = content[0], self.unpack(content[1])
+            if name != "Random":  # which looks at what it gets; NumPy's would read past its numbers
+                require_numpy_state(state, legacy=name == "RandomState")
+            return GeneratorValue(name, state)
         if kind != "object":
             raise KeyError(kind)
         name, attributes, lost = content

@@ -162,7 +162,7 @@ def _draw_rows(
             half = 0.4 * 0.72 ** min(bar.depth, 3)
             corners.append([(left, row - half), (right, row - half), (right, row + half), (left, row + half)])
             fills.append(_shade(colours[bar.name], bar))
-        _write_epochs(axis, row, bars, colours, scale)
+        _write_epochs(axis, row, bars, scale)
     axis.add_collection(PolyCollection(corners, facecolors=fills, linewidths=0))
     axis.set_ylim(max(len(rows), 1) - 0.4, -0.6)
     axis.set_yticks(range(len(rows)), [_short(name) for name in rows], fontsize=9 if len(rows) <= 16 else 7)
@@ -174,9 +174,7 @@ def _draw_rows(
         axis.text(0.5, 0.5, "no spans were recorded", transform=axis.transAxes, ha="center", va="center")
 
 
-def _write_epochs(
-    axis: Any, row: int, bars: Iterable[Bar], colours: Mapping[str, str], scale: _Scale
-) -> None:
+def _write_epochs(axis: Any, row: int, bars: Iterable[Bar], scale: _Scale) -> None:
     """Write the number of each epoch on its training and validation where it fits."""
     extents: dict[tuple[str, int], tuple[float, float]] = {}
     for bar in bars:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import json
 import math
@@ -44,6 +45,20 @@ def test_what_can_be_copied_can_be_read_however_deep(around):
         return packed_and_unpacked({"state": {"attributes": [copy]}})["state"]["attributes"][0] == value
 
     assert all(survives(depth, 300) for depth in (1, 29, 30, 31, 59, 60, 61, 62, 400))
+
+
+def state(position):
+    """What NumPy would take without a look at the position, and read there."""
+    key = {"dict": [["key", {"array": "key"}], ["pos", position]]}
+    return {"dict": [["bit_generator", "MT19937"], ["state", key], ["has_gauss", 0], ["gauss", 0.0]]}
+
+
+@pytest.mark.parametrize("kind", ["RandomState", "MT19937", "Generator"])
+@pytest.mark.parametrize(("position", "sound"), [(624, True), (625, False), (-1, False), (5 * 10**7, False)])
+def test_a_position_outside_of_a_generator_s_numbers_is_corrupt(kind, position, sound):
+    packed = {"generator": [kind, state(position)]}
+    with contextlib.nullcontext() if sound else pytest.raises(CheckpointCorruptError, match="out of range"):
+        assert unpack({"key": np.arange(624, dtype="uint32")}, packed).kind == kind
 
 
 @pytest.mark.parametrize(
