@@ -5,11 +5,12 @@ function's thread after that. A copy that might answer otherwise than the model 
 differs from Keras must not be silent. Weights are variables, and a snapshot has them. What else a function
 may look at (a threshold, a list of classes, a tokenizer that was attached) is taken as its evaluation begins,
 on the training thread. Numbers, texts, containers of these and arrays are copied; other objects of the user's
-are the same ones.
+are the same ones, and so are functions, except such as use the model itself.
 """
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import textwrap
 import types
@@ -22,7 +23,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from overlap_train._inspection.code import Unclear
 from overlap_train._inspection.graph import computation
+from overlap_train._inspection.reach import reaches
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
@@ -30,6 +33,7 @@ from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._snapshot import ModelState, StateVariable, Values
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_FUNCTIONS = (types.FunctionType, types.MethodType)
 _OWN_STATE = (
     *(keras.Layer, keras.Variable, keras.optimizers.Optimizer, keras.metrics.Metric, keras.losses.Loss),
     *(tf.Variable, tf.Module, keras.random.SeedGenerator),
@@ -49,6 +53,7 @@ class _NotTaken(Exception):
 class Attributes:
     """What the attributes of a model and its layers were."""
 
+    parts: tuple[Any, ...]
     values: tuple[Mapping[str, Any], ...]
     trainable: tuple[tuple[bool, ...], tuple[bool, ...]]
 
@@ -57,15 +62,38 @@ class Attributes:
         """Takes them. On the training thread."""
         layers = keras_models.flat_layers(model)
         values = tuple(dict(_taken(layer, whole=layer is model)) for layer in layers)
-        return cls(values, keras_copies.trainable(model))
+        return cls((*layers, *model.variables), values, keras_copies.trainable(model))
 
-    def give(self, copy: keras.Model) -> None:
-        """Sets them on a copy of the model."""
-        for layer, values in zip(keras_models.flat_layers(copy), self.values, strict=False):
+    def give(self, copy: keras.Model, last: Attributes | None = None) -> None:
+        """Sets them on a copy of the model; what has been deleted since `last` were set is deleted."""
+        earlier = itertools.repeat({}) if last is None else last.values
+        for layer, values, before in zip(keras_models.flat_layers(copy), self.values, earlier, strict=False):
             live = vars(layer)
-            # A layer's own private attribute may be one that this copy has no use for.
-            live |= {n: _copied(v) for n, v in values.items() if n in live or not n.startswith("_")}
+            for name in before.keys() - values.keys():
+                live.pop(name, None)
+            for name, value in values.items():
+                own = live.get(name) if last is None else before.get(name)
+                if isinstance(value, _FUNCTIONS) and not self._has_use(name, value, own, last is None):
+                    continue
+                # A layer's own private attribute may be one that this copy has no use for.
+                if name in live or not name.startswith("_"):
+                    live[name] = _copied(value)
         keras_copies.set_trainable(copy, self.trainable)
+
+    def _has_use(self, name: str, function: Any, own: Any, is_new: bool) -> bool:
+        """Whether a copy takes a function in place of its own; raises CopyRefusedError if it has neither."""
+        if function is own:
+            return False
+        has_own = is_new and isinstance(own, _FUNCTIONS)
+        if has_own and getattr(own, "__code__", None) != getattr(function, "__code__", None):
+            raise CopyRefusedError(f"its copy has something else as {name!r}")
+        try:
+            apart = reaches([function], self.parts) is None
+        except Unclear:
+            apart = False
+        if not apart and not has_own:  # its own uses the copy
+            raise CopyRefusedError(f"the function {name!r} that was set on it uses the model itself")
+        return apart
 
 
 def is_stock(layer: keras.Layer) -> bool:
@@ -84,13 +112,11 @@ def _taken(layer: keras.Layer, *, whole: bool) -> Iterator[tuple[str, Any]]:
         inner = name.startswith("_") and (stock or type(value) not in _PLAIN)
         if inner or name in ignored or name.startswith("_self_"):  # TensorFlow's
             continue
-        if isinstance(value, types.FunctionType):  # which may hold layers of this model
-            continue
         try:
             copy = _copied(value)
         except _NotTaken:
             continue
-        if whole or copy is not value or type(value) in _PLAIN:
+        if whole or copy is not value or type(value) in (*_PLAIN, *_FUNCTIONS):
             yield name, copy
 
 
@@ -123,14 +149,18 @@ class CopyRefusedError(Exception):
 class PrivateModel:
     """A copy of a model whose variables take over a snapshot's values. One thread at a time."""
 
-    def __init__(self, model: keras.Model, variables: list[tuple[keras.Variable, int]]) -> None:
+    def __init__(
+        self, model: keras.Model, variables: list[tuple[keras.Variable, int]], attributes: Attributes
+    ) -> None:
         self.model = model
+        self._attributes = attributes  # those that the copy has now
         self._variables = [(StateVariable.of_keras(variable), place) for variable, place in variables]
 
     def adopt(self, values: Values, attributes: Attributes) -> None:
         """Gives the copy a snapshot's values, on the snapshot's memory, and its attributes."""
         flat = values.flat()
-        attributes.give(self.model)
+        attributes.give(self.model, self._attributes)
+        self._attributes = attributes
         for variable, place in self._variables:
             variable.assign(flat[place])
         self.model.stop_training = False
@@ -150,13 +180,14 @@ def make_private_model(
         _require_same_layers(model, copy)
         if clone is None:
             _transfer(model, copy)
-        Attributes.of(model).give(copy)
+        attributes = Attributes.of(model)
+        attributes.give(copy)
         if not copy.compiled:
             _compile(model, copy)
         keras_optimizers.build_optimizer(copy)
         if clone is not None or not all(map(is_stock, keras_models.flat_layers(model))):
             _require_same_computation(model, copy, x_spec)
-    return PrivateModel(copy, variables + _optimizer_variables(model, copy, state))
+    return PrivateModel(copy, variables + _optimizer_variables(model, copy, state), attributes)
 
 
 def _places_of(model: keras.Model, state: ModelState, variables: list[keras.Variable]) -> list[int]:

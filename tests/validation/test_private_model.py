@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
-from overlap_train._validation.private_model import (
-    Attributes,
-)
+from overlap_train._validation.private_model import Attributes, CopyRefusedError
+from overlap_train.errors import ValidationWorkerError
 from tests import networks
 from tests.networks import CLASSES, FEATURES, crossentropy, subclassed
 from tests.pools import sequential
@@ -265,6 +264,79 @@ def test_a_copy_keeps_its_own_layers_and_variables():
     assert copy.layers[0] is not own.layers[0]
 
 
+def rule():
+    return 2.0
+
+
+def set_activation(model):
+    model.layers[0].activation = keras.activations.tanh
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        (lambda model: setattr(model, "threshold", 2.0), lambda model: model.threshold),
+        (lambda model: delattr(model, "threshold"), lambda model: hasattr(model, "threshold")),
+        (lambda model: setattr(model.layers[-1], "_hidden", 7), lambda model: model.layers[-1]._hidden),
+        (set_activation, lambda model: model.layers[0].activation),
+        (set_activation, mean_output),
+        (lambda model: setattr(model, "rule", rule), lambda model: model.rule),
+        (lambda model: setattr(model.layers[-1], "rule", rule), lambda model: model.layers[-1].rule),
+    ],
+    ids=["set", "deleted", "private", "activation", "output", "function", "function of a layer"],
+)
+def test_a_copy_gets_what_was_set_and_nothing_that_is_set_later(change, seen):
+    own, copy = model(), model()
+    before = Attributes.of(own)
+    before.give(copy)
+    change(own)
+    taken, expected = Attributes.of(own), seen(own)
+    own.threshold, own.rule = 9.0, squash
+    taken.give(copy, before)
+    assert seen(copy) == expected
+
+
+def rules(model):
+    return {
+        "none": None,
+        "plain": rule,
+        "other": squash,
+        "bound": model.call,
+        "of its weights": lambda: model.layers[0].kernel,
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "given"),
+    [
+        ("none", "plain", True),
+        ("none", "bound", "uses the model itself"),
+        ("none", "of its weights", "uses the model itself"),
+        ("bound", "bound", False),
+        ("of its weights", "of its weights", False),
+        ("plain", "other", "something else as 'rule'"),
+    ],
+)
+def test_no_function_that_uses_the_model_itself_is_given(before, after, given):
+    own, copy = model(), model()
+    copy.rule, own.rule = rules(copy)[before], rules(own)[after]
+    if isinstance(given, str):
+        with pytest.raises(CopyRefusedError, match=given):
+            Attributes.of(own).give(copy)
+    else:
+        Attributes.of(own).give(copy)
+        assert (copy.rule is own.rule) == given
+
+
+def test_a_callback_that_sets_such_a_function_ends_the_training():
+    class Binds(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.rule = self.model.call
+
+    with pytest.raises(ValidationWorkerError, match="'rule' that was set on it uses the model itself"):
+        fit(model(), {"f": mean_output}, callbacks=[Binds()])
+
+
 class Sets(keras.callbacks.Callback):
     """Sets attributes of each kind in one of its hooks."""
 
@@ -275,15 +347,21 @@ class Sets(keras.callbacks.Callback):
         setattr(self, hook, self._set)
 
     def _set(self, epoch, logs=None):
+        self.model.layers[0].activation = (squash, keras.activations.relu)[epoch % 2]
+        self.model.rule = lambda: epoch
         self.model.threshold += 1.0
         self.model.table[0] = epoch
         self.model.layers[-1].names.append(str(epoch))
         if epoch == 1:
             self.model.later = 100.0
+        elif epoch == 2:
+            del self.model.later
 
 
 def look(of):
-    return of.threshold + 10 * of.table[0] + len(of.layers[-1].names) + getattr(of, "later", 0.0)
+    activation, rule = of.layers[0].activation, getattr(of, "rule", lambda: -1)
+    named = len(of.layers[-1].names) + 1000 * len(activation.__name__) + 10000 * rule()
+    return of.threshold + 10 * of.table[0] + named + getattr(of, "later", 0.0)
 
 
 @pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end", "on_train_batch_end"])
