@@ -244,7 +244,7 @@ class Delivery:
         """Replay `on_test_*` around a validation that is already done; those made anew are in `spans`."""
         self._model.stop_evaluating = False
         if self._wants_test:
-            _begin_test(self._callbacks, self._model)
+            begin_test(self._callbacks, self._model)
         self._reset_others()
         if result.unread and not is_first:  # the first reset was made before the validation
             self._model.reset_metrics()
@@ -264,7 +264,7 @@ class Delivery:
         return result
 
 
-def _begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
+def begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> None:
     """Call `on_test_begin`, which cannot end a validation that is made already."""
     model.stop_evaluating = False
     callbacks.on_test_begin()
@@ -304,10 +304,12 @@ def read_by_python(model: keras.Model, state: ModelState, result: ValidationResu
 def evaluate_now(
     model: keras.Model, state: ModelState, suite: _Validations, callbacks: keras.callbacks.CallbackList
 ) -> dict[str, Any]:
-    """Evaluate the model as it is on the only set of a suite, as `keras.Model.evaluate` does."""
+    """Evaluate the model as it is on the only set of a suite, as `keras.Model.evaluate` does.
+
+    Unless that is live, `on_test_begin` has been called.
+    """
     for name in suite.live_sets(0):
         return dict(suite.evaluate_live(name, callbacks).metrics)
-    _begin_test(callbacks, model)
     if suite.reads_by_python():
         model.reset_metrics()
     result = suite.evaluate("", state.read())

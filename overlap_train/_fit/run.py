@@ -11,7 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import evaluate_now
+from overlap_train._callbacks.delivery import begin_test, evaluate_now
+from overlap_train._callbacks.hooks import runs_own_code
 from overlap_train._checkpoint.attributes import beside
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.batches import size_bytes
@@ -25,6 +26,7 @@ from overlap_train._fit.request import FitRequest
 from overlap_train._fit.session import FitSession, open_fit
 from overlap_train._fit.step_building import look_only
 from overlap_train._fit.validation_building import build_validation, make_sources
+from overlap_train._inspection.traces import Traces
 from overlap_train._keras import threads
 from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
@@ -90,9 +92,14 @@ def run_evaluate(
     )
     with contextlib.ExitStack() as resources:
         resources.callback(sources.close)
-        state, suite, _ = build_validation(
-            settings, sets, callback_list, sources, resources, within_evaluate=True
-        )
+        is_traced = Traces.of(model).holds("test", keras_training.test_function(model))
+        arguments = settings, sets, callback_list, sources, resources
+        state, suite, _ = build_validation(*arguments, within_evaluate=True)
+        if not suite.live_sets(0):
+            begin_test(callback_list, model)
+            if not is_traced and any(runs_own_code(c, ["on_test_begin"]) for c in callback_list.callbacks):
+                Traces.of(model).forget("test")  # Keras traces behind that hook, which may set what is read
+                state, suite, _ = build_validation(*arguments, within_evaluate=True)
         logs = evaluate_now(model, state, suite, callback_list)
         if not model.stop_evaluating:  # or batches were left out on purpose
             suite.warn()

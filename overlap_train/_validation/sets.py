@@ -71,6 +71,7 @@ class PreparedSet:
     step: ValidationStep | None = None  # the traced step; None where nothing is traced
     live: Reason | None = None  # why it has to be validated live, or None
     waits: bool = False  # whether its data is still to be read
+    keeps_trace: bool = False  # whether Keras runs our trace of the step, and traces none behind hooks
 
     @property
     def counting(self) -> Reason | None:
@@ -163,7 +164,9 @@ def _prepare(request: SetRequest, name: str, validation_set: ValidationSet) -> P
     live = _untraced_reason(request)
     if live is not None:
         source.left_to_keras = True
-        return replace(unprepared, batches=batches, live=live)
+        keeps = live.identifier == "callback-validates" and _is_traced(request)
+        step = _trace(request, batches) if keeps else None
+        return replace(unprepared, batches=batches, step=step, live=live, keeps_trace=keeps)
     step = _trace(request, batches)
     live = _must_be_live(request, batches, step)
     source.left_to_keras = live is not None
@@ -172,6 +175,13 @@ def _prepare(request: SetRequest, name: str, validation_set: ValidationSet) -> P
 
 # Under which the traces of a model hold why Keras has traced its validation, and we have not.
 _TRACED_BY_KERAS = "traced_by_keras"
+
+
+def _is_traced(request: SetRequest) -> bool:
+    """Whether the model's own step has a trace of ours, made when Keras would have traced it."""
+    traces, token = Traces.of(request.model), keras_training.test_function(request.model)
+    is_own = request.settings.stock_validation and not request.settings.shared
+    return is_own and traces.holds("test", token) and not traces.has("test", token, _TRACED_BY_KERAS)
 
 
 def _untraced_reason(request: SetRequest) -> Reason | None:
@@ -261,8 +271,11 @@ def _live_runner(
         request.model, data, each.validation_set.batch_size, each.validation_set.steps
     )
     validate = KerasEvaluation(request.model, evaluate)
-    if each.batches is not None and (settings.preprocess is not None or not settings.stock_validation):
-        function, preprocess = settings.validation_function, settings.preprocess
+    function, preprocess = settings.validation_function, settings.preprocess
+    if each.keeps_trace and each.step is not None:
+        function = each.step.step
+    is_own = each.keeps_trace or preprocess is not None or not settings.stock_validation
+    if each.batches is not None and is_own:
         validate.test_step = lambda batch: function(keras_data.without_optionals(prepare(preprocess, batch)))
     if isinstance(each.batches, StreamedBatches):
         validate.on_pass = each.batches.passed

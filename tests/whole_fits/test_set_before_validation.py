@@ -155,3 +155,30 @@ def test_what_on_test_begin_sets_is_seen_by_the_first_evaluation(table, change):
 
     expected, actual, _ = in_turn(run, lambda: a_layer(table))
     assert actual == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("hook", ["on_test_begin", "on_test_batch_begin"])
+@pytest.mark.parametrize("order", ["fF", "eEf", "Fe"])
+@pytest.mark.by_default("fF-on_test_begin", "eEf-on_test_batch_begin")
+def test_the_trace_of_the_first_call_stays(order, hook):
+    """Capitals are calls with a callback."""
+
+    class Flagged(keras.Sequential):
+        def test_step(self, data):
+            return {"flag": tf.constant(getattr(self, "flag", 1.0))}
+
+    def set_flag(self, *arguments, **logs):
+        self.model.flag = 5.0
+
+    def run(trained):
+        results = []
+        for call in order:
+            given = [type("Sets", (keras.callbacks.Callback,), {hook: set_flag})()] if call.isupper() else []
+            if call in "Ff":
+                results += trained.fit(X, Y, callbacks=given, epochs=2, **ARGUMENTS).history["val_flag"]
+            else:
+                results.append(trained.evaluate(X, Y, verbose=0, callbacks=given, return_dict=True)["flag"])
+        return results
+
+    expected, actual, _ = in_turn(run, lambda: linear(kind=Flagged), ALWAYS)
+    assert actual == expected
