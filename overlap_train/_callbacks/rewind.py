@@ -106,9 +106,12 @@ def _cut(mark: FileMark, epoch: int, separator: str) -> None:
         if is_shorter or _tail_sha256(file.fileno(), mark.size_bytes) != mark.tail_sha256:
             return
         file.seek(mark.size_bytes)
+        if not mark.size_bytes:
+            file.readline()  # the header stays: the logger has found it, and writes no other
+        start = file.tell()
         since = file.read().decode("utf-8", "surrogateescape")
         if end := _rows_length(since, epoch, separator):
-            file.seek(mark.size_bytes)
+            file.seek(start)
             file.write(since[end:].encode("utf-8", "surrogateescape"))
             file.truncate()
 

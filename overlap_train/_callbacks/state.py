@@ -157,7 +157,7 @@ class Unstored:
                 if is_code(attributes.get(name)) and attributes[name] != function:
                     names.append(f"{state.kind}.{name}")
             present = _texts(callback)
-            names += [f"{state.kind}.{n}" for n, text in settings.items() if present.get(n, text) != text]
+            names += [f"{state.kind}.{n}" for n, text in settings.items() if present.get(n) != text]
         new = [name for name in dict.fromkeys(names) if name not in self._reported]
         self._reported.update(new)
         return new
@@ -185,9 +185,12 @@ def _remembered(callback: keras.callbacks.Callback) -> dict[str, Any]:
 
 
 _PLAIN = (bool, int, float, str, type(None))
-# Where callbacks write, which may differ between two runs of one training.
+# Where callbacks write, which may differ between two runs of one training; `append` see `rewind`.
 _PLACES = frozenset(
-    ("backup_dir", "directory", "embeddings_metadata", "filename", "filepath", "log_dir", "path", "root")
+    (
+        *("append", "backup_dir", "directory", "embeddings_metadata"),
+        *("filename", "filepath", "log_dir", "path", "root"),
+    )
 )
 
 

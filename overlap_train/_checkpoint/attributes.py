@@ -186,13 +186,13 @@ class ModelAttributes:
     def put_back(self, values: Mapping[str, Any]) -> list[str]:
         """Put attributes back that a training had added; return the names of others, which stay as they are.
 
-        What a model has before the training its code may read: the trace of the unbroken run holds its value
-        at the beginning.
+        What a model or its class has before the training its code may read: the trace of the unbroken run
+        holds its value at the beginning.
         """
         attributes, present = variables_of(self._model), self._plain()
         stay = []
         for name, value in values.items():
-            if name not in attributes and self._is_own(name):
+            if not (name in attributes or hasattr(type(self._model), name)) and self._is_own(name):
                 setattr(self._model, name, value)
             elif name not in present or present[name] != value:
                 stay.append(name)

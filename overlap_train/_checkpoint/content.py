@@ -129,7 +129,6 @@ class StartPoint:
     step: int  # steps made so far
     stopped: bool  # by a callback
     logs: Mapping[str, float]  # of the last delivered epoch
-    max_lag: int  # when the checkpoint was written
     position: CursorState
     undelivered: tuple[WaitingEpoch, ...] = ()  # oldest first
     plan: str = ""  # how the steps were computed, if there was a choice
@@ -204,7 +203,6 @@ def as_checkpoint(
         "undelivered": undelivered_entries,
         "stopped": point.stopped,
         "logs": plain_logs(point.logs),
-        "max_lag": point.max_lag,
         "files": [asdict(mark) for mark in python.files],
         "configuration": reported.configuration,
         "random": packed(dict(python.random), "random"),

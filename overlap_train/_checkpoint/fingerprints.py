@@ -51,7 +51,13 @@ def describe_configuration(model: keras.Model) -> dict[str, str]:
         warnings.simplefilter("ignore")  # Keras warns of lambdas, which are not stored here
         layers = keras_models.flat_layers(model)
         for label, layer in zip(_numbered(layer.name for layer in layers), layers, strict=True):
-            texts |= _flat(label, {"": type(layer).__name__, **_own_settings(layer, _config_of(layer))})
+            config = _config_of(layer)
+            texts |= _flat(label, {"": type(layer).__name__, **_own_settings(layer, config)})
+            parts = config.get("layers")
+            if isinstance(parts, list) and all(isinstance(p, dict) and "inbound_nodes" in p for p in parts):
+                places = {part["name"]: place for place, part in enumerate(parts)}
+                calls = repr([_calls(part["inbound_nodes"], places) for part in parts])
+                texts[f"{label}.wiring"] = f"{_DIGEST}{hashlib.sha256(calls.encode()).hexdigest()[:16]}"
         if isinstance(getattr(model, "optimizer", None), keras.optimizers.Optimizer):
             texts |= _flat("optimizer", _config_of(model.optimizer))
         arguments = keras_copies.compile_arguments(model) or {}
@@ -150,6 +156,16 @@ def _own_settings(layer: keras.Layer, config: Mapping[str, Any]) -> dict[str, An
             if not name.startswith("_") and name not in keras_attributes() and isinstance(value, _PLAIN):
                 settings.setdefault(name, value)
     return settings
+
+
+def _calls(part: Any, places: Mapping[str, int]) -> Any:
+    """Return how the layers of a functional model are called, each of them as its place in the model."""
+    if isinstance(part, Mapping) and "keras_history" in part:
+        name, *output = part["keras_history"]
+        return [places.get(name), *output]
+    if isinstance(part, Mapping):
+        return {key: _calls(value, places) for key, value in part.items()}
+    return [_calls(each, places) for each in part] if isinstance(part, (list, tuple)) else _plain(part)
 
 
 def _is_layer(part: Any) -> bool:
@@ -304,7 +320,7 @@ def _leaf(leaf: Any) -> tuple[str, str, list[npt.NDArray[Any]]]:
 
 
 def _sources(dataset: Any) -> Iterator[npt.NDArray[Any]]:
-    """Yield the tensors that the first stages of a dataset slice or repeat, and of those in its functions.
+    """Yield the tensors that the first stages of a dataset slice or repeat.
 
     TensorFlow has no public way to ask; where its private names move, nothing is found and datasets are told
     apart by specification and length alone.

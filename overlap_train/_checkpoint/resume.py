@@ -166,15 +166,7 @@ class Resumer(Closing):
         rewind_files(callbacks, checkpoint.files, checkpoint.first_undelivered)
         self._appending = []
         self._written_step = step
-        where = (
-            epoch,
-            step,
-            meta["stopped"],
-            meta["logs"],
-            meta["max_lag"],
-            position,
-            checkpoint.undelivered,
-        )
+        where = epoch, step, meta["stopped"], meta["logs"], position, checkpoint.undelivered
         return StartPoint(*where, meta["plan"])
 
     def _numbers(self, checkpoint: LoadedCheckpoint) -> list[int | None]:
@@ -306,6 +298,7 @@ class Resumer(Closing):
         callbacks: Iterable[keras.callbacks.Callback],
         *,
         last: bool,
+        max_lag: int = 0,
         trained: Values | None = None,
     ) -> None:
         """Write a checkpoint if one is due, or if this delivery is the last.
@@ -316,7 +309,7 @@ class Resumer(Closing):
         """
         self._deliveries += 1
         self._note_passes()
-        self._lags = (*self._lags[-1:], point.max_lag)
+        self._lags = (*self._lags[-1:], max_lag)
         # A checkpoint inside a later epoch holds the snapshot of this one.
         newer = point.step > self._written_step
         due = newer and self._deliveries % self._policy.every_epochs == 0 and self._is_interval_over()

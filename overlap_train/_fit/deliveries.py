@@ -199,12 +199,13 @@ class Deliveries:
         if self.resumer is not None:
             self._finish_before_checkpoint(pending.epoch)
             following = pending.epoch + 1
-            logs, lag = dict(outcome.logs), self.backlog.max_lag
+            logs = dict(outcome.logs)
             self.resumer.delivered(
-                StartPoint(following, pending.snapshot.step, course.stopped, logs, lag, position),
+                StartPoint(following, pending.snapshot.step, course.stopped, logs, position),
                 outcome.values,
                 self.callbacks.callbacks,
                 last=course.stopped or following >= course.epochs,
+                max_lag=self.backlog.max_lag,
                 trained=pending.snapshot.values,
             )
 
@@ -257,10 +258,10 @@ class Deliveries:
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Writes a checkpoint of where the training stands; see `may_checkpoint`."""
         assert self.resumer is not None
-        epoch, course, lag = snapshot.epoch, self._course, self.backlog.max_lag
+        epoch, course = snapshot.epoch, self._course
         waiting = tuple(WaitingEpoch(pending.snapshot, pending.train_logs) for pending in self.backlog)
         logs = dict(course.logs.get(epoch - len(waiting) - 1, {}))
-        point = StartPoint(epoch, snapshot.step, course.stopped, logs, lag, snapshot.position, waiting)
+        point = StartPoint(epoch, snapshot.step, course.stopped, logs, snapshot.position, waiting)
         self.resumer.inside(point, snapshot.values, self.callbacks.callbacks)
 
     def _finish_before_checkpoint(self, epoch: int | None) -> None:

@@ -61,6 +61,13 @@ def test_rows_of_epochs_that_run_again_are_cut(tmp_path, since, earlier):
     assert after(path, marks, 2) == before
 
 
+@pytest.mark.parametrize("since", ["", rows(2), rows(2, 3), rows(0)])
+def test_a_log_that_was_empty_keeps_its_header(tmp_path, since):
+    marks = marked(path := tmp_path / "log.csv", "")
+    path.write_bytes((HEADER + since).encode())
+    assert after(path, marks, 2) == HEADER + (since if since == rows(0) else "")
+
+
 FOREIGN = {
     "an earlier epoch": rows(0, 1, 2, 3),
     "a header": HEADER + rows(2, 3),

@@ -280,16 +280,20 @@ class Patient(keras.callbacks.EarlyStopping):
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
         self.patience += 1
+        self.start_from_epoch = np.int64(1)
 
 
-def test_a_setting_that_the_training_changes_is_named_and_the_sign_that_keras_changes_is_not(model):
-    early = Patient(patience=9, min_delta=0.5)
+def test_a_setting_that_the_training_changes_is_named_and_what_the_trainer_or_keras_changes_is_not(model):
+    early, log = callbacks = [Patient(patience=9, min_delta=0.5), keras.callbacks.CSVLogger("log.csv")]
     unstored = Unstored()
     begin(early, model)
-    unstored.begin([early], capture_all([early]))
+    append_to_files(callbacks)
+    unstored.begin(callbacks, capture_all(callbacks))
     run(early, model, 0, 3)
     assert early.min_delta == -0.5
-    assert unstored.names(capture_all([early]), [early]) == ["Patient.patience"]
+    log.append = False
+    names = ["Patient.patience", "Patient.start_from_epoch"]
+    assert unstored.names(capture_all(callbacks), callbacks) == names
 
 
 def test_callbacks_are_known_by_their_class_in_their_order():

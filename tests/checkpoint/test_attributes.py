@@ -140,6 +140,8 @@ def test_a_value_whose_place_holds_something_else_is_named():
 
 
 class Plain(keras.Model):
+    scale = 1.0
+
     def __init__(self):
         super().__init__()
         self.dense, self.name_of_run = keras.layers.Dense(1), "a"
@@ -173,8 +175,9 @@ def test_what_has_changed_since_the_beginning_is_kept(model):
 def test_what_a_model_had_before_stays(model):
     model.rate, model.depth = 0.5, 2
     attributes = ModelAttributes(model)
-    assert attributes.put_back({"rate": 1.0, "depth": 2, "best_epoch": 2, "dense": 3}) == ["rate", "dense"]
-    assert (model.rate, model.best_epoch) == (0.5, 2)
+    values = {"rate": 1.0, "depth": 2, "best_epoch": 2, "dense": 3, "scale": 5.0}
+    assert attributes.put_back(values) == ["rate", "dense", "scale"]
+    assert (model.rate, model.best_epoch, model.scale) == (0.5, 2, 1.0)
 
 
 def test_what_is_another_thing_now_stays(model):

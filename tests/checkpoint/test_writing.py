@@ -44,7 +44,7 @@ def writer(tmp_path, model):
 
 
 def deliver(writer, model, epoch, callbacks=(), *, last=False):
-    point = StartPoint(epoch, 3 * epoch, False, {}, 0, CursorState(epoch, 3, False))
+    point = StartPoint(epoch, 3 * epoch, False, {}, CursorState(epoch, 3, False))
     writer.delivered(point, ModelState(model).read(), callbacks, last=last)
     writer.wait()
 
@@ -129,7 +129,7 @@ def test_behind_a_keyboard_interrupt_a_write_goes_on_and_keeps_the_lock(tmp_path
 
     monkeypatch.setattr(CheckpointStore, "save", hang)
     made = Resumer(policy, {}, ModelState(model))
-    point = StartPoint(1, 3, False, {}, 0, CursorState(1, 3, False))
+    point = StartPoint(1, 3, False, {}, CursorState(1, 3, False))
     made.delivered(point, ModelState(model).read(), (), last=True)
     assert begun.wait(60)
     with pytest.raises(KeyboardInterrupt), made:

@@ -305,7 +305,7 @@ class Found:
         self.place.set(5.0)
         self.place.history.epoch, self.place.history.history = [0, 1, 2], {"loss": [3.0, 2.0, 1.0]}
         cursor.restore(CursorState(3, 4, self.inside, 3, self.inside, data=DATA))
-        return StartPoint(3, 12, False, {"loss": 1.0}, 1, cursor.state())
+        return StartPoint(3, 12, False, {"loss": 1.0}, cursor.state())
 
 
 def started(places, callbacks=(), **options):
@@ -329,7 +329,7 @@ def started(places, callbacks=(), **options):
 def test_all_hosts_begin_where_the_chiefs_checkpoint_says(places):
     points, cursors = started(places)
     for point, place, cursor in zip(points, places, cursors, strict=True):
-        assert (point.epoch, point.step, point.logs, point.max_lag) == (3, 12, {"loss": 1.0}, 1)
+        assert (point.epoch, point.step, point.logs) == (3, 12, {"loss": 1.0})
         assert point.position == cursor.state() == CursorState(3, 4, False, 3)
         assert place.kernel == 5.0
         assert place.history.epoch == [0, 1, 2]
