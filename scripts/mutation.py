@@ -138,7 +138,7 @@ def prepare() -> None:
     sys.path[:] = [place, *(path for path in sys.path if path not in ("", str(ROOT)))]
     os.environ |= {"PYTHONPATH": place, "PYTHONHASHSEED": "0", "TMPDIR": f"{place}/.tmp"}
     os.environ |= {"OVERLAP_TRAIN_TESTS_FEWER_PASSES": "1", "TF_NUM_INTEROP_THREADS": "8"}
-    for name in ("hypothesis", "tensorflow", "keras"):
+    for name in ("tensorflow", "keras"):
         __import__(name)
 
 
