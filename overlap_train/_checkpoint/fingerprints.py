@@ -309,8 +309,7 @@ def _describe_metrics(label: str, metrics: Sequence[Any]) -> dict[str, str]:
 def _leaf(leaf: Any) -> tuple[str, str, list[npt.NDArray[Any]]]:
     """Return the kind of one part of the data, a text about it, and the arrays that tell it apart."""
     if isinstance(leaf, tf.data.Dataset):
-        length = int(leaf.cardinality()) if tf.executing_eagerly() else "unknown"
-        return "a dataset", f"{length} x {leaf.element_spec}", list(_sources(leaf))
+        return "a dataset", f"{int(leaf.cardinality())} x {leaf.element_spec}", list(_sources(leaf))
     if isinstance(leaf, keras.utils.PyDataset):
         return type(leaf).__name__, f"{leaf.num_batches} batches", []
     if hasattr(leaf, "__next__") or not (hasattr(leaf, "__array__") or isinstance(leaf, (int, float, str))):

@@ -181,7 +181,6 @@ class _Verifier:
             for variable, value in self._before:
                 variable.assign(value)
         self._model.reset_metrics()
-        self._model.stop_training = False
 
     def _copied_callbacks(self) -> list[keras.callbacks.Callback]:
         """Return copies of the callbacks that have the model itself, and no copy of it."""

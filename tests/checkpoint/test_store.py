@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 import pytest
 
+from overlap_train._checkpoint import store
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 from tests.checkpoint.states import state
@@ -52,6 +54,22 @@ def test_lock_ends_with_its_process_though_a_forked_child_lives_on(tmp_path):
         finally:
             process.kill()
             os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_system_without_locks_is_written_to_with_a_warning(code, tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(store, "try_lock", fails)
+    monkeypatch.setattr(os, "pwrite", fails)  # who holds the lock is not said then
+    if code == errno.EIO:
+        with pytest.raises(CheckpointError, match=os.strerror(code)):
+            CheckpointStore(tmp_path).save(state(1))
+        return
+    with pytest.warns(RuntimeWarning, match="has no locks"), CheckpointStore(tmp_path) as written:
+        written.save(state(1))
+    assert CheckpointStore(tmp_path).load_latest().epoch == 1
 
 
 def test_forgotten_lock_warns_and_is_released(tmp_path):

@@ -129,6 +129,8 @@ def test_where_keras_adds_no_bar_nothing_is_printed(capsys):
 def test_no_callback_is_called_for_each_batch_to_print_a_line():
     line = ResultLine([keras.callbacks.Callback()], "auto")
     assert last_line(line.show, {"loss": 2.0}, None, 7) == "7/7 ━━━━━━━━━━━━━━━━━━━━  /step - loss: 2.0000"
+    for verbose in (0, 1, 2):
+        assert bool(last_line(ResultLine([], verbose).show, {"loss": 2.0}, None, 7)) is (verbose > 0)
     assert not listened_to(make(None, bar=False))
 
 

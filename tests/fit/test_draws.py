@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import types
 
 import keras
 import numpy as np
@@ -209,6 +210,15 @@ def test_python_that_asks_another_model_is_drawn_beside_the_training():
     assert not is_drawn_in_order(feed, (X, Y), model)
 
 
+@pytest.mark.parametrize("make", [tf.Variable, keras.Variable])
+def test_python_that_asks_a_variable_which_only_the_step_writes_is_drawn_in_order(make):
+    variable = make(0.0)
+    handle = (variable.value if make is keras.Variable else variable).handle
+    asked = ArrayFeed(recognize(X, Y)), Batches(3, lambda rows: rows + variable.numpy()), sequential("sgd")
+    assert is_drawn_in_order(*asked, [types.SimpleNamespace(handle=handle)])
+    assert not is_drawn_in_order(*asked)
+
+
 @pytest.mark.nightly
 def test_one_shuffle_that_python_iterates_over():
     class Iterates(keras.utils.PyDataset):
@@ -306,5 +316,6 @@ def test_a_callback_that_cannot_get_hold_of_what_the_pipeline_writes_to_is_run_a
 def test_a_table_that_a_callback_may_change_is_waited_for():
     table = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0)
     feed = IteratorFeed(recognize(ROWS.map(lambda x, y: (x, table.lookup(tf.cast(y, tf.int32)))).batch(8)))
-    assert list(follow_others(feed, sequential(), [Sets()]))
+    (reason,) = follow_others(feed, sequential(), [Sets()])
+    assert "uses what a callback may set" in str(reason)
     assert not list(follow_others(feed, sequential(), [keras.callbacks.EarlyStopping()]))

@@ -206,6 +206,13 @@ def test_the_handler_of_a_fit_that_is_over_ends_the_process_where_that_was_the_s
     assert sent == [(os.getpid(), signal.SIGTERM)]
 
 
+def test_a_compiled_call_that_may_take_long_is_not_taken_for_one_that_waits(handlers):
+    with interrupts.Interrupts() as asked:
+        asked.expect(3600.0)
+        assert 3000.0 < asked._listen(bytes([signal.SIGTERM])) <= 3600.0
+        asked.heed()
+
+
 def exit_code_of_a_child(what, *signals):
     """Return the exit code of a fork that waits for signals: -15 by SIGTERM, 5 by KeyboardInterrupt."""
     ready, tells = os.pipe()

@@ -32,6 +32,13 @@ class Failing(Trainer):
         raise ZeroDivisionError("planted")
 
 
+class Interrupted(Trainer):
+    def fit(self, *args, **kwargs):
+        history = super().fit(*args, **kwargs)
+        history.ended = "interrupted by SIGINT"
+        return history
+
+
 class Remembers(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
@@ -119,6 +126,11 @@ def test_what_only_one_of_them_raises_is_a_difference():
     told = verified(Failing(pools.sequential()))
     assert not told.equal
     assert "error" in {difference.place for difference in told.differences}
+
+
+def test_a_signal_ends_the_comparison():
+    with pytest.raises(KeyboardInterrupt):
+        verified(Interrupted(pools.sequential()))
 
 
 def test_what_keras_has_twice_otherwise_cannot_be_told():

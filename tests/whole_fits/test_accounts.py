@@ -80,7 +80,7 @@ def assert_adds_up(trainer):
         assert getattr(account, name) == pytest.approx(sum(getattr(epoch, name) for epoch in epochs))
     assert account.hidden_s <= account.validated_s
     assert (history.account, history.accounts) == (account, epochs)
-    assert "trace" in {span.name for span in trainer.recorder.spans()}
+    assert {"trace", "train", "snapshot", "deliver"} <= {span.name for span in trainer.recorder.spans()}
 
 
 @pytest.mark.parametrize("name", FITS)
