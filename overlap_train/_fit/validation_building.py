@@ -242,9 +242,8 @@ def _set_request(
     listened = listened_to(callbacks) if apart is None else apart
     acting = next((type(c).__name__ for c in listening if acts_in(c, TEST_BATCH_HOOKS)), None)
     setting = next((type(c).__name__ for c in listening if acts_in(c, _BEFORE_TRACE[:1])), None)
-    looks = listened or any(
-        overrides(c, "on_test_begin") and not keras_models.is_stock_method(type(c)) for c in listening
-    )
+    custom = [c for c in listening if not keras_models.is_stock_method(type(c))]
+    looks = listened or any(overrides(c, "on_test_begin") for c in custom)
     # Whether this process alone validates, and only between two epochs.
     alone = settings.replicas is None and apart is None and settings.validation.every_steps is None
     alone = alone and acting is None and setting is None
@@ -255,6 +254,7 @@ def _set_request(
         within_evaluate=within_evaluate,
         acts=acting,
         sets_before=setting,
+        sets_python=any(acts_in(c, (*_BEFORE_TRACE[:1], *TEST_BATCH_HOOKS)) for c in custom),
         waits=timing.waits,
         counts_ahead=alone and not (within_evaluate or looks or settings.devices),
         runs_metrics=alone or (apart is not None and settings.replicas is None),

@@ -47,6 +47,7 @@ class SetRequest:
     listened: bool = False  # whether a callback is told of the batches of a validation
     acts: str | None = None  # the name of a callback that may do anything between these batches, or None
     sets_before: str | None = None  # of one that may set the model before them
+    sets_python: bool = False  # whether one of these may set what a trace holds; Keras's own set variables
     waits: Collection[str] = ()  # the sets whose validation is built when it is first due
     # whether this is a call of `evaluate`, which has reached the model's own already
     within_evaluate: bool = False
@@ -191,7 +192,7 @@ def _untraced_reason(request: SetRequest) -> Reason | None:
         return Reason.of("model-eager")
     if request.acts is not None:
         reason = Reason.of("callback-validates", f"{request.acts} between its batches")
-    elif request.sets_before is not None and request.settings.hosts.count == 1:
+    elif request.sets_before is not None and request.sets_python and request.settings.hosts.count == 1:
         reason = _set_before(request)
     if request.settings.stock_validation:
         # What hooks set before the first batch is in Keras's own trace, which then stays.
