@@ -1,4 +1,4 @@
-"""A hook ends the batches of an epoch or a validation, by StopIteration or `stop_evaluating`, as in Keras."""
+"""A hook ends the batches of a validation, by StopIteration or `stop_evaluating`, as in Keras; none an epoch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nightly(*values):
     return pytest.param(*values, marks=pytest.mark.nightly)
 
 
-ENDS_AND_BEGINNINGS = [TRAIN[0], nightly(TRAIN[1]), nightly(TEST[0]), TEST[1]]
+ENDS_AND_BEGINNINGS = [nightly(TEST[0]), TEST[1]]
 
 
 def shuffled(x=X, y=Y, count=40):
@@ -87,40 +87,25 @@ def assert_ends(
     assert_as_keras(run, *policies, build=build)
 
 
-def evaluated():
-    model = sequential()
-    model.evaluate(*VALIDATION, verbose=0)  # Keras reads no metric that no batch has built
-    return model
+@pytest.mark.parametrize("at", [0, 1, nightly(3)])
+@pytest.mark.parametrize("hook", TEST)
+@pytest.mark.by_default("on_test_batch_end-0")
+def test_what_follows_is_the_end_of_the_validation(hook, at):
+    assert_ends("arrays", hook, at, policies=(AHEAD, IN_STEP))
 
 
-@pytest.mark.parametrize("at", [0, 1, nightly(4)])
-@pytest.mark.parametrize("hook", [*TRAIN, *TEST])
-@pytest.mark.by_default("on_train_batch_end-0", "on_test_batch_end-0")
-def test_what_follows_is_the_next_epoch_or_the_end_of_the_validation(hook, at):
-    build = evaluated if hook in TRAIN else sequential
-    assert_ends("arrays", hook, min(at, 4 if hook in TRAIN else 3), policies=(AHEAD, IN_STEP), build=build)
+@pytest.mark.parametrize("error", [StopIteration("mine"), tf.errors.OutOfRangeError(None, None, "mine")])
+@pytest.mark.parametrize("hook", TRAIN)
+@pytest.mark.by_default("on_train_batch_end-error0")
+def test_a_training_hook_that_says_that_the_data_has_ended_is_an_error(hook, error):
+    callback = Ends(hook, 1, error, (0,))
+    with pytest.raises(type(error), match="mine"):
+        fit(Trainer(sequential(), validation=ALWAYS), callback, "arrays")
 
 
 @pytest.mark.parametrize("hook", ENDS_AND_BEGINNINGS)
 def test_the_end_that_tensorflow_raises_is_one_too(hook):
     assert_ends("arrays", hook, 1, tf.errors.OutOfRangeError(None, None, "no more"))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("hook", TRAIN)
-@pytest.mark.parametrize(
-    ("data", "steps"), [("dataset", None), ("dataset", 4), ("unknown", None), ("unknown", 4), ("endless", 3)]
-)
-def test_the_next_epoch_begins_the_data_again(data, steps, hook):
-    assert_ends(data, hook, 1, steps_per_epoch=steps)
-    if steps is None:  # else Keras's iterators go on over the ends of epochs
-        assert_ends(data, hook, 2, steps_per_epoch=steps, epochs=(0,) if data == "dataset" else (0, 1, 2))
-
-
-@pytest.mark.by_default("on_train_batch_begin")
-@pytest.mark.parametrize("hook", TRAIN)
-def test_data_is_told_once_that_its_epoch_has_ended(hook):
-    assert_ends("PyDataset", hook, 1, epochs=(0, 2))
 
 
 @pytest.mark.by_default("on_test_batch_end")
@@ -222,7 +207,7 @@ def test_an_evaluation_that_is_ended_is_that_of_keras_and_warns_of_nothing(data)
 
 
 def test_whoever_declares_that_it_only_watches_is_told():
-    with pytest.raises(ValueError, match="has been made already"):
+    with pytest.raises(ValueError, match="is made as a whole"):
         fit(Trainer(sequential(), validation=ALWAYS), Declared(), "arrays")
 
 
