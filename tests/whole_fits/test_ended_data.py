@@ -1,4 +1,4 @@
-"""A hook ends the batches of a validation, by StopIteration or `stop_evaluating`, as in Keras; none an epoch."""
+"""Hooks end the batches of a validation by StopIteration or `stop_evaluating`, as in Keras; none an epoch."""
 
 from __future__ import annotations
 
