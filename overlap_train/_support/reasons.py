@@ -37,8 +37,8 @@ KINDS = {
         "a callback acts inside the validation: {}",
         ("move its work to on_test_end", _SAFE),
         "Its `on_test_begin` or a hook of a validation batch does more than log. So Keras validates. If the "
-        "validation has not been traced yet, Keras traces it behind that hook, and this trace stays until the "
-        "model is compiled again.",
+        "validation has not been traced yet, Keras traces it behind that hook, and this trace stays until "
+        "the model is compiled again.",
     ),
     "data-follows": Kind(
         "the data depends on the training: {}",
