@@ -198,8 +198,12 @@ def wants_test_batches(callback: keras.callbacks.Callback) -> bool:
 
 def acts_in(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
     """Whether a callback may do something in some hooks that has to take effect in time."""
+    if is_declared_safe(callback):
+        return False
     inner, hooks = _within(callback, hooks)
-    return not is_declared_safe(callback) and not _only_notes(inner, _acting(inner, hooks))
+    # Keras traces a first validation behind these two.
+    before = ("on_test_begin", "on_test_batch_begin")
+    return not all(_only_notes(inner, [hook], apart=hook in before) for hook in _acting(inner, hooks))
 
 
 def runs_own_code(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
@@ -291,9 +295,9 @@ def _returns_only(code: types.CodeType) -> bool:
     return {each.opname for each in dis.get_instructions(code)} <= _IDLE
 
 
-def _only_notes(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
+def _only_notes(callback: keras.callbacks.Callback, hooks: Iterable[str], *, apart: bool = False) -> bool:
     unknown = [hook for hook in hooks if knowledge_of(callback, hook) is None]
-    return not unknown or (not _answers_itself(callback) and only_notes(callback, unknown))
+    return not unknown or (not _answers_itself(callback) and only_notes(callback, unknown, apart=apart))
 
 
 def _is_a_library_s(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:

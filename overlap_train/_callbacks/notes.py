@@ -139,12 +139,15 @@ _NOTING = frozenset(
 _ALLOWED = {"os": ("linesep", "path", "sep"), "sys": ("stderr", "stdout")}  # of these modules
 
 
-def only_notes(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
-    """Whether hooks of a callback keep, count or print their arguments, and do nothing else."""
+def only_notes(callback: keras.callbacks.Callback, hooks: Iterable[str], *, apart: bool = False) -> bool:
+    """Whether hooks of a callback keep, count or print their arguments, and do nothing else.
+
+    With `apart` they keep them in the callback: what others hold too, a model's code may read.
+    """
     kind: Any = type(callback)
     if hasattr(kind, "__getattr__") or kind.__setattr__ is not object.__setattr__:
         return False
-    whitelist = _Whitelist(callback)
+    whitelist = _Whitelist(callback, apart=apart)
     return all(callable(getattr(callback, hook)) and whitelist.allows_own(hook) for hook in hooks)
 
 
@@ -225,8 +228,8 @@ class _Needs(ast.NodeVisitor):
 class _Whitelist:
     """Decides what a callback's hooks may use, or, without a callback, functions that only compute."""
 
-    def __init__(self, callback: keras.callbacks.Callback | None) -> None:
-        self._callback = callback
+    def __init__(self, callback: keras.callbacks.Callback | None, *, apart: bool = False) -> None:
+        self._callback, self._apart = callback, apart
         self._modules = _COMPUTING if callback is None else _NOTING
         self._functions: set[tuple[types.FunctionType, bool]] = set()  # allowed, or being looked at
 
@@ -294,6 +297,8 @@ class _Whitelist:
             return False
         if module is not None and callable(value) and not attributes:
             return True
+        if self._apart and module is None and not callable(value) and not is_simple(value):
+            return False
         return self._allows_value(value, attributes)
 
     def _allows_value(self, value: Any, attributes: list[str]) -> bool:
