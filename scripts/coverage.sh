@@ -6,6 +6,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/setup.sh
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --target .coverage_packages 'coverage>=7.10,<8'
+# Processes that tests start, pytest's workers first, measure themselves.
+echo 'import coverage; coverage.process_startup()' > .coverage_packages/sitecustomize.py
+export COVERAGE_PROCESS_START="$PWD/setup.cfg"
 export PYTHONPATH="$PWD/.coverage_packages${PYTHONPATH:+:$PYTHONPATH}"
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-}" TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" MPLBACKEND=Agg
 coverage=(.venv/bin/python -m coverage)
