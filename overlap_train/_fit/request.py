@@ -100,9 +100,8 @@ def make_request(
     """Checks the arguments of a call of `Trainer.fit` and returns what it asks for."""
     threads.require_runtime()
     model = settings.model
-    fit_arguments.check_class_weight(class_weight)
     require_callbacks(callbacks)
-    numbers = fit_arguments.check_fit(
+    numbers = fit_arguments.FitNumbers(
         epochs=epochs,
         initial_epoch=initial_epoch,
         batch_size=batch_size,

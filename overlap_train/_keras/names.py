@@ -7,7 +7,6 @@ imported, and not in the middle of a training. A name that moves gets another pl
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -105,22 +104,10 @@ def _require_all() -> None:
             absent = [name for name in attributes.split() if name not in present]
             _missing.extend(f"{kind.__module__}.{kind.__qualname__}.{name}" for name in absent)
     if _missing:
-        allowed = _allowed_versions()
         raise ImportError(
             f"this overlap_train does not work with Keras {keras.__version__}, which has no "
-            f"{', no '.join(_missing)}; it works with Keras {allowed}: pip install 'keras{allowed}'"
+            f"{', no '.join(_missing)}; `pip check` names the versions that it works with"
         )
-
-
-def _allowed_versions() -> str:
-    """Return the versions of Keras that this package requires, in the notation of `pip`."""
-    from packaging.requirements import Requirement
-
-    try:
-        requirements = map(Requirement, importlib.metadata.requires("overlap_train") or ())
-        return next(str(required.specifier) for required in requirements if required.name == "keras")
-    except (importlib.metadata.PackageNotFoundError, StopIteration):
-        return ">=3.12"  # imported from sources that are not installed
 
 
 _require_all()

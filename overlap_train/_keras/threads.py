@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +74,6 @@ def _number(value: Any) -> Any:
 
 
 _parent: int | None = None
-_forking: set[int] = set()  # threads that fork, and enable the collector again when they are done
 
 
 def require_runtime() -> None:
@@ -94,17 +92,14 @@ def _is_running() -> bool:
     return running is not None and running._initialized
 
 
-def _pause_collection() -> None:
-    if _is_running() and (gc.isenabled() or _forking):
-        _forking.add(threading.get_ident())
-        gc.disable()
+def _hide_garbage() -> None:
+    if _is_running():
+        gc.freeze()  # already here: other handlers run in the child before ours
 
 
-def _resume_collection() -> None:
-    if threading.get_ident() in _forking:
-        _forking.discard(threading.get_ident())
-        if not _forking:
-            gc.enable()
+def _show_garbage() -> None:
+    if _is_running():
+        gc.unfreeze()
 
 
 def _note_fork() -> None:
@@ -112,9 +107,6 @@ def _note_fork() -> None:
     if _is_running():
         _parent = os.getppid()
         gc.freeze()
-    if _forking:
-        _forking.clear()
-        gc.enable()
 
 
-os.register_at_fork(before=_pause_collection, after_in_parent=_resume_collection, after_in_child=_note_fork)
+os.register_at_fork(before=_hide_garbage, after_in_parent=_show_garbage, after_in_child=_note_fork)

@@ -7,7 +7,6 @@ boolean is no number. Without TensorFlow, so that every room may use it. Any thr
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import numbers
@@ -15,7 +14,7 @@ import operator
 import os
 import reprlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -89,15 +88,6 @@ def require_choice(name: str, value: Any, choices: Iterable[str]) -> Any:
     return str(value)
 
 
-def auto_or(name: str, value: Any, require: Callable[..., T], *, expected: str, **options: Any) -> T | Auto:
-    """Return "auto" as it is, and any other value as `require(name, value, **options)` returns it."""
-    if not isinstance(value, str):
-        return require(name, value, expected=expected, **options)
-    if not is_text(value, "auto"):
-        raise ValueError(f"{name} must be {expected}; got {short_repr(value)}")
-    return "auto"
-
-
 def require_text(name: str, value: Any, *, empty: bool = False) -> str:
     """Return `value` as a str, or raise TypeError, or ValueError if it must not be empty."""
     if not isinstance(value, str):
@@ -108,20 +98,12 @@ def require_text(name: str, value: Any, *, empty: bool = False) -> str:
 
 
 def require_path(name: str, value: Any) -> Path:
-    """Return a path that the system can take, or raise TypeError or ValueError."""
-    if not isinstance(value, (str, os.PathLike)) or not isinstance(text := os.fspath(value), str):
+    """Return a path, or raise TypeError, or ValueError if it is empty."""
+    if not isinstance(value, (str, os.PathLike)):
         raise _wrong_type(name, value, "a path")
-    if not text:
+    if not os.fspath(value):
         raise ValueError(f"{name} must be a path; got an empty one")
-    if "\0" in text:
-        raise ValueError(f"{name} must be a path, without a null character; got {short_repr(text)}")
-    try:
-        size, most = len(os.fsencode(text)), os.pathconf("/", "PC_PATH_MAX") - 1
-    except UnicodeEncodeError:
-        raise ValueError(f"{name} must be a path that the system can write; got {short_repr(text)}") from None
-    if size > most > 0:
-        raise ValueError(f"{name} must be a path of at most {most} bytes; got {short_repr(text)} of {size}")
-    return Path(text)
+    return Path(value)
 
 
 def require_callable(name: str, value: Any, *, optional: bool = False) -> None:
@@ -130,26 +112,15 @@ def require_callable(name: str, value: Any, *, optional: bool = False) -> None:
         raise _wrong_type(name, value, "a function or None" if optional else "a function")
 
 
-def require_each(name: str, values: Any, require: Callable[[str, Any], T], *, expected: str) -> tuple[T, ...]:
-    """Return the items of a collection, each as `require(name, item)` returns it."""
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise _wrong_type(name, values, expected)
-    try:
-        items = tuple(values)
-    except (TypeError, MemoryError) as error:  # of an array without dimensions, of a range without end
-        raise _wrong_type(name, values, expected) from error
-    return tuple(require(name, item) for item in items)
-
-
 def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tuple[T, ...]:
     """Return the items of a collection if each is of a kind, or raise TypeError."""
-
-    def of_kind(name: str, item: Any) -> T:
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise _wrong_type(name, values, expected)
+    items = tuple(values)
+    for item in items:
         if not isinstance(item, kind):
             raise TypeError(f"{name} must be {expected}; got {short_repr(item)} in it")
-        return item
-
-    return require_each(name, values, of_kind, expected=expected)
+    return items
 
 
 def require_mapping(name: str, value: Any, *, expected: str) -> Mapping[Any, Any]:
@@ -199,19 +170,14 @@ def is_count(value: object, largest: int = LARGEST) -> bool:
     return type(value) is int and 0 <= value <= largest
 
 
-def require_integer(name: str, value: Any, *, expected: str = "an integer") -> int:
-    """Return `value` as an int; raise TypeError for anything else, a boolean included."""
-    if not isinstance(value, bool) and hasattr(value, "__index__"):
-        with contextlib.suppress(AttributeError, TypeError):  # of a tensor of floats, an array of several
-            return operator.index(value)
-    raise _wrong_type(name, value, expected)
-
-
 def require_count(
     name: str, value: Any, *, minimum: int, maximum: int = LARGEST, expected: str = "an integer"
 ) -> int:
-    """Return `value` as an int, or raise TypeError or ValueError."""
-    count = require_integer(name, value, expected=expected)
+    """Return `value` as an int, or raise TypeError, also for a boolean, or ValueError."""
+    try:
+        count = operator.index(None if isinstance(value, bool) else value)
+    except (AttributeError, TypeError):  # of a tensor of floats, an array of several
+        raise _wrong_type(name, value, expected) from None
     if count < minimum:
         raise ValueError(f"{name} must be at least {minimum}; got {short_repr(count)}")
     if count > maximum:
@@ -226,15 +192,15 @@ def require_real(
     minimum: float | None = None,
     above: float | None = None,
     maximum: float | None = None,
-    below: float | None = None,
     infinite: bool = False,
     expected: str = "a number",
 ) -> float:
     """Return `value` as a float, or raise TypeError or ValueError; NaN is always refused."""
-    real = _as_real(value)
-    if real is None:
+    number = scalar(value)
+    if isinstance(number, bool) or not isinstance(number, numbers.Real):
         raise _wrong_type(name, value, expected)
-    if math.isinf(real) and not infinite:
+    real = float(number)
+    if math.isnan(real) or (math.isinf(real) and not infinite):
         raise ValueError(f"{name} must be finite; got {short_repr(value)}")
     if above is not None and not real > above:
         range_ = "positive" if above == 0 else f"above {above:g}"
@@ -243,29 +209,7 @@ def require_real(
         raise ValueError(f"{name} must be at least {minimum:g}; got {short_repr(value)}")
     if maximum is not None and not real <= maximum:
         raise ValueError(f"{name} must be at most {maximum:g}; got {short_repr(value)}")
-    if below is not None and not real < below:
-        raise ValueError(f"{name} must be below {below:g}; got {short_repr(value)}")
-    if math.isnan(real):
-        raise ValueError(f"{name} must be finite; got {short_repr(value)}")
     return real
-
-
-def _as_real(value: Any) -> float | None:
-    """Return a number as a float, infinite if it is too large for one, and None for any other value."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, (np.ndarray, np.generic)):
-        # "V" without fields: numbers of other libraries, such as bfloat16.
-        if value.ndim or value.dtype.kind not in "fiuV" or value.dtype.names is not None:
-            return None
-    elif not isinstance(value, numbers.Real):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-    except (TypeError, ValueError):
-        return None
 
 
 def require_seconds(

@@ -17,6 +17,7 @@ import os
 import secrets
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 _STEM_CHARACTERS = 32  # of a file's name in that of its replacement, which must not get too long
@@ -51,52 +52,31 @@ def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links:
         os.close(descriptor)
 
 
-class Replacing:
-    """Gives a file to write, which replaces `path` at the end of the block, or is deleted if that raises.
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a file to write, which replaces `path` at the end of the block, or is deleted if that raises.
 
     A reader never sees half of it. The folders above `path` are made. The file keeps the suffix of `path`. A
     device is refused: whoever may replace `/dev/null` would take it from the whole system.
     """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._target = target = Path(path)
-        name = f".{target.stem[:_STEM_CHARACTERS]}-{secrets.token_hex(8)}{target.suffix}"
-        self._unfinished = target.parent / name
-
-    def __enter__(self) -> Path:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            mode = os.lstat(self._target).st_mode
-            if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-                raise OSError(errno.EINVAL, "a device, which no file may replace", os.fspath(self._target))
-        self._target.parent.mkdir(parents=True, exist_ok=True)
-        # Not by `tempfile`, whose files only their owner may read. The process decides who may, and asking
-        # for that (`os.umask`) would change it for all threads.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            os.close(os.open(self._unfinished, flags, 0o666))
-        except OSError:
-            self._delete()
-            raise
-        return self._unfinished
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._delete()
-            return
-        try:
-            os.replace(self._unfinished, self._target)
-        except BaseException:
-            self._delete()
-            raise
-
-    def _delete(self) -> None:
+    target = Path(path)
+    if not target.is_symlink() and (target.is_char_device() or target.is_block_device()):
+        raise OSError(errno.EINVAL, "a device, which no file may replace", os.fspath(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.stem[:_STEM_CHARACTERS]}-{secrets.token_hex(8)}{target.suffix}")
+    try:
+        unfinished.touch(exist_ok=False)  # not by `tempfile`, whose files only their owner may read
+        yield unfinished
+        os.replace(unfinished, target)
+    except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(self._unfinished)
+            unfinished.unlink()
+        raise
 
 
 def replace_content(path: Path, text: str) -> None:
     """Replace the content of a file at once, so that a reader never sees half of it; make its folders."""
-    with Replacing(path) as unfinished:
+    with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 

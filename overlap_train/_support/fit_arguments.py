@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 from overlap_train._support.arguments import (
+    freeze,
     is_text,
     require_count,
     require_flag,
@@ -27,47 +29,34 @@ Preprocess: TypeAlias = Callable[..., Any]
 Verbosity = Literal["auto", 0, 1, 2]
 
 
-class FitNumbers(NamedTuple):
-    """Arguments of `keras.Model.fit` as numbers of Python: the code that uses them takes no tensors."""
-
-    epochs: int
-    initial_epoch: int
-    batch_size: int | None
-    validation_batch_size: int | None
-    steps_per_epoch: int | None
-    validation_steps: int | None
-    validation_split: float
-    verbose: Verbosity
-    shuffle: bool | str
-
-
-def check_fit(
-    *,
-    epochs: Any = 1,
-    initial_epoch: Any = 0,
-    batch_size: Any = None,
-    validation_batch_size: Any = None,
-    steps_per_epoch: Any = None,
-    validation_steps: Any = None,
-    validation_split: Any = 0.0,
-    verbose: Any = "auto",
-    shuffle: Any = True,
-) -> FitNumbers:
-    """Return arguments of `keras.Model.fit` as numbers of Python; raise TypeError or ValueError for bad ones.
+@dataclass(frozen=True, kw_only=True)
+class FitNumbers:
+    """Arguments of `keras.Model.fit` as numbers of Python; raise TypeError or ValueError for bad ones.
 
     With `epochs=0` nothing is trained, as in Keras.
     """
-    return FitNumbers(
-        epochs=require_count("epochs", epochs, minimum=0),
-        initial_epoch=require_count("initial_epoch", initial_epoch, minimum=0),
-        batch_size=_count_or_none("batch_size", batch_size),
-        validation_batch_size=_count_or_none("validation_batch_size", validation_batch_size),
-        steps_per_epoch=_count_or_none("steps_per_epoch", steps_per_epoch),
-        validation_steps=_count_or_none("validation_steps", validation_steps),
-        validation_split=_fraction(validation_split),
-        verbose=require_verbosity(verbose),
-        shuffle=_shuffle(shuffle),
-    )
+
+    epochs: int = 1
+    initial_epoch: int = 0
+    batch_size: int | None = None
+    validation_batch_size: int | None = None
+    steps_per_epoch: int | None = None
+    validation_steps: int | None = None
+    validation_split: float = 0.0
+    verbose: Verbosity = "auto"
+    shuffle: bool | str = True
+
+    def __post_init__(self) -> None:
+        freeze(
+            self,
+            epochs=require_count("epochs", self.epochs, minimum=0),
+            initial_epoch=require_count("initial_epoch", self.initial_epoch, minimum=0),
+            validation_split=_fraction(self.validation_split),
+            verbose=require_verbosity(self.verbose),
+            shuffle=_shuffle(self.shuffle),
+        )
+        for name in ("batch_size", "validation_batch_size", "steps_per_epoch", "validation_steps"):
+            freeze(self, **{name: _count_or_none(name, getattr(self, name))})
 
 
 def _count_or_none(name: str, value: Any) -> int | None:
@@ -90,15 +79,6 @@ def _shuffle(value: Any) -> bool | str:
         return require_flag("shuffle", value)
     except TypeError as error:
         raise ValueError(f"shuffle must be True, False or 'batch'; got {short_repr(value)}") from error
-
-
-def check_class_weight(class_weight: Any) -> None:
-    """Raise TypeError for a `class_weight` in which Keras cannot look up a class."""
-    if class_weight is not None and not hasattr(class_weight, "get"):
-        raise TypeError(
-            "class_weight must be a dict of classes and their weights, such as {0: 1.0, 1: 2.5}, or None; "
-            f"got {short_repr(class_weight)}"
-        )
 
 
 def check_frequency(validation_freq: Any) -> None:
@@ -132,19 +112,11 @@ def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, An
 
 def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Callable[[int], bool]:
     """Return a function that says whether an epoch, counted from 0, is validated."""
-    if isinstance(validation_freq, range):
-        for epoch in (*validation_freq[:1], *validation_freq[-1:]):
-            require_count(name, epoch, minimum=1)
-        return lambda epoch: epoch + 1 in validation_freq
-    is_plain = isinstance(validation_freq, (str, bytes))
-    if isinstance(validation_freq, Sequence) and not is_plain:
+    if isinstance(validation_freq, Sequence) and not isinstance(validation_freq, (str, bytes)):
+        if isinstance(validation_freq, range):  # perhaps too long to be listed
+            return lambda epoch: epoch + 1 in validation_freq
         epochs = {require_count(name, epoch, minimum=1) for epoch in validation_freq}
         return lambda epoch: epoch + 1 in epochs
-    if isinstance(validation_freq, Iterable) and not is_plain and getattr(validation_freq, "ndim", True):
-        raise ValueError(
-            f"Expected `{name}` to be a list or int. Received: {name}={short_repr(validation_freq)} of the "
-            f"type {type(validation_freq)}."
-        )
     every = require_count(name, validation_freq, minimum=1)
     return lambda epoch: (epoch + 1) % every == 0
 
@@ -152,22 +124,18 @@ def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Ca
 _OWNER = "_overlap_train_refused_by"
 
 
-class Refusing:
-    """Marks the TypeErrors and ValueErrors of its block as refusals by an owner.
+@contextlib.contextmanager
+def refusals(owner: object) -> Iterator[None]:
+    """Mark the TypeErrors and ValueErrors of the block as refusals by an owner.
 
     With the owner, since another one may refuse a call inside one of its callbacks.
     """
-
-    def __init__(self, owner: object) -> None:
-        self._owner = owner
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, (TypeError, ValueError)):
-            with contextlib.suppress(Exception):  # of an error whose class allows no attributes
-                setattr(error, _OWNER, _mark_of(self._owner))
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        with contextlib.suppress(Exception):  # of an error whose class allows no attributes
+            setattr(error, _OWNER, _mark_of(owner))
+        raise
 
 
 def is_refusal_of(owner: object, error: BaseException) -> bool:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from overlap_train._support.arguments import (
     LARGEST,
     Auto,
-    auto_or,
     freeze,
     is_text,
     require_choice,
@@ -98,5 +97,6 @@ class ExecutionPlan:
 
 
 def _count_or_auto(name: str, value: Any, *, maximum: int = LARGEST) -> int | Auto:
-    expected = "an integer or 'auto'"
-    return auto_or(name, value, require_count, minimum=1, maximum=maximum, expected=expected)
+    if is_text(value, "auto"):
+        return "auto"
+    return require_count(name, value, minimum=1, maximum=maximum, expected="an integer or 'auto'")

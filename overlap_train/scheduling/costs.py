@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from overlap_train._support.arguments import (
     LARGEST,
     require_callable,
-    require_each,
     require_instance,
     require_real,
     short_repr,
@@ -96,7 +95,7 @@ class CostModel:
             TypeError: `measured` is not a collection of triples of a layer, a device and a time.
             ValueError: a time is not positive and finite.
         """
-        measured = require_each("measured", measured, _checked_sample, expected=_SAMPLES)
+        measured = [_checked_sample("measured", sample) for sample in measured]
         with self._lock:
             for layer, device, seconds in measured:
                 self._profile[layer.name, device.name] = seconds

@@ -81,7 +81,7 @@ def test_a_name_that_is_gone_is_told_with_the_versions_that_have_it(monkeypatch,
     message = str(raised.value)
     assert text in message
     assert f"does not work with Keras {keras.__version__}" in message
-    assert "pip install 'keras<" in message or "pip install 'keras>=" in message
+    assert "pip check" in message
 
 
 @pytest.mark.parametrize(

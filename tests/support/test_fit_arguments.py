@@ -12,26 +12,22 @@ import tensorflow as tf
 
 from overlap_train import Trainer
 from overlap_train._support import fit_arguments
-from overlap_train._support.fit_arguments import Refusing, is_refusal_of
+from overlap_train._support.fit_arguments import is_refusal_of, refusals
 from tests.networks import arrays
 from tests.pools import sequential
 
 
 def test_fit_takes_no_epoch_at_all_and_the_scalars_of_numpy():
-    fit_arguments.check_fit(epochs=0)
-    fit_arguments.check_fit(
+    fit_arguments.FitNumbers(epochs=0)
+    fit_arguments.FitNumbers(
         epochs=np.int64(2),
         batch_size=np.int32(8),
         validation_split=np.float32(0.25),
         shuffle=np.True_,
         verbose=np.int64(0),
     )
-    fit_arguments.check_fit(shuffle=1, verbose=True)
-    fit_arguments.check_class_weight(None)
-    fit_arguments.check_class_weight({0: 1.0})
-    with pytest.raises(TypeError, match=r"class_weight must be a dict of classes and their weights, .*; got"):
-        fit_arguments.check_class_weight("balanced")
-    assert fit_arguments.check_fit(validation_split=None).validation_split == 0.0
+    fit_arguments.FitNumbers(shuffle=1, verbose=True)
+    assert fit_arguments.FitNumbers(validation_split=None).validation_split == 0.0
     x, y = arrays(8)
     sequential().fit(x, y, validation_split=None, verbose=0)  # as under Keras
 
@@ -63,7 +59,7 @@ COUNTS = (
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("form", [np.array, np.uint8, tf.constant, lambda n: tf.constant(n, tf.int64)])
 def test_a_count_comes_back_as_an_integer_of_python(name, form):
-    value = getattr(fit_arguments.check_fit(**{name: form(3)}), name)
+    value = getattr(fit_arguments.FitNumbers(**{name: form(3)}), name)
     assert (type(value), value) == (int, 3)
 
 
@@ -73,39 +69,39 @@ def test_a_count_comes_back_as_an_integer_of_python(name, form):
 )
 def test_what_is_no_count_is_refused_by_name(name, value):
     with pytest.raises(TypeError, match=f"{name} must be an integer; got"):
-        fit_arguments.check_fit(**{name: value})
+        fit_arguments.FitNumbers(**{name: value})
 
 
 @pytest.mark.parametrize("form", [np.array, np.float16, float])
 def test_a_fraction_comes_back_as_a_float_of_python(form):
-    split = fit_arguments.check_fit(validation_split=form(0.25)).validation_split
+    split = fit_arguments.FitNumbers(validation_split=form(0.25)).validation_split
     assert (type(split), split) == (float, 0.25)
     with pytest.raises(ValueError, match="validation_split must be at least 0 and below 1"):
-        fit_arguments.check_fit(validation_split=form(1.5))
+        fit_arguments.FitNumbers(validation_split=form(1.5))
 
 
 @pytest.mark.parametrize("form", [int, float, np.array])
 def test_how_much_is_shown_may_be_said_in_any_number(form):
-    verbose = fit_arguments.check_fit(verbose=form(2)).verbose
+    verbose = fit_arguments.FitNumbers(verbose=form(2)).verbose
     assert (type(verbose), verbose) == (int, 2)
     with pytest.raises(ValueError, match="verbose must be 'auto', 0, 1 or 2"):
-        fit_arguments.check_fit(verbose=form(3))
+        fit_arguments.FitNumbers(verbose=form(3))
 
 
 @pytest.mark.parametrize(
     ("value", "shuffled"), [("batch", "batch"), (0, False), (np.array(1), True), (np.True_, True)]
 )
 def test_whether_rows_are_shuffled_is_a_flag_or_a_word(value, shuffled):
-    assert fit_arguments.check_fit(shuffle=value).shuffle is shuffled
+    assert fit_arguments.FitNumbers(shuffle=value).shuffle is shuffled
     for other in (2, 1.0, "rows", None, np.array([1])):
         with pytest.raises(ValueError, match="shuffle must be True, False or 'batch'"):
-            fit_arguments.check_fit(shuffle=other)
+            fit_arguments.FitNumbers(shuffle=other)
 
 
 @pytest.mark.parametrize("kind", [TypeError, ValueError, RuntimeError])
 def test_bad_arguments_are_refused_and_nothing_else_is(kind):
     one, other = object(), object()
-    with pytest.raises(kind) as info, Refusing(one):
+    with pytest.raises(kind) as info, refusals(one):
         raise kind
     assert is_refusal_of(one, info.value) == (kind is not RuntimeError)
     assert not is_refusal_of(other, info.value)
