@@ -11,6 +11,7 @@ state that comes from a file is checked here first.
 from __future__ import annotations
 
 import contextlib
+import operator
 import random
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -31,37 +32,23 @@ BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 _POSITIONS = {"pos": 624, "buffer_pos": 4, "has_uint32": 1, "has_gauss": 1}
 
 
-def _is_whole(value: Any, largest: int) -> bool:
-    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    return is_integer and 0 <= int(value) <= largest
-
-
 def require_numpy_state(state: Any, *, legacy: bool = False) -> str:
     """Return the name of the bit generator whose state it is, or raise TypeError or ValueError.
 
-    With `legacy` it is the state of a `RandomState`, also as the tuple that NumPy returns for MT19937.
+    With `legacy` it is the state of a `RandomState`.
     """
-    if legacy and type(state) is tuple:
-        name, key, pos, has_gauss, gauss = state
-        state = {"bit_generator": name, "state": {"key": key, "pos": pos}}
-        state |= {"has_gauss": has_gauss, "gauss": gauss}
-    if type(state) is not dict or type(state.get("state")) is not dict:
-        raise TypeError(f"a state of type {type(state).__name__}")
-    name = state.get("bit_generator")
-    if name not in BIT_GENERATORS:
-        raise ValueError("a state that names no generator of bits")
-    for part, largest in _POSITIONS.items():
-        for parts in (state, state["state"]):
-            if part in parts and not _is_whole(parts[part], largest):
+    try:
+        name, numbers = state["bit_generator"], state["state"]
+        bits = getattr(np.random, BIT_GENERATORS[BIT_GENERATORS.index(name)])(0)
+        for part, largest in _POSITIONS.items():
+            if not 0 <= operator.index(numbers.get(part, state.get(part, 0))) <= largest:
                 raise ValueError(f"a state of {name} whose {part} is out of range")
-    bits = getattr(np.random, name)(0)
-    try:  # NumPy looks at the rest
-        if legacy:
+        if legacy:  # NumPy looks at the rest
             np.random.RandomState(bits).set_state(state)
         else:
             bits.state = state
-    except (LookupError, OverflowError) as error:
-        raise ValueError(f"a state of {name} that it does not take") from error
+    except (AttributeError, LookupError, OverflowError) as error:
+        raise ValueError("a state that NumPy does not take") from error
     return str(name)
 
 
