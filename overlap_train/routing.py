@@ -55,7 +55,7 @@ class Routing:
         self.validation = validation
         self.execution = execution
         self.trainer: Trainer | None = None
-        self._resume = checkpoint_policy(resume)
+        self._resume = None if resume is None else checkpoint_policy(resume)
         self._begun = False
         self._lock = threading.Lock()
 

@@ -14,9 +14,9 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from overlap_train._fit.course import FitOutcome
+from overlap_train._keras import callers, tracebacks
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
-from overlap_train._keras import routes, tracebacks
 from overlap_train._support import arguments, fit_arguments, imports
 from overlap_train._training.strategy import find_strategy
 from overlap_train.monitoring.recorder import SpanRecorder
@@ -192,7 +192,7 @@ class Trainer:
         return self.model.test_step(batch)
 
     @tracebacks.filtered
-    @routes.dispatches_to_model("fit")
+    @callers.dispatches_to_model("fit")
     def fit(
         self,
         x: Data | None = None,
@@ -347,7 +347,8 @@ class Trainer:
         """Call a `fit` of the model's own, or of a library; its call of Keras's comes back here."""
         from overlap_train._fit.own_methods import OwnMethod
 
-        checkpoint_policy(resume)  # which refuses what is no directory
+        if resume is not None:
+            checkpoint_policy(resume)  # which refuses what is no directory
         method = OwnMethod(self._settings(), "fit", resume)
         history = method.call(functools.partial(self.fit, resume=resume), *args, **kwargs)
         if not method.used:
@@ -360,7 +361,7 @@ class Trainer:
         return history
 
     @tracebacks.filtered
-    @routes.dispatches_to_model("evaluate")
+    @callers.dispatches_to_model("evaluate")
     def evaluate(
         self,
         x: Data | None = None,

@@ -23,7 +23,7 @@ from overlap_train._data.pipeline import (
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
 from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._keras.data import Pipeline, warn_out_of_data
-from overlap_train._keras.training import Pass
+from overlap_train._keras.evaluation import Pass
 
 # A worker takes this fraction (1 / n) of the batches that are left, if their number is known.
 _TURNS = 4

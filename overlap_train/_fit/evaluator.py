@@ -22,8 +22,8 @@ from overlap_train._fit.callback_list import make_callback_list
 from overlap_train._fit.elsewhere import packed
 from overlap_train._fit.request import require_data, require_heeded
 from overlap_train._fit.validation_building import build_validation, make_sources
+from overlap_train._keras import forks
 from overlap_train._keras import models as keras_models
-from overlap_train._keras import threads
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.arguments import (
     require_callable,
@@ -94,7 +94,7 @@ def evaluate_run(
         HostMismatchError: the model differs from that of the training.
         CheckpointError: the directory cannot be used.
     """
-    threads.require_runtime()
+    forks.require_runtime()
     require_path("directory", directory)
     keras_models.require_model(model)
     keras_models.require_compiled(model)

@@ -14,11 +14,11 @@ from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.feed import Feed
 from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.callback_list import require_callbacks
+from overlap_train._keras import callers, forks
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
-from overlap_train._keras import routes, threads
 from overlap_train._keras import training as keras_training
-from overlap_train._keras.replicas import looks_beforehand
+from overlap_train._keras.models import looks_beforehand
 from overlap_train._support import fit_arguments
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.validation_sources import is_set, named_sets
@@ -98,7 +98,7 @@ def make_request(
     resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
 ) -> FitRequest:
     """Checks the arguments of a call of `Trainer.fit` and returns what it asks for."""
-    threads.require_runtime()
+    forks.require_runtime()
     model = settings.model
     require_callbacks(callbacks)
     numbers = fit_arguments.FitNumbers(
@@ -114,10 +114,12 @@ def make_request(
     )
     if settings.validation.functions or validation_data is not None or numbers.validation_split:
         fit_arguments.check_frequency(validation_freq)
-    checkpoints = checkpoint_policy(resume)
+    checkpoints = None if resume is None else checkpoint_policy(resume)
     keras_models.require_compiled(model)
     keras_training.require_stock_function(model)
-    validation_data, functions = split_functions(validation_data, settings.validation.functions, is_set)
+    functions: Mapping[str, EvaluationFunction] = {}
+    if settings.validation.functions or isinstance(validation_data, (dict, EvaluationFunction)):
+        validation_data, functions = split_functions(validation_data, settings.validation.functions, is_set)
     if numbers.validation_split and validation_data is None:
         (x, y, sample_weight), validation_data = keras_data.split_validation(
             (x, y, sample_weight), numbers.validation_split
@@ -147,7 +149,7 @@ def make_request(
         epochs=keras_training.capped_epochs(numbers.epochs),
         verbose=numbers.verbose if settings.hosts.is_chief else 0,
         checkpoints=checkpoints,
-        routed=routes.is_routed(model, "fit"),
+        routed=callers.is_routed(model, "fit"),
         elsewhere=elsewhere,
     )
 

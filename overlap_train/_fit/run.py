@@ -27,7 +27,7 @@ from overlap_train._fit.session import FitSession, open_fit
 from overlap_train._fit.step_building import look_only
 from overlap_train._fit.validation_building import build_validation, make_sources
 from overlap_train._inspection.traces import Traces
-from overlap_train._keras import threads
+from overlap_train._keras import forks
 from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
 from overlap_train._training.settings import TrainerSettings
@@ -75,7 +75,7 @@ def run_evaluate(
     settings: TrainerSettings, data: ValidationSet, callbacks: Any, verbose: int | str = 0
 ) -> dict[str, Any]:
     """Evaluates the model as it is; returns its metrics by name. On the thread that called `evaluate`."""
-    threads.require_runtime()
+    forks.require_runtime()
     model, sets = settings.model, {"": data}
     sources = make_sources(settings, sets)
     by_keras = keras_training.has_own_test_function(model)  # batch by batch, its bar included

@@ -1,9 +1,7 @@
-"""The losses and metrics of a model: how they take a batch, and the logs.
+"""The metrics of a model, and the logs.
 
 Leans on `CompileMetrics`, `MetricsList`, `pythonify_logs`, `_get_metrics_result_or_logs`,
-`_flatten_metrics_in_order`, `_compile_loss`, `_compile_metrics`, `_loss_tracker`, `_compute_loss`,
-`_aggregate_additional_loss`, `_flat_losses` and `_fn_kwargs`. Losses are computed while tracing, on the
-training thread.
+`_flatten_metrics_in_order`, `_compile_loss`, `_compile_metrics` and `_loss_tracker`.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from overlap_train._keras import models
 from overlap_train._keras.names import CompileMetrics, MetricsList, pythonify_logs
@@ -135,50 +132,6 @@ def stock_metric_handles(model: keras.Model) -> list[Any]:
 
 def _handles(metric: keras.metrics.Metric) -> list[Any]:
     return [handle for variable in metric.variables for handle in models.variable_handles(variable)]
-
-
-def row_loss(model: keras.Model) -> str | None:
-    """Return the name of the stock loss of a row that the compiled loss averages over a batch, or None."""
-    compiled = model._compile_loss
-    if compiled is None or not compiled.built or len(compiled._flat_losses) != 1:
-        return None
-    loss = compiled._flat_losses[0].loss
-    function = getattr(loss, "fn", None)
-    options = getattr(loss, "_fn_kwargs", {})
-    is_stock = models.is_stock_method(type(loss)) and _is_stock_function(function, _ROW_FUNCTIONS)
-    by_row = options.get("axis", -1) == -1 and options.get("ignore_class") is None
-    averages = is_stock and by_row and loss.reduction == "sum_over_batch_size"
-    return str(getattr(function, "__name__", "")) if averages else None
-
-
-def _is_stock_function(function: Any, names: frozenset[str]) -> bool:
-    return models.is_stock_method(function) and getattr(function, "__name__", None) in names
-
-
-# Functions of `keras.losses` and `keras.metrics` with one value for each row or element. Not `hinge`, which
-# looks at all labels of a batch to tell 0 and 1 from -1 and 1.
-_ROW_FUNCTIONS = frozenset(
-    {"binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy", "kl_divergence"}
-    | {"mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error"}
-    | {"mean_squared_logarithmic_error", "huber", "log_cosh", "categorical_hinge", "poisson"}
-    | {"cosine_similarity"}
-)
-
-
-def compute_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
-    """Return a batch's loss as `train_step` computes it (`_compute_loss`)."""
-    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-
-
-def track_loss(model: keras.Model, x: Any, loss: Any) -> None:
-    """Count the loss of a batch, whose rows are those of the tensors in `x` (`_loss_tracker`)."""
-    rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
-    model._loss_tracker.update_state(loss, sample_weight=rows)
-
-
-def additional_losses(model: keras.Model) -> list[Any]:
-    """Return the terms that `compute_loss` adds to the compiled loss (`_aggregate_additional_loss`)."""
-    return [model._aggregate_additional_loss(loss) for loss in model.losses]
 
 
 def tracks_each_loss(model: keras.Model) -> bool:

@@ -27,6 +27,11 @@ def build_optimizer(model: keras.Model) -> None:
         optimizer.built = True
 
 
+def inner_optimizer(optimizer: Any) -> Any:
+    """Return the optimizer that applies the gradients, perhaps inside a LossScaleOptimizer."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 def stock_optimizer_handles(model: keras.Model) -> list[Any]:
     """Return the handles of all variables of an optimizer of Keras's own, or none."""
     optimizer = model.optimizer

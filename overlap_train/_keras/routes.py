@@ -8,33 +8,14 @@ its own as loggers do. Routes are looked up on the thread that calls.
 from __future__ import annotations
 
 import contextlib
-import functools
-import sys
 import threading
-import types
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol
 
 import keras
 
 from overlap_train._keras import models as keras_models
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-@dataclass
-class Route:
-    """One routed call."""
-
-    model: keras.Model
-    name: str
-    target: Callable[..., Any]  # called in place of the method
-    busy: bool = False  # the target runs: what it calls is Keras's own
-    # What the target raised, and its cause, which Keras takes away.
-    error: tuple[BaseException, BaseException | None] | None = None
-    handled: bool = False  # by a `Handler` of all models' calls
+from overlap_train._keras.callers import Route, entered, marked, routes_of
 
 
 class Handler(Protocol):
@@ -55,20 +36,6 @@ _handlers: list[tuple[Handler, threading.Thread | None]] = []
 _NAMES = ("fit", "evaluate")
 
 
-def is_within(model: keras.Model, name: str) -> bool:
-    """Whether a method of the model's own class is running on this thread, and has called us."""
-    if _routes_of(model, name):
-        return True  # called again by what we have called
-    codes = keras_models.codes_of(model, name)  # a function of a script may have the same name as the method
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code in codes and code.co_varnames[:1] and frame.f_locals.get(code.co_varnames[0]) is model:
-            return True
-        frame = frame.f_back
-    return False
-
-
 class Through:
     """Sends this thread's calls of Keras's own method of a model to another function."""
 
@@ -77,7 +44,7 @@ class Through:
 
     def __enter__(self) -> Route:
         _begin_routing(self._route.name)
-        self._mark = _marked(self._route)
+        self._mark = marked(self._route)
         return self._route
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -86,36 +53,6 @@ class Through:
         raised = self._route.error
         if raised is not None and raised[0] is error and error.__cause__ is not raised[1]:
             raise error from raised[1]
-
-
-def entered(model: keras.Model, name: str, *, handled: bool = False) -> contextlib.ExitStack:
-    """Mark that we are about to call the model's own method, or with `handled` a `Handler`, only once."""
-    return _marked(Route(model, name, lambda: None, busy=True, handled=handled))
-
-
-def dispatches_to_model(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator for the trainer's `fit` or `evaluate`, for models with one of their own.
-
-    If that has not called us, `_{name}_by_model` is called, with the arguments unchanged.
-    """
-
-    def decorate(method: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(method)
-        def dispatch(*args: P.args, **kwargs: P.kwargs) -> R:
-            trainer: Any = args[0]
-            if keras_models.is_replaced(trainer.model, name) and not is_within(trainer.model, name):
-                result: R = getattr(trainer, f"_{name}_by_model")(*args[1:], **kwargs)
-                return result
-            return method(*args, **kwargs)
-
-        return dispatch
-
-    return decorate
-
-
-def is_routed(model: keras.Model, name: str) -> bool:
-    """Whether a `Handler` is doing the work of a call of Keras's method on this thread."""
-    return any(route.handled for route in _routes_of(model, name))
 
 
 def suspended() -> contextlib.ExitStack:
@@ -145,20 +82,6 @@ def remove_handler(handler: Handler, *, everywhere: bool) -> None:
         _end_routing(name)
 
 
-def _marked(route: Route) -> contextlib.ExitStack:
-    stack: list[Route] = _local.__dict__.setdefault("routes", [])
-    stack.append(route)
-    undo = contextlib.ExitStack()
-    undo.callback(stack.remove, route)
-    return undo
-
-
-def _routes_of(model: keras.Model, name: str) -> list[Route]:
-    """Return the routes of this thread for a method of a model, the innermost last."""
-    routes = getattr(_local, "routes", ())
-    return [route for route in routes if route.model is model and route.name == name]
-
-
 def _begin_routing(name: str) -> None:
     """Send the calls of Keras's method here, if they do not come yet."""
     with _lock:
@@ -179,7 +102,7 @@ def _end_routing(name: str) -> None:
 
 def _routed(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        routes = _routes_of(self, name)
+        routes = routes_of(self, name)
         for route in reversed(routes):
             if not route.busy:
                 return _call_target(route, *args, **kwargs)

@@ -24,7 +24,6 @@ import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
-from overlap_train._keras import replicas as keras_replicas
 from overlap_train._training.recurrent import is_stock_recurrence, recur
 from overlap_train.conv import library, operation, selection
 from overlap_train.conv.acceleration import stock_convolutions
@@ -109,7 +108,7 @@ def find_kernels(
     """
     swaps = _layers(model, build=build)
     weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-    optimizer = keras_replicas.inner_optimizer(model.optimizer)
+    optimizer = keras_optimizers.inner_optimizer(model.optimizer)
     if (swaps or not long or weights >= _MANY_WEIGHTS) and _is_stock_adam(optimizer):
         swaps["Adam"] = [(optimizer, "update_step", lambda _: _adam(optimizer))]
     if not long:

@@ -27,7 +27,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import replicas as keras_replicas
 from overlap_train._keras import training as keras_training
@@ -287,8 +286,8 @@ class _Replica:
             y_pred = outputs.of(whole)
             with contextlib.nullcontext() if counts else keras_replicas.without_updates(model):
                 keras_replicas.place_added_losses(model, added)
-                loss = keras_metrics.compute_loss(model, x, y, y_pred, sample_weight)
-                keras_metrics.track_loss(model, (x, y_pred), loss)
+                loss = keras_replicas.compute_loss(model, x, y, y_pred, sample_weight)
+                keras_replicas.track_loss(model, (x, y_pred), loss)
                 scaled = model.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, (list(whole), terms, list(model.trainable_weights)))
         return y_pred, *gradients

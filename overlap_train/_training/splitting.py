@@ -31,8 +31,8 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import replicas as keras_replicas
 from overlap_train._keras import training as keras_training
 from overlap_train._training.parts import (
     Masks,
@@ -213,7 +213,7 @@ class SplitStep:
             loss, gradients = self._apart(parts, y, sample_weight)
         else:
             loss, gradients = self._together(parts, outputs, x, y, sample_weight)
-        keras_metrics.track_loss(model, x, loss)
+        keras_replicas.track_loss(model, x, loss)
         weights = model.trainable_weights
         sums = [add_gradients(addends) for addends in zip(*gradients, strict=True)]
         model.optimizer.apply_gradients(zip(sums, weights, strict=True))
@@ -241,7 +241,7 @@ class SplitStep:
         with tf.GradientTape() as tape:
             tape.watch([tensor for tensor in outputs if tensor.dtype.is_floating])
             y_pred = parts[0].outputs.of(outputs)
-            loss = keras_metrics.compute_loss(model, x, y, y_pred, sample_weight)
+            loss = keras_replicas.compute_loss(model, x, y, y_pred, sample_weight)
             scaled = model.optimizer.scale_loss(loss)
         by_output, direct = tape.gradient(scaled, (list(outputs), weights))
         # A loss that gathers rows has a gradient of those rows only, which cannot be sliced.
@@ -268,7 +268,7 @@ class SplitStep:
                 scaled = optimizer.scale_loss(shares[-1])
             gradients.append(part.tape.gradient(scaled, weights))
         with tf.GradientTape() as tape:
-            additional = keras_metrics.additional_losses(self._model)
+            additional = keras_replicas.additional_losses(self._model)
             scaled = [optimizer.scale_loss(loss) for loss in additional]
         if additional:
             gradients.append(tape.gradient(scaled, weights))
@@ -276,7 +276,7 @@ class SplitStep:
 
     def _rows_are_apart(self, y: Any, y_pred: Any, sample_weight: Any) -> bool:
         """Whether the batch's loss is the average of the parts' losses, weighted by rows."""
-        name = keras_metrics.row_loss(self._model)
+        name = keras_replicas.row_loss(self._model)
         if name is None or not keras_models.is_stock_method(self._model.compute_loss):
             return False
         tensors = (y, y_pred) if sample_weight is None else (y, y_pred, sample_weight)

@@ -15,9 +15,9 @@ from typing import Any
 
 import keras
 
+from overlap_train._keras import callers
 from overlap_train._keras import metrics as keras_metrics
-from overlap_train._keras import routes
-from overlap_train._keras import training as keras_training
+from overlap_train._keras.evaluation import FitEvaluation, Pass
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import require_logs
@@ -83,10 +83,10 @@ class KerasEvaluation:
     """Validates by the model's `evaluate`, called as `keras.Model.fit` calls it."""
 
     model: keras.Model
-    evaluate: keras_training.FitEvaluation
+    evaluate: FitEvaluation
     # takes the place of the model's; None leaves that
     test_step: Callable[[Any], Mapping[str, Any]] | None = None
-    on_pass: Callable[[keras_training.Pass], None] = lambda data_pass: None
+    on_pass: Callable[[Pass], None] = lambda data_pass: None
     _test_function: Any = None
 
     def __call__(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
@@ -123,7 +123,7 @@ class KerasEvaluation:
         return test_step
 
     def _evaluate(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
-        with routes.entered(self.model, "evaluate"):
+        with callers.entered(self.model, "evaluate"):
             logs, data_pass = self.evaluate(callbacks)
         self.on_pass(data_pass)
         return {str(name): value for name, value in logs.items()}

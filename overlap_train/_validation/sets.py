@@ -17,6 +17,7 @@ from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
+from overlap_train._keras.evaluation import FitEvaluation
 from overlap_train._snapshot import ModelState
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
@@ -268,9 +269,7 @@ def _live_runner(
 ) -> LiveRunner:
     settings = request.settings
     data = functools.partial(request.sources.for_keras, each.name)
-    evaluate = keras_training.FitEvaluation(
-        request.model, data, each.validation_set.batch_size, each.validation_set.steps
-    )
+    evaluate = FitEvaluation(request.model, data, each.validation_set.batch_size, each.validation_set.steps)
     validate = KerasEvaluation(request.model, evaluate)
     function, preprocess = settings.validation_function, settings.preprocess
     if each.keeps_trace and each.step is not None:

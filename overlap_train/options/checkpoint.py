@@ -67,17 +67,11 @@ class CheckpointPolicy:
         )
 
 
-def checkpoint_policy(resume: Any) -> CheckpointPolicy | None:
-    """Return what the argument `resume` of `fit` means, with an absolute directory.
+def checkpoint_policy(resume: Any) -> CheckpointPolicy:
+    """Return what the argument `resume` of `fit` means, with an absolute directory, or raise TypeError.
 
     So it stays where it is even if a callback changes the working directory.
-
-    Raises:
-        TypeError: if it is neither a directory nor a policy nor None.
-        ValueError: if it is no possible path.
     """
-    if resume is None:
-        return None
     if isinstance(resume, (str, os.PathLike)):
         require_path("resume", resume)
         resume = CheckpointPolicy(directory=resume)

@@ -66,8 +66,6 @@ class EvaluationFunction:
 
 def require_functions(name: str, value: Any) -> Mapping[str, EvaluationFunction]:
     """Return evaluation functions by name, plain functions wrapped, or raise TypeError or ValueError."""
-    if value is None:
-        return {}
     expected = 'a mapping of names to functions, such as {"bleu": function}, or None'
     functions = {}
     for key, function in require_mapping(name, value, expected=expected).items():
@@ -88,54 +86,40 @@ def require_functions(name: str, value: Any) -> Mapping[str, EvaluationFunction]
 def split_functions(
     validation_data: Any, functions: Mapping[str, Any] | None, is_set: Callable[[Any], bool]
 ) -> tuple[Any, dict[str, EvaluationFunction]]:
-    """Take the evaluation functions out of `fit`'s `validation_data`.
+    """Take the evaluation functions out of `fit`'s `validation_data`; return the rest, and all by name.
 
-    Args:
-        validation_data: as `fit` got it.
-        functions: those of the policy.
-        is_set: whether a value could be a validation set of its own.
-
-    Returns:
-        The other data, None if there is none; and all functions by name, those of the policy first.
-
-    Raises:
-        TypeError: a function has no name, or stands among values that are no validation sets.
-        ValueError: a name is given twice.
+    `functions` are those of the policy, which come first. `is_set` says whether a value could be a validation
+    set of its own. TypeError and ValueError say what has no name, or a name that another has.
     """
     if isinstance(validation_data, EvaluationFunction):
         raise TypeError(
             "validation_data is an EvaluationFunction without a name; pass a dict such as "
             '{"bleu": EvaluationFunction(...)}'
         )
-    functions = require_functions("functions", functions)
-    others, data = {}, validation_data
-    if isinstance(validation_data, dict):
-        others = {n: v for n, v in validation_data.items() if isinstance(v, EvaluationFunction)}
-    if others:
-        data = {n: v for n, v in validation_data.items() if n not in others}
-    for name, value in data.items() if others else ():
-        if not is_set(value):
-            raise TypeError(
-                f"validation_data[{short_repr(name)}] stands with an EvaluationFunction and must be a "
-                f"validation set: a tuple of arrays, a dataset or a ValidationSet; got {short_repr(value)}"
-            )
-    sets = set(data) if isinstance(data, dict) and data and all(map(is_set, data.values())) else set()
+    functions = require_functions("functions", functions or {})
+    data = validation_data if isinstance(validation_data, dict) else {}
+    others = {name: value for name, value in data.items() if isinstance(value, EvaluationFunction)}
+    rest = {name: value for name, value in data.items() if name not in others}
+    inputs = [name for name, value in rest.items() if not is_set(value)]  # of a single set
+    if others and inputs:
+        raise TypeError(
+            f"validation_data[{short_repr(inputs[0])}] stands with an EvaluationFunction and must be a "
+            f"validation set: a tuple of arrays, a dataset or a ValidationSet; got {short_repr(rest[inputs[0]])}"
+        )
     for name in functions:
-        if name in others or name in sets:
+        if name in data and not inputs:
             raise ValueError(f"validation_data and functions both name {name!r}; give one another name")
-    if others and not data:  # without functions, arrays or a dataset may be there, which have no `bool`
-        data = None
-    return data, {**functions, **require_functions("validation_data", others)}
+    return (rest or None) if others else validation_data, {
+        **functions,
+        **require_functions("validation_data", others),
+    }
 
 
 def metric_values(returned: Any) -> dict[str, float]:
     """Return what an evaluation function returned as numbers by name; a single number has the name "".
 
-    Nested dicts are flattened, the names joined by "_".
-
-    Raises:
-        TypeError: it is neither a number nor a dict of numbers by name.
-        ValueError: two values have the same name.
+    Nested dicts are flattened, the names joined by "_". What is no number raises TypeError, a name that comes
+    twice ValueError.
     """
     values: dict[str, float] = {}
     _collect(returned, "", values)

@@ -136,7 +136,7 @@ class ValidationPolicy:
             on_change=require_choice("on_change", self.on_change, _ON_CHANGE),
             on_error=require_choice("on_error", self.on_error, _ON_ERROR),
             timeout_s=_seconds_or_none("timeout_s", self.timeout_s),
-            functions=require_functions("functions", self.functions),
+            functions={} if self.functions is None else require_functions("functions", self.functions),
             every_steps=_count_or_none("every_steps", self.every_steps),
             keep_bytes=require_count("keep_bytes", self.keep_bytes, minimum=0),
             evaluator=_evaluator_or_none(self.evaluator),

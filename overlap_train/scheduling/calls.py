@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._keras import models as keras_models
+from overlap_train._keras import graphs as keras_graphs
 from overlap_train.conv import tiled_conv2d
 from overlap_train.scheduling.graph import Work, merge_work
 
@@ -182,7 +182,7 @@ def calls_of(functional: Any) -> list[Call]:
             _runner(node),
             Product.of(node.operation),
         )
-        for node in keras_models.graph_nodes(functional)
+        for node in keras_graphs.graph_nodes(functional)
     ]
 
 
@@ -213,7 +213,7 @@ def work_of(operation: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Wo
     if hasattr(nested, "_nodes_by_depth"):
         works = [
             work_of(node.operation, node.input_tensors, node.outputs)
-            for node in keras_models.graph_nodes(nested)
+            for node in keras_graphs.graph_nodes(nested)
         ]
         if works:
             return merge_work(works)

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from overlap_train._keras import graphs as keras_graphs
 from overlap_train._keras import models as keras_models
 from overlap_train._support.arguments import short_repr
 from overlap_train.scheduling.calls import (
@@ -104,19 +105,19 @@ def inputs_of(model: keras.Model, specs: Sequence[tf.TensorSpec], name: str) -> 
                 f"{name}: the input {tensor.name!r} is sparse or ragged; requests bring arrays: declare it "
                 "dense, and make it so in what is submitted"
             )
-        if keras_models.is_optional(tensor):
+        if keras_graphs.is_optional(tensor):
             raise ValueError(f"{name}: the input {tensor.name!r} is optional; each request brings all inputs")
     if specs or not symbolic:
         if not specs:
             what = "a Sequential model that is not built" if _is_unbuilt(model) else "a subclassed model"
             remedy = "build it, or begin it with keras.Input" if _is_unbuilt(model) else _SPECS
             raise ValueError(f"{name}: {what} does not say what it reads; {remedy}")
-        return ModelInputs(tuple(specs), structure=keras_models.input_structure(model))
+        return ModelInputs(tuple(specs), structure=keras_graphs.input_structure(model))
     return ModelInputs(
         tuple(tf.TensorSpec((None, *x.shape[1:]), x.dtype) for x in symbolic),
         tuple(x.name for x in symbolic),
-        keras_models.input_structure(model),
-        shows_dtypes=keras_models.own_code_of(model) is not None,
+        keras_graphs.input_structure(model),
+        shows_dtypes=keras_graphs.own_code_of(model) is not None,
     )
 
 
@@ -185,7 +186,7 @@ class WholeModel(SplitModel):
         self._inputs = inputs
         # A layer that the graph calls with training=True would lose that to the caller's training=False.
         is_overridden = keras_models.overriding_class(model, "__call__") is not None
-        leaves_phase = is_overridden or keras_models.trains_by_itself(model)
+        leaves_phase = is_overridden or keras_graphs.trains_by_itself(model)
         self._kwargs = {} if leaves_phase else {"training": False}
         outputs = self._traced_outputs(name)
         specs = [spec for spec in keras.tree.flatten(outputs) if spec is not None]
@@ -254,7 +255,7 @@ def split_model(
     subclassed model needs `input_specs`.
     """
     name = name or model.name
-    functional = keras_models.stock_graph(model)
+    functional = keras_graphs.stock_graph(model)
     inputs = inputs_of(model, () if functional is not None else input_specs, name)
     if functional is None or _stays_whole(model, functional):
         return WholeModel(model, name, inputs)
@@ -271,8 +272,8 @@ def _stays_whole(model: Any, functional: Any) -> bool:
     """Whether masks, the training phase or more than arrays pass between layers; not so segments."""
     return (
         _has_masks(model)
-        or keras_models.carries_more_than_arrays(functional)
-        or keras_models.trains_by_itself(model)
+        or keras_graphs.carries_more_than_arrays(functional)
+        or keras_graphs.trains_by_itself(model)
     )
 
 
@@ -307,7 +308,7 @@ class _FunctionalSplit(SplitModel):
             input_bytes=[tensor_bytes(x) for x in functional.inputs],
             name=name,
         )
-        super().__init__(graph, inputs, keras_models.output_structure(functional))
+        super().__init__(graph, inputs, keras_graphs.output_structure(functional))
 
     def function(
         self, reads: Sequence[Port], members: range, returns: Sequence[Port]

@@ -114,10 +114,10 @@ class MultiModelScheduler(Closing):
             RuntimeError: this process was forked from one that had used TensorFlow, or Keras runs on another
                 backend.
         """
+        from overlap_train._keras import forks
         from overlap_train._keras import models as keras_models
-        from overlap_train._keras import threads
 
-        threads.require_runtime()
+        forks.require_runtime()
 
         name = require_text("name", name)
         require_tensorflow()
@@ -175,9 +175,9 @@ class MultiModelScheduler(Closing):
             SchedulerClosedError: the scheduler or the model was closed.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
-        from overlap_train._keras import threads  # here, as it imports TensorFlow
+        from overlap_train._keras import forks  # here, as it imports TensorFlow
 
-        threads.require_runtime()
+        forks.require_runtime()
         arrival_s = time.monotonic()
         priority = require_priority("priority", priority)
         on_late = require_choice("on_late", on_late, _ON_LATE)

@@ -8,14 +8,8 @@ import keras
 import pytest
 
 from overlap_train._keras import models as keras_models
-from overlap_train._keras.routes import (
-    Through,
-    add_handler,
-    entered,
-    is_within,
-    remove_handler,
-    suspended,
-)
+from overlap_train._keras.callers import entered, is_within
+from overlap_train._keras.routes import Through, add_handler, remove_handler, suspended
 
 
 class Own(keras.Sequential):

@@ -11,7 +11,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras import threads
+from overlap_train._keras import forks
 from overlap_train._keras.threads import ThreadSettings
 
 
@@ -69,17 +69,17 @@ def test_a_scope_that_is_left_later_was_open_when_it_was_taken():
 @pytest.mark.parametrize("used", [True, False])
 def test_a_fork_of_one_that_had_used_it_is_refused(monkeypatch, used):
     tf.constant(1)
-    assert threads._is_running()
-    assert threads._parent is None
-    threads.require_runtime()
-    monkeypatch.setattr(threads, "_parent", None)
-    monkeypatch.setattr(threads, "_is_running", lambda: used)
-    threads._note_fork()
+    assert forks._is_running()
+    assert forks._parent is None
+    forks.require_runtime()
+    monkeypatch.setattr(forks, "_parent", None)
+    monkeypatch.setattr(forks, "_is_running", lambda: used)
+    forks._note_fork()
     if not used:
-        threads.require_runtime()
+        forks.require_runtime()
         return
     with pytest.raises(RuntimeError, match=rf"forked from process {os.getppid()} after that had used"):
-        threads.require_runtime()
+        forks.require_runtime()
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

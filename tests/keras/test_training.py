@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._keras import training as keras_training
+from overlap_train._keras.evaluation import FitEvaluation
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy, sequential
 
 X, Y = arrays(20)
@@ -74,7 +75,7 @@ def test_a_validation_by_the_models_own_evaluate_is_that_of_fit_and_tells_its_ca
     fit = expected.fit(X, Y, epochs=2, verbose=0, validation_data=shuffled(), validation_steps=2)
     listed = keras.callbacks.CallbackList([Listening()], model=model)
     data = (shuffled(), None, None)
-    evaluate = keras_training.FitEvaluation(model, lambda: data, batch_size=None, steps=2)
+    evaluate = FitEvaluation(model, lambda: data, batch_size=None, steps=2)
     logs = [evaluate(listed)[0] for _ in range(2)]
     for epoch, ours in enumerate(logs):
         assert ours == pytest.approx({name: fit.history[f"val_{name}"][epoch] for name in ours}, rel=1e-5)

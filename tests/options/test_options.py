@@ -134,7 +134,6 @@ def test_what_is_no_path_is_refused_by_the_name_of_the_argument(resume, error):
 
 def test_a_directory_is_a_policy_of_its_own_and_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert checkpoint_policy(None) is None
     assert checkpoint_policy("run") == CheckpointPolicy(directory=str(tmp_path / "run"))
     assert checkpoint_policy(Path("run")).directory == str(tmp_path / "run")
     kept = checkpoint_policy(CheckpointPolicy(directory="run", keep=7, every_s=1.5))
@@ -210,7 +209,6 @@ def test_plain_functions_are_wrapped_and_others_kept():
     found = require_functions("functions", {"plain": mean_output, "own": own})
     assert found["own"] is own
     assert found["plain"] == EvaluationFunction(mean_output)
-    assert require_functions("functions", None) == {}
 
 
 def test_functions_are_taken_out_of_the_data():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._keras.training import FitEvaluation
+from overlap_train._keras.evaluation import FitEvaluation
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from tests.networks import arrays, crossentropy
