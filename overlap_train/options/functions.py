@@ -100,19 +100,17 @@ def split_functions(
     data = validation_data if isinstance(validation_data, dict) else {}
     others = {name: value for name, value in data.items() if isinstance(value, EvaluationFunction)}
     rest = {name: value for name, value in data.items() if name not in others}
-    inputs = [name for name, value in rest.items() if not is_set(value)]  # of a single set
-    if others and inputs:
+    inputs = {name: value for name, value in rest.items() if not is_set(value)}  # of a single set
+    for name, value in inputs.items() if others else ():
         raise TypeError(
-            f"validation_data[{short_repr(inputs[0])}] stands with an EvaluationFunction and must be a "
-            f"validation set: a tuple of arrays, a dataset or a ValidationSet; got {short_repr(rest[inputs[0]])}"
+            f"validation_data[{short_repr(name)}] stands with an EvaluationFunction and must be a validation "
+            f"set: a tuple of arrays, a dataset or a ValidationSet; got {short_repr(value)}"
         )
     for name in functions:
         if name in data and not inputs:
             raise ValueError(f"validation_data and functions both name {name!r}; give one another name")
-    return (rest or None) if others else validation_data, {
-        **functions,
-        **require_functions("validation_data", others),
-    }
+    left = (rest or None) if others else validation_data
+    return left, {**functions, **require_functions("validation_data", others)}
 
 
 def metric_values(returned: Any) -> dict[str, float]:
