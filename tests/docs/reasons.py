@@ -1,4 +1,4 @@
-"""Why a training waits, in docs/troubleshooting.md; `python -m tests.docs.reasons` writes it."""
+"""Why a training waits, in docs/troubleshooting.md; `python -m tests.docs.reasons` writes its messages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ PAGE = DOCS / "troubleshooting.md"
 _MADE = re.compile(r"(?<=<!-- made by python -m tests.docs.reasons -->\n).*?(?=<!-- to here -->)", re.S)
 
 
-def sections() -> str:
-    """Return a section for each identifier, in Markdown."""
+def sections(text: str) -> str:
+    """Return a section for each identifier, in Markdown, with what the page's text says of it."""
+    meanings = dict(re.findall(r"^### (\S+)\n> .*?\n\n(.*?)\n\n\*\*Remedy", text, re.M | re.S))
     lines: list[str] = []
     for identifier, kind in sorted(KINDS.items()):
-        lines += [f"### {identifier}", f"> {kind.sentence.format('…')}", "", *_wrapped(kind.means), ""]
+        lines += [f"### {identifier}", f"> {kind.sentence.format('…')}", "", meanings[identifier], ""]
         lines += [*_wrapped(f"**Remedy:** {_as_code(joined(kind.remedies))}."), ""]
         if identifier == "step-stateful":
             lines += [f"- {what}: {_as_code(remedy)}." for _, what, remedy in EFFECTS] + [""]
@@ -26,7 +27,7 @@ def sections() -> str:
 
 def page_made(text: str) -> str:
     """Return the text of the page with the sections of the table."""
-    return _MADE.sub(lambda _: sections(), text)
+    return _MADE.sub(lambda made: sections(made[0]), text)
 
 
 def _as_code(text: str) -> str:
