@@ -1,7 +1,7 @@
-"""What copying a model needs of Keras.
+"""What copying a model needs of Keras, and calling it on a thread of its own.
 
 Leans on `global_state`, `SafeModeScope`, `_compile_config`, `_flatten_layers`, `_trainable`, `_name` and
-`_path` of variables, and TensorFlow's `context`. On the training thread.
+`_path` of variables, and TensorFlow's `context`. On the training thread, except for the settings of threads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import collections
 import contextlib
 import functools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
@@ -48,6 +48,28 @@ def preserved_state() -> contextlib.ExitStack:
         global_state.set_global_attribute("object_name_uids", collections.defaultdict(int, names))
 
     return undo
+
+
+# Which `custom_object_scope`, `keras.config.set_dtype_policy` and others set, for a thread alone.
+_OF_THREADS = (
+    *("custom_objects_scope_dict", "dtype_policy", "flash_attention"),
+    *("interactive_logging", "traceback_filtering"),
+)
+
+
+def thread_settings() -> dict[str, Any]:
+    """Return Keras's settings of the calling thread; None for what has not been set."""
+    return {name: _copied(global_state.get_global_attribute(name)) for name in _OF_THREADS}
+
+
+def set_thread_settings(settings: Mapping[str, Any]) -> None:
+    """Set on the calling thread what `thread_settings` returned on another."""
+    for name, value in settings.items():
+        global_state.set_global_attribute(name, _copied(value))
+
+
+def _copied(value: Any) -> Any:
+    return dict(value) if isinstance(value, dict) else value
 
 
 def trusted() -> contextlib.AbstractContextManager[None]:

@@ -21,7 +21,7 @@ import keras
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes
-from overlap_train._keras.threads import ThreadSettings
+from overlap_train._keras.copies import set_thread_settings, thread_settings
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
@@ -118,14 +118,13 @@ class FunctionRunner(Runner):
         self._model = request.model
         self._on_span = request.on_span
         self._hosts = request.hosts
-        self._settings: ThreadSettings | None = None  # that the worker has taken over
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot."""
         if not self._hosts.is_chief:
             return []
         # All that precedes this epoch's end has been delivered, and no hook of a later one has been called.
-        attributes, settings = Attributes.of(self._model), ThreadSettings.of_this_thread()
+        attributes, settings = Attributes.of(self._model), thread_settings()
         run = contextvars.copy_context().run
         return [self._pool.submit(run, self._work, snapshot, attributes, settings)]
 
@@ -141,10 +140,9 @@ class FunctionRunner(Runner):
         own = super().merge(outcomes, values).metrics if self._hosts.is_chief else None
         return ValidationResult(self._hosts.from_chief(own), of_function=True)
 
-    def _work(self, snapshot: Snapshot, attributes: Attributes, settings: ThreadSettings) -> ShardOutcome:
+    def _work(self, snapshot: Snapshot, attributes: Attributes, settings: Mapping[str, Any]) -> ShardOutcome:
         start_s = time.monotonic()
-        settings.apply(self._settings)
-        self._settings = settings
+        set_thread_settings(settings)
         private = self._private
         private.adopt(snapshot.values, attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._keras import forks
-from overlap_train._keras.threads import ThreadSettings
+from overlap_train._keras.copies import set_thread_settings, thread_settings
 
 
 class Mine(keras.layers.Layer):
@@ -31,7 +31,9 @@ def settings_here():
 
 def on_a_thread(settings):
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: (settings_here(), settings.apply(), settings_here())).result(60)[::2]
+        return pool.submit(lambda: (settings_here(), set_thread_settings(settings), settings_here())).result(
+            60
+        )[::2]
 
 
 @pytest.fixture
@@ -46,22 +48,22 @@ def set_here():
     keras.config.set_dtype_policy("float32")
     keras.config.enable_interactive_logging()
     keras.config.enable_traceback_filtering()
-    ThreadSettings({"flash_attention": flash}).apply()
+    set_thread_settings({"flash_attention": flash})
 
 
 @pytest.mark.usefixtures("set_here")
 def test_another_thread_has_those_of_keras_s_start_until_it_is_given_ours():
     """custom_objects_scope_dict, dtype_policy, flash_attention, interactive_logging, traceback_filtering."""
-    before, after = on_a_thread(ThreadSettings.of_this_thread())
+    before, after = on_a_thread(thread_settings())
     assert after == settings_here()
     assert all(before[name] != after[name] for name in after)
 
 
 def test_a_scope_that_is_left_later_was_open_when_it_was_taken():
-    before, after = on_a_thread(ThreadSettings.of_this_thread())
+    before, after = on_a_thread(thread_settings())
     assert after == before, "what has not been set is Keras's default"
     with keras.saving.custom_object_scope({"Mine": Mine}):
-        settings = ThreadSettings.of_this_thread()
+        settings = thread_settings()
     assert on_a_thread(settings)[1]["mine"] is Mine
     assert settings_here()["mine"] is None
 

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.util.event_pb2 import Event
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._snapshot import ModelState
@@ -240,48 +239,3 @@ def test_what_a_function_changes_in_its_model_reaches_nothing_else():
     plain = simple()
     plain.fit(X, Y, batch_size=16, epochs=3, verbose=0)
     assert_same_weights(trainer.model, plain)
-
-
-def written(directory):
-    """Returns the summaries in a directory: tag, step and value of each."""
-    found = []
-    for path in directory.iterdir():
-        for record in tf.data.TFRecordDataset(str(path)):
-            event = Event.FromString(record.numpy())
-            found += [(v.tag, event.step, float(tf.make_ndarray(v.tensor))) for v in event.summary.value]
-    return sorted(found)
-
-
-class SetsSteps(keras.callbacks.Callback):
-    overlap_safe = True
-
-    def on_epoch_begin(self, epoch, logs=None):
-        tf.summary.experimental.set_step(10 * epoch)
-
-
-def test_summaries_go_where_those_of_a_callback_would(tmp_path):
-    def writes(model):
-        mean = mean_output(model)
-        tf.summary.scalar("by default", mean)
-        tf.summary.scalar("own step", mean, step=int(model.optimizer.iterations))
-        return mean
-
-    class Calls(SetsSteps):
-        def on_epoch_end(self, epoch, logs=None):
-            writes(self.model)
-
-    for name in ("keras", "trainer"):
-        writer = tf.summary.create_file_writer(str(tmp_path / name))
-        with (
-            writer.as_default(step=0),
-            tf.summary.record_if(lambda: tf.summary.experimental.get_step() != 10),
-        ):
-            if name == "keras":
-                simple().fit(X, Y, batch_size=16, epochs=3, verbose=0, callbacks=[Calls()])
-            else:
-                fit(simple(), {"f": writes}, callbacks=[SetsSteps()])
-        writer.close()
-    expected, found = written(tmp_path / "keras"), written(tmp_path / "trainer")
-    assert [entry[:2] for entry in found] == [entry[:2] for entry in expected]
-    assert {step for _, step, _ in found} == {0, 4, 12, 20}
-    np.testing.assert_allclose([e[2] for e in found], [e[2] for e in expected], rtol=1e-5, atol=1e-6)
