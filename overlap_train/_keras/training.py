@@ -37,20 +37,19 @@ def counts_without_batch(model: keras.Model) -> bool:
 
 def capped_steps(steps: int | None) -> int | None:
     """Return an epoch's steps, capped by `keras.config.set_max_steps_per_epoch`, with Keras's warning."""
-    limit = keras.config.max_steps_per_epoch()
-    if not limit or (steps and steps <= limit):
-        return steps
-    warn_user(f"Limiting steps_per_epoch to {limit}")
-    return int(limit)
+    return _capped("steps_per_epoch", steps, keras.config.max_steps_per_epoch())
 
 
 def capped_epochs(epochs: int) -> int:
     """Return the number of epochs, capped by `keras.config.set_max_epochs`, with Keras's warning."""
-    limit = keras.config.max_epochs()
-    if not limit or epochs <= limit:
-        return epochs
-    warn_user(f"Limiting epochs to {limit}")
-    return int(limit)
+    return _capped("epochs", epochs, keras.config.max_epochs()) or 0
+
+
+def _capped(name: str, count: int | None, limit: int | None) -> int | None:
+    if not limit or (count is not None and count <= limit):
+        return count
+    warn_user(f"Limiting {name} to {limit}")
+    return limit
 
 
 def begin_training(model: keras.Model) -> Any:

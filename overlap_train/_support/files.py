@@ -40,16 +40,10 @@ def open_regular(
 
 def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links: bool = True) -> bytes:
     """Return the content of a regular file of at most `most_bytes`, or raise OSError."""
-    descriptor = open_regular(path, os.O_RDONLY, follow_links=follow_links)
-    try:
-        if os.fstat(descriptor).st_size > most_bytes:
+    with open(open_regular(path, os.O_RDONLY, follow_links=follow_links), "rb") as file:
+        if os.fstat(file.fileno()).st_size > most_bytes:
             raise OSError(errno.EFBIG, f"this file has more than {most_bytes} bytes", os.fspath(path))
-        content = bytearray()
-        while len(content) <= most_bytes and (chunk := os.read(descriptor, 1 << 20)):
-            content += chunk
-        return bytes(content[:most_bytes])
-    finally:
-        os.close(descriptor)
+        return file.read(most_bytes)
 
 
 @contextlib.contextmanager

@@ -189,11 +189,6 @@ class ValidationSet:
     concurrent: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.data, (str, bytes, bool, int, float, complex)):
-            raise TypeError(
-                f"data must be a tuple of arrays, a dataset or whatever else keras.Model.fit takes as "
-                f"validation_data; got {short_repr(self.data)}"
-            )
         epoch_selector(self.freq, name="freq")
         freeze(
             self,
@@ -217,8 +212,6 @@ def _seconds_or_none(name: str, value: Any) -> float | None:
 def _evaluator_or_none(value: Any) -> EvaluatorPolicy | None:
     if value is None or isinstance(value, EvaluatorPolicy):
         return value
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"evaluator must be a directory, an EvaluatorPolicy or None; got {short_repr(value)}")
     require_path("evaluator", value)
     return EvaluatorPolicy(value)
 
