@@ -17,11 +17,6 @@ def dataset():
     return tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
 
 
-def generator():
-    while True:
-        yield X[:4], Y[:4]
-
-
 class Rows(keras.utils.PyDataset):
     length = 5
 
@@ -30,31 +25,6 @@ class Rows(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         return X[index * 4 : index * 4 + 4], Y[index * 4 : index * 4 + 4]
-
-
-@pytest.mark.parametrize(
-    ("data", "is_dataset", "restarts", "batches"),
-    [
-        ((dataset(),), True, True, 5),
-        ((Rows(),), False, True, 5),
-        ((generator(),), False, False, None),
-        ((X, Y), False, True, 5),
-    ],
-    ids=["dataset", "PyDataset", "generator", "arrays"],
-)
-def test_data_is_told_apart(data, is_dataset, restarts, batches):
-    """get_data_adapter and the adapter classes: without them no data of the user's can be read."""
-    # With `shuffle`, which is dropped for data that brings its own order: else Keras warns.
-    ordered = len(data) == 1 and not isinstance(data[0], Rows)
-    result = keras_data.recognize(*data, batch_size=None if len(data) == 1 else 4, shuffle=ordered)
-    assert isinstance(result, keras_data.Arrays) is (len(data) > 1)
-    pipeline = result.pipeline if isinstance(result, keras_data.Arrays) else result
-    assert pipeline.is_dataset is is_dataset
-    assert pipeline.restarts is restarts
-    assert pipeline.num_batches == batches
-    x, y = next(iter(pipeline.dataset))
-    np.testing.assert_allclose(x, X[:4])
-    np.testing.assert_allclose(y, Y[:4])
 
 
 def test_a_dataset_that_grows_is_counted_anew():

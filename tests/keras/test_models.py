@@ -12,28 +12,6 @@ from overlap_train._keras import models
 from tests.networks import sequential, subclassed
 
 
-def test_an_override_is_the_users_and_not_what_a_library_puts_into_keras_s_class(monkeypatch):
-    class Middle(keras.Sequential):
-        def fit(self, *arguments, **options):
-            return super().fit(*arguments, **options)
-
-    class Own(Middle):
-        pass
-
-    owners = {"fit": Middle, "evaluate": None, "no_such_method": None}
-    assert {name: models.overriding_class(Own(), name) for name in owners} == owners
-    assert models.overriding_class(sequential(), "fit") is None
-    instance = sequential()
-    instance.fit = lambda *arguments, **options: None
-    assert models.overriding_class(instance, "fit") is type(instance)
-    stock = models.KerasTrainer.fit
-    monkeypatch.setattr(
-        models.KerasTrainer, "fit", lambda *arguments, **options: stock(*arguments, **options)
-    )
-    assert models.overriding_class(sequential(), "fit") is None
-    assert models.overriding_class(Own(), "fit") is Middle
-
-
 @pytest.mark.parametrize("autospec", [False, True])
 @pytest.mark.parametrize("name", ["fit", "evaluate", "make_test_function", "train_step"])
 def test_what_a_mock_puts_into_keras_s_class_is_not_keras_s(name, autospec):

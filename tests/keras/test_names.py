@@ -58,10 +58,6 @@ def without(kind, *names):
     return type(kind.__name__, (), {**rest, "__module__": kind.__module__})
 
 
-def test_what_this_keras_has_is_found():
-    assert load_again().KerasTrainer is names.KerasTrainer is not None
-
-
 @pytest.mark.parametrize(
     ("place", "text"),
     [

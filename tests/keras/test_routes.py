@@ -33,22 +33,6 @@ def keras_is_left_as_it_was():
         assert keras_models.method_cell(name).cell_contents is inner
 
 
-def echo(*arguments, **options):
-    return arguments, options
-
-
-def test_each_call_goes_to_the_target_and_what_the_target_calls_to_keras(model):
-    def target(*arguments, **options):
-        with pytest.raises(ValueError, match="compile"):
-            model.fit(None, epochs=1)
-        return echo(*arguments, **options)
-
-    with Through(model, target) as route:
-        for number in range(2):
-            assert not route.busy
-            assert model.fit(number, epochs=2) == ((number,), {"epochs": 2})
-
-
 def test_what_the_target_raises_keeps_its_cause(model):
     def fails():
         raise KeyError("mine") from ZeroDivisionError("why")
@@ -100,16 +84,6 @@ def test_a_handler_is_removed_on_another_thread(model):
         on_a_thread(inner.remove)
         model.fit(1)
     assert (len(outer.calls), len(inner.calls)) == (1, 0)
-
-
-def test_the_innermost_handler_of_a_thread_counts(model):
-    handlers = [Handles(everywhere=True), Handles(), Handles()]
-    counts = []
-    for handler in reversed(handlers):
-        model.fit()
-        counts.append([len(each.calls) for each in handlers])
-        handler.remove()
-    assert counts == [[0, 0, 1], [0, 1, 1], [1, 1, 1]]
 
 
 def test_keras_does_what_is_asked_of_it_while_routing_is_suspended_and_inside_its_fit(model):

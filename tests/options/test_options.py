@@ -43,11 +43,7 @@ REFUSED = {
             TypeError,
             r"workers must be an integer, a sequence of devices .*; got True of type bool",
         ),
-        ({"max_lag": -1}, ValueError, "max_lag must be at least 0; got -1"),
-        ({"keep_bytes": -1}, ValueError, "keep_bytes must be at least 0"),
         ({"backlog": "wait"}, ValueError, "backlog must be one of 'block'.*; got 'wait'"),
-        ({"on_change": None}, ValueError, "on_change must be one of 'rollback', 'continue'; got None"),
-        ({"timeout_s": 0}, ValueError, "timeout_s must be positive; got 0"),
         ({"timeout_s": float("inf")}, ValueError, "timeout_s must be finite; got inf"),
         ({"workers": "GPU:0"}, TypeError, "workers must be an integer, a sequence of devices"),
         ({"workers": ()}, ValueError, "workers is empty"),
@@ -59,8 +55,6 @@ REFUSED = {
     ],
     CheckpointPolicy: [
         ({"directory": 3}, TypeError, "directory must be a path"),
-        ({"directory": "d", "every_epochs": 0}, ValueError, "every_epochs must be at least 1"),
-        ({"directory": "d", "every_steps": 0}, ValueError, "every_steps must be at least 1"),
         ({"directory": "d", "every_steps": "5"}, TypeError, "every_steps must be an integer or"),
         ({"directory": "d", "keep": 1.0}, TypeError, "keep must be an int"),
         ({"directory": "d", "every_s": -1}, ValueError, "every_s must be at least 0"),
@@ -72,7 +66,6 @@ REFUSED = {
     ],
     ExecutionPlan: [
         ({"loop": "fast"}, ValueError, "loop must be one of"),
-        ({"steps_per_call": 0}, ValueError, "at least 1"),
         ({"batch_splits": 2.0}, TypeError, "batch_splits must be an integer"),
         *(({"jit": jit}, TypeError, "jit must be True, False or 'auto'") for jit in ("yes", 2, None)),
         ({"steps_per_call": 10**30}, ValueError, "steps_per_call must be at most"),
@@ -82,12 +75,9 @@ REFUSED = {
         ({"function": 3}, TypeError, "function must be"),
         ({"function": EvaluationFunction(mean_output)}, TypeError, "got an EvaluationFunction"),
         ({"function": mean_output, "freq": 0}, ValueError, "freq must be at least 1"),
-        ({"function": mean_output, "freq": "often"}, TypeError, "freq"),
-        ({"function": mean_output, "backend": "process"}, TypeError, "unexpected keyword argument 'backend'"),
         ({"function": mean_output, "clone": 3}, TypeError, "clone must be"),
     ],
     overlap_train.configure: [
-        ({"cores": 0}, ValueError, "at least 1"),
         ({"cores": "2"}, TypeError, "cores must be an integer"),
     ],
 }
@@ -122,26 +112,15 @@ def test_scalars_of_numpy_are_kept_as_those_of_python():
     assert (kept.every_epochs, kept.keep, type(kept.keep)) == (2, 1, int)
 
 
-@pytest.mark.parametrize(
-    ("resume", "error"),
-    [("a\0b", ValueError), ("\ud800", ValueError), ("", ValueError), (b"run", TypeError), (3, TypeError)],
-    ids=repr,
-)
-def test_what_is_no_path_is_refused_by_the_name_of_the_argument(resume, error):
-    with pytest.raises(error, match="resume must be"):
-        checkpoint_policy(resume)
-
-
 def test_a_directory_is_a_policy_of_its_own_and_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for wrong in ("", b"run", 3):
+        with pytest.raises((TypeError, ValueError), match="resume must be"):
+            checkpoint_policy(wrong)
     assert checkpoint_policy("run") == CheckpointPolicy(directory=str(tmp_path / "run"))
     assert checkpoint_policy(Path("run")).directory == str(tmp_path / "run")
     kept = checkpoint_policy(CheckpointPolicy(directory="run", keep=7, every_s=1.5))
     assert (kept.directory, kept.keep, kept.every_s) == (str(tmp_path / "run"), 7, 1.5)
-
-
-def test_the_directory_needs_no_name():
-    assert CheckpointPolicy("runs") == CheckpointPolicy(directory="runs")
 
 
 X, Y = np.zeros((4, 2)), np.zeros(4)
@@ -158,7 +137,6 @@ def is_set(value):
         ({"f": EvaluationFunction(mean_output), "x": X}, TypeError, r"validation_data\['x'\]"),
         ({"mean": EvaluationFunction(mean_output)}, ValueError, "both name 'mean'"),
         ({"mean": (X, Y)}, ValueError, "both name 'mean'"),
-        ({"": EvaluationFunction(mean_output)}, ValueError, "empty"),
     ],
 )
 def test_bad_sets_beside_functions_are_refused_by_name(data, error, message):
@@ -170,7 +148,6 @@ def test_bad_sets_beside_functions_are_refused_by_name(data, error, message):
     ("value", "expected"),
     [
         (np.float32(0.5), {"": 0.5}),
-        (np.array(2), {"": 2.0}),
         (True, {"": 1.0}),
         (float("nan"), {"": float("nan")}),
         (tf.constant(0.25, tf.bfloat16), {"": 0.25}),
@@ -187,14 +164,11 @@ def test_numbers_of_all_kinds_are_taken(value, expected):
     [
         (None, "a number or a dict of numbers; got None of type NoneType"),
         (np.ma.masked, "a number or a dict of numbers; got masked of type MaskedConstant"),
-        ({"a": np.ma.masked_array(1.0, mask=True)}, "a number or a dict of numbers"),
         ([0.5], r"got \[0.5\] of type list"),
         (1j, "of type complex"),
-        (np.zeros(2), "of type ndarray"),
         ({"a": {"b": "1"}}, "got '1' of type str for 'a_b'"),
         ({1: 2.0}, "names its values by strings; got 1"),
         ({"a_b": 1.0, "a": {"b": 2.0}}, "two values of the name 'a_b'"),
-        ({"a": {"": 1.0}}, "names its values by strings; got ''"),
     ],
     ids=repr,
 )

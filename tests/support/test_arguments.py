@@ -29,39 +29,26 @@ def require_count(name, value):
 
 
 REFUSED = {
-    "a flag": (
-        *(arguments.require_flag, "it must be True or False; got"),
-        [2, 1.0, "True", None, [], np.array([True])],
-    ),
-    "a choice": (
-        *(require_choice, "it must be one of 'a', 'b'; got"),
-        [None, 1, "c", ["a"], np.array(["a", "b"]), b"a"],
-    ),
-    "a path": (arguments.require_path, "it must be a path", ["", b"x", 3, None, "a\0b", ["x"]]),
+    "a flag": (arguments.require_flag, "it must be True or False; got", [2, 1.0, "True", None]),
+    "a choice": (require_choice, "it must be one of 'a', 'b'; got", [None, 1, "c", np.array(["a", "b"])]),
+    "a path": (arguments.require_path, "it must be a path", ["", b"x", 3, None]),
     "an integer": (
         *(require_count, "^it must be an integer; got"),
-        (True, np.True_, 3.0, np.float32(3), np.array(2.7), np.array([3]), "3", b"3", None, [3], 3j),
+        (True, np.True_, 3.0, np.array(2.7), np.array([3]), "3", None),
     ),
     "a number": (
         *(arguments.require_real, "^it must be"),
-        [True, np.True_, "0.5", None, 0.5j, np.array([0.5]), np.zeros((), "V2"), [0.5], 1 << 5000],
+        [True, np.True_, "0.5", None, np.array([0.5]), math.nan, np.float32("nan"), math.inf],
     ),
-    "a time that a thread can wait for": (
-        *(arguments.require_seconds, "it must be"),
-        [0, -1, math.nan, math.inf, 1e300],
-    ),
+    "a time that a thread can wait for": (arguments.require_seconds, "it must be", [0, -1, math.inf, 1e300]),
 }
 
 
 @pytest.mark.parametrize(("check", "message", "values"), REFUSED.values(), ids=REFUSED)
 def test_what_is_none_of_its_kind_is_refused_by_name(check, message, values):
     for value in values:
-        with pytest.raises((TypeError, ValueError), match=message) as info:
+        with pytest.raises((TypeError, ValueError), match=message):
             check("it", value)
-        if check in (arguments.require_flag, require_count):
-            assert info.type is TypeError
-        elif check is require_choice:
-            assert info.type is ValueError
 
 
 @pytest.mark.parametrize("kind", [str, np.str_])
@@ -72,70 +59,30 @@ def test_a_text_of_any_class_is_taken_by_its_characters(kind):
         str(arguments.require_path("mode", kind("a"))),
     ]
     assert [(type(each), each) for each in texts] == [(str, "a")] * 3
-    assert arguments.auto_or("mode", kind("auto"), arguments.require_flag, expected="a flag") == "auto"
-    assert arguments.is_text(kind("a"), "b", "a")
-    assert not arguments.is_text(kind("a"), "b")
-    with pytest.raises(ValueError, match="mode must be a flag; got"):
-        arguments.auto_or("mode", kind("b"), arguments.require_flag, expected="a flag")
     with pytest.raises(ValueError, match="mode must not be empty"):
         arguments.require_text("mode", kind(""))
 
 
-@pytest.mark.parametrize("path", ["x" * 10**6, "x/" * 2048, "ä" * 2048])
-def test_a_path_that_no_system_call_takes_is_refused_with_its_beginning(path):
-    size = len(path.encode())
-    with pytest.raises(ValueError, match=rf"directory must be a path of at most .* of {size}$") as info:
-        arguments.require_path("directory", path)
-    assert len(str(info.value)) < 300
-    assert arguments.require_path("directory", "x/" * 1000)
-
-
-@pytest.mark.parametrize("value", [3, np.int8(3), np.uint64(3), np.array(3), tf.Tensor])
+@pytest.mark.parametrize("value", [3, np.uint64(3), np.array(3), tf.Tensor])
 def test_whatever_stands_for_an_integer_is_one(value):
     if value is tf.Tensor:
         value = tf.constant(3)  # not earlier: collecting tests must not start TensorFlow
     count = require_count("steps", value)
-    assert count == 3
-    assert type(count) is int
+    assert (type(count), count) == (int, 3)
 
 
-@pytest.mark.parametrize(
-    "value", [0, -1, 2**63, -(10**5000), 10**5000], ids=lambda value: f"{value.bit_length()}-bits"
-)
+@pytest.mark.parametrize("value", [0, 2**63, -(10**5000), 10**5000], ids=lambda value: value.bit_length())
 def test_integers_out_of_range_are_refused_however_long(value):
     with pytest.raises(ValueError, match=r"^steps must be at (least|most)") as info:
-        arguments.require_count("steps", value, minimum=1)
+        require_count("steps", value)
     assert len(str(info.value)) < 300
 
 
-@pytest.mark.parametrize(
-    "value",
-    [0.5, np.float16(0.5), np.float64(0.5), np.array(0.5), Fraction(1, 2), tf.bfloat16.as_numpy_dtype(0.5)],
-)
+@pytest.mark.parametrize("value", [0.5, np.float16(0.5), np.array(0.5), Fraction(1, 2)])
 def test_whatever_stands_for_a_number_is_one(value):
     real = arguments.require_real("share", value, minimum=0, maximum=1)
-    assert real == 0.5
-    assert type(real) is float
-
-
-@pytest.mark.parametrize("value", [math.nan, np.float32("nan"), math.inf, -math.inf])
-def test_what_is_not_finite_is_refused_unless_infinity_has_a_meaning(value):
-    with pytest.raises(ValueError, match="share must be finite"):
-        arguments.require_real("share", value)
-    if math.isnan(value):
-        with pytest.raises(ValueError, match="share must be finite; got"):
-            arguments.require_real("share", value, infinite=True)
-    else:
-        assert arguments.require_real("share", value, infinite=True) == value
-
-
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [(np.array(3), 3), (np.float64(0.5), 0.5), (np.array([3]), None), ("3", None), (None, None), ([], None)],
-)
-def test_a_number_is_taken_out_of_what_holds_only_it(value, number):
-    result = arguments.scalar(value)
-    assert result is value if number is None else (type(result), result) == (type(number), number)
+    assert (type(real), real) == (float, 0.5)
+    assert arguments.require_real("share", math.inf, infinite=True) == math.inf
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "float16", "float64", "int32", "bool"])

@@ -17,16 +17,8 @@ from tests.networks import arrays
 from tests.pools import sequential
 
 
-def test_fit_takes_no_epoch_at_all_and_the_scalars_of_numpy():
-    fit_arguments.FitNumbers(epochs=0)
-    fit_arguments.FitNumbers(
-        epochs=np.int64(2),
-        batch_size=np.int32(8),
-        validation_split=np.float32(0.25),
-        shuffle=np.True_,
-        verbose=np.int64(0),
-    )
-    fit_arguments.FitNumbers(shuffle=1, verbose=True)
+def test_what_keras_takes_for_nothing_is_nothing():
+    assert fit_arguments.FitNumbers(epochs=0).epochs == 0
     assert fit_arguments.FitNumbers(validation_split=None).validation_split == 0.0
     x, y = arrays(8)
     sequential().fit(x, y, validation_split=None, verbose=0)  # as under Keras
@@ -57,45 +49,38 @@ COUNTS = (
 
 
 @pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize("form", [np.array, np.uint8, tf.constant, lambda n: tf.constant(n, tf.int64)])
-def test_a_count_comes_back_as_an_integer_of_python(name, form):
-    value = getattr(fit_arguments.FitNumbers(**{name: form(3)}), name)
-    assert (type(value), value) == (int, 3)
-
-
-@pytest.mark.parametrize("name", COUNTS)
-@pytest.mark.parametrize(
-    "value", [2.0, "2", np.array([2]), tf.constant([2]), tf.constant(2.5), True, object()]
-)
-def test_what_is_no_count_is_refused_by_name(name, value):
-    with pytest.raises(TypeError, match=f"{name} must be an integer; got"):
-        fit_arguments.FitNumbers(**{name: value})
-
-
-@pytest.mark.parametrize("form", [np.array, np.float16, float])
-def test_a_fraction_comes_back_as_a_float_of_python(form):
-    split = fit_arguments.FitNumbers(validation_split=form(0.25)).validation_split
-    assert (type(split), split) == (float, 0.25)
-    with pytest.raises(ValueError, match="validation_split must be at least 0 and below 1"):
-        fit_arguments.FitNumbers(validation_split=form(1.5))
-
-
-@pytest.mark.parametrize("form", [int, float, np.array])
-def test_how_much_is_shown_may_be_said_in_any_number(form):
-    verbose = fit_arguments.FitNumbers(verbose=form(2)).verbose
-    assert (type(verbose), verbose) == (int, 2)
-    with pytest.raises(ValueError, match="verbose must be 'auto', 0, 1 or 2"):
-        fit_arguments.FitNumbers(verbose=form(3))
+def test_a_count_comes_back_as_an_integer_of_python(name):
+    for form in (np.array, np.uint8, tf.constant):
+        value = getattr(fit_arguments.FitNumbers(**{name: form(3)}), name)
+        assert (type(value), value) == (int, 3)
+    for value in (2.0, "2", np.array([2]), tf.constant(2.5), True):
+        with pytest.raises(TypeError, match=f"{name} must be an integer; got"):
+            fit_arguments.FitNumbers(**{name: value})
 
 
 @pytest.mark.parametrize(
-    ("value", "shuffled"), [("batch", "batch"), (0, False), (np.array(1), True), (np.True_, True)]
+    ("name", "values", "expected", "refused", "message"),
+    [
+        (
+            *("validation_split", [np.array(0.25), np.float16(0.25)], 0.25),
+            *([1.5, -0.1], "validation_split must be at least 0 and below 1"),
+        ),
+        ("verbose", [2, 2.0, np.array(2)], 2, [3, None], "verbose must be 'auto', 0, 1 or 2"),
+        (
+            *("shuffle", [1, np.array(1), np.True_], True),
+            *([2, "rows", None, np.array([1])], "shuffle must be True, False or 'batch'"),
+        ),
+    ],
+    ids=["validation_split", "verbose", "shuffle"],
 )
-def test_whether_rows_are_shuffled_is_a_flag_or_a_word(value, shuffled):
-    assert fit_arguments.FitNumbers(shuffle=value).shuffle is shuffled
-    for other in (2, 1.0, "rows", None, np.array([1])):
-        with pytest.raises(ValueError, match="shuffle must be True, False or 'batch'"):
-            fit_arguments.FitNumbers(shuffle=other)
+def test_other_numbers_come_back_as_those_of_python(name, values, expected, refused, message):
+    for value in values:
+        result = getattr(fit_arguments.FitNumbers(**{name: value}), name)
+        assert (type(result), result) == (type(expected), expected)
+    for value in refused:
+        with pytest.raises(ValueError, match=message):
+            fit_arguments.FitNumbers(**{name: value})
+    assert fit_arguments.FitNumbers(shuffle="batch").shuffle == "batch"
 
 
 @pytest.mark.parametrize("kind", [TypeError, ValueError, RuntimeError])
