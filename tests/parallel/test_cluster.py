@@ -23,7 +23,6 @@ def config(cluster=CLUSTER, **task):
     [
         ("", "TF_CONFIG is not set: on each host set it"),
         ("{", "TF_CONFIG is no JSON"),
-        ("{}", "TF_CONFIG needs a 'cluster'"),
         (config({"worker": "localhost:1"}), "lists of 'host:port'"),
         (config({"ps": ["a:1"], "worker": ["b:1"]}), "TF_CONFIG has tasks of type ps"),
         (config({"worker": ["a:1", "a:1"]}), "TF_CONFIG names an address twice: a:1, a:1"),
@@ -36,8 +35,6 @@ def config(cluster=CLUSTER, **task):
             r"needs a 'task' .*, such as {.type.: .worker., .index.: 0}; got",
         ),
         (config(index=2), "this is worker number 2, and the cluster has 2: the index counts from 0"),
-        (config(index="0"), "this is worker number '0'"),
-        (config({"worker": ["a:1", 2]}), "worker 1 must be a string 'host:port'; got 2"),
         (config({"worker": ["a:99999"]}), "the port of worker 0 must be from 1 to 65535; got 'a:99999'"),
         (config(CLUSTER | {"chief": ["a:1", "b:1"]}), "TF_CONFIG has 2 chiefs; name one, or none"),
     ],
@@ -52,12 +49,6 @@ def test_a_wrong_tf_config_is_refused(text, message, monkeypatch):
     ("jobs", "task_type", "task_id", "message"),
     [
         ({"worker": ["a:1"]}, None, None, "needs a 'task' that says which host of its cluster this is"),
-        (
-            {"worker": ["a:1"]},
-            "worker",
-            None,
-            "needs a 'task' .*got .*'index': None}",
-        ),
         ({"worker": ["a:1"]}, "worker", 3, "this is worker number 3, and the cluster has 1"),
     ],
 )
@@ -70,12 +61,9 @@ def test_a_resolver_that_does_not_know_its_place_is_refused(jobs, task_type, tas
         _read_resolver(resolver)
 
 
-def test_who_has_its_own_rows_says_so_by_a_bool():
+def test_what_is_no_bool_and_no_resolver_is_refused():
     with pytest.raises(TypeError, match="own_rows must be a bool; got str"):
         join_cluster(own_rows="yes")
-
-
-def test_what_is_no_resolver_is_refused():
     with pytest.raises(TypeError, match="resolver must be a ClusterResolver or None; got str"):
         _read_resolver("slurm")
 

@@ -118,7 +118,6 @@ def assert_same_result(actual: Path, expected: Path, hosts: int = 2, rtol: float
 # More of what may be trained, also on four hosts, is in test_several.py.
 CASES = {
     "adam, early stop": {"optimizer": "adam", "min_delta": 0.1},
-    "dataset": {"optimizer": "sgd", "source": "dataset", "epochs": 3},
     "sparse gradients": {"optimizer": "adam", "model": "looking_up", "epochs": 3},
 }
 
@@ -294,14 +293,6 @@ def test_where_a_callback_of_all_hosts_fails_in_a_batch_the_others_do_not_wait_f
     assert "RuntimeError: on this host alone" in errors(tmp_path, where)
     name = f"host {where}" if where else "the chief"
     assert f"HostMismatchError: {name} has failed: RuntimeError: on this host" in errors(tmp_path, 1 - where)
-
-
-def test_a_callback_that_begins_to_listen_to_batches_is_not_left_uncalled(tmp_path):
-    codes = finish(tmp_path, start(tmp_path, arm_at=0))
-    assert all(codes)
-    message = "Arming listens to training batches since the training has begun, which is for one host"
-    assert message in errors(tmp_path, 0)
-    assert message in errors(tmp_path, 1)
 
 
 def kill_one(

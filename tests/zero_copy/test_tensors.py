@@ -151,18 +151,6 @@ def test_memory_mapped_file_is_shared_and_read_only(tmp_path):
     assert watch() is None
 
 
-def test_array_of_a_tensor_cannot_be_written_and_keeps_it_alive():
-    array = zero_copy.as_array(tf.range(8))
-    with pytest.raises(ValueError, match="read-only"):
-        array[0] = 1
-    with pytest.raises(ValueError, match="WRITEABLE"):
-        array.flags.writeable = True
-    gc.collect()
-    assert array.tolist() == list(range(8))
-    assert zero_copy.as_array(tf.zeros((0, 3))).shape == (0, 3)
-    assert zero_copy.as_array(tf.constant(3.0)).shape == ()
-
-
 def test_sharing_works_while_a_function_is_traced_and_with_asynchronous_operations(cases):
     code = """
 array = zero_copy.empty(1024)
