@@ -28,7 +28,7 @@ _HIDDEN = tuple(
 
 
 def filtered(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that its exceptions, and their causes, come without the frames of libraries.
+    """Decorate a function so that its exceptions come without the frames of libraries.
 
     Unlike Keras's `filter_traceback` it keeps the causes: that of a `ValidationWorkerError` is what failed.
     """
@@ -40,9 +40,8 @@ def filtered(function: Callable[P, R]) -> Callable[P, R]:
         except Exception as error:
             if not keras.config.is_traceback_filtering_enabled():
                 raise
-            _shorten(error)
             # To see all frames: keras.config.disable_traceback_filtering()
-            raise error.with_traceback(error.__traceback__)  # noqa: B904  the cause stays what it was
+            raise error.with_traceback(_without_libraries(error.__traceback__))  # noqa: B904  keeps its cause
 
     return shortened
 
@@ -69,20 +68,6 @@ def _is_hidden(frame: types.FrameType) -> bool:
     with contextlib.suppress(OSError):  # without a working directory, for a relative path such as "<stdin>"
         file = os.path.abspath(file)
     return file.startswith((*_HIDDEN, contextlib.__file__))
-
-
-def _shorten(error: BaseException) -> None:
-    """Shorten the tracebacks of an exception and its causes, but not of what the user was handling before.
-
-    A separate function, so that no frame of the traceback holds the exception.
-    """
-    cause: BaseException | None = error
-    shortened = set[int]()
-    while cause is not None and id(cause) not in shortened:
-        shortened.add(id(cause))
-        # By the method: an exception that is a frozen dataclass allows no assignment.
-        BaseException.with_traceback(cause, _without_libraries(cause.__traceback__))
-        cause = cause.__cause__
 
 
 def _without_libraries(frames: types.TracebackType | None) -> types.TracebackType | None:

@@ -14,7 +14,7 @@ import operator
 import os
 import reprlib
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -104,6 +104,11 @@ def require_path(name: str, value: Any) -> Path:
     if not os.fspath(value):
         raise ValueError(f"{name} must be a path; got an empty one")
     return Path(value)
+
+
+def optional(require: Callable[..., T], name: str, value: Any, **options: Any) -> T | None:
+    """Return None as it is, and any other value as `require(name, value, **options)` returns it."""
+    return None if value is None else require(name, value, **options)
 
 
 def require_callable(name: str, value: Any, *, optional: bool = False) -> None:

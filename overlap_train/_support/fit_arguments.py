@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 from overlap_train._support.arguments import (
     freeze,
     is_text,
+    optional,
     require_count,
     require_flag,
     require_real,
@@ -56,11 +57,7 @@ class FitNumbers:
             shuffle=_shuffle(self.shuffle),
         )
         for name in ("batch_size", "validation_batch_size", "steps_per_epoch", "validation_steps"):
-            freeze(self, **{name: _count_or_none(name, getattr(self, name))})
-
-
-def _count_or_none(name: str, value: Any) -> int | None:
-    return None if value is None else require_count(name, value, minimum=1)
+            freeze(self, **{name: optional(require_count, name, getattr(self, name), minimum=1)})
 
 
 def _fraction(value: Any) -> float:
@@ -104,8 +101,8 @@ def require_verbosity(verbose: Any) -> Any:
 def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, Any]:
     """Return arguments of `keras.Model.evaluate`; raise TypeError or ValueError for bad ones."""
     return {
-        "steps": _count_or_none("steps", steps),
-        "batch_size": _count_or_none("batch_size", batch_size),
+        "steps": optional(require_count, "steps", steps, minimum=1),
+        "batch_size": optional(require_count, "batch_size", batch_size, minimum=1),
         "verbose": require_verbosity(verbose),
     }
 

@@ -72,7 +72,7 @@ def lazy_names(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = homes[name]
         module = home if home.startswith("overlap_train.") else f"{package}.{home}"
-        value = getattr(_import(module), name)
+        value = getattr(importlib.import_module(module), name)
         setattr(sys.modules[package], name, value)
         return value
 
@@ -87,14 +87,3 @@ def public_names(module: str) -> Callable[[], list[str]]:
         return sorted({*members["__all__"], *(name for name in members if name.startswith("__"))})
 
     return names
-
-
-def _import(name: str) -> types.ModuleType:
-    """Import a module; raise an ImportError about the backend if it fails on another one than TensorFlow."""
-    try:
-        return importlib.import_module(name)
-    except Exception:
-        backend = configured_backend()
-        if backend == "tensorflow":
-            raise
-        raise ImportError(other_backend(backend)) from None

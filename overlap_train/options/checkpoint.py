@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from overlap_train._support.arguments import (
     freeze,
+    optional,
     require_choice,
     require_count,
     require_path,
@@ -15,6 +16,8 @@ from overlap_train._support.arguments import (
 )
 
 __all__ = ["CheckpointPolicy", "checkpoint_policy"]
+
+_KEPT = ("all", "float16")
 
 
 @dataclass(frozen=True)
@@ -50,20 +53,15 @@ class CheckpointPolicy:
 
     def __post_init__(self) -> None:
         require_path("directory", self.directory)
-        expected = "a number of seconds or None"
+        seconds = {"zero": True, "expected": "a number of seconds or None"}
+        steps = {"minimum": 1, "expected": "an integer or None"}
         freeze(
             self,
             every_epochs=require_count("every_epochs", self.every_epochs, minimum=1),
-            every_steps=None
-            if self.every_steps is None
-            else require_count("every_steps", self.every_steps, minimum=1, expected="an integer or None"),
-            every_s=None
-            if self.every_s is None
-            else require_seconds("every_s", self.every_s, zero=True, expected=expected),
+            every_steps=optional(require_count, "every_steps", self.every_steps, **steps),
+            every_s=optional(require_seconds, "every_s", self.every_s, **seconds),
             keep=require_count("keep", self.keep, minimum=1),
-            keep_weights=None
-            if self.keep_weights is None
-            else require_choice("keep_weights", self.keep_weights, ("all", "float16")),
+            keep_weights=optional(require_choice, "keep_weights", self.keep_weights, choices=_KEPT),
         )
 
 

@@ -9,8 +9,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from overlap_train._support.arguments import (
-    LARGEST,
     freeze,
+    optional,
     require_choice,
     require_count,
     require_flag,
@@ -29,6 +29,8 @@ _ON_CHANGE = ("rollback", "continue")
 _ON_ERROR = ("raise", "warn")
 _DEVICE = re.compile(r"(/?job:\w+)?(/replica:\d+)?(/task:\d+)?/?(device:)?[A-Za-z_]+(:\d{1,9})?")
 _MOST_WORKERS = 4096
+_SECONDS = "a number of seconds or None"
+_COUNT: Mapping[str, Any] = {"minimum": 1, "expected": "an integer or None"}
 _SKIPPED = 8  # epochs without a validation that may wait for an older one to be delivered
 
 
@@ -135,9 +137,9 @@ class ValidationPolicy:
             backlog=require_choice("backlog", self.backlog, _BACKLOGS),
             on_change=require_choice("on_change", self.on_change, _ON_CHANGE),
             on_error=require_choice("on_error", self.on_error, _ON_ERROR),
-            timeout_s=_seconds_or_none("timeout_s", self.timeout_s),
+            timeout_s=optional(require_seconds, "timeout_s", self.timeout_s, expected=_SECONDS),
             functions={} if self.functions is None else require_functions("functions", self.functions),
-            every_steps=_count_or_none("every_steps", self.every_steps),
+            every_steps=optional(require_count, "every_steps", self.every_steps, **_COUNT),
             keep_bytes=require_count("keep_bytes", self.keep_bytes, minimum=0),
             evaluator=_evaluator_or_none(self.evaluator),
         )
@@ -193,20 +195,10 @@ class ValidationSet:
         freeze(
             self,
             freq=self.freq if isinstance(self.freq, Sequence) else int(self.freq),
-            steps=_count_or_none("steps", self.steps),
-            batch_size=_count_or_none("batch_size", self.batch_size),
+            steps=optional(require_count, "steps", self.steps, **_COUNT),
+            batch_size=optional(require_count, "batch_size", self.batch_size, **_COUNT),
             concurrent=require_flag("concurrent", self.concurrent),
         )
-
-
-def _count_or_none(name: str, value: Any, *, maximum: int = LARGEST) -> int | None:
-    if value is None:
-        return None
-    return require_count(name, value, minimum=1, maximum=maximum, expected="an integer or None")
-
-
-def _seconds_or_none(name: str, value: Any) -> float | None:
-    return None if value is None else require_seconds(name, value, expected="a number of seconds or None")
 
 
 def _evaluator_or_none(value: Any) -> EvaluatorPolicy | None:

@@ -5,10 +5,8 @@ import json
 import pickle
 import random
 import threading
-import weakref
 
 import numpy as np
-import psutil
 import pytest
 import tensorflow as tf
 
