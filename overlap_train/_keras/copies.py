@@ -1,7 +1,7 @@
 """What copying a model needs of Keras, and calling it on a thread of its own.
 
 Leans on `global_state`, `SafeModeScope`, `_compile_config`, `_flatten_layers`, `_trainable`, `_name` and
-`_path` of variables, and TensorFlow's `context`. On the training thread, except for the settings of threads.
+`_path` of variables. On the training thread, except for the settings of threads.
 """
 
 from __future__ import annotations
@@ -9,43 +9,30 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
-import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
-import numpy as np
-from tensorflow.python.eager import context
 
 from overlap_train._keras.names import SafeModeScope, global_state
+from overlap_train._keras.randomness import random_states, set_random_states
 
 
 def preserved_state() -> contextlib.ExitStack:
     """Return a context that leaves random states and running names as they were.
 
-    Leans on `context()._seed` and `_rng`, `global_seed_generator` and `object_name_uids`.
+    Leans on `global_seed_generator` and `object_name_uids`.
     """
-    python, numpy = random.getstate(), np.random.get_state(legacy=False)
-    eager = context.context()
-    attributes = {name: getattr(eager, name) for name in ("_seed", "_rng") if hasattr(eager, name)}
-    tensorflow = attributes["_rng"].getstate() if attributes.get("_rng") is not None else None
+    states = random_states()
     generator = global_state.get_global_attribute("global_seed_generator")
-    seed = generator.state.value.read_value() if generator is not None else None
     names = dict(global_state.get_global_attribute("object_name_uids") or {})
     undo = contextlib.ExitStack()
 
     @undo.callback
     def put_back() -> None:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        for name, value in attributes.items():
-            setattr(eager, name, value)
-        if tensorflow is not None:
-            attributes["_rng"].setstate(tensorflow)
-        if generator is not None:
-            generator.state.assign(seed)
         global_state.set_global_attribute("global_seed_generator", generator)
         global_state.set_global_attribute("object_name_uids", collections.defaultdict(int, names))
+        set_random_states(states)
 
     return undo
 

@@ -52,9 +52,6 @@ def require_numpy_state(state: Any, *, legacy: bool = False) -> str:
     return str(name)
 
 
-_numpy_random: Any = np.random  # whose stubs lack `get_bit_generator` and `set_bit_generator`
-
-
 def random_states(handle_ids: Collection[int] = ()) -> dict[str, Any]:
     """Return copies of the states, in plain values, without variables that are restored elsewhere."""
     eager = context.context()
@@ -82,12 +79,13 @@ def set_random_states(states: Mapping[str, Any], handle_ids: Collection[int] = (
             if array.dtype != variable.dtype.as_numpy_dtype or array.shape != tuple(variable.shape):
                 raise ValueError(f"a state of {array.dtype}{array.shape} for one of {variable.dtype.name}")
             variable.assign(array)
-    if states["eager"] is not None:
-        seed, state = states["eager"]
-        generator = random.Random()
-        generator.setstate(_unpacked(state))
-        eager = context.context()
-        eager._seed, eager._rng = seed, generator
+    eager = context.context()
+    if states["eager"] is None:
+        eager._seed = None  # no seed had been set
+    else:
+        eager._seed, state = states["eager"]
+        eager._rng = random.Random()
+        eager._rng.setstate(_unpacked(state))
     set_numpy_state(states["numpy"])
     random.setstate(_unpacked(states["python"]))
 
@@ -106,11 +104,9 @@ def numpy_state() -> Any:
 
 
 def set_numpy_state(state: Any) -> None:
-    """Set the state of NumPy's global generator, and its bit generator if that is another one."""
-    bit_generator = getattr(np.random, require_numpy_state(state, legacy=True))
-    if type(_numpy_random.get_bit_generator()) is not bit_generator:
-        _numpy_random.set_bit_generator(bit_generator(0))
-    _numpy_random.set_state(state)
+    """Set the state of NumPy's global generator; ValueError if it is that of another kind of generator."""
+    require_numpy_state(state, legacy=True)
+    np.random.set_state(state)
 
 
 def _packed(state: Any) -> list[Any]:

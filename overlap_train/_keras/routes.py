@@ -10,22 +10,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import keras
 
 from overlap_train._keras import models as keras_models
 from overlap_train._keras.callers import Route, entered, marked, routes_of
 
-
-class Handler(Protocol):
-    """Takes calls of the methods of all models."""
-
-    def __call__(
-        self, original: Callable[..., Any], model: keras.Model, name: str, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Do the work of the call; `original` is Keras's method."""
-
+Handler: TypeAlias = Callable[..., Any]
+"""Takes calls of all models' methods as `(original, model, name, *args, **kwargs)`, and does their work."""
 
 _local = threading.local()
 _lock = threading.Lock()

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from overlap_train._keras.copies import preserved_state
 from overlap_train._keras.randomness import (
@@ -99,20 +100,9 @@ def test_a_variable_that_somebody_else_restores_is_left_alone():
         set_random_states({**states, "tensorflow": np.zeros(9, np.int64)})
 
 
-@pytest.fixture
-def bit_generator():
-    before = np.random.get_bit_generator()
-    yield
-    np.random.set_bit_generator(before)
-
-
-@pytest.mark.parametrize("kind", [np.random.PCG64, np.random.Philox, np.random.SFC64, np.random.MT19937])
-def test_numpy_draws_from_what_it_drew_from(bit_generator, kind):
-    np.random.set_bit_generator(kind(5))
-    np.random.normal()
-    states = random_states()
-    expected = np.random.normal(size=3)
-    for other in (kind, np.random.PCG64DXSM):
-        np.random.set_bit_generator(other(7))
-        set_random_states(states)
-        np.testing.assert_array_equal(np.random.normal(size=3), expected)
+def test_a_seed_that_was_set_meanwhile_is_forgotten(monkeypatch):
+    monkeypatch.setattr(context.context(), "_seed", None)
+    monkeypatch.delattr(context.context(), "_rng", raising=False)
+    with preserved_state():
+        keras.utils.set_random_seed(3)
+    assert context.global_seed() is None
