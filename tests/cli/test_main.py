@@ -48,10 +48,7 @@ def doctor(monkeypatch):
         (["doctr"], "'build'); did you mean doctor?"),
         (["--versoin"], "the following arguments are required: COMMAND"),
         (["doctor", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
-        (["build", "--fource=1"], "--fource=1; did you mean --force?"),
         (["explain", "--jsno", "x.py"], "unrecognized arguments: --jsno; did you mean --json?"),
-        (["doctor", "more"], "unrecognized arguments: more"),
-        (["explain"], "the following arguments are required: script"),
         ([], "the following arguments are required: COMMAND"),
     ],
 )

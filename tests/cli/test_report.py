@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from overlap_train.cli.report import Finding, Report, one_line, show
+from overlap_train.cli.report import Finding, Report, show
 
 REPORT = Report(
     "doctor",
@@ -41,9 +41,3 @@ def test_a_path_that_is_no_text_is_shown_all_the_same(encoding, expected):
     report = Report("doctor", {"caches": [Finding("place", "/café\udcff", "", "mend", "ls /café\udcff")]})
     show(report, stream, as_json=False)
     assert stream.buffer.getvalue().decode(encoding).count(expected) == 2
-
-
-def test_an_error_of_many_lines_is_put_on_one():
-    assert one_line("a\n  b\t c") == "a b c"
-    assert one_line("x" * 50, most=10) == "xxxxxxx..."
-    assert one_line("") == "str"

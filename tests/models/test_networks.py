@@ -22,21 +22,18 @@ PERCEPTRON = {"features": 5, "num_classes": 3}
     ("network", "x", "classes", "weights"),
     [
         (lambda: mlp(hidden=(4,), **PERCEPTRON), np.zeros((3, 5)), 3, 5 * 4 + 4 + 4 * 3 + 3),
-        (lambda: mlp(hidden=(), **PERCEPTRON), np.zeros((3, 5)), 3, 5 * 3 + 3),
         (mnist_cnn, np.zeros((3, 28, 28, 1)), 10, 34_826),
-        (lambda: mnist_cnn(from_uint8=True), np.zeros((3, 28, 28, 1), "uint8"), 10, 34_826),
-        (resnet, np.zeros((3, 28, 28, 1)), 10, None),
         (
             lambda: resnet(input_shape=(32, 32, 3), widths=(8, 16), num_classes=2),
             *(np.zeros((3, 32, 32, 3)), 2, None),
         ),
         (lambda: text_lstm(vocabulary_size=9, sequence_length=6), np.ones((3, 6), "int32"), 2, None),
     ],
-    ids=["mlp", "linear", "cnn", "cnn of bytes", "resnet", "small resnet", "lstm"],
+    ids=["mlp", "cnn", "resnet", "lstm"],
 )
 def test_logits_have_one_column_for_each_class(network, x, classes, weights):
     network = network()
-    assert network(x.astype("float32") if x.dtype == float else x).shape == (3, classes)
+    assert network(x.astype("float32")).shape == (3, classes)
     assert weights in (None, network.count_params())
 
 

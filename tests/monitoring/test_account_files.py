@@ -252,13 +252,10 @@ def test_wide_table_goes_on_below_and_loses_nothing():
     ("value", "text"),
     [
         (0.25, "0.2500"),
-        (0, "0.0000"),
-        (-0.5, "-0.5000"),
         (0.00012, "1.200e-04"),
         (-1.5e7, "-1.500e+07"),
         (99999, "99999.0000"),
         (math.nan, "nan"),
-        (math.inf, "inf"),
         (None, "-"),
     ],
 )

@@ -103,17 +103,6 @@ def test_verbose_2_gives_two_lines_for_each_epoch_in_order_like_keras(make, caps
     assert [re.sub(r"\d+(m|u)?s\b", "_", text) for text in _lines(stream)[:2]] == keras_s
 
 
-def test_verbose_0_says_nothing(make):
-    reporter, stream, clock = make(_Terminal(), verbose=0)
-    _fit(reporter)
-    reporter.message("rolled back")
-    clock.now_s = 100
-    reporter.steps_done(2, 1, lambda: _LOSS)
-    reporter.close()
-    assert stream.getvalue() == ""
-    assert reporter.messages == ["rolled back"]
-
-
 def test_silence_in_a_log_file_is_broken_at_most_every_30_s(make):
     reporter, stream, clock = make()
     reporter.epoch_begin(0)
@@ -279,12 +268,3 @@ def test_what_does_not_fit_is_left_out_from_the_end(line):
     assert len(shown) <= 60
     live.draw("e", 5, 10, ["loss 0.25", "more"])
     assert terminal.screen()[-1].endswith("─ loss 0.25 - more")
-
-
-def test_epoch_whose_validation_was_left_out_does_not_hold_up_later_lines(make):
-    reporter, stream, _ = make(verbose=2)
-    for epoch in range(3):
-        reporter.epoch_begin(epoch)
-        reporter.epoch_trained(epoch, {}, 1.0, validation_follows=True)
-    reporter.epoch_validated(2, _VAL_LOSS)
-    assert _lines(stream)[::2] == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]

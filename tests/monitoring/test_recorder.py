@@ -121,25 +121,6 @@ def test_an_epoch_that_is_validated_while_the_next_one_is_trained(accounts):
     assert (account.waited_s, account.snapshot_s) == (1.25, 0.5)
 
 
-def test_every_second_is_the_preparation_s_or_an_epoch_s(accounts):
-    train(accounts, 0, 3, 7)
-    accounts.now_s = 8  # a hook, of the first epoch
-    train(accounts, 1, 8, 10)
-    accounts.prepared(1.0)  # what is built anew
-    accounts.now_s = 11.5
-    accounts.charge(0, "delivered_s", 0.5)
-    accounts.close(0)
-    (first,) = accounts.closed()
-    fit = accounts.fit([first])
-    assert (fit.fit_s, fit.prepared_s, fit.undelivered_s) == (11.5, 3 + 1, 2)
-    assert (first.seconds, first.other_s) == (4 + 1 + 0.5, 1)
-    assert adds_up(accounts)
-    accounts.now_s = 13  # what comes last
-    accounts.close(1)
-    assert [epoch.other_s for epoch in accounts.closed()] == [1, 1.5]
-    assert adds_up(accounts)
-
-
 def test_what_is_rolled_back_is_charged_and_forgotten(accounts):
     for epoch in range(3):
         train(accounts, epoch, 10 * epoch, 10 * epoch + 4)

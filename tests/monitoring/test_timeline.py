@@ -187,7 +187,7 @@ def test_load_becomes_counters_and_an_unknown_value_is_left_out(tmp_path):
     assert {event["ts"] for event in counters} == {1e6}
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, object(), b"bytes", {"a": 1}, ("t",), Unprintable()])
+@pytest.mark.parametrize("value", [math.nan, object(), b"bytes", Unprintable()])
 def test_detail_that_json_lacks_or_that_cannot_be_printed_does_not_cost_the_trace(tmp_path, value):
     details = {"what": value, Unprintable(): 1}
     path = save_chrome_trace(tmp_path / "trace.json", [Span("train", "m", 0, 1, details=details)])
