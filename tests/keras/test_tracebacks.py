@@ -78,20 +78,6 @@ def test_the_cause_of_a_failed_validation_stays():
     assert files_of(error.__cause__)[-1] == "test_tracebacks.py"
 
 
-def test_what_the_user_was_handling_stays_as_it_was():
-    before = raised(keras.ops.reshape, X, (5, 5))
-    frames = files_of(before)
-
-    def fits_while_handling():
-        try:
-            raise before
-        finally:
-            Trainer(sequential()).fit(X, Y[:3], verbose=0)
-
-    assert raised(fits_while_handling).__context__ is before
-    assert len(files_of(before)) == len(frames) + 1, "the line that raised it again"
-
-
 def test_no_frame_holds_what_was_raised():
     class Own(Exception):
         """One that can be looked for."""
