@@ -62,7 +62,7 @@ _HOMES = {
     "ValidationPolicy": "options.validation",
     "ValidationSet": "options.validation",
     "accelerate": "conv",
-    "configure": "options.threads",
+    "configure": "options.pools",
     "install": "routing",
     "routed": "routing",
     "uninstall": "routing",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from overlap_train.options.checkpoint import CheckpointPolicy
     from overlap_train.options.execution import ExecutionPlan
     from overlap_train.options.functions import EvaluationFunction
-    from overlap_train.options.threads import configure
+    from overlap_train.options.pools import configure
     from overlap_train.options.validation import EvaluatorPolicy, ValidationPolicy, ValidationSet
 
 __all__ = [
@@ -30,7 +30,7 @@ _HOMES = {
     "ExecutionPlan": "execution",
     "ValidationPolicy": "validation",
     "ValidationSet": "validation",
-    "configure": "threads",
+    "configure": "pools",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
