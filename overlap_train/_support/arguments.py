@@ -7,6 +7,7 @@ boolean is no number. Without TensorFlow, so that every room may use it. Any thr
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import numbers
@@ -98,11 +99,14 @@ def require_text(name: str, value: Any, *, empty: bool = False) -> str:
 
 
 def require_path(name: str, value: Any) -> Path:
-    """Return a path, or raise TypeError, or ValueError if it is empty."""
-    if not isinstance(value, (str, os.PathLike)):
+    """Return a path that the system can take, or raise TypeError or ValueError."""
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
         raise _wrong_type(name, value, "a path")
-    if not os.fspath(value):
-        raise ValueError(f"{name} must be a path; got an empty one")
+    try:
+        os.lstat(value or "\0")
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
+            raise ValueError(f"{name} must be a path; got {short_repr(value)} ({error})") from None
     return Path(value)
 
 
@@ -117,15 +121,20 @@ def require_callable(name: str, value: Any, *, optional: bool = False) -> None:
         raise _wrong_type(name, value, "a function or None" if optional else "a function")
 
 
-def require_items(name: str, values: Any, kind: type[T], *, expected: str) -> tuple[T, ...]:
+def require_items(
+    name: str, values: Any, kind: type[T] | tuple[type[T], ...], *, expected: str
+) -> tuple[T, ...]:
     """Return the items of a collection if each is of a kind, or raise TypeError."""
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise _wrong_type(name, values, expected)
-    items = tuple(values)
-    for item in items:
+    try:
+        iterator = iter(None if isinstance(values, (str, bytes, Mapping)) else values)
+    except TypeError:
+        raise _wrong_type(name, values, expected) from None
+    items = []
+    for item in iterator:
         if not isinstance(item, kind):
             raise TypeError(f"{name} must be {expected}; got {short_repr(item)} in it")
-    return items
+        items.append(item)
+    return tuple(items)
 
 
 def require_mapping(name: str, value: Any, *, expected: str) -> Mapping[Any, Any]:
@@ -204,7 +213,10 @@ def require_real(
     number = scalar(value)
     if isinstance(number, bool) or not isinstance(number, numbers.Real):
         raise _wrong_type(name, value, expected)
-    real = float(number)
+    try:
+        real = float(number)
+    except OverflowError:
+        real = math.inf
     if math.isnan(real) or (math.isinf(real) and not infinite):
         raise ValueError(f"{name} must be finite; got {short_repr(value)}")
     if above is not None and not real > above:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import require_count, require_instance, short_repr
+from overlap_train._support.arguments import require_count, require_instance, require_items, short_repr
 from overlap_train._support.printing import html_table
 from overlap_train.records import EpochAccount, FitAccount
 
@@ -55,7 +55,8 @@ def format_epoch_table(rows: Iterable[EpochRow], fit: FitAccount | None = None, 
     Returns:
         The lines, joined, without a newline at the end. Epochs count from 1, as Keras prints them.
     """
-    rows = [_checked_row("rows", row) for row in rows]
+    pairs = require_items("rows", rows, (tuple, list), expected="pairs of an EpochAccount and its metrics")
+    rows = [_checked_row("rows", row) for row in pairs]
     require_instance("fit", fit, FitAccount)
     width = require_count("width", width, minimum=1)
     if not rows:

@@ -16,6 +16,7 @@ from overlap_train._support.arguments import (
     LARGEST,
     require_callable,
     require_instance,
+    require_items,
     require_real,
     short_repr,
 )
@@ -95,7 +96,8 @@ class CostModel:
             TypeError: `measured` is not a collection of triples of a layer, a device and a time.
             ValueError: a time is not positive and finite.
         """
-        measured = [_checked_sample("measured", sample) for sample in measured]
+        samples = require_items("measured", measured, tuple, expected=_SAMPLES)
+        measured = [_checked_sample("measured", sample) for sample in samples]
         with self._lock:
             for layer, device, seconds in measured:
                 self._profile[layer.name, device.name] = seconds
