@@ -245,7 +245,7 @@ class Trainer:
         from overlap_train._fit.request import make_request
         from overlap_train._fit.run import run_fit
 
-        with fit_arguments.refusals(self):
+        with fit_arguments.Refusing(self):
             request = make_request(
                 self._settings(),
                 x,
@@ -390,7 +390,7 @@ class Trainer:
         from overlap_train._fit.request import make_evaluation_set
         from overlap_train._fit.run import run_evaluate
 
-        with fit_arguments.refusals(self):
+        with fit_arguments.Refusing(self):
             data = make_evaluation_set(
                 self._settings(),
                 (x, y, sample_weight),

@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overlap_train._support.arguments import short_repr
-from overlap_train._support.files import open_regular, replacing
+from overlap_train._support.files import Replacing, open_regular
 from overlap_train.errors import CheckpointCorruptError, CheckpointError
 
 Bytes = bytes | memoryview
@@ -64,7 +64,7 @@ _NO_SYNC_OF_DIRECTORIES = (*_NO_SYNC_HERE, errno.EACCES, errno.EPERM, errno.EBAD
 
 def write(path: Path, pieces: Sequence[Bytes]) -> None:
     """Write a file as a whole and make it durable, or raise OSError and leave what was there."""
-    with replacing(path) as unfinished:
+    with Replacing(path) as unfinished:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CLOEXEC)
         try:
             for piece in pieces:

@@ -149,7 +149,9 @@ LARGEST = 2**63 - 1
 
 
 def scalar(value: Any) -> Any:
-    """Return the number of Python in a scalar of NumPy's, else `value`."""
+    """Return the number of Python in a scalar of NumPy's or in a tensor, else `value`."""
+    if hasattr(value, "numpy") and getattr(value, "shape", None) == ():
+        value = value.numpy()
     return value.item() if isinstance(value, (np.ndarray, np.generic)) and not value.ndim else value
 
 

@@ -17,7 +17,6 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 _STEM_CHARACTERS = 32  # of a file's name in that of its replacement, which must not get too long
@@ -46,31 +45,49 @@ def read_regular(path: str | os.PathLike[str], *, most_bytes: int, follow_links:
         return file.read(most_bytes)
 
 
-@contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a file to write, which replaces `path` at the end of the block, or is deleted if that raises.
+class Replacing:
+    """Gives a file to write, which replaces `path` at the end of the block, or is deleted if that raises.
 
     A reader never sees half of it. The folders above `path` are made. The file keeps the suffix of `path`. A
     device is refused: whoever may replace `/dev/null` would take it from the whole system.
     """
-    target = Path(path)
-    if not target.is_symlink() and (target.is_char_device() or target.is_block_device()):
-        raise OSError(errno.EINVAL, "a device, which no file may replace", os.fspath(target))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".{target.stem[:_STEM_CHARACTERS]}-{secrets.token_hex(8)}{target.suffix}")
-    try:
-        unfinished.touch(exist_ok=False)  # not by `tempfile`, whose files only their owner may read
-        yield unfinished
-        os.replace(unfinished, target)
-    except BaseException:
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._target = target = Path(path)
+        self._unfinished = target.parent / (
+            f".{target.stem[:_STEM_CHARACTERS]}-{secrets.token_hex(8)}{target.suffix}"
+        )
+
+    def __enter__(self) -> Path:
+        target = self._target
+        if not target.is_symlink() and (target.is_char_device() or target.is_block_device()):
+            raise OSError(errno.EINVAL, "a device, which no file may replace", os.fspath(target))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._unfinished.touch(exist_ok=False)  # not by `tempfile`, whose files only their owner may read
+        except OSError:
+            self._delete()
+            raise
+        return self._unfinished
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                os.replace(self._unfinished, self._target)
+        except BaseException:
+            self._delete()
+            raise
+        if kind is not None:
+            self._delete()
+
+    def _delete(self) -> None:
         with contextlib.suppress(OSError):
-            unfinished.unlink()
-        raise
+            self._unfinished.unlink()
 
 
 def replace_content(path: Path, text: str) -> None:
     """Replace the content of a file at once, so that a reader never sees half of it; make its folders."""
-    with replacing(path) as unfinished:
+    with Replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -121,18 +121,22 @@ def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Ca
 _OWNER = "_overlap_train_refused_by"
 
 
-@contextlib.contextmanager
-def refusals(owner: object) -> Iterator[None]:
-    """Mark the TypeErrors and ValueErrors of the block as refusals by an owner.
+class Refusing:
+    """Marks the TypeErrors and ValueErrors of its block as refusals by an owner.
 
     With the owner, since another one may refuse a call inside one of its callbacks.
     """
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        with contextlib.suppress(Exception):  # of an error whose class allows no attributes
-            setattr(error, _OWNER, _mark_of(owner))
-        raise
+
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, (TypeError, ValueError)):
+            with contextlib.suppress(Exception):  # of an error whose class allows no attributes
+                setattr(error, _OWNER, _mark_of(self._owner))
 
 
 def is_refusal_of(owner: object, error: BaseException) -> bool:

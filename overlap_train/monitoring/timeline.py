@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from overlap_train._support.arguments import require_items, require_path, require_text, short_repr, text_of
-from overlap_train._support.files import replacing
+from overlap_train._support.files import Replacing
 from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
 from overlap_train.monitoring.recorder import overlap_s, require_spans, union_s
@@ -115,7 +115,7 @@ def save_timeline(
     axes[-1].set_xlabel(f"time ({scale.unit[1]})", fontsize=9)
     _head(figure, axes[0], spans, colours, title)
     marked = path.suffix.lower() in (".png", ".svg", ".pdf")  # others take no metadata, or compress them
-    with replacing(path) as unfinished:
+    with Replacing(path) as unfinished:
         figure.savefig(unfinished, metadata={"Creator": TIMELINE} if marked else None)
     return path
 
@@ -370,7 +370,7 @@ def save_chrome_trace(
     spans, samples = require_spans("spans", spans), _samples(samples)
     origin_s = min((*(span.start_s for span in spans), *(sample.time_s for sample in samples)), default=0.0)
     events = [*_span_events(spans, origin_s), *_counter_events(samples, origin_s)]
-    with replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
+    with Replacing(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
         trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"creator": TIMELINE}}
         json.dump(trace, stream, allow_nan=False)
     return path

@@ -63,7 +63,7 @@ def test_old_file_stays_until_the_new_one_is_whole(short_path, monkeypatch):
         raise AssertionError("the mask is changed for all threads")
 
     def write(text, error=None):
-        with files.replacing(path) as unfinished:
+        with files.Replacing(path) as unfinished:
             assert unfinished.suffix == ".txt"
             unfinished.write_text(text)
             assert path.read_text() == "old"

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer
 from overlap_train._support import fit_arguments
-from overlap_train._support.fit_arguments import is_refusal_of, refusals
+from overlap_train._support.fit_arguments import Refusing, is_refusal_of
 from tests.networks import arrays
 from tests.pools import sequential
 
@@ -86,7 +86,7 @@ def test_other_numbers_come_back_as_those_of_python(name, values, expected, refu
 @pytest.mark.parametrize("kind", [TypeError, ValueError, RuntimeError])
 def test_bad_arguments_are_refused_and_nothing_else_is(kind):
     one, other = object(), object()
-    with pytest.raises(kind) as info, refusals(one):
+    with pytest.raises(kind) as info, Refusing(one):
         raise kind
     assert is_refusal_of(one, info.value) == (kind is not RuntimeError)
     assert not is_refusal_of(other, info.value)
