@@ -106,7 +106,6 @@ def build_suite(
             each.step,
             each.batches,
             batch_by_batch=request.listened,
-            by_device=bool(settings.devices),
         )
         for each in prepared
         if each.live is None and each.step is not None and each.batches is not None
