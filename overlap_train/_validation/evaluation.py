@@ -17,19 +17,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches, Fold
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import Batches, Shard
-from overlap_train._inspection.traced import CapturedVariable, Counter, TracedFunction, private_handles
+from overlap_train._inspection.traced import CapturedVariable, TracedFunction, private_handles
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, StateVariable, Values
-from overlap_train._support.arguments import array_of
 from overlap_train._training.step import Logs
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.records import ValidationResult
@@ -38,27 +36,15 @@ from overlap_train.records import ValidationResult
 def unmergeable_metrics(model: keras.Model) -> list[str]:
     """Returns the names of the metrics whose states of two parts do not add up to the state of the whole.
 
-    A metric's state adds up if Keras's own `update_state` maintains it and it starts at zero; Keras's are
-    sums and counts (Mean, Sum, the confusion-matrix family, AUC, IoU, R2Score, FBetaScore). A metric
-    with a custom `update_state` may do anything, so it counts as not mergeable.
+    A metric's state adds up if Keras's own `update_state` and `reset_state` maintain it: they count from zero
+    (Mean, Sum, the confusion-matrix family, AUC, IoU, R2Score, FBetaScore). A metric with its own may do
+    anything, so it counts as not mergeable.
     """
-    return [metric.name for metric in keras_metrics.metric_leaves(model) if not _is_sum(metric)]
 
+    def is_sum(metric: keras.metrics.Metric) -> bool:
+        return all(map(keras_models.is_stock_method, (metric.update_state, metric.reset_state)))
 
-def _is_sum(metric: keras.metrics.Metric) -> bool:
-    if not keras_models.is_stock_method(metric.update_state):
-        return False
-    if not keras_models.is_stock_method(metric.reset_state):
-        return False
-    return not any(np.any(value) for value in _initial_values(metric))
-
-
-def _initial_values(metric: keras.metrics.Metric) -> list[np.ndarray]:
-    """Returns what `reset_state` sets, without touching the metric."""
-    with keras.StatelessScope() as scope:
-        metric.reset_state()
-    values = [scope.get_current_value(variable) for variable in metric.variables]
-    return [array_of(value) for value in values if value is not None]
+    return [metric.name for metric in keras_metrics.metric_leaves(model) if not is_sum(metric)]
 
 
 State = tuple[tf.Tensor, ...]
@@ -243,9 +229,6 @@ class SnapshotEvaluator:
         self._places = [places[handle] for handle in handles]
         counters = {id(counter.variable.handle): counter for counter in step.counters}
         self._counters = [(i, counters[handle]) for i, handle in enumerate(handles) if handle in counters]
-        change = step.step.without_batch if self._finds_end else None
-        # The variables that a step changes which finds no batch.
-        self._changed = set(map(id, change.captured_inputs)) if change is not None else set()
 
     def evaluate(self, values: Values, part: Shard | BatchStream, data: Any = None) -> ShardResult:
         """Evaluates one part. May be called from any thread, also from several at once.
@@ -261,7 +244,7 @@ class SnapshotEvaluator:
             return self._one_by_one(variables, stream)
         # Counters, which have been counted ahead, go back to where they stand before the last batches.
         for place, counter in self._counters:
-            variables[place] = variables[place] + counter.times(part.first - self._calls(counter))
+            variables[place] = variables[place] + counter.times(part.first - self.count())
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
         state, logs = self._functions.part(
             variables, self._batches.held if data is None else data, first, stop
@@ -278,12 +261,7 @@ class SnapshotEvaluator:
         """Adds to the counters of a model what a validation will add to them. On the training thread."""
         for place, counter in self._counters:
             variable = state.variables[self._places[place]]
-            variable.assign(variable.read() + counter.times(self._calls(counter)))
-
-    def _calls(self, counter: Counter) -> int:
-        """Returns how often Keras adds to a counter, once perhaps without a batch."""
-        count = self.count()
-        return count + (self._has_found_end(count) and id(counter.variable.handle) in self._changed)
+            variable.assign(variable.read() + counter.times(self.count()))
 
     def _has_found_end(self, count: int) -> bool:
         """Whether Keras learns from a step that the data has ended behind so many batches."""

@@ -254,7 +254,9 @@ def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -
     if step.by_python and (by_code or not request.runs_metrics):
         return Reason.of("metric-python", type(request.model).__name__)
     if step.live is None and step.counters:
-        return None if request.counts_ahead and streamed is None else step.counting
+        # Where the data ends may have to be found by a step more (Keras before 3.16), which counts.
+        ahead = request.counts_ahead and streamed is None and not batches.finds_end
+        return None if ahead else step.counting
     return step.live
 
 
