@@ -111,7 +111,8 @@ def build_suite(
         if each.live is None and each.step is not None and each.batches is not None
     }
     is_cold = not all(evaluator.is_warm for evaluator in evaluators.values())
-    pool = resources.enter_context(_pool(request, prepared, evaluators)) if evaluators else None
+    workers = settings.validation.resolved_workers
+    pool = resources.enter_context(WorkerPool(workers)) if evaluators else None
     present = state.read() if settings.devices or is_cold else None
 
     def runner_of(each: PreparedSet) -> Runner:
@@ -289,19 +290,6 @@ def _live_runner(
         rewindable=not request.sources.is_only_once(each.name),
         close=evaluate.close,
     )
-
-
-def _pool(
-    request: SetRequest, prepared: Sequence[PreparedSet], evaluators: Mapping[str, SnapshotEvaluator]
-) -> WorkerPool:
-    """Returns as many threads as the sets can keep busy at most."""
-    workers, useful = request.settings.validation.resolved_workers, 0
-    for each in prepared:
-        if each.name in evaluators and each.batches is not None:
-            count = each.batches.num_batches
-            parts = workers if count is None else max(1, count)
-            useful += 1 if evaluators[each.name].indivisible else parts
-    return WorkerPool(min(workers, useful))
 
 
 def _require_devices(devices: Sequence[str]) -> None:
