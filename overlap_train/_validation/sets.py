@@ -74,20 +74,13 @@ class PreparedSet:
     waits: bool = False  # whether its data is still to be read
     keeps_trace: bool = False  # whether Keras runs our trace of the step, and traces none behind hooks
 
-    @property
-    def counting(self) -> Reason | None:
-        """Why it changes the model, if it has counters; None if it has none."""
-        return self.step.counting if self.step is not None and self.step.counters else None
-
 
 def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
     """Traces the validation step for each set, and finds out which have to be validated live."""
     _require_devices(request.settings.devices)
-    prepared = [_prepare(request, name, validation_set) for name, validation_set in sets.items()]
-    if sum(each.counting is not None for each in prepared) < 2:
-        return prepared
-    # Each goes on from what the one before has left.
-    return [replace(each, live=each.live or each.counting) for each in prepared]
+    if len(sets) > 1:  # each goes on from what the one before has left
+        request = replace(request, counts_ahead=False)
+    return [_prepare(request, name, validation_set) for name, validation_set in sets.items()]
 
 
 def build_suite(
