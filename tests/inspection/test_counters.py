@@ -143,41 +143,6 @@ def test_where_it_cannot_be_counted_the_validation_is_made_in_step(case):
     compared(MODELS["lstm"], overlaps=False, **IN_STEP[case])
 
 
-class Counted(keras.metrics.Metric):
-    """Counts its batches, in all epochs."""
-
-    def __init__(self):
-        super().__init__(name="counted")
-        self.rows = self.add_weight(name="rows", initializer="zeros")
-        self.n = self.add_variable((), "zeros", dtype="int64", name="n")
-
-    def update_state(self, y, p, sample_weight=None):
-        self.n.assign_add(1)
-        self.rows.assign_add(keras.ops.cast(self.n, "float32"))
-
-    def result(self):
-        return self.rows + 0.0
-
-    def reset_state(self):
-        self.rows.assign(0.0)
-
-
-class SetsCount(kc.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        counted = self.model._compile_metrics._user_metrics[0]
-        counted.n.assign(100 * epoch)
-
-
-@pytest.mark.nightly
-def test_what_a_metric_counts_is_its_own():
-    def build():
-        model = MODELS["counts"]()
-        model.compile("adam", crossentropy(), metrics=[Counted()])
-        return model
-
-    compared(build, callbacks=lambda: [SetsCount()])
-
-
 def test_counters_wrap_around():
     class Small(Counts):
         first, step = tf.constant(250, tf.uint8), tf.constant(90, tf.uint8)
