@@ -113,10 +113,3 @@ def python_function(token: bytes) -> Any:
     if inner is None and hasattr(function, "autograph_info__"):
         inner = next((cell.cell_contents for cell in function.__closure__ or ()), None)
     return function if inner is None else inner
-
-
-def signatures_of(graph: Any, kind: str, attributes: Sequence[str]) -> set[tuple[int, ...]]:
-    """Return the dtypes, as enum numbers, in attributes of the operations whose type begins with `kind`."""
-    definition = graph.as_graph_def()
-    nodes = [*definition.node, *(node for f in definition.library.function for node in f.node_def)]
-    return {tuple(node.attr[name].type for name in attributes) for node in nodes if node.op.startswith(kind)}

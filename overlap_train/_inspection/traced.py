@@ -15,8 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._inspection.effects import Effect, find_effects, find_tables
+from overlap_train._inspection.effects import Effect, find_effects
 from overlap_train._inspection.graph import call_with, handle_spec, written_inputs
+from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.without_arguments import without_arguments
 
 
@@ -60,7 +61,10 @@ class TracedFunction:
         if new and new.difference(map(id, harmless())):
             self._concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
         self.variables = captured_variables(self._concrete)
-        self.effects: tuple[Effect, ...] = (*find_effects(self._concrete.graph), *find_tables(self._concrete))
+        self.effects: tuple[Effect, ...] = find_effects(self._concrete.graph)
+        others = (t for t in self._concrete.captured_inputs if t.dtype == tf.resource)
+        if any(handle_spec(tensor) is None for tensor in others):
+            self.effects += find_tables(self._concrete)
         self.outputs: Any = self._concrete.structured_outputs
 
     def __call__(self, *arguments: Any) -> Any:
