@@ -127,9 +127,9 @@ def listed():
 
 
 def bound():
-    model = simple()
-    model.rule = model.call
-    return model
+    made = model()
+    made.rule = made.call
+    return made
 
 
 def with_closure():
