@@ -21,7 +21,7 @@ from overlap_train._callbacks.hooks import (
     wants_test_batches,
     wants_train_batches,
 )
-from overlap_train._inspection.code import variables_of
+from overlap_train._inspection.attributes import variables_of
 from overlap_train._keras import models as keras_models
 
 

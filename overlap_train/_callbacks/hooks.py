@@ -25,7 +25,8 @@ import keras
 
 from overlap_train._callbacks.epoch_only import EpochOnly
 from overlap_train._callbacks.notes import only_computes, only_notes
-from overlap_train._inspection.code import Origin, origin_of, variables_of
+from overlap_train._inspection.attributes import variables_of
+from overlap_train._inspection.code import Origin, origin_of
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 

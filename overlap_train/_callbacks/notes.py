@@ -25,6 +25,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from overlap_train._inspection.attributes import variables_of
 from overlap_train._inspection.code import (
     Origin,
     cells_of,
@@ -34,7 +35,6 @@ from overlap_train._inspection.code import (
     module_of,
     origin_of,
     stored_in,
-    variables_of,
 )
 from overlap_train._keras import models as keras_models
 

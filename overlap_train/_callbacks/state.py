@@ -40,7 +40,8 @@ from overlap_train._copies.values import (
     parts_of,
     places,
 )
-from overlap_train._inspection.code import function_of, stored_in, variables_of
+from overlap_train._inspection.attributes import variables_of
+from overlap_train._inspection.code import function_of, stored_in
 
 # For each class of Keras: the attributes that are state.
 _STATE: Mapping[str, tuple[str, ...]] = {

@@ -34,7 +34,7 @@ from overlap_train._copies.values import (
     parts_of,
     reported_state,
 )
-from overlap_train._inspection.code import variables_of
+from overlap_train._inspection.attributes import variables_of
 from overlap_train._keras.copies import base_attributes
 from overlap_train._keras.randomness import (
     numpy_state,

@@ -21,8 +21,9 @@ from overlap_train._data.pipeline_parts import (
     stages_of,
     without_autotune,
 )
-from overlap_train._inspection.effects import find_effects, find_tables
+from overlap_train._inspection.effects import find_effects
 from overlap_train._inspection.graph import python_function
+from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
 from overlap_train._support.fit_arguments import Preprocess
 

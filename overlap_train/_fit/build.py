@@ -33,7 +33,8 @@ from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.step import Step, require_optimizer
-from overlap_train._validation.backlog import Backlog, StepValidations, deliver_step_validation
+from overlap_train._validation.backlog import Backlog
+from overlap_train._validation.step_validations import StepValidations, deliver_step_validation
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.errors import OverlapError

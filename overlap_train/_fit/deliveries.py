@@ -18,8 +18,9 @@ from overlap_train._fit.course import Ledger
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
 from overlap_train._snapshot import Snapshot, Values
-from overlap_train._validation.backlog import Backlog, StepValidations
+from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.pending import PendingEpoch
+from overlap_train._validation.step_validations import StepValidations
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, ValidationTimeoutError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter

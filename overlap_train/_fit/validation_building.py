@@ -182,9 +182,10 @@ class FitValidation:
             for name, each in request.functions.items()
             if 1 not in waiting and (freq if each.freq is None else each.freq) not in waiting
         }
-        spec, hosts = feed.element_spec, settings.hosts
-        needs = FunctionRequest(request.model, state, spec, freq, report, hosts)
-        add_functions(suite, functions, needs, resources)
+        if functions:
+            spec, hosts = feed.element_spec, settings.hosts
+            needs = FunctionRequest(request.model, state, spec, freq, report, hosts)
+            add_functions(suite, functions, needs, resources)
         return state, suite
 
 

@@ -1,4 +1,4 @@
-"""The names in Python code, who has written it, and the content of objects, without running any of it.
+"""The names in Python code and who has written it, without running any of it.
 
 We assume that a library cannot reach the training unless it is given the callback, the model or a part of
 it.
@@ -7,7 +7,6 @@ it.
 from __future__ import annotations
 
 import ast
-import contextlib
 import dis
 import enum
 import functools
@@ -15,7 +14,7 @@ import linecache
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
@@ -69,35 +68,6 @@ def imported(name: str, package: Any) -> list[Any]:
     """Return the modules that an `import` inside a function may mean by a name."""
     paths = {name, f"{package}.{name}" if package else name}
     return [sys.modules[path] for path in paths if path in sys.modules]
-
-
-def variables_of(owner: Any) -> Mapping[str, Any]:
-    """Return the attributes of an object itself, those in slots too, without running any code."""
-    try:
-        variables: Mapping[str, Any] = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        variables = {}
-    kind: Any = type(owner)
-    slots = _slots_of(kind)
-    if not slots:
-        return variables
-    variables = dict(variables)
-    for name, slot in slots:
-        with contextlib.suppress(AttributeError):  # an empty slot
-            variables[name] = slot.__get__(owner)
-    return variables
-
-
-@functools.lru_cache(maxsize=1024)
-def _slots_of(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the slots of a class and its bases, as `__slots__` names them."""
-    return tuple(
-        (name, member)
-        for base in reversed(kind.__mro__)
-        if "__slots__" in vars(base)
-        for name, member in vars(base).items()
-        if isinstance(member, types.MemberDescriptorType)
-    )
 
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None))

@@ -1,7 +1,4 @@
-"""Effects of a step that are in no variable, so that no snapshot holds them and no rollback undoes them.
-
-They include reading a lookup table whose content can change.
-"""
+"""Effects of a step that are in no variable, so that no snapshot holds them and no rollback undoes them."""
 
 from __future__ import annotations
 
@@ -12,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from overlap_train._inspection.graph import handle_spec, nested_operations, signatures_of
+from overlap_train._inspection.graph import nested_operations
 
 
 @dataclass(frozen=True)
@@ -120,45 +116,3 @@ _LIBRARIES = tuple(
         str(Path(sys.modules["tensorflow"].__file__ or "").parents[1]),
     }
 )
-
-
-def find_tables(concrete: Any) -> tuple[Effect, ...]:
-    """Return an effect for each table that a concrete function captured and that may change.
-
-    A table's handle does not show its kind, so we insert no entries at all into it: an immutable one, such
-    as `tf.lookup.StaticHashTable` and the vocabulary of a layer, refuses.
-    """
-    signatures = sorted(signatures_of(concrete.graph, "LookupTableFind", ("Tin", "Tout")))
-    if not signatures:
-        return ()
-    handles = {
-        id(tensor): tensor
-        for tensor in concrete.captured_inputs
-        if tensor.dtype == tf.resource and handle_spec(tensor) is None and hasattr(tensor, "numpy")
-    }
-    return tuple(
-        Effect(
-            "LookupTableFind",
-            f"table {number}",
-            "reads a table that a callback may change",
-            "read a tf.lookup.StaticHashTable, or keep the values in a variable (add_weight)",
-        )
-        for number, handle in enumerate(handles.values())
-        if any(_takes_entries(handle, *dtypes) for dtypes in signatures)
-    )
-
-
-def _takes_entries(table: Any, keys: int, values: int) -> bool:
-    with tf.init_scope():
-        try:
-            tf.raw_ops.LookupTableInsertV2(
-                table_handle=table,
-                keys=tf.constant([], tf.as_dtype(keys)),
-                values=tf.constant([], tf.as_dtype(values)),
-            )
-        except tf.errors.InvalidArgumentError as error:
-            # A table of vectors takes other values; anything else is no table, or one of other types.
-            return "Expected shape" in str(error)
-        except tf.errors.OpError:
-            return False
-    return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -47,83 +47,6 @@ def iterator_over_nothing(element_spec: Any) -> Any | None:
         return OwnedIterator(components=[resource], element_spec=element_spec)
     except (TypeError, ValueError):
         return None
-
-
-# Operations that change variables, themselves or in what they call.
-_CHANGES = re.compile("Assign(Add|Sub)?VariableOp|RngReadAndSkip|RngSkip|If|While|StatefulPartitionedCall")
-# Calls of functions, which TensorFlow puts in place of the call.
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-
-
-def without_arguments(concrete: Any) -> Callable[[], Any] | None:
-    """Return a compiled call of what a function changes whatever its arguments are; None if that is nothing.
-
-    So a function changes what it counts, but no variable to which it writes what comes of an argument.
-    """
-    parts = list(_parts_without_arguments(concrete.graph, dict(zip(*_captured(concrete), strict=True))))
-    if not parts:
-        return None
-
-    def change() -> tf.Tensor:
-        inside, made = tf.compat.v1.get_default_graph(), []
-        for part, changes, captured in parts:
-            handles = {name: inside.capture(tensor) for name, tensor in captured.items()}
-            made += tf.graph_util.import_graph_def(part, handles, return_elements=changes, name="")
-        with tf.control_dependencies(made):
-            return tf.constant(True)
-
-    function: Callable[[], Any] = tf.function(change, autograph=False).get_concrete_function()
-    return function
-
-
-def _parts_without_arguments(
-    graph: Any, captured: Mapping[str, Any]
-) -> Iterator[tuple[Any, Sequence[str], Mapping[str, Any]]]:
-    """Yield the nodes that change what no argument decides, which of them do so, and their captures."""
-    arguments = {tensor.op.name for tensor in graph.inputs if tensor.name not in captured}
-    dependent, changes, calls = set(arguments), [], []
-    for operation in graph.get_operations():  # in the order in which they were made
-        behind = any(each.name in dependent for each in operation.control_inputs)
-        if operation.name in arguments or behind or any(t.op.name in dependent for t in operation.inputs):
-            dependent.add(operation.name)
-            if operation.type in _CALLS and not behind:
-                calls.append(operation)
-        elif _CHANGES.fullmatch(operation.type):
-            changes.append(operation.name)
-    if changes:
-        names = _needed(graph, changes)
-        part = graph.as_graph_def()
-        nodes = [node for node in part.node if node.name in names]
-        for node in nodes:
-            node.attr.pop("_class", None)  # which may name an operation that is left out
-        del part.node[:]
-        part.node.extend(nodes)
-        yield part, changes, {n: tensor for n, tensor in captured.items() if n.partition(":")[0] in names}
-    for call in calls:
-        function = graph._get_function(call.get_attr("f").name)
-        attributes = (*function.cached_definition.attr, *call.node_def.attr)
-        if not {"_XlaMustCompile", "_noinline"} & set(attributes):  # which run whole
-            inputs = zip(function.graph.inputs, call.inputs, strict=True)
-            handles = {own.name: captured[t.name] for own, t in inputs if t.name in captured}
-            yield from _parts_without_arguments(function.graph, handles)
-
-
-def _needed(graph: Any, operations: Sequence[str]) -> set[str]:
-    """Return the names of what operations run behind, and their own."""
-    names, left = set(operations), list(operations)
-    while left:
-        operation = graph.get_operation_by_name(left.pop())
-        before = {t.op.name for t in operation.inputs} | {each.name for each in operation.control_inputs}
-        left += before - names
-        names |= before
-    return names
-
-
-def _captured(concrete: Any) -> tuple[list[str], list[Any]]:
-    """Return the names of a function's inputs that are captures, and what they are."""
-    captures = list(concrete.captured_inputs)
-    inputs = concrete.graph.inputs[len(concrete.graph.inputs) - len(captures) :]
-    return [tensor.name for tensor in inputs], captures
 
 
 _PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "Conv2D")
@@ -190,66 +113,3 @@ def python_function(token: bytes) -> Any:
     if inner is None and hasattr(function, "autograph_info__"):
         inner = next((cell.cell_contents for cell in function.__closure__ or ()), None)
     return function if inner is None else inner
-
-
-def signatures_of(graph: Any, kind: str, attributes: Sequence[str]) -> set[tuple[int, ...]]:
-    """Return the dtypes, as enum numbers, in attributes of the operations whose type begins with `kind`."""
-    definition = graph.as_graph_def()
-    nodes = [*definition.node, *(node for f in definition.library.function for node in f.node_def)]
-    return {tuple(node.attr[name].type for name in attributes) for node in nodes if node.op.startswith(kind)}
-
-
-def computation(graph: Any) -> tuple[Any, ...]:
-    """Return a graph's computation without its names, to be compared with that of another graph."""
-    definition = graph.as_graph_def()
-    functions = [
-        _operations(function.node_def, [argument.name for argument in function.signature.input_arg])
-        for function in definition.library.function
-    ]
-    return (_operations(definition.node), *sorted(functions))
-
-
-def _operations(nodes: Iterable[Any], arguments: Iterable[str] = ()) -> tuple[Any, ...]:
-    """Return each operation as its type, its inputs by number and its attributes."""
-    nodes = list(nodes)
-    numbers = {name: f"argument {index}" for index, name in enumerate(arguments)}
-    numbers |= {node.name: str(index) for index, node in enumerate(nodes)}
-    messages = _messages(nodes)
-    return tuple(
-        (node.op, _inputs(node, numbers), () if node.name in messages else _attributes(node))
-        for node in nodes
-    )
-
-
-def _messages(nodes: Sequence[Any]) -> set[str]:
-    """Return the names of the texts that only a failed assertion would print, since they contain names."""
-    texts = {
-        node.name
-        for node in nodes
-        if node.op == "Const" and node.attr["dtype"].type == tf.string.as_datatype_enum
-    }
-    others = {name.split(":")[0] for node in nodes if node.op != "Assert" for name in node.input}
-    return texts - others
-
-
-def _inputs(node: Any, numbers: dict[str, str]) -> tuple[str, ...]:
-    """Return the inputs of an operation, by the numbers of the operations that they come from.
-
-    Control inputs come last and sorted by number, where TensorFlow sorts them by name.
-    """
-    data, controls = list[str](), list[str]()
-    for name in node.input:
-        source, *output = name.removeprefix("^").split(":")
-        inputs = controls if name.startswith("^") else data
-        inputs.append(":".join([numbers.get(source, source), *output]))
-    return (*data, *(f"^{name}" for name in sorted(controls)))
-
-
-def _attributes(node: Any) -> tuple[tuple[str, bytes], ...]:
-    attributes = []
-    for name in sorted(node.attr):
-        value = node.attr[name]
-        is_name = value.HasField("func") or (value.HasField("list") and value.list.func)
-        if not (is_name or name.startswith("_") or name in ("shared_name", "container")):
-            attributes.append((name, value.SerializeToString(deterministic=True)))
-    return tuple(attributes)

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._inspection import code
+from overlap_train._inspection.attributes import variables_of
 from overlap_train._inspection.code import (
     Origin,
     Unclear,
@@ -25,7 +26,6 @@ from overlap_train._inspection.code import (
     is_simple,
     origin_of,
     stored_in,
-    variables_of,
 )
 
 # Of code that reaches more, it is unclear what else it reaches.

@@ -4,10 +4,6 @@ TensorFlow's trace names every variable that a function reads or writes, whereve
 closure, a loss, a seed generator, a second optimizer. Called as it is, the function works on those variables,
 as under Keras. Called with other handles it works on private ones, independent of the training. So one trace
 serves the training loops, the validation of snapshots and the inspection.
-
-Variables to which a function only adds constants, such as the states of seed generators, have known values
-after any number of calls. Keras's recurrent layers with dropout draw seeds in each validation step, too,
-without using them.
 """
 
 from __future__ import annotations
@@ -17,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from overlap_train._inspection.effects import Effect, find_effects, find_tables
-from overlap_train._inspection.graph import call_with, handle_spec, without_arguments, written_inputs
+from overlap_train._inspection.effects import Effect, find_effects
+from overlap_train._inspection.graph import call_with, handle_spec, written_inputs
+from overlap_train._inspection.tables import find_tables
+from overlap_train._inspection.without_arguments import without_arguments
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +61,10 @@ class TracedFunction:
         if new and new.difference(map(id, harmless())):
             self._concrete = tf.function(function, autograph=False).get_concrete_function(*specs)
         self.variables = captured_variables(self._concrete)
-        self.effects: tuple[Effect, ...] = (*find_effects(self._concrete.graph), *find_tables(self._concrete))
+        self.effects: tuple[Effect, ...] = find_effects(self._concrete.graph)
+        others = (t for t in self._concrete.captured_inputs if t.dtype == tf.resource)
+        if any(handle_spec(tensor) is None for tensor in others):
+            self.effects += find_tables(self._concrete)
         self.outputs: Any = self._concrete.structured_outputs
 
     def __call__(self, *arguments: Any) -> Any:
@@ -113,6 +113,11 @@ class TracedFunction:
     def graph(self) -> Any:
         """The traced graph."""
         return self._concrete.graph
+
+    @property
+    def inputs(self) -> dict[int, Any]:
+        """The inputs of the graph, by the `id` of the tensor that was captured."""
+        return {id(tensor): self.graph.inputs[index] for index, tensor in _captures(self._concrete)}
 
     @property
     def constants(self) -> list[Any]:
@@ -218,63 +223,3 @@ def _captures(concrete: Any) -> list[tuple[int, Any]]:
     """Return the tensors that a concrete function captured, each with the number of its graph's input."""
     captures = concrete.captured_inputs
     return list(enumerate(captures, len(concrete.graph.inputs) - len(captures)))
-
-
-class Counter:
-    """A variable of integers to which each call of a traced function adds the same constant."""
-
-    def __init__(self, variable: CapturedVariable, step: np.ndarray[Any, Any]) -> None:
-        self.variable = variable
-        self.step = step
-
-    def times(self, calls: int) -> tf.Tensor:
-        """Return the sum that a number of calls add, in the variable's dtype: integers wrap around."""
-        dtype = self.variable.dtype
-        least = int(dtype.min)
-        wrapped = (self.step * calls - least) % (1 << (8 * dtype.size)) + least
-        return tf.constant(np.array(wrapped, object).astype(dtype.as_numpy_dtype))
-
-
-def counters_of(function: TracedFunction) -> list[Counter]:
-    """Return the variables to which each call of a function only adds constants."""
-    graph = function.graph
-    inputs = {id(handle): graph.inputs[index] for index, handle in _captures(function._concrete)}
-    counters = []
-    for variable in function.written:
-        step = _constant_sum(graph, inputs[id(variable.handle)]) if variable.dtype.is_integer else None
-        if step is not None:
-            counters.append(Counter(variable, step))
-    return counters
-
-
-def _constant_sum(graph: Any, handle: Any) -> np.ndarray[Any, Any] | None:
-    """Return the sum of the constants added to the variable of a handle; None if more is done to it."""
-    order = {operation.name: place for place, operation in enumerate(graph.get_operations())}
-    uses = sorted(handle.consumers(), key=lambda operation: order[operation.name])
-    total, last = np.zeros((), object), -1
-    for operation in uses:
-        if operation.type == "ReadVariableOp":
-            continue
-        addend = _constant_of(operation, handle, order, last)
-        if addend is None:
-            return None
-        ints = np.array(np.asarray(addend).tolist(), object)  # of any size
-        total, last = np.array(total + ints, object), order[operation.name]
-    return total
-
-
-def _constant_of(
-    operation: Any, handle: Any, order: dict[str, int], last: int
-) -> np.ndarray[Any, Any] | None:
-    """Return the constant that an operation adds to a variable last changed at a place, or None."""
-    constant: np.ndarray[Any, Any] | None = None
-    if operation.type == "AssignAddVariableOp":
-        constant = tf.get_static_value(operation.inputs[1])
-    elif operation.type == "AssignVariableOp" and operation.inputs[1].op.type in ("Add", "AddV2"):
-        first, second = operation.inputs[1].op.inputs
-        for read, other in ((first, second), (second, first)):
-            # A value that was read before the last change would undo it.
-            is_read = read.op.type == "ReadVariableOp" and read.op.inputs[0] is handle
-            if is_read and order[read.op.name] > last:
-                constant = tf.get_static_value(other)
-    return constant

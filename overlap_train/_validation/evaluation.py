@@ -17,19 +17,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.cached_batches import CachedBatches, Fold
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import Batches, Shard
-from overlap_train._inspection.traced import CapturedVariable, Counter, TracedFunction, private_handles
+from overlap_train._inspection.traced import CapturedVariable, TracedFunction, private_handles
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, StateVariable, Values
-from overlap_train._support.arguments import array_of
 from overlap_train._training.step import Logs
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.records import ValidationResult
@@ -38,27 +36,15 @@ from overlap_train.records import ValidationResult
 def unmergeable_metrics(model: keras.Model) -> list[str]:
     """Returns the names of the metrics whose states of two parts do not add up to the state of the whole.
 
-    A metric's state adds up if Keras's own `update_state` maintains it and it starts at zero; Keras's are
-    sums and counts (Mean, Sum, the confusion-matrix family, AUC, IoU, R2Score, FBetaScore). A metric
-    with a custom `update_state` may do anything, so it counts as not mergeable.
+    A metric's state adds up if Keras's own `update_state` and `reset_state` maintain it: they count from zero
+    (Mean, Sum, the confusion-matrix family, AUC, IoU, R2Score, FBetaScore). A metric with its own may do
+    anything, so it counts as not mergeable.
     """
-    return [metric.name for metric in keras_metrics.metric_leaves(model) if not _is_sum(metric)]
 
+    def is_sum(metric: keras.metrics.Metric) -> bool:
+        return all(map(keras_models.is_stock_method, (metric.update_state, metric.reset_state)))
 
-def _is_sum(metric: keras.metrics.Metric) -> bool:
-    if not keras_models.is_stock_method(metric.update_state):
-        return False
-    if not keras_models.is_stock_method(metric.reset_state):
-        return False
-    return not any(np.any(value) for value in _initial_values(metric))
-
-
-def _initial_values(metric: keras.metrics.Metric) -> list[np.ndarray]:
-    """Returns what `reset_state` sets, without touching the metric."""
-    with keras.StatelessScope() as scope:
-        metric.reset_state()
-    values = [scope.get_current_value(variable) for variable in metric.variables]
-    return [array_of(value) for value in values if value is not None]
+    return [metric.name for metric in keras_metrics.metric_leaves(model) if not is_sum(metric)]
 
 
 State = tuple[tf.Tensor, ...]
@@ -68,8 +54,8 @@ class EvaluationFunctions:
     """One traced step compiled for snapshots and batches, without any data. May be called from any thread.
 
     A `state` is that of the metrics' variables, and `values` are those of `variables`, in this order: what
-    the step captured, and metrics that it never touches. With `fold` there is `part`; else `start`, with
-    `some` if the functions draw and with `one` if they are given the batches.
+    the step captured, and metrics that it never touches. With `fold` there is `part`; else `start` and
+    `one`, which is given the batches.
     """
 
     def __init__(
@@ -80,7 +66,6 @@ class EvaluationFunctions:
         *,
         fold: Fold | None = None,
         data_spec: Any = None,
-        draws: bool = False,
         carries_logs: bool = False,
         finds_end: bool = False,
     ) -> None:
@@ -99,9 +84,6 @@ class EvaluationFunctions:
         self.part: Any = None
         # Of values, state and a batch: the same after it.
         self.one: Any = None
-        # Of values, state, an iterator and a number: the same after as many batches of it, how many there
-        # were, and whether there may be more.
-        self.some: Any = None
         # Of values and state: the metrics; None where the logs count.
         self.result: Any = None if step.own_logs else _compile(self._result, values, state)
         # Of values and state: the state when a step has found no batch; None if that changes nothing.
@@ -112,10 +94,7 @@ class EvaluationFunctions:
             self.part = _compile(self._part, values, data_spec, number, number)
         else:
             self.start = _compile(self._start, values)
-            if draws:
-                self.some = _compile(self._some, values, state, tf.data.IteratorSpec(raw_spec), number)
-            else:
-                self.one = _compile(self._one, values, state, raw_spec)
+            self.one = _compile(self._one, values, state, raw_spec)
 
     def _part(
         self, values: Sequence[tf.Tensor], data: Any, first: tf.Tensor, stop: tf.Tensor
@@ -123,7 +102,8 @@ class EvaluationFunctions:
         handles = private_handles(self.variables, values)
         if self._step.reset is not None:
             self._step.reset.on(handles)
-        logs, shapes = self._no_logs()
+        empty, shapes = self._step.logs.empty(), self._step.logs.shapes
+        logs, shapes = (empty, shapes) if self._carries_logs else ([], [])
         logs = self._fold.over(data, first, stop, logs, lambda batch: self._run(handles, batch), shapes)
         return self._read(handles), logs
 
@@ -131,34 +111,6 @@ class EvaluationFunctions:
         handles = private_handles(self.variables, self._in_state(values, state))
         logs = self._run(handles, batch)
         return self._read(handles), logs
-
-    def _some(
-        self, values: Sequence[tf.Tensor], state: State, iterator: Any, most: tf.Tensor
-    ) -> tuple[State, list[tf.Tensor], tf.Tensor, tf.Tensor]:
-        handles = private_handles(self.variables, self._in_state(values, state))
-        logs, shapes = self._no_logs()
-
-        def body(count: tf.Tensor, _: tf.Tensor, logs: list[tf.Tensor]) -> tuple[Any, ...]:
-            batch = iterator.get_next_as_optional()
-            after: tuple[Any, ...] = tf.cond(
-                batch.has_value(),
-                lambda: (count + 1, tf.constant(True), self._run(handles, batch.get_value())),
-                lambda: (count, tf.constant(False), logs),
-            )
-            return after
-
-        count, more, logs = tf.while_loop(
-            lambda count, more, _: (count < most) & more,
-            body,
-            (tf.constant(0, tf.int64), tf.constant(True), logs),
-            shape_invariants=(tf.TensorShape([]), tf.TensorShape([]), shapes),
-            parallel_iterations=1,
-        )
-        return self._read(handles), logs, count, more
-
-    def _no_logs(self) -> tuple[list[tf.Tensor], list[tf.TensorShape]]:
-        """Returns what a loop carries of the logs before its first batch, and the shapes."""
-        return (self._step.logs.empty(), self._step.logs.shapes) if self._carries_logs else ([], [])
 
     def _run(self, handles: Mapping[int, Any], batch: Any) -> list[tf.Tensor]:
         """Makes one step on private variables; returns the logs to be carried."""
@@ -226,10 +178,6 @@ def _compile(function: Callable[..., Any], *spec: Any) -> Any:
     return tf.function(function, autograph=False).get_concrete_function(*spec)
 
 
-# Between two calls a worker can be told that its validation has been given up.
-_MOST_AT_ONCE = 64
-
-
 @dataclass(frozen=True)
 class Running:
     """What a callback that listens to batches sees after one of them."""
@@ -253,7 +201,7 @@ class SnapshotEvaluator:
     """Evaluates snapshots on a validation set, in parts.
 
     Batches in memory are evaluated in one compiled call a part; batches that are drawn anew, or to which a
-    callback listens, one by one; those of a dataset in calls that draw them, several workers at once.
+    callback listens, one by one.
     """
 
     def __init__(
@@ -264,15 +212,11 @@ class SnapshotEvaluator:
         batches: Batches,
         *,
         batch_by_batch: bool = False,
-        by_device: bool = False,
     ) -> None:
         self._step = step
         self._batches: Any = batches
         self._batch_by_batch = batch_by_batch
-        streamed = batches if isinstance(batches, StreamedBatches) else None
-        self._in_memory = streamed is None and not batch_by_batch
-        apart = batch_by_batch or by_device
-        self._draws = streamed is not None and streamed.is_dataset and not (streamed.in_order or apart)
+        self._in_memory = not (batch_by_batch or isinstance(batches, StreamedBatches))
         self._group = keras_training.steps_per_execution(model)
         self._carries_logs = step.own_logs or batch_by_batch
         self._finds_end = batches.finds_end and keras_training.counts_without_batch(model)
@@ -285,9 +229,6 @@ class SnapshotEvaluator:
         self._places = [places[handle] for handle in handles]
         counters = {id(counter.variable.handle): counter for counter in step.counters}
         self._counters = [(i, counters[handle]) for i, handle in enumerate(handles) if handle in counters]
-        change = step.step.without_batch if self._finds_end else None
-        # The variables that a step changes which finds no batch.
-        self._changed = set(map(id, change.captured_inputs)) if change is not None else set()
 
     def evaluate(self, values: Values, part: Shard | BatchStream, data: Any = None) -> ShardResult:
         """Evaluates one part. May be called from any thread, also from several at once.
@@ -296,14 +237,14 @@ class SnapshotEvaluator:
         """
         variables = self._variables(values)
         if isinstance(part, BatchStream):
-            return self._evaluate_drawn(variables, part) if self._draws else self._one_by_one(variables, part)
+            return self._one_by_one(variables, part)
         if not self._in_memory:
             stream = self._batches.stream()
             stream.limit(part.stop)  # all of them, or the first ones
             return self._one_by_one(variables, stream)
         # Counters, which have been counted ahead, go back to where they stand before the last batches.
         for place, counter in self._counters:
-            variables[place] = variables[place] + counter.times(part.first - self._calls(counter))
+            variables[place] = variables[place] + counter.times(part.first - self.count())
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
         state, logs = self._functions.part(
             variables, self._batches.held if data is None else data, first, stop
@@ -320,12 +261,7 @@ class SnapshotEvaluator:
         """Adds to the counters of a model what a validation will add to them. On the training thread."""
         for place, counter in self._counters:
             variable = state.variables[self._places[place]]
-            variable.assign(variable.read() + counter.times(self._calls(counter)))
-
-    def _calls(self, counter: Counter) -> int:
-        """Returns how often Keras adds to a counter, once perhaps without a batch."""
-        count = self.count()
-        return count + (self._has_found_end(count) and id(counter.variable.handle) in self._changed)
+            variable.assign(variable.read() + counter.times(self.count()))
 
     def _has_found_end(self, count: int) -> bool:
         """Whether Keras learns from a step that the data has ended behind so many batches."""
@@ -413,14 +349,13 @@ class SnapshotEvaluator:
         return Traces.of(model).get(
             "test",
             keras_training.test_function(model),
-            (Same(self._step), fold, kind, self._draws, self._carries_logs, self._finds_end, metrics),
+            (Same(self._step), fold, kind, self._carries_logs, self._finds_end, metrics),
             lambda: EvaluationFunctions(
                 self._step,
                 state.metrics,
                 batches.raw_spec,
                 fold=fold,
                 data_spec=data_spec,
-                draws=self._draws,
                 carries_logs=self._carries_logs,
                 finds_end=self._finds_end,
             ),
@@ -437,22 +372,6 @@ class SnapshotEvaluator:
         if self._batch_by_batch and count % self._group:
             running.append(Running(self._packed(logs), tuple(state)))
         return ShardResult(tuple(state), self._packed(logs), count, tuple(running))
-
-    def _evaluate_drawn(self, variables: list[tf.Tensor], stream: BatchStream) -> ShardResult:
-        """Draws inside compiled calls, side by side with other workers."""
-        state, logs, count = self._functions.start(variables), None, 0
-
-        def draw(iterator: Any, most: int) -> tuple[int, bool]:
-            nonlocal state, logs, count
-            limit = tf.constant(most, tf.int64)
-            state, last_logs, batches, more = self._functions.some(variables, state, iterator, limit)
-            logs = last_logs if int(batches) else logs
-            count += int(batches)
-            return int(batches), bool(more)
-
-        while stream.draw_some(draw, _MOST_AT_ONCE):
-            pass
-        return ShardResult(tuple(state), self._packed(logs), count)
 
     def _variables(self, values: Values) -> list[tf.Tensor]:
         """Returns the values of the variables that the step captured."""

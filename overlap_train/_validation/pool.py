@@ -13,7 +13,6 @@ import contextlib
 import threading
 import time
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,9 +24,6 @@ from overlap_train._support.threads import leaves_nothing
 from overlap_train.errors import ValidationTimeoutError
 
 J = TypeVar("J")
-
-# A forgotten pool is closed by the garbage collector, perhaps on a worker that is about to wait.
-_LOOK_AGAIN_S = 60.0
 
 
 class ShardQueue(Generic[J]):
@@ -69,7 +65,7 @@ class ShardQueue(Generic[J]):
                 if self._closed and not self._jobs:
                     return None
                 self._timing += available
-                self._changed.wait(hold_s if available else _LOOK_AGAIN_S)
+                self._changed.wait(hold_s if available else None)
                 self._timing -= available
 
     @property
@@ -159,14 +155,11 @@ class WorkerPool(Closing):
         if workers < 1:
             raise ValueError(f"workers must be at least 1; got {workers}")
         self._jobs: ShardQueue[_Job[Any]] = ShardQueue()
-        # The threads hold the queue and not the pool, so that a forgotten pool can be found and reported.
         self._threads = [
             threading.Thread(target=_work, args=(self._jobs,), name=f"{name}-{i}", daemon=True)
             for i in range(workers)
         ]
         self._start()
-        self._finalizer = weakref.finalize(self, _report_leak, self._jobs, name)
-        self._finalizer.atexit = False
 
     def _start(self) -> None:
         """Starts all threads, or none."""
@@ -227,7 +220,6 @@ class WorkerPool(Closing):
 
     def close(self, timeout_s: float = _CLOSE_S) -> bool:
         """Drops the jobs that have not begun, and waits for those that have. Idempotent."""
-        self._finalizer.detach()
         _drain(self._jobs)
         deadline_s = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -248,8 +240,3 @@ def _work(jobs: ShardQueue[_Job[Any]]) -> None:
 def _drain(jobs: ShardQueue[_Job[Any]]) -> None:
     for job in jobs.close():
         job.future.cancel()
-
-
-def _report_leak(jobs: ShardQueue[_Job[Any]], name: str) -> None:
-    _drain(jobs)
-    warnings.warn(f"WorkerPool {name!r} was not closed", ResourceWarning, stacklevel=2)

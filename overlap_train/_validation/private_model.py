@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._inspection.code import Unclear
-from overlap_train._inspection.graph import computation
+from overlap_train._inspection.computation import computation
 from overlap_train._inspection.reach import reaches
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import copies as keras_copies

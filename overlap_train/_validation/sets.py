@@ -75,20 +75,13 @@ class PreparedSet:
     waits: bool = False  # whether its data is still to be read
     keeps_trace: bool = False  # whether Keras runs our trace of the step, and traces none behind hooks
 
-    @property
-    def counting(self) -> Reason | None:
-        """Why it changes the model, if it has counters; None if it has none."""
-        return self.step.counting if self.step is not None and self.step.counters else None
-
 
 def prepare_sets(request: SetRequest, sets: Mapping[str, ValidationSet]) -> list[PreparedSet]:
     """Traces the validation step for each set, and finds out which have to be validated live."""
     _require_devices(request.settings.devices)
-    prepared = [_prepare(request, name, validation_set) for name, validation_set in sets.items()]
-    if sum(each.counting is not None for each in prepared) < 2:
-        return prepared
-    # Each goes on from what the one before has left.
-    return [replace(each, live=each.live or each.counting) for each in prepared]
+    if len(sets) > 1:  # each goes on from what the one before has left
+        request = replace(request, counts_ahead=False)
+    return [_prepare(request, name, validation_set) for name, validation_set in sets.items()]
 
 
 def build_suite(
@@ -107,13 +100,13 @@ def build_suite(
             each.step,
             each.batches,
             batch_by_batch=request.listened,
-            by_device=bool(settings.devices),
         )
         for each in prepared
         if each.live is None and each.step is not None and each.batches is not None
     }
     is_cold = not all(evaluator.is_warm for evaluator in evaluators.values())
-    pool = resources.enter_context(_pool(request, prepared, evaluators)) if evaluators else None
+    workers = settings.validation.resolved_workers
+    pool = resources.enter_context(WorkerPool(workers)) if evaluators else None
     present = state.read() if settings.devices or is_cold else None
 
     def runner_of(each: PreparedSet) -> Runner:
@@ -256,7 +249,9 @@ def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -
     if step.by_python and (by_code or not request.runs_metrics):
         return Reason.of("metric-python", type(request.model).__name__)
     if step.live is None and step.counters:
-        return None if request.counts_ahead and streamed is None else step.counting
+        # Where the data ends may have to be found by a step more (Keras before 3.16), which counts.
+        ahead = request.counts_ahead and streamed is None and not batches.finds_end
+        return None if ahead else step.counting
     return step.live
 
 
@@ -287,19 +282,6 @@ def _live_runner(
         rewindable=not request.sources.is_only_once(each.name),
         close=evaluate.close,
     )
-
-
-def _pool(
-    request: SetRequest, prepared: Sequence[PreparedSet], evaluators: Mapping[str, SnapshotEvaluator]
-) -> WorkerPool:
-    """Returns as many threads as the sets can keep busy at most."""
-    workers, useful = request.settings.validation.resolved_workers, 0
-    for each in prepared:
-        if each.name in evaluators and each.batches is not None:
-            count = each.batches.num_batches
-            parts = workers if count is None else max(1, count)
-            useful += 1 if evaluators[each.name].indivisible else parts
-    return WorkerPool(min(workers, useful))
 
 
 def _require_devices(devices: Sequence[str]) -> None:

@@ -8,14 +8,8 @@ from typing import Any
 
 import keras
 
-from overlap_train._inspection.traced import (
-    CapturedVariable,
-    Counter,
-    TracedFunction,
-    counters_of,
-    trace,
-    union,
-)
+from overlap_train._inspection.counters import Counter, counters_of
+from overlap_train._inspection.traced import CapturedVariable, TracedFunction, trace, union
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
@@ -156,7 +150,8 @@ def _around(
     }
     # What a callback sets of metrics is not noticed: each epoch sets them back.
     elsewhere = metric_handles | {id(v.handle) for v in union([reset, result, preparation])}
-    counters = tuple(each for each in counters_of(step) if id(each.variable.handle) not in elsewhere)
+    integers = [v for v in step.written if v.dtype.is_integer and id(v.handle) not in elsewhere]
+    counters = tuple(counters_of(step, integers)) if integers else ()
     may_write = metric_handles | {id(counter.variable.handle) for counter in counters}
     functions = [step, reset, result, preparation]
     return ValidationStep(

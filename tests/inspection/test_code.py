@@ -8,7 +8,8 @@ import linecache
 
 import pytest
 
-from overlap_train._inspection.code import definition_of, variables_of
+from overlap_train._inspection.attributes import variables_of
+from overlap_train._inspection.code import definition_of
 
 
 class Base:

@@ -6,10 +6,10 @@ import keras
 import pytest
 import tensorflow as tf
 
+from overlap_train._inspection.computation import computation
 from overlap_train._inspection.graph import (
     arithmetic,
     call_with,
-    computation,
     handle_spec,
     iterator_over_nothing,
     written_inputs,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import functools
 import json
 import math
 import statistics
@@ -18,7 +16,7 @@ import tensorflow as tf
 import tqdm
 
 from overlap_train import Trainer
-from overlap_train._inspection.code import Origin, is_simple, module_of, origin_of
+from overlap_train._inspection.code import Origin, is_simple, origin_of
 
 
 class Own:
@@ -95,13 +93,6 @@ def test_a_library_is_what_lies_where_libraries_are_installed(monkeypatch, folde
     assert origin_of(module) is origin
     # As the modules that `six` makes, and the classes that say that they are of a module that is none.
     assert origin_of(type("C", (), {"__module__": "shapes.made.no.module"})) is origin
-
-
-def test_what_is_wrapped_around_a_function_does_not_count():
-    assert module_of(functools.wraps(json.dumps)(own)) == __name__
-    assert module_of(contextlib.contextmanager(own)) == "contextlib"
-    assert module_of(np) == "numpy"
-    assert module_of(3) == "builtins"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._inspection.traced import TracedFunction, private_handles, trace
+from overlap_train._inspection.traced import TracedFunction, private_handles
 from overlap_train._inspection.traces import Traces
 from tests.networks import FEATURES, arrays, sequential
 
@@ -98,11 +98,6 @@ def test_on_private_variables_nothing_of_the_live_ones_is_read_or_written():
     assert (float(weight), float(count)) == (10.0, 0.0)
     assert float(traced(tf.constant(2.0))) == 21.0
     assert float(count) == 1.0
-
-
-def test_what_cannot_be_traced_is_none_and_no_exception():
-    assert trace(lambda x: x + 1.0, tf.TensorSpec([])) is not None
-    assert trace(lambda x: x.numpy(), tf.TensorSpec([])) is None
 
 
 def test_traces_are_kept_until_keras_would_make_its_function_anew():

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer
-from overlap_train._keras.names import KerasTrainer
 from overlap_train._training.loops import ArrayLoop
 from tests import networks
 
@@ -110,18 +109,3 @@ def test_data_that_grows_needs_no_other_loop(monkeypatch):
     for rows in (37, 45, 70):
         Trainer(model).fit(x[:rows], y[:rows], batch_size=16, verbose=0)
     assert begun == [1]
-
-
-def test_the_trace_of_a_stock_model_is_the_only_one(monkeypatch):
-    model = networks.sequential()
-    calls = []
-    step = type(model).train_step
-
-    def counted(self, data):
-        calls.append(1)
-        return step(self, data)
-
-    monkeypatch.setattr(KerasTrainer, "train_step", counted)
-    monkeypatch.setattr("overlap_train._keras.models.is_stock_method", lambda method: True)
-    Trainer(model).fit(*networks.arrays(64), verbose=0, validation_data=networks.arrays(64))
-    assert calls == [1]

@@ -37,11 +37,12 @@ from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support import signals
 from overlap_train._training.loops import Loop, Pace, StepsDone
 from overlap_train._validation import functions, pool
-from overlap_train._validation.backlog import Backlog, StepValidations, deliver_step_validation
+from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.evaluation import ShardResult
 from overlap_train._validation.pending import NamedRunner
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
+from overlap_train._validation.step_validations import StepValidations, deliver_step_validation
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter

@@ -7,7 +7,7 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._snapshot import Snapshot
-from overlap_train._validation.backlog import StepValidations
+from overlap_train._validation.step_validations import StepValidations
 from overlap_train.errors import ValidationTimeoutError
 from tests.networks import arrays
 from tests.pools import sequential

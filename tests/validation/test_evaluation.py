@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.validation_data import Shard, ValidationSource, make_batches, split_batches
+from overlap_train._data.validation_data import ValidationSource, make_batches, split_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.evaluation import SnapshotEvaluator
@@ -89,56 +89,6 @@ def test_a_variable_outside_the_model_is_evaluated_as_the_snapshot_holds_it():
     assert float(scale) == -3.0
 
 
-def recording(evaluator):
-    """Lets the compiled functions note that they ran, in the list that is returned."""
-    ran, functions = [], evaluator._functions
-
-    def noting(name, function):
-        def run(*arguments):
-            ran.append(name)
-            return function(*arguments)
-
-        return run
-
-    for name in ("start", "part", "one", "result"):
-        if getattr(functions, name) is not None:
-            setattr(functions, name, noting(name, getattr(functions, name)))
-    return ran
-
-
-@pytest.mark.by_default("streamed")
-@pytest.mark.parametrize("kind", ["arrays", "cached", "streamed"])
-def test_warming_up_draws_no_batch_and_leaves_no_trace(kind):
-    model, seen = built(), []
-
-    def step(batch):
-        tf.py_function(lambda x: seen.append(len(x)), [batch[0]], [])
-        return model.test_step(batch)
-
-    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
-    data = data.shuffle(5, seed=1) if kind == "streamed" else data
-    source = (X, Y, None) if kind == "arrays" else (data, None, None)
-    state, batches, evaluator = evaluator_of(model, source, step=step)
-    if kind == "cached":
-        batches.fill()
-    before = [keras.ops.convert_to_numpy(v) for v in (*model.variables, *model.metrics_variables)]
-    prepared, values = recording(evaluator), state.read()
-    assert not evaluator.is_warm
-    evaluator.warm_up(values)
-    assert evaluator.is_warm
-    assert prepared == ["start" if kind == "streamed" else "part", "result"]
-    assert seen == []
-    for value, variable in zip(before, (*model.variables, *model.metrics_variables), strict=True):
-        np.testing.assert_array_equal(value, variable)
-    if kind == "streamed":
-        results = [evaluator.evaluate(values, batches.begin())]
-    else:
-        results = in_parts(evaluator, batches, values, 2)
-    assert sorted(seen) == [6, 16, 16, 16, 16]
-    expected = model.evaluate(X, Y, batch_size=16, verbose=0, return_dict=True)
-    assert_logs_equal(evaluator.merge(results, values).metrics, expected)
-
-
 def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new_data():
     model, traces = built(), []
 
@@ -159,17 +109,6 @@ def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new
     assert len(traces) == seen
 
 
-def test_no_batch_at_all_gives_no_value_and_metrics_as_they_are_reset(evaluated):
-    model, state, _, evaluator = evaluated
-    values = state.read()
-    parts = [evaluator.evaluate(values, Shard(0, 0)) for _ in range(2)]
-    result = evaluator.merge(parts, values)
-    assert (result.metrics, result.running) == ({}, ())
-    model.reset_metrics()
-    for found, reset in zip(result.metric_state, state.read_metrics(), strict=True):
-        np.testing.assert_array_equal(found, reset)
-
-
 def test_batches_of_two_sizes_share_a_step_and_are_each_taken():
     """A step that was traced for any size; the function that takes a batch is of one."""
     model = sequential()
@@ -186,22 +125,3 @@ def test_batches_of_two_sizes_share_a_step_and_are_each_taken():
         result = evaluator.merge([evaluator.evaluate(values, batches.begin())], values)
         expected = model.evaluate(X[:rows], Y[:rows], batch_size=rows, verbose=0, return_dict=True)
         np.testing.assert_allclose(result.metrics["loss"], expected["loss"], rtol=1e-5)
-
-
-@pytest.mark.parametrize("one_by_one", [False, True])
-def test_no_compiled_function_captures_a_variable_of_the_model_or_of_a_closure(one_by_one):
-    """Else a worker would see the training go on."""
-    model, scale = built(), tf.Variable(2.0)
-
-    def step(batch):
-        return model.test_step((batch[0] * scale, batch[1]))
-
-    _, _, evaluator = evaluator_of(model, step=step, batch_by_batch=one_by_one)
-    names = ("start", "part", "one", "result")  # `add` is no compiled one
-    functions = [f for f in (getattr(evaluator._functions, name) for name in names) if f is not None]
-    assert len(functions) == (3 if one_by_one else 2)
-    known = [v.value for v in (*model.variables, *model.metrics_variables)]
-    handles = {id(v.handle) for v in (*known, scale)}
-    for function in functions:
-        assert not handles & {id(tensor) for tensor in function.captured_inputs}
-        assert not list(function.variables)

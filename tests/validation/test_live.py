@@ -21,57 +21,16 @@ def evaluation(model, *, rows=70, batch_size=16, steps=None, test_step=None):
     return KerasEvaluation(model, FitEvaluation(model, lambda: data, batch_size, steps), test_step)
 
 
-def live_runner_of(model, spans=None):
-    state = ModelState(model, [])
-    return state, LiveRunner(evaluation(model), "why", state, (spans if spans is not None else []).append)
-
-
-class Told(keras.callbacks.Callback):
-    """Writes down what it hears of a validation, and may end it."""
-
-    def __init__(self, stop_at=None):
-        super().__init__()
-        self.heard, self.stop_at = [], stop_at
-
-    def on_test_begin(self, logs=None):
-        self.heard.append(["begin"])
-
-    def on_test_batch_begin(self, batch, logs=None):
-        self.heard.append(["batch", batch, float(self.model.layers[0].calls)])
-
-    def on_test_batch_end(self, batch, logs=None):
-        self.heard.append([batch, logs["loss"], float(self.model.layers[0].calls)])
-        self.model.stop_evaluating = batch == self.stop_at
-
-    def on_test_end(self, logs=None):
-        self.heard.append([*logs, *logs.values()])
-
-
-@pytest.mark.parametrize("stop_at", [None, 2])
-def test_callbacks_hear_of_a_live_validation_what_keras_tells_them_between_its_batches(stop_at):
-    expected, actual = counting(), counting()
-    theirs, ours = Told(stop_at), Told(stop_at)
-    expected.evaluate(X, Y, batch_size=16, verbose=0, callbacks=[theirs])
-    _, runner = live_runner_of(actual)
-    runner.run(keras.callbacks.CallbackList([ours], model=actual), None)
-    assert len(ours.heard) == (8 if stop_at else 12)
-    for one, other in zip(ours.heard, theirs.heard, strict=True):
-        assert one == [part if isinstance(part, str) else pytest.approx(part, rel=1e-5) for part in other]
-
-
-def test_a_live_validation_inside_an_epoch_leaves_the_metrics_of_the_training_and_tells_nobody():
-    model, spans = counting(), []
+def test_a_live_validation_inside_an_epoch_leaves_the_metrics_of_the_training():
+    model = counting()
     model.fit(X, Y, verbose=0)
-    state, runner = live_runner_of(model, spans)
-    before = [value.numpy() for value in state.read_metrics()]
-    calls = float(model.layers[0].calls)
-    told = Told()
-    keras.callbacks.CallbackList([told], model=model)
+    state = ModelState(model, [])
+    before, calls = [value.numpy() for value in state.read_metrics()], float(model.layers[0].calls)
+    runner = LiveRunner(evaluation(model), "why", state, lambda span: None)
     assert set(runner.run_alone().metrics) == {"loss"}
     for value, now in zip(before, state.read_metrics(), strict=True):
         np.testing.assert_array_equal(value, now)
     assert float(model.layers[0].calls) == calls + 5
-    assert told.heard == []
 
 
 def callbacks_of(model, *callbacks):
@@ -83,22 +42,6 @@ def bare():
     model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
     model.compile("sgd", crossentropy())
     return model
-
-
-def test_a_step_of_the_trainers_takes_the_place_of_the_models_and_may_call_it():
-    model, seen = bare(), []
-
-    def test_step(batch):
-        seen.append(1)  # when it is traced
-        return {"own": model.test_step(batch)["loss"] * 0 + 3.0}
-
-    validate = evaluation(model, test_step=test_step)
-    before = model.test_function
-    for _ in range(2):
-        assert validate(callbacks_of(model)) == {"own": 3.0}
-        assert model.test_function is before
-        assert "test_step" not in vars(model)
-    assert 1 <= len(seen) <= 2, "it is traced for full batches, and for the last one"
 
 
 class Ends(keras.callbacks.Callback):

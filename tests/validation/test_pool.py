@@ -72,37 +72,6 @@ def test_an_idle_worker_lets_its_last_job_go_without_another_one():
         assert gone.wait(WAIT_S)
 
 
-def test_a_forgotten_pool_warns_and_its_threads_end():
-    pool = WorkerPool(2, name="validation-leak")
-    threads = [t for t in threading.enumerate() if t.name.startswith("validation-leak")]
-    left = [pool]
-    del pool
-    with pytest.warns(ResourceWarning, match="validation-leak.*not closed"):
-        left.clear()
-    for thread in threads:
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
-
-
-@pytest.mark.parametrize(
-    "error", [RuntimeError("can't start new thread"), MemoryError(), KeyboardInterrupt()]
-)
-def test_a_pool_that_cannot_start_all_its_workers_leaves_none(monkeypatch, error):
-    before, start = set(threading.enumerate()), threading.Thread.start
-
-    def refuse_the_third(thread):
-        if thread.name == "validation-2":
-            raise error
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse_the_third)
-    with pytest.raises(type(error)) as caught:
-        WorkerPool(4)
-    assert set(threading.enumerate()) <= before
-    if isinstance(error, RuntimeError):
-        assert "thread 3 of 4 could not be started" in str(caught.value)
-
-
 def test_a_job_beyond_those_admitted_waits_until_one_is_done(monkeypatch):
     class WaitedError(Exception):
         pass
@@ -193,28 +162,6 @@ def test_held_jobs_let_the_training_call_begin_first(monkeypatch):
     queue.admit(1, after_s=0.002)
     assert queue.take() == "next", "what is not held does not wait"
     assert len(waited) == 2
-
-
-def test_workers_that_could_not_begin_are_left_asleep(monkeypatch):
-    """Of six, one is woken to watch for the end of the hold and one by the training call."""
-    with WorkerPool(6) as pool:
-        woken, wait = [], pool._jobs._changed.wait
-
-        def counted(timeout=None):
-            wait(timeout)
-            woken.append(threading.current_thread().name)
-
-        monkeypatch.setattr(pool._jobs._changed, "wait", counted)
-        barrier = threading.Barrier(7)
-        for _ in range(6):  # all of them come to wait there
-            pool.submit(barrier.wait, WAIT_S)
-        barrier.wait(WAIT_S)
-        pool.admit(1)
-        pool.hold(3600.0)
-        futures = [pool.submit(len, "part") for _ in range(12)]
-        pool.admit(1, after_s=0.002)
-        assert [future.result(WAIT_S) for future in futures] == [4] * 12
-        assert len(woken) <= 4
 
 
 def test_who_takes_a_job_calls_the_next_worker_if_there_is_more(monkeypatch):

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
-from overlap_train._validation.private_model import Attributes, CopyRefusedError
+from overlap_train._validation.private_model import Attributes
 from overlap_train.errors import ValidationWorkerError
-from tests import networks
 from tests.networks import CLASSES, FEATURES, crossentropy, subclassed
 from tests.pools import sequential
 from tests.validation.calling import (
@@ -23,7 +22,6 @@ from tests.validation.calling import (
     in_step,
     kl,
     mean_output,
-    predicted_mean,
     simple,
 )
 
@@ -128,6 +126,12 @@ def listed():
     return model
 
 
+def bound():
+    made = model()
+    made.rule = made.call
+    return made
+
+
 def with_closure():
     from tests.real_code import closure_loss
 
@@ -141,6 +145,7 @@ def with_closure():
         (subclassed, "is not made anew by its configuration"),
         (reads_live_weights, "outside the model"),
         (listed, "computes something else"),
+        (bound, "uses the model itself"),
         (with_closure, "outside the model"),
     ],
 )
@@ -161,16 +166,6 @@ def test_a_model_without_a_faithful_copy_is_evaluated_in_step_and_says_why(build
     )
 
 
-@pytest.mark.nightly
-def test_clone_makes_the_copy_of_such_a_model():
-    function = EvaluationFunction(predicted_mean, clone=lambda: type(subclassed())())
-    trainer = fit(subclassed(), {"mean": function}, max_lag=2)
-    assert not in_step(trainer)
-    np.testing.assert_allclose(
-        trainer.model.history.history["val_mean"], expected_values(subclassed, predicted_mean), **ROUNDING
-    )
-
-
 @pytest.mark.parametrize(
     ("clone", "error", "message"),
     [
@@ -187,55 +182,6 @@ def test_clone_makes_the_copy_of_such_a_model():
 def test_a_clone_that_is_none_is_refused_before_anything_starts(clone, error, message):
     with pytest.raises(error, match=message):
         fit(simple(), {"mean": EvaluationFunction(mean_output, clone=clone)})
-
-
-def frozen():
-    model = networks.sequential()
-    model.layers[0].trainable = False
-    model.compile("adam", crossentropy())
-    return model
-
-
-def of_training(model):
-    optimizer = model.optimizer
-    return [len(model.trainable_weights), len(optimizer.variables), float(optimizer.iterations)]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("clone", [None, networks.sequential])
-@pytest.mark.by_default("sequential")
-def test_a_function_sees_which_layers_are_frozen_and_the_optimizer_of_the_others(clone):
-    def told(model):
-        return {f"of{number}": value for number, value in enumerate(of_training(model))}
-
-    function = EvaluationFunction(told, clone=clone)
-    history = fit(frozen(), {"f": function}).model.history.history
-    found = [history[f"val_f_of{number}"] for number in range(3)]
-    assert [list(values) for values in zip(*found, strict=True)] == expected_values(frozen, of_training)
-
-
-class Freezes(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        self.model.layers[epoch].trainable = False
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.by_default("1")
-def test_a_function_sees_what_a_callback_has_frozen(lag):
-    found = []
-
-    def trainable(model):
-        return len(model.trainable_weights)
-
-    class Calls(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            found.append(trainable(self.model))
-
-    call = dict(batch_size=16, epochs=3, verbose=0)
-    networks.sequential().fit(X, Y, callbacks=[Calls(), Freezes()], **call)
-    trainer = fit(networks.sequential(), {"f": trainable}, callbacks=[Freezes()], max_lag=lag)
-    assert trainer.model.history.history["val_f"] == found == [4, 2, 2]
 
 
 class Scaled(keras.layers.Layer):
@@ -264,70 +210,6 @@ def test_a_copy_keeps_its_own_layers_and_variables():
     assert copy.layers[0] is not own.layers[0]
 
 
-def rule():
-    return 2.0
-
-
-def set_activation(model):
-    model.layers[0].activation = keras.activations.tanh
-
-
-@pytest.mark.parametrize(
-    ("change", "seen"),
-    [
-        (lambda model: setattr(model, "threshold", 2.0), lambda model: model.threshold),
-        (lambda model: delattr(model, "threshold"), lambda model: hasattr(model, "threshold")),
-        (lambda model: setattr(model.layers[-1], "_hidden", 7), lambda model: model.layers[-1]._hidden),
-        (set_activation, lambda model: model.layers[0].activation),
-        (set_activation, mean_output),
-        (lambda model: setattr(model, "rule", rule), lambda model: model.rule),
-        (lambda model: setattr(model.layers[-1], "rule", rule), lambda model: model.layers[-1].rule),
-    ],
-    ids=["set", "deleted", "private", "activation", "output", "function", "function of a layer"],
-)
-def test_a_copy_gets_what_was_set_and_nothing_that_is_set_later(change, seen):
-    own, copy = model(), model()
-    before = Attributes.of(own)
-    before.give(copy)
-    change(own)
-    taken, expected = Attributes.of(own), seen(own)
-    own.threshold, own.rule = 9.0, squash
-    taken.give(copy, before)
-    assert seen(copy) == expected
-
-
-def rules(model):
-    return {
-        "none": None,
-        "plain": rule,
-        "other": squash,
-        "bound": model.call,
-        "of its weights": lambda: model.layers[0].kernel,
-    }
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "given"),
-    [
-        ("none", "plain", True),
-        ("none", "bound", "uses the model itself"),
-        ("none", "of its weights", "uses the model itself"),
-        ("bound", "bound", False),
-        ("of its weights", "of its weights", False),
-        ("plain", "other", "something else as 'rule'"),
-    ],
-)
-def test_no_function_that_uses_the_model_itself_is_given(before, after, given):
-    own, copy = model(), model()
-    copy.rule, own.rule = rules(copy)[before], rules(own)[after]
-    if isinstance(given, str):
-        with pytest.raises(CopyRefusedError, match=given):
-            Attributes.of(own).give(copy)
-    else:
-        Attributes.of(own).give(copy)
-        assert (copy.rule is own.rule) == given
-
-
 def test_a_callback_that_sets_such_a_function_ends_the_training():
     class Binds(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -352,6 +234,9 @@ class Sets(keras.callbacks.Callback):
         self.model.threshold += 1.0
         self.model.table[0] = epoch
         self.model.layers[-1].names.append(str(epoch))
+        self.model.layers[-1]._hidden += 1
+        self.model.layers[-1].rule = self.model.rule
+        self.model.layers[0].trainable = epoch % 2 == 0
         if epoch == 1:
             self.model.later = 100.0
         elif epoch == 2:
@@ -361,7 +246,8 @@ class Sets(keras.callbacks.Callback):
 def look(of):
     activation, rule = of.layers[0].activation, getattr(of, "rule", lambda: -1)
     named = len(of.layers[-1].names) + 1000 * len(activation.__name__) + 10000 * rule()
-    return of.threshold + 10 * of.table[0] + named + getattr(of, "later", 0.0)
+    layers = 0.5 * of.layers[-1]._hidden + hasattr(of.layers[-1], "rule") + 1e6 * len(of.trainable_weights)
+    return of.threshold + 10 * of.table[0] + named + getattr(of, "later", 0.0) + layers
 
 
 @pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end", "on_train_batch_end"])

@@ -34,23 +34,6 @@ def dataset(size=16):
     return tf.data.Dataset.from_tensor_slices((X, Y)).batch(size)
 
 
-@pytest.mark.by_default("fewer batches than workers")
-@pytest.mark.parametrize(
-    "data",
-    [(X, Y), dataset(), dataset().filter(lambda x, y: True), dataset().shuffle(5, seed=1), dataset(50)],
-    ids=["arrays", "cached", "of unknown size", "streamed", "fewer batches than workers"],
-)
-def test_every_kind_of_data_gives_the_numbers_of_evaluate(data, pool):
-    model = sequential()
-    model.fit(X, Y, verbose=0)
-    state, runner = runner_of(model, data, pool)
-    for _ in range(2):
-        actual = runner.evaluate(state.read()).metrics
-    expected = model.evaluate(X, Y, verbose=0, return_dict=True)
-    assert actual == pytest.approx(expected, rel=1e-5)
-    runner.close()
-
-
 def test_batches_that_are_drawn_in_order_are_no_more_drawn_once_their_worker_has_failed(monkeypatch):
     """Else the training would wait for ever until there is room for the next one."""
     model = sequential()

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
 from tests import networks, pools
-from tests.networks import arrays, assert_same_history, functional_data
+from tests.networks import arrays, assert_same_history
 from tests.pools import pooled, sequential
 
 X, Y = arrays(64)
@@ -97,37 +97,6 @@ def test_arrays_that_a_hook_changes_in_place_are_read_when_keras_reads_them(case
         data = make()
         callback = hooked(hook, lambda calls: change(data, calls, model))
         return fit(X, Y, validation_data=data, callbacks=[callback], **FIT, **options).history
-
-    compare(run)
-
-
-@pytest.mark.nightly
-def test_arrays_that_are_replaced_by_longer_ones():
-    x, y = functional_data(64)
-
-    def run(model, fit):
-        inputs, labels = functional_data(30, 1)
-
-        def act(calls):
-            more = functional_data(41, 2)
-            inputs.update(more[0])
-            labels.update(more[1])
-
-        hook = hooked("on_train_batch_end", act)
-        return fit(x, y, validation_data=(inputs, labels), callbacks=[hook], **FIT).history
-
-    compare(run, functional, POLICIES[:1])
-
-
-@pytest.mark.nightly
-def test_rows_that_validation_split_takes():
-    def run(model, fit):
-        x, y = arrays(64)
-
-        def act(calls):
-            x[:] = x + 1  # the training has read its rows
-
-        return fit(x, y, validation_split=0.25, callbacks=[hooked("on_train_batch_end", act)], **FIT).history
 
     compare(run)
 

@@ -87,13 +87,6 @@ def test_what_private_variables_would_not_evaluate_as_keras_does_is_validated_li
         assert re.search(reason, str(traced.live)), traced.live
 
 
-def test_what_prepares_the_batches_counts_too_when_it_is_asked_whether_a_validation_is_live():
-    model = sequential()
-    _, batches, _ = evaluator_of(model, preprocess=lambda x, y: (x + tf.random.normal([FEATURES]), y))
-    traced = trace_validation(model, model.test_step, batches.element_spec, preparation=batches.preparation)
-    assert traced.live.identifier == "step-stateful"
-
-
 def test_metrics_that_python_computes_are_neither_reset_nor_read_in_a_trace_but_on_several_hosts():
     model = sequential(metrics=[ByPython()])
     traced = trace_validation(model, model.test_step, SPEC)
