@@ -1,6 +1,6 @@
 """A: training arrays, held as tensors and gathered inside the compiled loop by an order of the rows.
 
-The orders are those that `keras.Model.fit` would draw, pass by pass.
+The orders are those that `keras.Model.fit` would draw, pass by pass. All other data is an `IteratorFeed`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from overlap_train._data.batches import (
     batch_spec,
+    copied_bytes,
     lent_or_copied,
     next_batch,
     prepare,
@@ -27,8 +28,9 @@ from overlap_train._data.batches import (
     trace_preprocess,
 )
 from overlap_train._data.feed import Feed
+from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._data.pipeline_parts import without_autotune
-from overlap_train._keras.data import Arrays, row_order, row_shuffling
+from overlap_train._keras.data import Arrays, Pipeline, row_order, row_shuffling
 from overlap_train._keras.randomness import global_seed
 from overlap_train._support.arguments import is_count
 from overlap_train._support.fit_arguments import Preprocess
@@ -216,3 +218,15 @@ class ArrayFeed(Feed):
         if self._shuffle:
             self._orders.draw_under(memory.get("seed"), memory.get("own_seed"))
         return ()
+
+
+def make_feed(
+    data: Arrays | Pipeline, hold_in_memory: Callable[[int], bool], preprocess: Preprocess | None = None
+) -> Feed:
+    """Returns what the training draws its batches from."""
+    if isinstance(data, Arrays):
+        has_orders = data.dense and not (data.shuffle and row_shuffling() == "counted")
+        if has_orders and hold_in_memory(sum(map(copied_bytes, keras.tree.flatten(data.inputs)))):
+            return ArrayFeed(data, preprocess)
+        data = data.pipeline
+    return IteratorFeed(data, preprocess)

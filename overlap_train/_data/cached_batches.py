@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-import abc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.batches import next_batch
+from overlap_train._data.batches import Fold, next_batch
 from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._data.streamed_batches import BatchStream
-
-BatchStep = Callable[[Any], list[tf.Tensor]]
-"""Processes one batch inside a compiled loop; returns the tensors that the loop carries."""
-
-
-class Fold(abc.ABC):
-    """Walks through batches in memory inside a compiled function. Holds no data; compares by behavior."""
-
-    def over(
-        self,
-        held: Any,
-        first: tf.Tensor,
-        stop: tf.Tensor,
-        start: list[tf.Tensor],
-        step: BatchStep,
-        shapes: list[tf.TensorShape],
-    ) -> list[tf.Tensor]:
-        """Calls `step` with the batches from `first` to before `stop`, and returns its last tensors."""
-        _, carried = tf.while_loop(
-            lambda index, _: index < stop,
-            lambda index, _: (index + 1, step(self.batch(held, index))),
-            (first, start),
-            shape_invariants=(tf.TensorShape([]), shapes),
-            parallel_iterations=1,
-        )
-        return list(carried)
-
-    @abc.abstractmethod
-    def batch(self, held: Any, index: Any) -> Any:
-        """Returns one batch."""
-
 
 _ONE_BY_ONE = 64  # batches that Python draws, at some 0.1 ms each
 

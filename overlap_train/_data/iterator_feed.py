@@ -1,7 +1,4 @@
-"""A: from what `fit` was given as training data to the feed of its steps.
-
-Arrays that may be held are an `ArrayFeed`; anything else is drawn by an iterator for each pass.
-"""
+"""A: training data that is drawn by an iterator for each pass: all but arrays that may be held."""
 
 from __future__ import annotations
 
@@ -9,11 +6,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from overlap_train._data.array_feed import ArrayFeed
-from overlap_train._data.batches import copied_bytes, end_iterators, next_batch
+from overlap_train._data.batches import end_iterators, next_batch
 from overlap_train._data.feed import Feed
 from overlap_train._data.pass_state import (
     NotesState,
@@ -38,7 +33,7 @@ from overlap_train._data.pipeline import (
 )
 from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._data.replay_buffer import ReplayBuffer, ReplayPass
-from overlap_train._keras.data import Arrays, Pipeline, row_shuffling
+from overlap_train._keras.data import Pipeline
 from overlap_train._support.fit_arguments import Preprocess
 from overlap_train._support.printing import error_text
 from overlap_train._support.threads import in_background
@@ -358,15 +353,3 @@ def _save_iterator(iterator: Any) -> tf.Tensor | None:
         )
     except tf.errors.OpError:
         return None
-
-
-def make_feed(
-    data: Arrays | Pipeline, hold_in_memory: Callable[[int], bool], preprocess: Preprocess | None = None
-) -> Feed:
-    """Returns what the training draws its batches from."""
-    if isinstance(data, Arrays):
-        has_orders = data.dense and not (data.shuffle and row_shuffling() == "counted")
-        if has_orders and hold_in_memory(sum(map(copied_bytes, keras.tree.flatten(data.inputs)))):
-            return ArrayFeed(data, preprocess)
-        data = data.pipeline
-    return IteratorFeed(data, preprocess)

@@ -127,9 +127,10 @@ def steps_that_pay_timing(model: keras.Model) -> int:
 
 def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
     layers = keras_models.flat_layers(model)
+    recurrent = [layer for layer in layers if isinstance(layer, keras.layers.RNN)]
     methods: dict[str, tuple[Iterable[keras.Layer], str, Callable[[Any, int | None], _Call]]] = {
         "normalization": (filter(_is_stock_normalization, layers), "call", lambda it, _: _normalization(it)),
-        "recurrence": (filter(is_stock_recurrence, layers), "inner_loop", lambda it, _: recur(it)),
+        "recurrence": (filter(is_stock_recurrence, recurrent), "inner_loop", lambda it, _: recur(it)),
     }
     if build or library.is_built():
         slow = filter(has_slow_gradient, layers)

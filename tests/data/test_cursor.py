@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from overlap_train._data.array_feed import make_feed
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
-from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 
 

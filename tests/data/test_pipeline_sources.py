@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._data import pipeline
-from overlap_train._data.iterator_feed import make_feed
+from overlap_train._data.array_feed import make_feed
 from overlap_train._data.pipeline import calls_python, draws_orders
 from overlap_train._data.pipeline_parts import (
     hides_sources,

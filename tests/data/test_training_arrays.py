@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from overlap_train import zero_copy
 from overlap_train._data import array_feed
-from overlap_train._data.array_feed import RowOrders
+from overlap_train._data.array_feed import RowOrders, make_feed
 from overlap_train._data.batches import copied_bytes
-from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize, row_order
 from overlap_train._support.threads import in_background
 from tests.data.sources import X, Y, feed_of, one_pass

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from overlap_train._data.iterator_feed import make_feed
+from overlap_train._data.array_feed import make_feed
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras.data import recognize
 from overlap_train._training import execution
