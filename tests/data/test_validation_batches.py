@@ -13,7 +13,6 @@ import scipy.sparse
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from overlap_train._data import cached_batches
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import ArrayBatches, ValidationSource, split_batches
@@ -188,21 +187,6 @@ def test_parts_run_side_by_side():
     assert float(total) == X.sum() + count
 
 
-@pytest.fixture(params=["all by Python", "all but one compiled"])
-def drawn_by(request, monkeypatch):
-    if request.param != "all by Python":
-        monkeypatch.setattr(cached_batches, "_ONE_BY_ONE", 1)
-
-
-@pytest.mark.usefixtures("drawn_by")
-@pytest.mark.parametrize("count", [63, 64, 65, 200])
-def test_every_batch_is_kept_whoever_draws_it(count):
-    batches = CachedBatches(tf.data.Dataset.range(count).batch(1), steps=None)
-    assert batches.fill() == count
-    kept = [int(batches.fold.batch(batches.held, index)[0]) for index in range(count)]
-    assert kept == list(range(count))
-
-
 @pytest.mark.parametrize("batches", [lambda: make(X, Y, batch_size=2), lambda: make(dataset(2))])
 def test_parts_add_up_to_the_whole(batches):
     batches = batches()
@@ -231,7 +215,6 @@ def test_a_cache_is_filled_once_however_many_threads_ask():
     assert int(drawn) == 3
 
 
-@pytest.mark.usefixtures("drawn_by")
 @pytest.mark.parametrize("row", [0, 4])
 def test_data_that_fails_fails_whenever_it_is_asked_for(row):
     """An iterator goes on behind the batch that failed, and would leave it out."""
