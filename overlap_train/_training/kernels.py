@@ -36,7 +36,7 @@ _FEWEST, _FEWEST_3X3 = 16, 64
 # With fewer weights, updating them is a small part of any step.
 _MANY_WEIGHTS = 1 << 17
 # With fewer parts, Keras's graph of a model is traced and prepared in a moment.
-_MANY_PARTS = 40
+MANY_PARTS = 40
 # Timing a convolution in its three directions takes 0.3 s, and saves some milliseconds of a step.
 _STEPS_FOR_A_CONVOLUTION = 50
 
@@ -115,7 +115,7 @@ def find_kernels(
     if not long:
         swaps.pop("recurrence", None)
         updates = len(model.trainable_variables) if "Adam" in swaps else 0
-        if updates + len(swaps.get("normalization", ())) < _MANY_PARTS:
+        if updates + len(swaps.get("normalization", ())) < MANY_PARTS:
             return None
     return FastKernels(tuple(swaps), tuple(itertools.chain(*swaps.values())), times) if swaps else None
 
