@@ -22,7 +22,7 @@ def run_cases(name: str, *options: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("cases_numbers.py", "cases_models.py", "cases_whole_fit.py"),
+        *("cases_numbers.py", "cases_whole_fit.py"),
         *("cases_refusals.py", "cases_differential.py", "cases_own_test_step.py"),
     ],
 )
@@ -37,7 +37,7 @@ def test_two_logical_cpus(name):
 @pytest.mark.parametrize(
     "name",
     [
-        *("cases_numbers.py", "cases_models.py", "cases_whole_fit.py", "cases_differential.py"),
+        *("cases_numbers.py", "cases_whole_fit.py", "cases_differential.py"),
         "cases_own_test_step.py",
     ],
 )
