@@ -37,19 +37,6 @@ def test_it_draws_what_next_does_and_none_from_the_end_on(made, monkeypatch):
     assert not raised
 
 
-@pytest.mark.parametrize(
-    ("error", "raised"), [(ValueError, tf.errors.InvalidArgumentError), (KeyError, tf.errors.UnknownError)]
-)
-def test_errors_of_the_users_functions_are_those_of_next(error, raised):
-    def fail(_):
-        raise error("x")
-
-    dataset = numbers(2).map(lambda n: tf.py_function(fail, [n], tf.int64))
-    for way in (lambda: next(iter(dataset), None), lambda: next_batch(iter(dataset))):
-        with pytest.raises(raised):
-            way()
-
-
 RNG = np.random.default_rng(0)
 
 PIXELS = RNG.integers(0, 256, (44, 6), np.uint8)

@@ -76,18 +76,6 @@ def test_a_validation_whose_data_ends_early_is_told_by_the_batches_that_it_had()
         batches.close()
 
 
-def test_no_pass_begins_after_the_end():
-    data = Diary()
-    batches = make(data)
-    left = batches.begin()
-    batches.close()
-    assert left.draw() is None
-    assert data.events == []
-    batches = streamed()
-    batches.close()
-    assert draw_all(batches.begin()) == ([], [])
-
-
 def draw_all(stream, most=4):
     """Draws some batches at a time, as compiled calls do; returns them, and how many each call might draw."""
     batches, limits = [], []
