@@ -16,8 +16,9 @@ from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
+from overlap_train._training.drawn_loops import EagerLoop, HostsLoop, IteratorLoop
 from overlap_train._training.kernels import FastKernels
-from overlap_train._training.loops import CompiledArrayLoop, EagerLoop, HostsLoop, Loop, Pace, make_loop
+from overlap_train._training.loops import ArrayLoop, CompiledArrayLoop, Loop, Pace
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import SplitStep, draws_random_numbers, find_obstacle, unknown_layer
 from overlap_train._training.step import Step, StepFunction
@@ -188,6 +189,11 @@ def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
 def _sizes_matter(model: keras.Model, feed: ArrayFeed) -> bool:
     """Whether Keras's numbers are those of batches whose size is unknown while tracing."""
     return bool(feed.num_samples % feed.batch_size) and keras_metrics.tracks_each_loss(model)
+
+
+def make_loop(feed: Feed, step: Step) -> Loop:
+    """Return the loop that TensorFlow compiles for a feed."""
+    return ArrayLoop(feed, step) if isinstance(feed, ArrayFeed) else IteratorLoop(step)
 
 
 def _build(task: Task, way: _Way, *, by_request: bool) -> Loop:
