@@ -171,8 +171,6 @@ def test_a_long_run_of_tiny_steps_is_compiled_by_xla_and_trains_as_keras_does(mo
     trainer = Trainer(perceptron())
     assert_equals_keras(trainer, expected)
     assert trainer.messages[-1].startswith("plan: in_memory, no splits, XLA")
-    trainer.fit(x, y, batch_size=32, verbose=0)
-    assert "no XLA" not in trainer.messages[-1], "what is compiled serves a short fit, too"
     brief = Trainer(perceptron())
     brief.fit(x, y, batch_size=32, verbose=0)
     assert "no XLA" in brief.messages[-1]
