@@ -129,12 +129,6 @@ def test_a_second_training_makes_no_pipeline(seed, shuffle, monkeypatch, unseede
     assert np.array_equal(first, second) == (seed is not None or not shuffle)
 
 
-def test_rows_in_their_own_order_need_no_seed(monkeypatch):
-    """Where TensorFlow's operations are to be deterministic, to ask for one is an error if there is none."""
-    monkeypatch.setattr(array_feed, "_global_seed", lambda: pytest.fail("asked for the seed"))
-    assert orders_of(5, 4, False)[0].numpy().tolist() == list(range(5))
-
-
 def test_asking_for_the_seed_leaves_what_is_drawn_next_as_it_was():
     keras.utils.set_random_seed(3)
     expected = tf.random.uniform([4]).numpy()

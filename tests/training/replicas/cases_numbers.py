@@ -25,28 +25,18 @@ from tests.networks import (
     looking_up,
     sequential,
 )
-from tests.pools import pooled
-
-sequential_on_two = pooled(on_two(sequential))
 
 
-def fit_both(build, *data, rtol=1e-5, policy=None, execution=None, **arguments):
+def fit_both(build, *data, **arguments):
     """Fits with Keras on one device and with us on two, and compares everything."""
     arguments = {"batch_size": 32, "epochs": 2, "verbose": 0} | arguments
-    expected = pooled(build)() if build is sequential else build()
-    actual = sequential_on_two() if build is sequential else on_two(build)()
+    expected, actual = build(), on_two(build)()
     expected.fit(*data, **arguments)
-    trainer = Trainer(actual, validation=policy, execution=execution)
-    trainer.fit(*data, **arguments)
-    assert_same_history(actual.history.history, expected.history.history, rtol)
+    Trainer(actual).fit(*data, **arguments)
+    assert_same_history(actual.history.history, expected.history.history)
     assert actual.history.epoch == expected.history.epoch
-    assert_same_weights(actual, expected, rtol)
-    assert_same_on_both(actual)
-    return actual
-
-
-def assert_same_on_both(model):
-    for variable in (*model.trainable_variables, *model.optimizer.variables):
+    assert_same_weights(actual, expected)
+    for variable in (*actual.trainable_variables, *actual.optimizer.variables):
         first, second = variable.value.values
         np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=variable.path)
 
@@ -55,7 +45,7 @@ def test_tf_data_with_batches_of_an_unknown_size_and_a_single_last_row():
     def data():
         return tf.data.Dataset.from_tensor_slices(arrays(65)).shuffle(65, seed=3).batch(16)
 
-    expected, actual = pooled(sequential)(), sequential_on_two()
+    expected, actual = sequential(), on_two(sequential)()
     arguments = dict(epochs=3, shuffle=False, validation_data=arrays(40, 1), verbose=0)
     expected.fit(data(), **arguments)
     Trainer(actual).fit(data(), **arguments)
@@ -78,7 +68,7 @@ def test_a_loss_that_is_a_mean_by_weights():
 # Building inside and training outside is what the other cases do.
 @pytest.mark.nightly
 def test_inside_the_scope_and_out_of_it():
-    expected, actual = pooled(sequential)(), sequential_on_two()
+    expected, actual = sequential(), on_two(sequential)()
     arguments = dict(epochs=2, validation_data=arrays(40, 1), verbose=0)
     expected.fit(*arrays(), **arguments)
     with STRATEGY.scope():
