@@ -28,7 +28,7 @@ from overlap_train._data.batches import (
 )
 from overlap_train._data.feed import Feed
 from overlap_train._data.iterator_feed import IteratorFeed
-from overlap_train._data.pipeline_parts import without_autotune
+from overlap_train._data.pipeline_facts import without_autotune
 from overlap_train._keras.data import Arrays, Pipeline, row_order, row_shuffling
 from overlap_train._keras.randomness import global_seed
 from overlap_train._support.arguments import is_count

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._data.batches import Fold, next_batch
-from overlap_train._data.pipeline_parts import rows_of_batches
+from overlap_train._data.pipeline import rows_of_batches
 from overlap_train._data.streamed_batches import BatchStream
 
 

@@ -29,9 +29,9 @@ from overlap_train._data.pipeline import (
     prepared_batches,
     python_functions,
     read_by,
+    rows_of_batches,
     shuffles_of,
 )
-from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._data.replay_buffer import ReplayBuffer, ReplayPass
 from overlap_train._keras.data import Pipeline
 from overlap_train._support.fit_arguments import Preprocess

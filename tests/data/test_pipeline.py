@@ -21,7 +21,7 @@ from overlap_train._data.pipeline import (
     prepared_batches,
     reorders,
 )
-from overlap_train._data.pipeline_parts import without_autotune
+from overlap_train._data.pipeline_facts import without_autotune
 from overlap_train._data.validation_data import ValidationSource, make_batches
 from overlap_train._keras.data import recognize
 

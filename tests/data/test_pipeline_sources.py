@@ -9,10 +9,7 @@ import tensorflow as tf
 
 from overlap_train._data import pipeline
 from overlap_train._data.array_feed import make_feed
-from overlap_train._data.pipeline import calls_python, draws_orders
-from overlap_train._data.pipeline_parts import (
-    hides_sources,
-)
+from overlap_train._data.pipeline import calls_python, draws_orders, hides_sources
 from overlap_train._keras.data import recognize
 from tests.whole_fits import library_sources
 
