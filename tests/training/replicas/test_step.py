@@ -26,7 +26,7 @@ STEPS = {
     "dropout": (networks.sequential, networks.arrays(75)),
     "sparse gradients": (networks.looking_up, networks.arrays(75)),
     "several outputs": (networks.functional, networks.functional_data(75)),
-    "added losses": (lambda: networks.subclassed("adam"), networks.arrays(75)),
+    "added losses": (lambda: networks.subclassed("sgd"), networks.arrays(75)),
     "a custom step": (lambda: networks.linear(kind=Own), networks.arrays(75)),
 }
 
