@@ -232,7 +232,7 @@ def saturated(heads, **options):
     def make():
         keras.utils.set_random_seed(7)
         inputs = keras.Input((12,))
-        outputs = [keras.layers.Softmax()(keras.layers.Dense(3)(inputs)) for _ in range(heads)]
+        outputs = [keras.layers.Softmax(name=f"{n}")(keras.layers.Dense(3)(inputs)) for n in range(heads)]
         model = keras.Model(inputs, outputs if heads > 1 else outputs[0])
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=64.0)
         loss = keras.losses.SparseCategoricalCrossentropy(**options)
