@@ -130,8 +130,3 @@ def test_what_is_no_batch_is_refused_before_anything_starts(returned):
     trainer = Trainer(build(), preprocess=lambda x, y: returned)
     with pytest.raises(TypeError, match=r"preprocess returned (NoneType|list); expected x,"):
         trainer.fit(PIXELS, LABELS, verbose=0)
-
-
-def test_what_is_no_function_is_refused():
-    with pytest.raises(TypeError, match="preprocess must be a function of a batch or None; got 3"):
-        Trainer(build(), preprocess=3)
