@@ -99,7 +99,9 @@ class Trainer:
         """
         imports.require_tensorflow()
         keras_models.require_model(model)
-        self.replicas = find_strategy(model, strategy)
+        alone = strategy is None and not tf.distribute.has_strategy()
+        alone = alone and model.distribute_strategy is tf.distribute.get_strategy()  # the default one
+        self.replicas = None if alone else find_strategy(model, strategy)
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)

@@ -41,7 +41,7 @@ assert not any("of a core idle" in message for message in trainer.messages), tra
 PLACED = """
 import numpy as np
 import tensorflow as tf
-from overlap_train._data.iterator_feed import make_feed
+from overlap_train._data.array_feed import make_feed
 from overlap_train._keras.data import recognize
 
 arrays = np.zeros((64, 28, 28), np.uint8), np.zeros(64, np.int64)

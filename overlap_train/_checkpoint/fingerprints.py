@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from overlap_train._checkpoint.attributes import keras_attributes, sampled_rows
 from overlap_train._data.feed import Feed
-from overlap_train._data.pipeline_parts import stages_of
+from overlap_train._data.pipeline import stages_of
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
 from overlap_train._support.arguments import array_of

@@ -1,6 +1,6 @@
 """A: training arrays, held as tensors and gathered inside the compiled loop by an order of the rows.
 
-The orders are those that `keras.Model.fit` would draw, pass by pass.
+The orders are those that `keras.Model.fit` would draw, pass by pass. All other data is an `IteratorFeed`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import keras
@@ -20,6 +19,7 @@ import tensorflow as tf
 
 from overlap_train._data.batches import (
     batch_spec,
+    copied_bytes,
     lent_or_copied,
     next_batch,
     prepare,
@@ -27,15 +27,14 @@ from overlap_train._data.batches import (
     trace_preprocess,
 )
 from overlap_train._data.feed import Feed
-from overlap_train._data.pipeline_parts import without_autotune
-from overlap_train._keras.data import Arrays, row_order, row_shuffling
+from overlap_train._data.iterator_feed import IteratorFeed
+from overlap_train._data.pipeline_facts import without_autotune
+from overlap_train._keras.data import Arrays, Pipeline, row_order, row_shuffling
 from overlap_train._keras.randomness import global_seed
 from overlap_train._support.arguments import is_count
 from overlap_train._support.fit_arguments import Preprocess
-from overlap_train._support.threads import in_background
 
 _MOST_CACHED = 1 << 20  # rows: 8 MiB
-_MOST_AT_ONCE = 1 << 16  # rows that are shuffled in less time than a thread takes to begin and to end
 
 
 class RowOrders:
@@ -44,8 +43,7 @@ class RowOrders:
     Keras's pipeline draws from the global seed alone, anew in each pass. With a global seed all passes have
     the same order, which is drawn once; so they do where Keras shuffles without drawing (`row_shuffling`).
     Otherwise the order of a pass follows from `own_seed` and the number of the pass, so that any pass can be
-    made again, after a rollback and by another process. A long order is drawn in a thread while the pass
-    before it is trained.
+    made again, after a rollback and by another process.
 
     The global seed is the one that is set when this is made, as with Keras's pipeline, or that of a training
     that goes on here.
@@ -61,13 +59,12 @@ class RowOrders:
         self.seed = seed
         self.own_seed = None if self._repeats else secrets.randbits(63) if own_seed is None else own_seed
         self._current: tuple[int, tf.Tensor] | None = None
-        self._next: tuple[int, Future[npt.NDArray[np.int64]]] | None = None
 
     def __getitem__(self, number: int) -> tf.Tensor:
         """Returns the order of a pass, counted from 0."""
         number = 0 if self._repeats else number
         if self._current is None or self._current[0] != number:
-            self._current = number, self._repeated() if self._repeats else self._draw_ahead(number)
+            self._current = number, self._repeated() if self._repeats else self._draw(number)
         return self._current[1]
 
     def _repeated(self) -> tf.Tensor:
@@ -84,24 +81,15 @@ class RowOrders:
                 return _keras_order(*self._rows)
             return _cached_order(num_samples, batch_size if shuffle == "batch" else 0, shuffle, self.seed)
 
-    def _draw_ahead(self, number: int) -> tf.Tensor:
-        """Returns the order of a pass, and begins to draw the next one if that takes long."""
-        ahead, self._next = self._next, None
-        order = ahead[1].result() if ahead is not None and ahead[0] == number else self._draw(number)
-        if self._rows[0] > _MOST_AT_ONCE:
-            draw_next = functools.partial(self._draw, number + 1)
-            self._next = number + 1, in_background(draw_next, "overlap-order")
-        return tf.constant(order)  # on the device that trains
-
-    def _draw(self, number: int) -> npt.NDArray[np.int64]:
-        """Draws the order of a pass; from any thread."""
+    def _draw(self, number: int) -> tf.Tensor:
+        """Draws the order of a pass, onto the device that trains."""
         num_samples, batch_size, shuffle = self._rows
         generator = np.random.default_rng([self.own_seed or 0, number])
         if shuffle != "batch":
-            return generator.permutation(num_samples)
+            return tf.constant(generator.permutation(num_samples))
         rows, full = np.arange(num_samples), num_samples - num_samples % batch_size
         within = generator.permuted(rows[:full].reshape(-1, batch_size), axis=1).ravel()
-        return np.concatenate([within, generator.permutation(rows[full:])])
+        return tf.constant(np.concatenate([within, generator.permutation(rows[full:])]))
 
 
 def _keras_order(num_samples: int, batch_size: int, shuffle: bool | str) -> tf.Tensor:
@@ -216,3 +204,15 @@ class ArrayFeed(Feed):
         if self._shuffle:
             self._orders.draw_under(memory.get("seed"), memory.get("own_seed"))
         return ()
+
+
+def make_feed(
+    data: Arrays | Pipeline, hold_in_memory: Callable[[int], bool], preprocess: Preprocess | None = None
+) -> Feed:
+    """Returns what the training draws its batches from."""
+    if isinstance(data, Arrays):
+        has_orders = data.dense and not (data.shuffle and row_shuffling() == "counted")
+        if has_orders and hold_in_memory(sum(map(copied_bytes, keras.tree.flatten(data.inputs)))):
+            return ArrayFeed(data, preprocess)
+        data = data.pipeline
+    return IteratorFeed(data, preprocess)

@@ -1,4 +1,4 @@
-"""How a batch is drawn outside compiled code and prepared, and what memory arrays and tensors take.
+"""How a batch is drawn and prepared, in and outside compiled code, and what memory arrays and tensors take.
 
 The user's `preprocess` prepares a batch. Over arrays it runs inside the compiled loop, after the rows have
 been gathered, so that the arrays stay as small as they are (pixels as uint8); over a dataset it is one more
@@ -9,9 +9,10 @@ trace of a step does: a variable becomes part of the snapshots, and what no snap
 
 from __future__ import annotations
 
+import abc
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -116,3 +117,34 @@ def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> tuple[Trac
         lambda t: None if t is None else tf.TensorSpec(t.shape, t.dtype), traced.outputs
     )
     return traced, spec
+
+
+BatchStep = Callable[[Any], list[tf.Tensor]]
+"""Processes one batch inside a compiled loop; returns the tensors that the loop carries."""
+
+
+class Fold(abc.ABC):
+    """Walks through batches in memory inside a compiled function. Holds no data; compares by behavior."""
+
+    def over(
+        self,
+        held: Any,
+        first: tf.Tensor,
+        stop: tf.Tensor,
+        start: list[tf.Tensor],
+        step: BatchStep,
+        shapes: list[tf.TensorShape],
+    ) -> list[tf.Tensor]:
+        """Calls `step` with the batches from `first` to before `stop`, and returns its last tensors."""
+        _, carried = tf.while_loop(
+            lambda index, _: index < stop,
+            lambda index, _: (index + 1, step(self.batch(held, index))),
+            (first, start),
+            shape_invariants=(tf.TensorShape([]), shapes),
+            parallel_iterations=1,
+        )
+        return list(carried)
+
+    @abc.abstractmethod
+    def batch(self, held: Any, index: Any) -> Any:
+        """Returns one batch."""

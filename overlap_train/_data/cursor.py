@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from overlap_train._data.feed import Feed
+from overlap_train._data.replay_buffer import ReplayPass
 from overlap_train._keras.data import warn_out_of_data
 
 
@@ -71,7 +72,7 @@ class Cursor:
     @property
     def current_pass(self) -> Any:
         """What the next call draws from."""
-        return self.feed.source(self._pass)
+        return self._pass.iterator if isinstance(self._pass, ReplayPass) else self._pass
 
     @property
     def within(self) -> bool:
@@ -105,8 +106,11 @@ class Cursor:
 
     def most_steps(self) -> int | None:
         """Returns how many steps the next call may have; None if any number."""
-        limits = [n for n in (self.remaining(), self.feed.most_steps(self._pass)) if n is not None]
-        return min(limits) if limits else None
+        left, replay = self.remaining(), self.feed.replay
+        if replay is None:
+            return left
+        most = replay.most_steps(self._pass)
+        return most if left is None else min(left, most)
 
     def advance(self, steps: int) -> None:
         """Counts steps that have been made."""
@@ -205,7 +209,7 @@ class Cursor:
 
     def forget_used(self) -> None:
         """Lets go of what only a rollback would need."""
-        if self.feed.keeps and self._rewound_to is None:
+        if self.feed.replay is not None and self._rewound_to is None:
             self.feed.forget(self.feed.num_passes, self.seen)
 
     def _new_pass(self) -> None:

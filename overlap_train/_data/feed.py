@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._data.pass_state import NotesState
+from overlap_train._data.replay_buffer import ReplayBuffer
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction
 
 
@@ -36,6 +37,7 @@ class Feed(abc.ABC):
     written_variables: Sequence[CapturedVariable] = ()
     reads: Sequence[str] = ()  # the names of these, and of tables
     runs_python = False  # whether Python takes part in making a batch: others may change what it makes
+    replay: ReplayBuffer | None = None  # the batches that a rollback may need, where they are kept
     user_dataset: tf.data.Dataset | None = None  # whose arrays tell this data from other data
 
     def __init__(self) -> None:
@@ -89,29 +91,11 @@ class Feed(abc.ABC):
         return self.new_pass()
 
     def keep(self, limit_bytes: int) -> bool:
-        """Keeps batches from now on for a rollback, until `full`; returns whether this data allows it."""
+        """Keeps batches from now on for a rollback, in `replay`; returns whether this data allows it."""
         return False
-
-    @property
-    def keeps(self) -> bool:
-        """Whether batches are kept for a rollback."""
-        return False
-
-    @property
-    def full(self) -> bool:
-        """Whether no more batches may be kept."""
-        return False
-
-    def source(self, batches: Any) -> Any:
-        """Returns what the next call draws from, of the batches of a pass."""
-        return batches
 
     def used(self, batches: Any, first: int, steps: int) -> None:
         """Records that batches of a pass have been drawn, from number `first` on."""
-
-    def most_steps(self, batches: Any) -> int | None:
-        """Returns how many batches the next call may draw; None if any number."""
-        return None
 
     def forget(self, number: int, batch: int = 0) -> None:
         """Lets go of what only a rollback to before a batch of pass `number` would need."""

@@ -1,7 +1,4 @@
-"""A: from what `fit` was given as training data to the feed of its steps.
-
-Arrays that may be held are an `ArrayFeed`; anything else is drawn by an iterator for each pass.
-"""
+"""A: training data that is drawn by an iterator for each pass: all but arrays that may be held."""
 
 from __future__ import annotations
 
@@ -9,11 +6,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from overlap_train._data.array_feed import ArrayFeed
-from overlap_train._data.batches import copied_bytes, end_iterators, next_batch
+from overlap_train._data.batches import end_iterators, next_batch
 from overlap_train._data.feed import Feed
 from overlap_train._data.pass_state import (
     NotesState,
@@ -34,11 +29,11 @@ from overlap_train._data.pipeline import (
     prepared_batches,
     python_functions,
     read_by,
+    rows_of_batches,
     shuffles_of,
 )
-from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._data.replay_buffer import ReplayBuffer, ReplayPass
-from overlap_train._keras.data import Arrays, Pipeline, row_shuffling
+from overlap_train._keras.data import Pipeline
 from overlap_train._support.fit_arguments import Preprocess
 from overlap_train._support.printing import error_text
 from overlap_train._support.threads import in_background
@@ -80,7 +75,6 @@ class IteratorFeed(Feed):
         self.user_dataset = None if pipeline.by_python else pipeline.dataset
         self._first: Any = None  # the first iterator, until a pass begins with it
         self._origin: Callable[[], tf.Tensor | None] | None = None  # waits until its state is saved
-        self._replay: ReplayBuffer | None = None
         self._variables = PipelineVariables(self.written_variables)
         self._seeds: PassSeeds | None = None
         self._state: SourceState | None = None  # of data that Python makes, for a checkpoint
@@ -103,14 +97,14 @@ class IteratorFeed(Feed):
 
     def inspection(self) -> contextlib.ExitStack:
         # An iterator would draw from the user's seeds; the pipeline's operations tell nearly as much.
-        before, undo = (self._origin, self._replay), contextlib.ExitStack()
+        before, undo = (self._origin, self.replay), contextlib.ExitStack()
         if self._origin is None:
             state = tf.constant(0) if self._has_seeds() else None
             self._origin = lambda: state
 
         @undo.callback
         def restore() -> None:
-            self._origin, self._replay = before
+            self._origin, self.replay = before
 
         return undo
 
@@ -135,22 +129,14 @@ class IteratorFeed(Feed):
     def python_sources(self) -> Sequence[Any]:
         return [self._pipeline.stateful, *python_functions(self._dataset)]
 
-    @property
-    def keeps(self) -> bool:
-        return self._replay is not None
-
-    @property
-    def full(self) -> bool:
-        return self._replay is not None and self._replay.size_bytes >= self._replay.limit_bytes
-
     def keep(self, limit_bytes: int) -> bool:
         # A rollback restores the variables that a pipeline reads and writes, while its iterators go on. And
         # hosts with rows of their own would keep different numbers of batches, but make equal calls.
         possible = self.ends_alone and not self.reads and limit_bytes > 0
-        if self._replay is None and possible and not self.num_passes and self._first is None:
+        if self.replay is None and possible and not self.num_passes and self._first is None:
             # TensorFlow may borrow the memory of arrays that Python fills again.
-            self._replay = ReplayBuffer(self._dataset, limit_bytes, copies=self.runs_python)
-        return self._replay is not None
+            self.replay = ReplayBuffer(self._dataset, limit_bytes, copies=self.runs_python)
+        return self.replay is not None
 
     @property
     def unsaved(self) -> Sequence[str]:
@@ -217,31 +203,25 @@ class IteratorFeed(Feed):
         self._resumes = True
         return others
 
-    def source(self, batches: Any) -> Any:
-        return batches.iterator if isinstance(batches, ReplayPass) else batches
-
     def used(self, batches: Any, first: int, steps: int) -> None:
-        if self._replay is not None:
-            self._replay.used(batches, first, steps)
+        if self.replay is not None:
+            self.replay.used(batches, first, steps)
         elif self._draws_end and first + steps == self.num_batches:
             next_batch(batches)
-
-    def most_steps(self, batches: Any) -> int | None:
-        return None if self._replay is None else self._replay.most_steps(batches)
 
     def forget(self, number: int, batch: int = 0) -> None:
         self._states = {key: state for key, state in self._states.items() if key[0] >= number}
         self._variables.forget(number)
-        if self._replay is not None:
-            self._replay.forget(number, batch)
+        if self.replay is not None:
+            self.replay.forget(number, batch)
 
     def reopen(self, number: int, batch: int) -> Any:
         if self._resumes:
             return self._reopen_resumed(number, batch)
-        if self._replay is not None:
-            self._replay.rewind(number, batch)
+        if self.replay is not None:
+            self.replay.rewind(number, batch)
             self.num_passes = number
-            return self._replay.open(number)
+            return self.replay.open(number)
         if self._rewinds_variables and batch:  # or nothing of it had been drawn
             self._variables.put_back(number)
         return self._skip(super().reopen(number, batch), batch)
@@ -259,7 +239,7 @@ class IteratorFeed(Feed):
     def _skip(self, batches: Any, count: int) -> Any:
         """Draws the first batches of a pass and drops them; returns the pass."""
         for _ in range(count):
-            if next_batch(self.source(batches)) is None:
+            if next_batch(batches.iterator if isinstance(batches, ReplayPass) else batches) is None:
                 if not self.ends_alone:
                     break
                 raise ValueError(f"the training data ended before batch {count}, where it had stood")
@@ -273,7 +253,7 @@ class IteratorFeed(Feed):
         self.prepare()
         self.num_passes += 1
         self._variables.note(self.num_passes)
-        return self._next_iterator() if self._replay is None else self._replay.open(self.num_passes)
+        return self._next_iterator() if self.replay is None else self.replay.open(self.num_passes)
 
     def _next_iterator(self) -> Any:
         if self._seeds is not None:
@@ -298,8 +278,8 @@ class IteratorFeed(Feed):
             return
         if self._resumes:
             self._resumes = False
-        elif self._replay is not None:
-            self._replay.rewind(num_passes + 1, 0)
+        elif self.replay is not None:
+            self.replay.rewind(num_passes + 1, 0)
         elif not self.rewindable:
             raise RuntimeError(
                 "a callback has changed the training, whose data cannot be rewound, although it declares "
@@ -311,7 +291,7 @@ class IteratorFeed(Feed):
         self.num_passes = num_passes
 
     def leave(self, num_passes: int) -> None:
-        if self._replay is not None or self._resumes or self._seeds is not None or not self.rewindable:
+        if self.replay is not None or self._resumes or self._seeds is not None or not self.rewindable:
             return
         if 0 < num_passes != self.num_passes and num_passes < _MOST_LEFT:
             self._made_again(num_passes)
@@ -344,8 +324,8 @@ class IteratorFeed(Feed):
     def close(self, passes: list[Any] | None = None) -> None:
         self._pipeline.close()
         iterators = [] if passes is None else passes
-        iterators += [self._first, self._replay]
-        self._first = self._replay = None
+        iterators += [self._first, self.replay]
+        self._first = self.replay = None
         end_iterators(iterators)
 
 
@@ -358,15 +338,3 @@ def _save_iterator(iterator: Any) -> tf.Tensor | None:
         )
     except tf.errors.OpError:
         return None
-
-
-def make_feed(
-    data: Arrays | Pipeline, hold_in_memory: Callable[[int], bool], preprocess: Preprocess | None = None
-) -> Feed:
-    """Returns what the training draws its batches from."""
-    if isinstance(data, Arrays):
-        has_orders = data.dense and not (data.shuffle and row_shuffling() == "counted")
-        if has_orders and hold_in_memory(sum(map(copied_bytes, keras.tree.flatten(data.inputs)))):
-            return ArrayFeed(data, preprocess)
-        data = data.pipeline
-    return IteratorFeed(data, preprocess)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from overlap_train._data.pipeline import function_nodes, is_unseeded
-from overlap_train._data.pipeline_parts import looked_up_once, stages_of
+from overlap_train._data.pipeline import function_nodes, is_unseeded, stages_of
+from overlap_train._data.pipeline_facts import looked_up_once
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._support.arguments import is_count
 

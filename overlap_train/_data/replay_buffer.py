@@ -50,6 +50,11 @@ class ReplayBuffer:
         """Bytes of the drawn batches that are kept."""
         return int(self._size_bytes)
 
+    @property
+    def full(self) -> bool:
+        """Whether no more batches may be kept."""
+        return self.size_bytes >= self.limit_bytes
+
     def open(self, number: int) -> ReplayPass:
         """Returns a pass: the next one, or one that is made again."""
         if number not in self._live:

@@ -19,9 +19,9 @@ from overlap_train._data.pipeline import (
     is_asked_for_its_end,
     read_by,
     reorders,
+    rows_of_batches,
 )
 from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
-from overlap_train._data.pipeline_parts import rows_of_batches
 from overlap_train._keras.data import Pipeline, warn_out_of_data
 from overlap_train._keras.evaluation import Pass
 

@@ -20,8 +20,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.batches import batch_spec, size_bytes, trace_preprocess
-from overlap_train._data.cached_batches import CachedBatches, Fold
+from overlap_train._data.batches import Fold, batch_spec, size_bytes, trace_preprocess
+from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.pipeline import is_repeatable, prepared_batches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._keras.data import Arrays, Pipeline

@@ -101,14 +101,14 @@ class Deliveries:
             return False
         self._failed_ahead = True  # perhaps between two steps of a call, which has not counted them
         try:
-            undone = self.deliver_all() and not self.cursor.feed.keeps
+            undone = self.deliver_all() and self.cursor.feed.replay is None
             return undone or self._course.stopped
         finally:
             self._failed_ahead = False
 
     def make_room(self) -> bool:
         """Forgets batches that nothing will replay, or waits for room; returns whether that rolled back."""
-        while self.cursor.feed.full and len(self.backlog):
+        while (replay := self.cursor.feed.replay) is not None and replay.full and len(self.backlog):
             if not self._has_warned:
                 self._has_warned = True
                 self.progress.message(

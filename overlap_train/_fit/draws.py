@@ -42,10 +42,12 @@ def is_drawn_in_order(
     feed: Feed, data: Any, model: keras.Model, written: Iterable[CapturedVariable] = ()
 ) -> bool:
     """Whether the batches of a validation have to be drawn before the training goes on."""
-    if feed.runs_python or feed.files & cache_files(keras.utils.unpack_x_y_sample_weight(data)[0]):
+    if feed.runs_python:
+        return True
+    if feed.files and feed.files & cache_files(keras.utils.unpack_x_y_sample_weight(data)[0]):
         return True
     try:
-        if feed.shuffles & _shuffles_in(data):
+        if feed.shuffles and feed.shuffles & _shuffles_in(data):
             return True
         return _reached_of(_python_in(data), model, [], written) is not None
     except Unclear:

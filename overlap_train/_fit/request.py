@@ -10,9 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.array_feed import ArrayFeed, make_feed
 from overlap_train._data.feed import Feed
-from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.callback_list import require_callbacks
 from overlap_train._keras import callers, forks
 from overlap_train._keras import data as keras_data

@@ -21,7 +21,7 @@ from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras import training as keras_training
 from overlap_train._support.printing import error_text
 from overlap_train._training.execution import Task, make_execution
-from overlap_train._training.kernels import FastKernels, find_kernels, steps_that_pay_timing
+from overlap_train._training.kernels import MANY_PARTS, FastKernels, find_kernels, steps_that_pay_timing
 from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.parts import leaves_of
 from overlap_train._training.replicas import make_step
@@ -168,6 +168,8 @@ class StepBuilder:
             return find_kernels(model)  # convolutions by their shapes, untimed
         if keras_training.is_deterministic():
             return None  # the user wants Keras's bits
+        if not long and len(model.trainable_variables) + len(keras_models.flat_layers(model)) < MANY_PARTS:
+            return None
         return find_kernels(model, long=long, times=times)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from overlap_train._callbacks.hooks import (
     TEST_BATCH_HOOKS,
@@ -271,4 +272,5 @@ def _written_variables(prepared: PreparedSet) -> Sequence[CapturedVariable]:
 
 def _captured(prepared: PreparedSet) -> Sequence[CapturedVariable]:
     """Returns the variables that the pipeline of a validation set reads or writes."""
-    return captured_by(keras.utils.unpack_x_y_sample_weight(prepared.validation_set.data)[0])
+    data = keras.utils.unpack_x_y_sample_weight(prepared.validation_set.data)[0]
+    return captured_by(data) if isinstance(data, tf.data.Dataset) else []

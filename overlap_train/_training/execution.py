@@ -16,8 +16,9 @@ from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
+from overlap_train._training.drawn_loops import EagerLoop, HostsLoop, IteratorLoop
 from overlap_train._training.kernels import FastKernels
-from overlap_train._training.loops import CompiledArrayLoop, EagerLoop, HostsLoop, Loop, Pace, make_loop
+from overlap_train._training.loops import ArrayLoop, CompiledArrayLoop, Loop, Pace
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import SplitStep, draws_random_numbers, find_obstacle, unknown_layer
 from overlap_train._training.step import Step, StepFunction
@@ -84,18 +85,15 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         message("plan: as traced before layers were frozen, thawed or built; compile the model to use them")
         return traces.get("train", token, ("frozen", *key), lambda: make_loop(task.feed, task.step)), pace
 
-    def loop_key(way: _Way, *, by_request: bool) -> Hashable:
-        return key, way, by_request, getattr(task.feed, "num_samples", None) if way.jit else None
-
-    has_compiled = traces.has("train", token, loop_key(_Way(jit=True), by_request=False))
-    way, by_request = _choose(task, plan, has_compiled=has_compiled)
+    way, by_request = _choose(task, plan)
     if _misses_configure(task, plan):
         message(
             f"batches could be split over the {available_cores()} cores: call overlap_train.configure() "
             "right after the imports, or pass ExecutionPlan(batch_splits=1) to do without"
         )
     build = functools.partial(_build, task, way, by_request=by_request)
-    loop = traces.get("train", token, loop_key(way, by_request=by_request), build)
+    loop_key = key, way, by_request, getattr(task.feed, "num_samples", None) if way.jit else None
+    loop = traces.get("train", token, loop_key, build)
     loop.splits = way.splits
     fast = "" if task.kernels is None else f", fast {', '.join(task.kernels.names)}"
     loop.plan = f"{way}{fast}"
@@ -103,7 +101,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     return loop, pace
 
 
-def _choose(task: Task, plan: ExecutionPlan, *, has_compiled: bool) -> tuple[_Way, bool]:
+def _choose(task: Task, plan: ExecutionPlan) -> tuple[_Way, bool]:
     """Return the way to execute the steps, and whether the plan or the model asks for it."""
     if task.settings.shared:
         _refuse_for_replicas(task, plan)
@@ -124,7 +122,7 @@ def _choose(task: Task, plan: ExecutionPlan, *, has_compiled: bool) -> tuple[_Wa
         return _Way(splits=_FIXED_SPLITS if fixed else 2 * available_cores()), False
     if fixed:
         return _Way(), True
-    may_compile = plan.jit == "auto" and plan.kernels != "fast" and (has_compiled or _pays_for_xla(task))
+    may_compile = plan.jit == "auto" and plan.kernels != "fast" and _pays_for_xla(task)
     return _Way(jit=may_compile and find_xla_obstacle(task.model, task.feed) is None), False
 
 
@@ -188,6 +186,11 @@ def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
 def _sizes_matter(model: keras.Model, feed: ArrayFeed) -> bool:
     """Whether Keras's numbers are those of batches whose size is unknown while tracing."""
     return bool(feed.num_samples % feed.batch_size) and keras_metrics.tracks_each_loss(model)
+
+
+def make_loop(feed: Feed, step: Step) -> Loop:
+    """Return the loop that TensorFlow compiles for a feed."""
+    return ArrayLoop(feed, step) if isinstance(feed, ArrayFeed) else IteratorLoop(step)
 
 
 def _build(task: Task, way: _Way, *, by_request: bool) -> Loop:

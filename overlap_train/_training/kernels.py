@@ -35,7 +35,7 @@ _FEWEST, _FEWEST_3X3 = 16, 64
 # With fewer weights, updating them is a small part of any step.
 _MANY_WEIGHTS = 1 << 17
 # With fewer parts, Keras's graph of a model is traced and prepared in a moment.
-_MANY_PARTS = 40
+MANY_PARTS = 40
 # Timing a convolution in its three directions takes 0.3 s, and saves some milliseconds of a step.
 _STEPS_FOR_A_CONVOLUTION = 50
 
@@ -114,7 +114,7 @@ def find_kernels(
     if not long:
         swaps.pop("recurrence", None)
         updates = len(model.trainable_variables) if "Adam" in swaps else 0
-        if updates + len(swaps.get("normalization", ())) < _MANY_PARTS:
+        if updates + len(swaps.get("normalization", ())) < MANY_PARTS:
             return None
     return FastKernels(tuple(swaps), tuple(itertools.chain(*swaps.values())), times) if swaps else None
 
@@ -126,9 +126,10 @@ def steps_that_pay_timing(model: keras.Model) -> int:
 
 def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
     layers = keras_models.flat_layers(model)
+    recurrent = [layer for layer in layers if isinstance(layer, keras.layers.RNN)]
     methods: dict[str, tuple[Iterable[keras.Layer], str, Callable[[Any, int | None], _Call]]] = {
         "normalization": (filter(_is_stock_normalization, layers), "call", lambda it, _: _normalization(it)),
-        "recurrence": (filter(is_stock_recurrence, layers), "inner_loop", lambda it, _: recur(it)),
+        "recurrence": (filter(is_stock_recurrence, recurrent), "inner_loop", lambda it, _: recur(it)),
     }
     if build or library.is_built():
         slow = filter(has_slow_gradient, layers)

@@ -14,18 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
-from overlap_train._data.batches import next_batch
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
-from overlap_train._inspection.graph import iterator_over_nothing
 from overlap_train._support.closing import Closing
 from overlap_train._support.threads import in_background
-from overlap_train._training.step import Batch, Logs, Step, require_logs
-from overlap_train._training.strategy import Replicas
+from overlap_train._training.step import Logs, Step
 
 _CALL_S = 0.25
 
@@ -127,7 +123,7 @@ class ArrayLoop(Loop):
         reached, finite, logs = self._many(_arrays(cursor).tensors, cursor.current_pass, first, last)
         steps = int(reached) - cursor.seen
         cursor.advance(steps)
-        return StepsDone(steps, halted=not bool(finite), logs=_last_logs(self._step, steps, logs))
+        return StepsDone(steps, halted=not bool(finite), logs=last_logs(self._step, steps, logs))
 
     def on_nothing(self, feed: Feed) -> Callable[[], object]:
         assert isinstance(feed, ArrayFeed)
@@ -142,12 +138,12 @@ class ArrayLoop(Loop):
             def body(index: tf.Tensor, *_: Any) -> tuple[Any, ...]:
                 return (index + 1, *step.run_and_check(feed.batch(order, index, tensors, full=compiled)))
 
-            empty, shapes = _carried(step)
+            empty, shapes = carried(step)
             result: tuple[Any, ...] = tf.while_loop(
                 lambda index, finite, _: tf.logical_and(index < last, finite),
                 body,
                 (first, tf.constant(True), empty),
-                shape_invariants=(_SCALAR, _SCALAR, shapes),
+                shape_invariants=(SCALAR, SCALAR, shapes),
                 parallel_iterations=1,
             )
             return result
@@ -194,136 +190,15 @@ class CompiledArrayLoop(ArrayLoop):
         return StepsDone(result.steps + rest.steps, halted=rest.halted, logs=rest.logs)
 
 
-class IteratorLoop(Loop):
-    """Batches of a `tf.data` iterator, drawn inside the loop until the count or the data ends."""
-
-    name = "iterator"
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-        self._many: Callable[..., Any] | None = None
-
-    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        if self._many is None:
-            self._many = self._trace(cursor.current_pass)
-        count, more, finite, logs = self._many(cursor.current_pass, tf.constant(max_steps, tf.int64))
-        steps, exhausted = int(count), not bool(more)
-        cursor.advance(steps)
-        if exhausted:
-            cursor.exhausted()
-            self._step.find_no_batch()
-        return StepsDone(steps, exhausted, not bool(finite), _last_logs(self._step, steps, logs))
-
-    def _draw(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], Batch]]:
-        """Return whether there is another batch, and what gets it."""
-        batch = iterator.get_next_as_optional()
-        return batch.has_value(), batch.get_value
-
-    def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
-        iterator = iterator_over_nothing(feed.element_spec)
-        if iterator is None:
-            return None
-        if self._many is None:
-            self._many = self._trace(iterator)
-        return functools.partial(self._many, iterator, tf.constant(0, tf.int64))
-
-    def _trace(self, iterator: Any) -> Callable[..., Any]:
-        many = tf.function(self._run_many, autograph=False)
-        concrete: Callable[..., Any] = many.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
-        return concrete
-
-    def _run_many(self, iterator: Any, count: tf.Tensor) -> tuple[Any, ...]:
-        true, false = tf.constant(True), tf.constant(False)
-        empty, shapes = _carried(self._step)
-
-        def body(index: tf.Tensor, _: tf.Tensor, finite: tf.Tensor, logs: Any) -> tuple[Any, ...]:
-            more, batch = self._draw(iterator)
-
-            def step() -> tuple[Any, ...]:
-                return (index + 1, true, *self._step.run_and_check(batch()))
-
-            following: tuple[Any, ...] = tf.cond(more, step, lambda: (index, false, finite, logs))
-            return following
-
-        result: tuple[Any, ...] = tf.while_loop(
-            lambda index, more, finite, _: (index < count) & more & finite,
-            body,
-            (tf.constant(0, tf.int64), true, true, empty),
-            shape_invariants=(_SCALAR, _SCALAR, _SCALAR, shapes),
-            parallel_iterations=1,
-        )
-        return result
+SCALAR = tf.TensorShape([])
 
 
-class HostsLoop(IteratorLoop):
-    """Batches of each host's own iterator, until all of them have ended."""
-
-    def __init__(self, step: Step, replicas: Replicas, element_spec: Any) -> None:
-        super().__init__(step)
-        self._replicas = replicas
-        self._spec = element_spec
-
-    def _draw(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], Batch]]:
-        batch = iterator.get_next_as_optional()
-        has_rows, strategy = batch.has_value(), self._replicas.strategy
-
-        def count() -> tf.Tensor:
-            context = tf.distribute.get_replica_context()
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(has_rows, tf.int32))
-
-        counts = strategy.run(tf.autograph.experimental.do_not_convert(count))
-        more = strategy.experimental_local_results(counts)[0] > 0
-        return more, lambda: tf.cond(has_rows, batch.get_value, self._no_rows)
-
-    def _no_rows(self) -> Batch:
-        def none(spec: tf.TensorSpec) -> tf.Tensor:
-            return tf.zeros([0, *(n or 1 for n in spec.shape[1:])], spec.dtype)
-
-        return tf.nest.map_structure(none, self._spec)
-
-
-class EagerLoop(Loop):
-    """One Python call for each operation, as `run_eagerly` asks for: slow, and open to a debugger."""
-
-    name = description = "eager"
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-
-    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        logs: Logs | None = None
-        for steps in range(max_steps):
-            batch = self._next_batch(cursor)
-            if batch is None:
-                cursor.exhausted()
-                return StepsDone(steps, exhausted=True, logs=logs)
-            logs = self._step.run(batch)
-            require_logs("train_step", logs)
-            cursor.advance(1)
-            if self._step.halts and "loss" in logs and not np.all(np.isfinite(logs["loss"])):
-                return StepsDone(steps + 1, halted=True, logs=logs)
-        return StepsDone(max_steps, logs=logs)
-
-    def _next_batch(self, cursor: Cursor) -> Batch | None:
-        if not isinstance(cursor.feed, ArrayFeed):
-            return next_batch(cursor.current_pass)
-        return cursor.feed.batch(cursor.current_pass, tf.constant(cursor.seen, tf.int64))
-
-
-def make_loop(feed: Feed, step: Step) -> Loop:
-    """Return the loop that TensorFlow compiles for a feed."""
-    return ArrayLoop(feed, step) if isinstance(feed, ArrayFeed) else IteratorLoop(step)
-
-
-_SCALAR = tf.TensorShape([])
-
-
-def _carried(step: Step) -> tuple[list[tf.Tensor], list[tf.TensorShape]]:
+def carried(step: Step) -> tuple[list[tf.Tensor], list[tf.TensorShape]]:
     """Return what stands for the logs before the first step, and the shapes of the logs."""
     return (step.logs.empty(), step.logs.shapes) if step.logs is not None else ([], [])
 
 
-def _last_logs(step: Step, steps: int, tensors: list[tf.Tensor]) -> Logs | None:
+def last_logs(step: Step, steps: int, tensors: list[tf.Tensor]) -> Logs | None:
     """Return the logs of a loop's last step, if it carried them and made one."""
     return step.logs.packed(tensors) if step.logs is not None and steps else None
 

@@ -19,7 +19,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.cached_batches import CachedBatches, Fold
+from overlap_train._data.batches import Fold
+from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
 from overlap_train._data.validation_data import Batches, Shard
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, private_handles

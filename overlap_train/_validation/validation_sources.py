@@ -122,7 +122,7 @@ class ValidationSources:
                 by_python=by_python,
                 now=self._now or (by_python and self._python_now),
                 device=self._device,
-                keeps=not self._written & cache_files(data[0]),
+                keeps=not (self._written and self._written & cache_files(data[0])),
             )
         return self._sources[name]
 

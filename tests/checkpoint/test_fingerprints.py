@@ -17,7 +17,7 @@ from overlap_train._checkpoint.fingerprints import (
     listed_differences,
     rate_text,
 )
-from overlap_train._data.iterator_feed import make_feed
+from overlap_train._data.array_feed import make_feed
 from overlap_train._keras.data import recognize
 
 layers = keras.layers

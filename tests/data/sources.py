@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.array_feed import ArrayFeed, make_feed
 from overlap_train._data.cached_batches import CachedBatches
-from overlap_train._data.iterator_feed import make_feed
 from overlap_train._data.validation_data import ValidationSource, make_batches
 from overlap_train._keras.data import recognize
 

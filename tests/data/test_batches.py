@@ -37,19 +37,6 @@ def test_it_draws_what_next_does_and_none_from_the_end_on(made, monkeypatch):
     assert not raised
 
 
-@pytest.mark.parametrize(
-    ("error", "raised"), [(ValueError, tf.errors.InvalidArgumentError), (KeyError, tf.errors.UnknownError)]
-)
-def test_errors_of_the_users_functions_are_those_of_next(error, raised):
-    def fail(_):
-        raise error("x")
-
-    dataset = numbers(2).map(lambda n: tf.py_function(fail, [n], tf.int64))
-    for way in (lambda: next(iter(dataset), None), lambda: next_batch(iter(dataset))):
-        with pytest.raises(raised):
-            way()
-
-
 RNG = np.random.default_rng(0)
 
 PIXELS = RNG.integers(0, 256, (44, 6), np.uint8)
@@ -143,8 +130,3 @@ def test_what_is_no_batch_is_refused_before_anything_starts(returned):
     trainer = Trainer(build(), preprocess=lambda x, y: returned)
     with pytest.raises(TypeError, match=r"preprocess returned (NoneType|list); expected x,"):
         trainer.fit(PIXELS, LABELS, verbose=0)
-
-
-def test_what_is_no_function_is_refused():
-    with pytest.raises(TypeError, match="preprocess must be a function of a batch or None; got 3"):
-        Trainer(build(), preprocess=3)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from overlap_train._data.array_feed import make_feed
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
-from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
 
 
@@ -16,10 +16,9 @@ class CountingFeed(Feed):
 
     rewindable = True
 
-    def __init__(self, num_batches, known=True):
+    def __init__(self, num_batches):
         super().__init__()
-        self.num_batches = num_batches if known else None
-        self._length = num_batches
+        self.num_batches = num_batches
         self.events = []
 
     def describe(self):
@@ -28,39 +27,25 @@ class CountingFeed(Feed):
     def new_pass(self):
         self.num_passes += 1
         self.events.append(f"pass {self.num_passes}")
-        return [f"{self.num_passes}.{i}" for i in range(self._length)]
+        return [f"{self.num_passes}.{i}" for i in range(self.num_batches)]
 
     def rewind(self, num_passes):
         self.events.append(f"rewind {num_passes}")
         self.num_passes = num_passes
 
-    def begin_epoch(self):
-        self.events.append("begin")
 
-    def end_epoch(self):
-        self.events.append("end")
-
-
-def train_epoch(cursor, feed, most=100):
+def train_epoch(cursor, feed):
     """Makes the steps of an epoch one by one and returns the batches."""
     cursor.begin_epoch()
     used = []
-    while cursor.remaining() != 0 and len(used) < most:
-        if cursor.seen == feed._length:
+    while cursor.remaining() != 0:
+        if cursor.seen == feed.num_batches:
             cursor.exhausted()
             break
         used.append(cursor.current_pass[cursor.seen])
         cursor.advance(1)
     cursor.end_epoch()
     return used
-
-
-def test_an_epoch_is_a_pass_and_another_one_is_begun_at_its_end():
-    feed = CountingFeed(2)
-    cursor = Cursor(feed, None)
-    assert [train_epoch(cursor, feed) for _ in range(2)] == [["1.0", "1.1"], ["3.0", "3.1"]]
-    once = ["begin", "pass 1", "pass 2", "end"]
-    assert feed.events == ["end", *once, "begin", "pass 3", "pass 4", "end"]
 
 
 def test_steps_per_epoch_goes_on_in_the_middle_of_a_pass():
@@ -71,16 +56,6 @@ def test_steps_per_epoch_goes_on_in_the_middle_of_a_pass():
     with pytest.warns(UserWarning, match="Your input ran out of data"):
         assert train_epoch(cursor, feed) == ["1.4"]
     assert train_epoch(cursor, feed) == ["2.0", "2.1"]
-
-
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_what_a_pass_has_told_goes_to_another_process():
-    feed, other = (CountingFeed(2, known=False) for _ in range(2))
-    cursor, resumed = Cursor(feed, None), Cursor(other, None)
-    train_epoch(cursor, feed)
-    resumed.resume(cursor.state())
-    other._length = 9
-    assert len(train_epoch(resumed, other)) == 3
 
 
 @pytest.mark.parametrize("steps_per_epoch", [None, 2, 3, 5])

@@ -30,21 +30,6 @@ def test_batches_are_those_of_keras_for_the_same_seed(shuffle, kind):
     assert feed.num_batches == 4
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
-        (X[:0], Y[:0], r"training data is empty.*0 rows.*at least one"),
-        (rows().batch(4).take(0), None, "training data is empty: its dataset has no batch"),
-        (None, None, r"no training data: x is None; pass arrays"),
-        (X, Y[:-1], r"(?s)'x' sizes: 13.*'y' sizes: 12"),
-        ("text", None, "Unrecognized data type"),
-    ],
-)
-def test_data_that_cannot_be_meant_is_refused(x, y, message):
-    with pytest.raises(ValueError, match=message):
-        feed_of(x, y)
-
-
 PIPELINES = {
     "one shuffle": lambda: rows().shuffle(13, seed=5).batch(4),
     "no seed": lambda: rows().shuffle(13).batch(4),

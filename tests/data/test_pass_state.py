@@ -131,24 +131,3 @@ def test_what_is_not_of_these_variables_is_refused(stored):
     drawn = PipelineVariables(captured_by(counting()[0]))
     with pytest.raises(ValueError, match="the variables of its pipeline are invalid"):
         drawn.take(1, stored)
-
-
-@pytest.mark.parametrize(
-    ("open_shape", "fits"),
-    [(None, [(), (3,), (2, 3)]), ([None], [(1,), (3,)]), ([2, None], [(2, 1), (2, 3)])],
-)
-def test_an_open_shape_takes_any_value_of_it(open_shape, fits):
-    shape = tf.TensorShape(open_shape)
-    variable = tf.Variable(tf.ones(fits[0]), shape=shape)
-    drawn = PipelineVariables(captured_by(tf.data.Dataset.range(3).map(lambda _: variable.read_value())))
-    for each in [(), (1,), (3,), (2, 1), (2, 3), (3, 1), (1, 1, 1)]:
-        stored = [np.zeros(each, "float32")]
-        if shape.is_compatible_with(each):
-            drawn.take(1, stored)
-            drawn.put_back(1)
-            assert variable.read_value().shape == each
-        else:
-            with pytest.raises(ValueError, match="the variables of its pipeline are invalid"):
-                drawn.take(1, stored)
-    drawn.note(2)
-    drawn.take(2, drawn.noted(2))

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from overlap_train._data import pipeline
-from overlap_train._data.iterator_feed import make_feed
-from overlap_train._data.pipeline import calls_python, draws_orders
-from overlap_train._data.pipeline_parts import (
-    hides_sources,
-    is_lookup,
-)
+from overlap_train._data.array_feed import make_feed
+from overlap_train._data.pipeline import calls_python, draws_orders, hides_sources
 from overlap_train._keras.data import recognize
 from tests.whole_fits import library_sources
 
@@ -60,23 +54,14 @@ def first_of(dataset, number):
     return dataset.take(1).reduce(np.int64(0), lambda a, b: a + b + number)
 
 
-MODULE_LEVEL = shuffled()
-
 DIFFERENT = {
     "shuffle": lambda: within(shuffled()),
     "part of a shuffle": lambda: within(shuffled().take(3)),
     "generator": lambda: within(noisy(numbers())),
     "counter": lambda: within(counted(numbers())),
     "python": lambda: within(of_python()),
-    "twice within": lambda: within(within(shuffled())),
     "an attribute": lambda: Dataset.range(2).interleave(Holder(shuffled())),
-    "a global": lambda: Dataset.range(2).interleave(lambda i: MODULE_LEVEL.shard(2, i)),
     "reduced in map": lambda: (lambda s: numbers().map(lambda i: first_of(s, i)))(shuffled()),
-    "reduced in filter": lambda: (lambda s: numbers().filter(lambda i: first_of(s, i) < 30))(shuffled()),
-    "scan": lambda: (lambda s: numbers().scan(np.int64(0), lambda a, i: (a, first_of(s, i))))(shuffled()),
-    "chosen": lambda: Dataset.choose_from_datasets(
-        [within(shuffled()), numbers()], Dataset.range(2).repeat(5)
-    ),
     "random numbers": lambda: Dataset.range(2).flat_map(lambda i: Dataset.random().take(5)),
     "an iterator": lambda: (lambda it: numbers().map(lambda i: i + next(it)))(iter(Dataset.range(70))),
     "a queue": lambda: queued(),
@@ -111,17 +96,6 @@ def test_what_cannot_be_put_back_is_not_rewindable(name):
     assert not feed.rewindable
 
 
-def test_a_captured_dataset_may_be_anything():
-    outer = within(shuffled())
-    assert hides_sources(outer)
-    assert pipeline.keeps_more_than_variables(outer)
-    assert pipeline.calls_python(outer)
-    assert not pipeline.is_repeatable(outer)
-    assert pipeline.shuffles_of(outer) & pipeline.shuffles_of(DIFFERENT["an iterator"]()) == {
-        pipeline.UNKNOWN
-    }
-
-
 def test_tables_files_and_draws_of_each_iterator_are_seen():
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(tf.constant([1], tf.int64), tf.constant([2], tf.int64)), 0
@@ -148,11 +122,6 @@ def test_a_cache_that_holds_draws_is_not_filled_again():
 needs_datasets = pytest.mark.skipif(not library_sources.INSTALLED["datasets"], reason="lacks datasets")
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(datasets|fsspec|multiprocess|dill).*")
-
-
-@pytest.mark.parametrize("function", [None, print, functools.partial(print, 1), len, lambda rows: rows, 3])
-def test_a_function_of_anybody_else_is_no_lookup(function):
-    assert not is_lookup(function)
 
 
 @needs_datasets
@@ -183,8 +152,3 @@ def test_an_order_of_an_unknown_seed_is_seen():
     keras.utils.set_random_seed(1)
     assert not draws_orders(library_sources.table(shuffle=True))
     assert not draws_orders(library_sources.table())
-
-
-def test_random_operations_elsewhere_decide_on_no_order():
-    noisy = tf.data.Dataset.range(3).map(lambda row: tf.cast(row, tf.float32) + tf.random.normal([]))
-    assert not draws_orders(noisy)

@@ -81,13 +81,13 @@ def test_epochs_that_are_taken_back_bring_the_same_batches(data, known, back_to)
 def test_what_nobody_goes_back_to_is_let_go():
     feed, cursor = kept(counting(), 3)
     train(cursor, 3)
-    assert feed._replay.size_bytes == 3 * 2 * ROW_BYTES
+    assert feed.replay.size_bytes == 3 * 2 * ROW_BYTES
     state = cursor.state()
     train(cursor, 3)
     cursor.forget(state)
-    assert feed._replay.size_bytes == 3 * 2 * ROW_BYTES
+    assert feed.replay.size_bytes == 3 * 2 * ROW_BYTES
     cursor.forget_used()
-    assert feed._replay.size_bytes == 0
+    assert feed.replay.size_bytes == 0
     assert train(cursor, 3) == [[6, 6], [7, 7], [8, 8]]
 
 
@@ -96,15 +96,15 @@ def test_a_call_draws_no_more_than_may_be_kept_and_none_behind_what_is_replayed(
     begin = cursor.state()
     train(cursor, 1, ends=False)
     assert cursor.most_steps() == 4
-    assert not feed.full
+    assert not feed.replay.full
     for _ in range(4):
         next(cursor.current_pass)
         cursor.advance(1)
-    assert feed.full
+    assert feed.replay.full
     assert cursor.most_steps() == 1
     cursor.restore(begin)
     cursor.begin_epoch()
-    assert not feed.full
+    assert not feed.replay.full
     assert cursor.most_steps() == 5
 
 

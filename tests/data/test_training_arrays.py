@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import keras
 import numpy as np
 import pytest
@@ -11,11 +9,9 @@ import tensorflow as tf
 
 from overlap_train import zero_copy
 from overlap_train._data import array_feed
-from overlap_train._data.array_feed import RowOrders
+from overlap_train._data.array_feed import RowOrders, make_feed
 from overlap_train._data.batches import copied_bytes
-from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize, row_order
-from overlap_train._support.threads import in_background
 from tests.data.sources import X, Y, feed_of, one_pass
 
 
@@ -80,9 +76,7 @@ def unseeded(unseeded, monkeypatch):
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch"])
-def test_without_a_seed_each_pass_has_another_order(unseeded, shuffle, monkeypatch):
-    """Short ones take no thread: TensorFlow keeps something of every thread that calls it, for good."""
-    monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("a thread"))
+def test_without_a_seed_each_pass_has_another_order(unseeded, shuffle):
     orders = orders_of(100, 4, shuffle)
     passes = [orders[number].numpy().tolist() for number in range(4)]
     assert all(sorted(order) == list(range(100)) for order in passes)
@@ -105,16 +99,6 @@ def test_where_keras_shuffles_without_drawing_all_passes_and_runs_have_its_order
     passes = [orders_of(10, 4, True)[number].numpy().tolist() for number in range(3)]
     assert passes == [[*range(9, -1, -1)]] * 3
     array_feed._cached_order.cache_clear()  # of an order that is none of Keras's
-
-
-@pytest.mark.parametrize("shuffle", [True, "batch", False])
-def test_a_seed_gives_all_passes_one_order_which_is_drawn_once(shuffle, monkeypatch):
-    """As by Keras, whose pipeline begins from the global seed in each epoch: test_iterator_feed.py."""
-    monkeypatch.setattr(array_feed, "in_background", lambda *_: pytest.fail("nothing is left to be drawn"))
-    keras.utils.set_random_seed(3)
-    orders = orders_of(20, 4, shuffle)
-    first = orders[0]
-    assert all(orders[number] is first for number in range(1, 4))
 
 
 @pytest.mark.nightly
@@ -143,12 +127,6 @@ def test_a_second_training_makes_no_pipeline(seed, shuffle, monkeypatch, unseede
     second = orders_of(30, 4, shuffle)[0]
     assert sorted(second.numpy()) == list(range(30))
     assert np.array_equal(first, second) == (seed is not None or not shuffle)
-
-
-def test_rows_in_their_own_order_need_no_seed(monkeypatch):
-    """Where TensorFlow's operations are to be deterministic, to ask for one is an error if there is none."""
-    monkeypatch.setattr(array_feed, "_global_seed", lambda: pytest.fail("asked for the seed"))
-    assert orders_of(5, 4, False)[0].numpy().tolist() == list(range(5))
 
 
 def test_asking_for_the_seed_leaves_what_is_drawn_next_as_it_was():
@@ -184,26 +162,6 @@ def test_a_seed_of_numpys_is_remembered_as_a_number(seed, unseeded):
     remembered = make_feed(arrays, hold_in_memory=lambda size: True).memory(begun=False)
     assert remembered == {"seed": 3, "own_seed": None}
     assert type(remembered["seed"]) is int
-
-
-@pytest.mark.parametrize("shuffle", [True, "batch"])
-def test_the_thread_that_draws_ends_by_itself(shuffle, monkeypatch, unseeded):
-    monkeypatch.setattr(array_feed, "_MOST_AT_ONCE", 99)
-    names: list[str] = []
-
-    def noted(draw, name):
-        names.append(name)
-        return in_background(draw, name)
-
-    monkeypatch.setattr(array_feed, "in_background", noted)
-    orders = orders_of(100, 4, shuffle)
-    first = orders[0]
-    assert names == ["overlap-order"]
-    for thread in threading.enumerate():
-        if thread.name.startswith("overlap-order"):
-            thread.join(30)
-            assert not thread.is_alive()
-    assert orders[1].numpy().tolist() != first.numpy().tolist()
 
 
 def mapped(tmp_path, array):

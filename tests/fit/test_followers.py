@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from overlap_train._checkpoint.content import StartPoint
+from overlap_train._data.array_feed import make_feed
 from overlap_train._data.cursor import Cursor, CursorState
-from overlap_train._data.iterator_feed import make_feed
 from overlap_train._fit.followers import SharedStart, deliver_together
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState, Snapshot

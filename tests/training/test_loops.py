@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train._data.array_feed import make_feed
 from overlap_train._data.cursor import Cursor
-from overlap_train._data.iterator_feed import make_feed
 from overlap_train._keras.data import recognize
-from overlap_train._training.loops import ArrayLoop, EagerLoop, IteratorLoop, Pace, make_loop
+from overlap_train._training.drawn_loops import EagerLoop, IteratorLoop
+from overlap_train._training.execution import make_loop
+from overlap_train._training.loops import ArrayLoop, Pace
 from overlap_train._training.step import Step
 
 ROWS = np.arange(10, dtype="float32")

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._training.parts import dropout_layers, whole_batch_dropout
+from overlap_train._training.parts import whole_batch_dropout
 
 ROWS, WIDTH = 6, 5
 X = tf.constant(np.arange(1.0, ROWS * WIDTH + 1).reshape(ROWS, WIDTH), tf.float32)
@@ -54,15 +54,3 @@ def test_what_has_no_row_for_each_of_the_batch_has_one_mask_for_all_parts():
     np.testing.assert_array_equal(*results)
     (mask,) = masks.values()
     assert mask.shape == (3, WIDTH)
-
-
-class OwnDropout(keras.layers.Dropout):
-    pass
-
-
-def test_only_dropout_itself_that_drops_something_is_known():
-    drop = keras.layers.Dropout(0.5)
-    layers = [drop, keras.layers.Dropout(0.0), OwnDropout(0.5), keras.layers.SpatialDropout1D(0.5), drop]
-    model = keras.Sequential([keras.Input((4, WIDTH)), *layers[:-1]])
-    nested = keras.Sequential([keras.Input((4, WIDTH)), model, keras.layers.Dense(2)])
-    assert dropout_layers(nested) == [drop]

@@ -25,11 +25,6 @@ def by_count(model, batch):
     model.seen.update_state(tf.nn.compute_average_loss(row_losses(model, batch)))
 
 
-def by_number(model, batch):
-    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-    model.seen.update_state(tf.reduce_sum(row_losses(model, batch)) * (tf.cast(replica, tf.float32) + 1.0))
-
-
 def asking_the_others(model, batch):
     context = tf.distribute.get_replica_context()
     total = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(row_losses(model, batch)))
@@ -41,7 +36,7 @@ def of_the_share(model, batch):
     model.seen.update_state(tf.reduce_max(row_losses(model, batch)))
 
 
-STEPS = [by_count, by_number, asking_the_others, of_the_share]
+STEPS = [by_count, asking_the_others, of_the_share]
 
 
 class Own(keras.Model):

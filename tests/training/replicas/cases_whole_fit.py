@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train._validation.evaluation import SnapshotEvaluator
-from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, assert_same_weights, sequential
+from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
 from tests.pools import pooled
 
 ALWAYS = ValidationPolicy(max_lag=1, overlap="always")
@@ -125,17 +125,3 @@ def test_evaluate_equals_keras():
     x, y = arrays()
     wanted = expected.evaluate(x, y, verbose=0, return_dict=True)
     assert Trainer(actual).evaluate(x, y, verbose=0, return_dict=True) == pytest.approx(wanted, rel=1e-5)
-
-
-def test_averaged_weights_reach_both_replicas():
-    def build():
-        keras.utils.set_random_seed(3)
-        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5), loss)
-        return model
-
-    expected = fit(build(), epochs=2)
-    actual = on_two(build)()
-    fit(actual, Trainer(actual), epochs=2)
-    assert_same_weights(actual, expected)

@@ -1,15 +1,49 @@
-"""Training on two logical CPUs, in processes of their own: the `cases_*.py` beside this file."""
+"""Steps that replicas share: one here, two logical CPUs in processes of their own (`cases_*.py`)."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import keras
 import pytest
+import tensorflow as tf
 
-from tests import interpreters
+from overlap_train._training.replicas import make_step
+from overlap_train._training.strategy import find_strategy
+from tests import interpreters, networks
 
 HERE = Path(__file__).parent
+ONE = tf.distribute.OneDeviceStrategy("CPU:0")
+
+
+class Own(keras.Sequential):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+STEPS = {
+    "dropout": (networks.sequential, networks.arrays(75)),
+    "sparse gradients": (networks.looking_up, networks.arrays(75)),
+    "several outputs": (networks.functional, networks.functional_data(75)),
+    "added losses": (lambda: networks.subclassed("sgd"), networks.arrays(75)),
+    "a custom step": (lambda: networks.linear(kind=Own), networks.arrays(75)),
+}
+
+
+@pytest.mark.parametrize(("build", "data"), STEPS.values(), ids=STEPS)
+def test_the_step_of_replicas_is_on_one_of_them_that_of_keras(build, data):
+    with ONE.scope():
+        model = build()
+    expected, batches = build(), tf.data.Dataset.from_tensor_slices(data).batch(32)
+    replicas = find_strategy(model, None)
+    replicas.build(model, batches.element_spec)
+    stock = not isinstance(model, Own)
+    step = tf.function(make_step(model, replicas, model.train_step, stock=stock), autograph=False)
+    for batch in batches:
+        step(batch)
+        expected.train_on_batch(*batch)
+    networks.assert_same_weights(model, expected)
 
 
 def run_cases(name: str, *options: str) -> None:
@@ -22,7 +56,7 @@ def run_cases(name: str, *options: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("cases_numbers.py", "cases_models.py", "cases_whole_fit.py"),
+        *("cases_numbers.py", "cases_whole_fit.py"),
         *("cases_refusals.py", "cases_differential.py", "cases_own_test_step.py"),
     ],
 )
@@ -37,7 +71,7 @@ def test_two_logical_cpus(name):
 @pytest.mark.parametrize(
     "name",
     [
-        *("cases_numbers.py", "cases_models.py", "cases_whole_fit.py", "cases_differential.py"),
+        *("cases_numbers.py", "cases_whole_fit.py", "cases_differential.py"),
         "cases_own_test_step.py",
     ],
 )
