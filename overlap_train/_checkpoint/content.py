@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._callbacks.rewind import FileMark, read_marks
+from overlap_train._callbacks.rewind import FileMark
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._copies.packing import pack, unpack
@@ -222,7 +222,8 @@ def take_apart(state: CheckpointState, variables: ModelState) -> LoadedCheckpoin
         epochs = undelivered(arrays, meta["undelivered"], variables)
         position = CursorState(**meta["cursor"], data=unpack(arrays, meta["data"]))
         random = unpack(arrays, meta["random"])
-        files, callbacks = read_marks(meta["files"]), tuple(unpack(arrays, meta["callbacks"]))
+        files = tuple(FileMark(**mark) for mark in meta["files"])
+        callbacks = tuple(unpack(arrays, meta["callbacks"]))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointCorruptError(f"a part of it is invalid ({error_text(error):.160})") from error
     return LoadedCheckpoint(state, values, position, files, callbacks, epochs, random)
