@@ -38,7 +38,6 @@ from overlap_train._copies.values import (
     is_code,
     model_variables,
     parts_of,
-    places,
 )
 from overlap_train._inspection.code import function_of, stored_in, variables_of
 
@@ -125,24 +124,17 @@ def restore_all(pairs: Sequence[tuple[keras.callbacks.Callback, ObjectValue]]) -
 class Unstored:
     """Names what callbacks remember and no checkpoint holds, each attribute once.
 
-    That is what is not plain, variables and objects that came since the fit began, and functions and settings
-    of Keras's callbacks that have taken the place of others since.
+    That is what is not plain, and functions and settings of Keras's callbacks that have taken the place of
+    others since the fit began.
     """
 
     def __init__(self) -> None:
         self._reported: set[str] = set()
-        self._initial: list[tuple[Mapping[str, int], Mapping[str, Any], Mapping[str, str]]] = []
+        self._initial: list[Mapping[str, Any]] = []
 
-    def begin(self, callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]) -> None:
+    def begin(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         """Note how the callbacks stand behind `on_train_begin`."""
-        self._initial = [
-            (
-                places(state, state.kind),
-                {n: v for n, v in variables_of(callback).items() if is_code(v)},
-                _texts(callback),
-            )
-            for callback, state in zip(without_bars(callbacks), states, strict=True)
-        ]
+        self._initial = [_functions(each) | _texts(each) for each in without_bars(callbacks)]
 
     def names(
         self, states: Sequence[ObjectValue], callbacks: Iterable[keras.callbacks.Callback] = ()
@@ -150,17 +142,16 @@ class Unstored:
         """Return the names that have not been returned yet, of states and of the callbacks they are of."""
         names = [f"{state.kind}.{name}" for state in states for name in state.lost]
         triples = zip(without_bars(callbacks), states, self._initial, strict=False)
-        for callback, state, (counts, code, settings) in triples:
-            attributes = variables_of(callback)
-            names += [p for p, n in places(state, state.kind).items() if n > counts.get(p, 0)]
-            for name, function in code.items():
-                if is_code(attributes.get(name)) and attributes[name] != function:
-                    names.append(f"{state.kind}.{name}")
-            present = _texts(callback)
-            names += [f"{state.kind}.{n}" for n, text in settings.items() if present.get(n) != text]
+        for callback, state, initial in triples:
+            present = _functions(callback) | _texts(callback)
+            names += [f"{state.kind}.{name}" for name in initial if present.get(name) != initial[name]]
         new = [name for name in dict.fromkeys(names) if name not in self._reported]
         self._reported.update(new)
         return new
+
+
+def _functions(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    return {name: value for name, value in variables_of(callback).items() if is_code(value)}
 
 
 def without_bars(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:

@@ -145,7 +145,7 @@ class Resumer(Closing):
         """
         callbacks, self._function = list(callbacks), self._trained_by()
         checkpoint, self._newest = self._newest, None
-        self._unstored.begin(callbacks, capture_all(callbacks))
+        self._unstored.begin(callbacks)
         if checkpoint is None:
             self._captured(callbacks)
             return None

@@ -251,27 +251,6 @@ def keeps(kind: Any, name: str) -> bool:
     return not (callable(member) and hasattr(type(member), "__get__"))
 
 
-def places(value: Any, label: str) -> collections.Counter[str]:
-    """Count the variables, generators and objects in a copy, by what holds them.
-
-    They come back only where there are as many in the resumed process.
-    """
-    counts: collections.Counter[str] = collections.Counter()
-    waiting, ids = [(label, value)], set()
-    while waiting:
-        label, value = waiting.pop()
-        if type(value) in SIMPLE or id(value) in ids:
-            continue
-        ids.add(id(value))
-        counts[label] += isinstance(value, (VariableValue, GeneratorValue, ObjectValue))
-        if isinstance(value, ObjectValue):  # whose variables, which have numbers, come with it
-            parts = value.attributes.items()
-            waiting += [(f"{label}.{name}", part) for name, part in parts if not name.isdecimal()]
-        elif isinstance(value, (list, tuple, collections.deque, dict)):
-            waiting += [(label, part) for part in (value.values() if isinstance(value, dict) else value)]
-    return counts
-
-
 def is_code(value: Any) -> bool:
     """Whether a value is a function or the like."""
     return isinstance(value, _CODE)
