@@ -1,12 +1,11 @@
-"""The state that the data and the model of a training hold in Python: taken for a checkpoint, and put back.
+"""The state that the data of a training holds in Python: taken for a checkpoint, and put back.
 
 For data that Python makes it is what another process needs to make the same batches again: the state of
 Python's and NumPy's global generators, and of a `PyDataset` the attributes that have changed since the
 training began, or what its own `get_state` or `state_dict` returns. It is taken while nothing draws.
 
-For the model it is the plain attributes that a training sets on it, such as a callback's
-`self.model.best_epoch = 3`: numbers, texts and None that differ from those at the beginning of `fit`. Belongs
-to the training thread.
+Of the model it is told which plain attributes a training sets on it, such as a callback's
+`self.model.best_epoch = 3`: no checkpoint holds these. Belongs to the training thread.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from overlap_train._copies.values import (
     Copier,
     Foreign,
     NotPlainError,
-    keeps,
     model_variables,
     parts_of,
     reported_state,
@@ -171,37 +169,8 @@ def keras_attributes() -> frozenset[str]:
     return base_attributes() | _OF_A_RUN
 
 
-class ModelAttributes:
-    """The plain attributes of a model that change from now on."""
-
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
-        self._initial = self._plain()
-
-    def changed(self) -> dict[str, Any]:
-        """Return those that differ from the beginning, also in type."""
-        initial = {(name, type(value), value) for name, value in self._initial.items()}
-        return {n: value for n, value in self._plain().items() if (n, type(value), value) not in initial}
-
-    def put_back(self, values: Mapping[str, Any]) -> list[str]:
-        """Put attributes back that a training had added; return the names of others, which stay as they are.
-
-        What a model or its class has before the training its code may read: the trace of the unbroken run
-        holds its value at the beginning.
-        """
-        attributes, present = variables_of(self._model), self._plain()
-        stay = []
-        for name, value in values.items():
-            if not (name in attributes or hasattr(type(self._model), name)) and self._is_own(name):
-                setattr(self._model, name, value)
-            elif name not in present or present[name] != value:
-                stay.append(name)
-        return stay
-
-    def _plain(self) -> dict[str, Any]:
-        attributes = variables_of(self._model).items()
-        return {name: value for name, value in attributes if self._is_own(name) and type(value) in _PLAIN}
-
-    def _is_own(self, name: str) -> bool:
-        """Whether an attribute is one that Keras does not set, and no method or property."""
-        return not name.startswith("_") and name not in keras_attributes() and keeps(type(self._model), name)
+def plain_attributes(model: keras.Model) -> dict[str, str]:
+    """Return the plain attributes of a model that neither Keras nor the trainer sets, as texts by name."""
+    known = keras_attributes()
+    own = {name: value for name, value in variables_of(model).items() if not name.startswith("_")}
+    return {n: repr(value) for n, value in own.items() if n not in known and type(value) in _PLAIN}

@@ -174,7 +174,6 @@ class PythonState:
     files: tuple[FileMark, ...]  # how far callbacks had written theirs
     random: Mapping[str, Any]
     in_turn: bool  # whatever a resumed run does again has not drawn from the generators
-    attributes: Mapping[str, Any]  # plain ones that the training has set on the model
     callback_settings: list[dict[str, str]]  # `Settings.texts`
     plan: str
 
@@ -207,7 +206,6 @@ def as_checkpoint(
         "configuration": reported.configuration,
         "random": packed(dict(python.random), "random"),
         "in_turn": python.in_turn,
-        "attributes": python.attributes,
         "plan": python.plan,
         "callback_settings": python.callback_settings,
     }

@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files, sync_files
 from overlap_train._callbacks.state import Settings, Unstored, capture_all, restore_all
-from overlap_train._checkpoint.attributes import ModelAttributes
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
     LoadedCheckpoint,
@@ -65,10 +64,10 @@ class Resumer(Closing):
     that all are damaged, CheckpointMismatchError that the newest sound one belongs to another model, data or
     history.
 
-    `weights` keeps the weights of all epochs. `trained_by` returns the function that trains; once it is
-    another than at the start, nothing more is written. `say` gets messages about what no checkpoint will
-    hold. `record` gets the span of each write, on the thread that writes. `plan` returns how the
-    steps are computed.
+    `weights` keeps the weights of all epochs. `attributes` returns those of the model, as texts by name.
+    `trained_by` returns the function that trains; once it is another than at the start, nothing more is
+    written. `say` gets messages about what no checkpoint will hold. `record` gets the span of each write, on
+    the thread that writes. `plan` returns how the steps are computed.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Resumer(Closing):
         belongs_to: Mapping[str, str],
         variables: ModelState,
         *,
-        attributes: ModelAttributes | None = None,
+        attributes: Callable[[], Mapping[str, str]] = dict,
         reported: ReportedSettings | None = None,
         weights: RunWriter | None = None,
         trained_by: Callable[[], Any] = lambda: None,
@@ -94,7 +93,7 @@ class Resumer(Closing):
         self._trained_by, self._function = trained_by, trained_by()
         self._say = say
         self._record = record
-        self._attributes = attributes
+        self._attributes, self._set_before = attributes, attributes()
         self._weights = weights
         self.plan: Callable[[], str] = str
         self._passes: Any = None
@@ -102,7 +101,7 @@ class Resumer(Closing):
         self._lags: tuple[int, ...] = ()
         self._files: Iterable[str] = ()
         self._settings = Settings(())
-        self._unstored = Unstored()
+        self._unstored, self._said = Unstored(), set[str]()
         self._deliveries = 0
         self._written_s, self._written_step = time.monotonic(), 0
         self._ceased = False
@@ -146,6 +145,7 @@ class Resumer(Closing):
         callbacks, self._function = list(callbacks), self._trained_by()
         checkpoint, self._newest = self._newest, None
         self._unstored.begin(callbacks)
+        self._set_before = self._attributes()
         if checkpoint is None:
             self._captured(callbacks)
             return None
@@ -157,7 +157,6 @@ class Resumer(Closing):
         self._put_callbacks_back(checkpoint)
         state.restore(values)
         state.restore_pipeline(values)
-        self._put_attributes_back(meta)
         self._put_random_back(checkpoint)
         self._go_to(position, cursor)
         if meta["in_turn"] and not position.data.get("begun"):
@@ -185,14 +184,6 @@ class Resumer(Closing):
         if stay:
             names = ", ".join(stay)
             self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
-
-    def _put_attributes_back(self, meta: Mapping[str, Any]) -> None:
-        stay = self._attributes.put_back(meta["attributes"]) if self._attributes is not None else ()
-        if stay:
-            names = ", ".join(stay)
-            self._say(
-                f"these attributes of the model are not put back, because it had them before fit: {names}"
-            )
 
     def _redraw_validation_data(self, checkpoint: LoadedCheckpoint) -> None:
         """Draw the validation data as far as it had been drawn."""
@@ -355,7 +346,6 @@ class Resumer(Closing):
             files=mark_files(self._files),
             random=random_states(self._handles),
             in_turn=not any(self._lags),
-            attributes=self._attributes.changed() if self._attributes is not None else {},
             callback_settings=self._settings.texts,
             plan=self.plan(),
         )
@@ -391,7 +381,19 @@ class Resumer(Closing):
         callbacks = list(callbacks)
         states = capture_all(callbacks)
         self._say_unstored(states, callbacks)
+        self._say_set_on_model()
         return states
+
+    def _say_set_on_model(self) -> None:
+        """Name the attributes that callbacks have set on the model, each once."""
+        now, before = self._attributes(), self._set_before
+        names = [name for name in now if before.get(name) != now[name] and name not in self._said]
+        self._said.update(names)
+        if names:
+            self._say(
+                f"these attributes of the model are in no checkpoint: {', '.join(names)}; keep what they hold "
+                "in a callback"
+            )
 
     def _say_unstored(
         self, states: Sequence[ObjectValue], callbacks: Iterable[keras.callbacks.Callback] = ()

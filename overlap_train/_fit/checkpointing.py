@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._checkpoint.attributes import ModelAttributes, beside
+from overlap_train._checkpoint.attributes import beside, plain_attributes
 from overlap_train._checkpoint.content import ReportedSettings, require_storable
 from overlap_train._checkpoint.fingerprints import (
     describe_configuration,
@@ -183,7 +183,7 @@ def _make_resumer(
         policy,
         {**fingerprint(request.model, feed), **rows, **_describe_validation(request)},
         state,
-        attributes=ModelAttributes(request.model),
+        attributes=lambda: plain_attributes(request.model),
         reported=reported,
         weights=weights,
         trained_by=lambda: keras_training.train_function(request.model),
