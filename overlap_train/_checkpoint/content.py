@@ -166,50 +166,27 @@ class ReportedSettings:
     rate: Callable[[], str | None] = lambda: None  # the learning rate with which the training goes on
 
 
-@dataclass(frozen=True)
-class PythonState:
-    """State of Python that a checkpoint holds besides the variables, captured on the training thread."""
-
-    callbacks: tuple[ObjectValue, ...]
-    files: tuple[FileMark, ...]  # how far callbacks had written theirs
-    random: Mapping[str, Any]
-    in_turn: bool  # whatever a resumed run does again has not drawn from the generators
-    callback_settings: list[dict[str, str]]  # `Settings.texts`
-    plan: str
-
-
 def as_checkpoint(
-    point: StartPoint,
-    values: Values,
-    python: PythonState,
-    reported: ReportedSettings,
-    fingerprint: Mapping[str, str],
+    point: StartPoint, values: Values, python: Mapping[str, Any], fingerprint: Mapping[str, str]
 ) -> CheckpointState:
-    """Return the state that is written to a file."""
+    """Return the state that is written to a file; `python` was captured on the training thread."""
     arrays = pack_values(values)
-
-    def packed(content: Any, prefix: str) -> Any:
-        part_arrays, texts = pack(content, prefix)
-        arrays.update(part_arrays)
-        return texts
-
+    copies = {name: python[name] for name in ("callbacks", "random")} | {"data": dict(point.position.data)}
+    packed = {}
+    for name, content in copies.items():
+        part_arrays, packed[name] = pack(content, name)
+        arrays |= part_arrays
     undelivered_arrays, undelivered_entries = pack_undelivered(point.undelivered)
-    arrays |= undelivered_arrays
     meta = {
-        "callbacks": packed(list(python.callbacks), "callbacks"),
+        **python,
+        **packed,
+        "files": [asdict(mark) for mark in python["files"]],
         "cursor": point.position.place(),
-        "data": packed(dict(point.position.data), "data"),
         "undelivered": undelivered_entries,
         "stopped": point.stopped,
         "logs": plain_logs(point.logs),
-        "files": [asdict(mark) for mark in python.files],
-        "configuration": reported.configuration,
-        "random": packed(dict(python.random), "random"),
-        "in_turn": python.in_turn,
-        "plan": python.plan,
-        "callback_settings": python.callback_settings,
     }
-    return CheckpointState(point.epoch, point.step, arrays, meta, fingerprint)
+    return CheckpointState(point.epoch, point.step, arrays | undelivered_arrays, meta, fingerprint)
 
 
 def take_apart(state: CheckpointState, variables: ModelState) -> LoadedCheckpoint:

@@ -29,7 +29,6 @@ from overlap_train._callbacks.state import Settings, Unstored, capture_all, rest
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
     LoadedCheckpoint,
-    PythonState,
     ReportedSettings,
     StartPoint,
     as_checkpoint,
@@ -341,14 +340,15 @@ class Resumer(Closing):
         if self._standing:
             data = {**point.position.data, _VALIDATION_PASSES: self._standing}
             point = replace(point, position=replace(point.position, data=data))
-        python = PythonState(
-            callbacks=self._captured(callbacks),
-            files=mark_files(self._files),
-            random=random_states(self._handles),
-            in_turn=not any(self._lags),
-            callback_settings=self._settings.texts,
-            plan=self.plan(),
-        )
+        python = {
+            "callbacks": list(self._captured(callbacks)),
+            "files": mark_files(self._files),  # how far callbacks had written theirs
+            "random": random_states(self._handles),
+            "in_turn": not any(self._lags),  # what a resumed run does again has not drawn from the generators
+            "callback_settings": self._settings.texts,
+            "configuration": self._reported.configuration,
+            "plan": self.plan(),
+        }
         return [functools.partial(self._write, point, values, python)]
 
     def _write_behind(self, writes: Sequence[Callable[[], Any]]) -> None:
@@ -390,9 +390,9 @@ class Resumer(Closing):
         names = [name for name in now if before.get(name) != now[name] and name not in self._said]
         self._said.update(names)
         if names:
+            listed = ", ".join(names)
             self._say(
-                f"these attributes of the model are in no checkpoint: {', '.join(names)}; keep what they hold "
-                "in a callback"
+                f"these attributes of the model are in no checkpoint: {listed}; keep them in a callback"
             )
 
     def _say_unstored(
@@ -429,10 +429,10 @@ class Resumer(Closing):
         else:
             self._writing.add_done_callback(lambda _: self._store.close())
 
-    def _write(self, point: StartPoint, values: Values, python: PythonState) -> None:
+    def _write(self, point: StartPoint, values: Values, python: Mapping[str, Any]) -> None:
         start_s, thread = time.monotonic(), threading.current_thread().name
-        sync_files(python.files)
-        self._store.save(as_checkpoint(point, values, python, self._reported, self._fingerprint))
+        sync_files(python["files"])
+        self._store.save(as_checkpoint(point, values, python, self._fingerprint))
         self._record(Span("checkpoint", thread, start_s, time.monotonic(), step=point.step))
 
 
