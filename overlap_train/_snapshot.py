@@ -142,6 +142,11 @@ class ModelState:
             flat[index] = then[index]
         return self.pack(flat)
 
+    @property
+    def metric_handles(self) -> set[int]:
+        """The `id` of each handle of the model's metrics."""
+        return {id(handle) for variable in self.metrics for handle in variable.handles}
+
     def read_metrics(self) -> tuple[tf.Tensor, ...]:
         """Returns the present state of the model's metrics."""
         return tuple(variable.read() for variable in self.metrics)
