@@ -84,9 +84,8 @@ class Replay:
         if result.metric_state:
             self.state.set_metrics(result.metric_state)
         result = read_by_python(self.model, self.state, result)
-        if not wants_test:
-            return result
-        self.callbacks.on_test_end(dict(result.metrics))
+        if self.wants_test:
+            self.callbacks.on_test_end(dict(result.metrics))
         return result
 
     def _evaluate(self, snapshot: Snapshot, spans: list[Span], name: str, values: Values) -> ValidationResult:
