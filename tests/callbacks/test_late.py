@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.late import LateHooks
 from overlap_train._snapshot import ModelState
 from tests.networks import arrays, sequential
 
@@ -22,7 +22,7 @@ class Scene:
         self.model.compile(keras.optimizers.SGD(0.5), "mse")
         listed = kc.CallbackList(list(callbacks), model=self.model)
         self.state = ModelState(self.model)
-        self.hooks = EpochHooks(self.model, listed, self.state, lambda: True, late=True)
+        self.hooks = LateHooks(self.model, listed, self.state, lambda: True, late=True)
 
     @property
     def rate(self):
