@@ -14,23 +14,24 @@ import functools
 import hashlib
 import json
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._copies.generators import GeneratorValue
-from overlap_train._copies.packing import pack
+from overlap_train._copies.packing import split
 from overlap_train._copies.restoring import Restorer
 from overlap_train._copies.values import (
+    GET_STATE,
     Copier,
     Foreign,
+    Node,
     NotPlainError,
+    ObjectValue,
     model_variables,
     parts_of,
-    reported_state,
 )
 from overlap_train._inspection.code import variables_of
 from overlap_train._keras.copies import base_attributes
@@ -59,8 +60,9 @@ class DataState:
         self._foreign = foreign
         pairs = (pair for pair in _METHODS if all(callable(getattr(source, name, None)) for name in pair))
         self._methods = next(pairs, None)
-        values, self.left_out = self._attributes()
-        self._initial = _digests(values)
+        copies = self._copies()
+        self.left_out = [name for copy in copies for name in copy.lost]
+        self._initial = _digests(copies)
 
     def take(self) -> dict[str, Any]:
         """Return the present state, in values that a checkpoint can hold; nothing of it is shared.
@@ -72,22 +74,20 @@ class DataState:
             state.update(python=random.getstate(), numpy=numpy_state())
         if self._methods:
             try:
-                state["spoken"] = reported_state(self._source, self._methods[0])
+                reported = Copier().reported(self._source, self._methods[0])
             except NotPlainError as error:
                 raise TypeError(
                     f"{type(self._source).__name__}.{self._methods[0]} must return numbers, text, arrays and "
                     f"lists, tuples and dicts of these; it returned a {error}"
                 ) from error
+            state["spoken"] = ObjectValue("", {GET_STATE: reported})
         elif self._source is not None:
-            values, _ = self._attributes()
-            digests = _digests(values)
+            digests = _digests(copies := self._copies())
+            nodes = {name: node for copy in copies for name, node in copy.attributes.items()}
             # Without a seed, a generator that has not been drawn from has another state in each process.
-            changed = [
-                name
-                for name, digest in digests.items()
-                if digest != self._initial.get(name) or isinstance(values[name], GeneratorValue)
-            ]
-            state["attributes"] = self._attributes(changed, copy_arrays=True)[0]
+            drawn = [name for name, node in nodes.items() if isinstance(node, dict) and "generator" in node]
+            changed = [n for n, digest in digests.items() if n in drawn or digest != self._initial.get(n)]
+            state["attributes"] = self._attributes(changed)
             state["unchanged"] = {name: digest for name, digest in digests.items() if name not in changed}
         return state
 
@@ -113,23 +113,25 @@ class DataState:
         if self._of_all and "numpy" in state:
             set_numpy_state(state["numpy"])
         restorer = Restorer(self._foreign, parts=self._parts)
-        restorer.attributes(self._source, state.get("attributes", {}), "")
+        if "attributes" in state:
+            restorer.attributes(self._source, state["attributes"].attributes, "")
         if "spoken" in state and self._methods:
-            getattr(self._source, self._methods[1])(Restorer().put(None, state["spoken"]))
+            reported = Restorer().put(None, state["spoken"].attributes[GET_STATE])
+            getattr(self._source, self._methods[1])(reported)
         unchanged = state.get("unchanged", {}).items()
         return [*restorer.stay, *(name for name, digest in unchanged if digest != self._initial.get(name))]
 
     def _parts(self, value: Any) -> Mapping[str, Any] | None:
         return variables_of(value) if value is self._source else parts_of(value)
 
-    def _attributes(
-        self, names: Collection[str] | None = None, *, copy_arrays: bool = False
-    ) -> tuple[dict[str, Any], list[str]]:
-        """Copy attributes of the source, all by default; return also the names of what is not plain."""
-        attributes = {} if self._methods or self._source is None else variables_of(self._source)
-        parts = {name: part for name, part in attributes.items() if names is None or name in names}
-        copy = Copier(self._foreign, copy_arrays=copy_arrays).object(self._source, parts)
-        return dict(copy.attributes), list(copy.lost)
+    def _copies(self) -> list[ObjectValue]:
+        """Copy each attribute of the source by itself, to be looked at."""
+        names = () if self._methods or self._source is None else variables_of(self._source)
+        return [self._attributes([name], copy_arrays=False) for name in names]
+
+    def _attributes(self, names: Collection[str], *, copy_arrays: bool = True) -> ObjectValue:
+        parts = {name: part for name, part in variables_of(self._source).items() if name in names}
+        return Copier(self._foreign, copy_arrays=copy_arrays).object(self._source, parts)
 
 
 def beside(model: keras.Model, *, of_all: bool = True) -> Callable[[Any], DataState]:
@@ -145,13 +147,13 @@ def sampled_rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array[np.unique(np.linspace(0, len(array) - 1, count).astype(np.int64))]
 
 
-def _digests(values: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return a digest of each value, which is the same in every process."""
-    return {name: _digest(value) for name, value in values.items()}
+def _digests(copies: Iterable[ObjectValue]) -> dict[str, bytes]:
+    """Return a digest of each attribute, which is the same in every process."""
+    return {name: _digest(node) for copy in copies for name, node in copy.attributes.items()}
 
 
-def _digest(value: Any) -> bytes:
-    arrays, packed = pack(value, "")
+def _digest(node: Node) -> bytes:
+    arrays, packed = split(node, "")
     digest = hashlib.blake2b(json.dumps(packed).encode(), digest_size=16)
     for array in arrays.values():
         digest.update(f"{array.shape} {array.dtype}".encode())

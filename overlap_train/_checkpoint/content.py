@@ -20,6 +20,7 @@ from overlap_train._callbacks.rewind import FileMark
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._copies.packing import pack, unpack
+from overlap_train._copies.restoring import NotPutBackError
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import CapturedVariable
@@ -32,6 +33,11 @@ Arrays = dict[str, npt.NDArray[Any]]
 Specs = Sequence[tuple[tf.TensorShape, np.dtype[Any]]]
 
 _VARIABLES = "variables"
+# What Python, NumPy and TensorFlow raise for values of the wrong type, range, size or depth.
+_UNFIT = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RecursionError, TypeError),
+    *(ValueError, NotPutBackError, tf.errors.OpError),
+)
 _JSON_SCALARS = (type(None), bool, int, float, str)
 
 
@@ -199,6 +205,6 @@ def take_apart(state: CheckpointState, variables: ModelState) -> LoadedCheckpoin
         random = unpack(arrays, meta["random"])
         files = tuple(FileMark(**mark) for mark in meta["files"])
         callbacks = tuple(unpack(arrays, meta["callbacks"]))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _UNFIT as error:
         raise CheckpointCorruptError(f"a part of it is invalid ({error_text(error):.160})") from error
     return LoadedCheckpoint(state, values, position, files, callbacks, epochs, random)

@@ -66,7 +66,7 @@ def test_get_state_replaces_the_users_attributes_and_not_those_of_keras(tmp_path
     for source in (state, state, *through_disk([state], tmp_path / "f")):
         restore(new, source)
         assert (new.secret, new.ignored, new.wait) == (3, 0, 5)
-    assert state.attributes["get_state()"]["array"].tolist() == [1, 1]
+    assert state.attributes["get_state()"]["dict"][1][1]["array"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_best_weights_are_shared_and_not_copied(model):
     callback = keras.callbacks.EarlyStopping(restore_best_weights=True)
     begin(callback, model)
     run(callback, model, 0, 1)
-    assert capture(callback).attributes["best_weights"][0] is callback.best_weights[0]
+    assert capture(callback).attributes["best_weights"]["list"][0]["array"] is callback.best_weights[0]
 
 
 # Settings.

@@ -55,10 +55,10 @@ def test_what_has_not_changed_is_not_in_it_but_for_generators():
     kept = DataState(source)
     source.order[0] = 9
     state = kept.take()
-    assert list(state["attributes"]) == ["rng", "old", "python", "order"]
+    assert list(state["attributes"].attributes) == ["rng", "old", "python", "order"]
     assert "files" in state["unchanged"]
     source.order[0] = 5
-    assert state["attributes"]["order"][0] == 9
+    assert state["attributes"].attributes["order"]["array"][0] == 9
 
 
 def test_what_cannot_be_taken_is_left_out_and_left_alone():
@@ -127,7 +127,7 @@ def test_the_model_that_a_source_looks_at_is_not_its_state():
     kept = beside(source.model)(source)
     source.model.layers[0].kernel.assign_add([[1.0], [1.0]])
     source.hardest.append(4)
-    assert (list(kept.take()["attributes"]), kept.left_out) == (["hardest"], [])
+    assert (list(kept.take()["attributes"].attributes), kept.left_out) == (["hardest"], [])
 
 
 def test_a_value_whose_place_holds_something_else_is_named():
