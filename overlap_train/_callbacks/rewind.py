@@ -48,13 +48,6 @@ def mark_files(paths: Iterable[str]) -> tuple[FileMark, ...]:
     return tuple(marks)
 
 
-def sync_files(marks: Iterable[FileMark]) -> None:
-    """Make marked files durable, so that no checkpoint says more of them than a power cut leaves."""
-    for mark in marks:
-        with suppress(OSError), open(mark.path, "rb") as file:
-            os.fsync(file.fileno())
-
-
 def append_to_files(
     callbacks: Iterable[keras.callbacks.Callback],
 ) -> list[keras.callbacks.CSVLogger]:

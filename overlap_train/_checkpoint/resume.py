@@ -24,7 +24,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files, sync_files
+from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files
 from overlap_train._callbacks.state import Settings, Unstored, capture_all, restore_all
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
@@ -431,7 +431,6 @@ class Resumer(Closing):
 
     def _write(self, point: StartPoint, values: Values, python: Mapping[str, Any]) -> None:
         start_s, thread = time.monotonic(), threading.current_thread().name
-        sync_files(python["files"])
         self._store.save(as_checkpoint(point, values, python, self._fingerprint))
         self._record(Span("checkpoint", thread, start_s, time.monotonic(), step=point.step))
 

@@ -214,8 +214,4 @@ class CheckpointStore(Closing):
 
 
 def _in_words(reasons: Mapping[Path, str]) -> str:
-    """Return what is wrong with which files, each reason once."""
-    files: dict[str, list[str]] = {}
-    for path, reason in reasons.items():
-        files.setdefault(reason, []).append(path.name)
-    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in files.items())
+    return "; ".join(f"{path.name}: {reason}" for path, reason in reasons.items())

@@ -55,19 +55,6 @@ def killed_with_log(directory: Path, *, append: bool = False) -> CheckpointPolic
     return policy
 
 
-def test_a_log_is_durable_before_the_checkpoint_that_counts_on_it(tmp_path, monkeypatch):
-    synced, real = [], os.fsync
-
-    def noted(descriptor):
-        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", noted)
-    fit(tmp_path / "run", epochs=1, callbacks=[keras.callbacks.CSVLogger(tmp_path / "log.csv")])
-    (first, *_) = (place for place, name in enumerate(synced) if name.startswith(".ckpt-000001-"))
-    assert synced.index("log.csv") < first
-
-
 # What a refusal leaves alone.
 
 
