@@ -205,14 +205,6 @@ def test_a_log_that_is_new_in_a_resumed_training_begins_empty(tmp_path):
     assert epochs_in(tmp_path / "log.csv") == ["2"]
 
 
-def test_other_settings_of_the_validation_are_said(tmp_path):
-    fit(tmp_path, epochs=1)
-    going_on = trainer(on_change="continue", max_lag=2)
-    going_on.fit(X, Y, batch_size=16, epochs=2, verbose=0, validation_data=(VX, VY), resume=tmp_path)
-    (said,) = [message for message in going_on.messages if "configured otherwise" in message]
-    assert said.endswith(": ValidationPolicy.on_change is 'continue' (was 'rollback')")
-
-
 # Where it lies.
 
 
@@ -228,24 +220,6 @@ def test_a_relative_directory_stays_where_it_was_when_fit_began(tmp_path, monkey
     fit(CheckpointPolicy(directory="run") if as_policy else "run", callbacks=[Mover()])
     assert len(list((tmp_path / "a" / "run").glob("ckpt-*"))) == 2
     assert list((tmp_path / "b").iterdir()) == []
-
-
-class Scores(keras.callbacks.Callback):
-    """Puts a number into the logs, as libraries return it."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        logs["score"] = np.array([0.5 - 0.1 * epoch])
-
-
-def test_whatever_a_callback_of_keras_can_watch_can_be_gone_on_from(tmp_path):
-    def callbacks():
-        early = keras.callbacks.EarlyStopping("score", mode="min", patience=9)
-        return [Scores(), early, keras.callbacks.ReduceLROnPlateau("loss", cooldown=1.5, patience=9)]
-
-    fit(tmp_path / "run", epochs=2, callbacks=callbacks())
-    watching = callbacks()
-    assert fit(tmp_path / "run", epochs=3, callbacks=watching).epoch == [0, 1, 2]
-    assert watching[1].best is not None
 
 
 class Compiles(keras.callbacks.Callback):
