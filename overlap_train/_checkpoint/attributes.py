@@ -37,7 +37,6 @@ from overlap_train._inspection.code import variables_of
 from overlap_train._keras.copies import base_attributes
 from overlap_train._keras.randomness import (
     numpy_state,
-    require_numpy_state,
     set_numpy_state,
 )
 
@@ -91,23 +90,12 @@ class DataState:
             state["unchanged"] = {name: digest for name, digest in digests.items() if name not in changed}
         return state
 
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Raise ValueError unless the global generators can take what a state of a file has for them."""
-        try:
-            if "python" in state:
-                random.Random().setstate(state["python"])
-            if "numpy" in state:
-                require_numpy_state(state["numpy"], legacy=True)
-        except (AttributeError, TypeError) as error:
-            raise ValueError(str(error)) from error
-
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
-        """Put a state of another process back, or raise ValueError if it is invalid.
+        """Put a state of another process back.
 
         Returns the names of attributes that had not changed there and differ here, or could not be put back;
         they stay as they are.
         """
-        self.check(state)
         if self._of_all and "python" in state:
             random.setstate(state["python"])
         if self._of_all and "numpy" in state:
