@@ -206,7 +206,7 @@ class Resumer(Closing):
     def _put_random_back(self, checkpoint: LoadedCheckpoint) -> None:
         """Put the global random generators back, once the values of the variables are restored."""
         try:
-            set_random_states(checkpoint.random, self._handles)
+            set_random_states(checkpoint.meta["random"], self._handles)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise CheckpointMismatchError(
                 f"the checkpoint's random states cannot be put back ({error_text(error):.160}); was it "
@@ -233,19 +233,16 @@ class Resumer(Closing):
 
     def _load(self) -> LoadedCheckpoint | None:
         """Read the newest checkpoint that makes sense."""
+        check = functools.partial(take_apart, variables=self._variables, require_same=self._require_same)
+        found: LoadedCheckpoint | None = self._store.load_latest(check)
+        return found
 
-        def check(state: CheckpointState) -> LoadedCheckpoint:
-            self._require_same(state)
-            return take_apart(state, self._variables)
-
-        return self._store.load_latest(check)
-
-    def _require_same(self, state: CheckpointState) -> None:
+    def _require_same(self, state: CheckpointState, configuration: Mapping[str, str]) -> None:
         """Refuse a training whose history would hold values of two kinds, or that has other variables."""
         before, now = dict(state.fingerprint), dict(self._fingerprint)
         if before == now:
             return
-        before = {**before, **state.meta["configuration"], **before}
+        before = {**before, **configuration, **before}
         now = {**now, **self._reported.configuration, **now}
         changes = differences(before, now)
         # The order of the variables follows from what else differs.
