@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -136,15 +136,6 @@ class LoadedCheckpoint:
     def first_undelivered(self) -> int:
         """The first epoch whose end no callback has seen."""
         return self.undelivered[0].snapshot.epoch if self.undelivered else self.state.epoch
-
-
-@dataclass(frozen=True)
-class ReportedSettings:
-    """Settings that may differ when a training goes on; the user is told of a difference."""
-
-    # Of the model, its optimizer, its compilation and the trainer.
-    configuration: Mapping[str, str] = field(default_factory=dict)
-    rate: Callable[[], str | None] = lambda: None  # the learning rate with which the training goes on
 
 
 def as_checkpoint(

@@ -29,7 +29,6 @@ from overlap_train._callbacks.state import Settings, Unstored, capture_all, rest
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
     LoadedCheckpoint,
-    ReportedSettings,
     StartPoint,
     as_checkpoint,
     specs_of,
@@ -63,10 +62,12 @@ class Resumer(Closing):
     that all are damaged, CheckpointMismatchError that the newest sound one belongs to another model, data or
     history.
 
-    `weights` keeps the weights of all epochs. `attributes` returns those of the model, as texts by name.
-    `trained_by` returns the function that trains; once it is another than at the start, nothing more is
-    written. `say` gets messages about what no checkpoint will hold. `record` gets the span of each write, on
-    the thread that writes. `plan` returns how the steps are computed.
+    `configuration` has settings that may differ when a training goes on, of which the user is told, and
+    `rate` returns the learning rate with which it does. `weights` keeps the weights of all epochs.
+    `attributes` returns those of the model, as texts by name. `trained_by` returns the function that trains;
+    once it is another than at the start, nothing more is written. `say` gets messages about what no
+    checkpoint will hold. `record` gets the span of each write, on the thread that writes. `plan` returns how
+    the steps are computed.
     """
 
     def __init__(
@@ -76,7 +77,8 @@ class Resumer(Closing):
         variables: ModelState,
         *,
         attributes: Callable[[], Mapping[str, str]] = dict,
-        reported: ReportedSettings | None = None,
+        configuration: Mapping[str, str] | None = None,
+        rate: Callable[[], str | None] = lambda: None,
         weights: RunWriter | None = None,
         trained_by: Callable[[], Any] = lambda: None,
         say: Callable[[str], None] = lambda message: None,
@@ -88,7 +90,7 @@ class Resumer(Closing):
         specs = [f"{shape} {dtype}" for shape, dtype in specs_of(variables)]
         digest = hashlib.sha256(repr([*belongs_to, *specs]).encode()).hexdigest()
         self._fingerprint = {**belongs_to, _ALL_VARIABLES: f" digest {digest[:16]}"}
-        self._reported = reported or ReportedSettings()
+        self._configuration, self._rate = configuration or {}, rate
         self._trained_by, self._function = trained_by, trained_by()
         self._say = say
         self._record = record
@@ -224,7 +226,7 @@ class Resumer(Closing):
                 "these callbacks of the checkpoint are missing now, and what they remembered is left out: "
                 f"{', '.join(missing)}"
             )
-        changes = differences(meta["configuration"], self._reported.configuration, self._reported.rate())
+        changes = differences(meta["configuration"], self._configuration, self._rate())
         if changes:
             self._say(
                 "this training is configured otherwise than that of the checkpoint: "
@@ -243,7 +245,7 @@ class Resumer(Closing):
         if before == now:
             return
         before = {**before, **configuration, **before}
-        now = {**now, **self._reported.configuration, **now}
+        now = {**now, **self._configuration, **now}
         changes = differences(before, now)
         # The order of the variables follows from what else differs.
         causes = [change for change in changes if not change.startswith(_ALL_VARIABLES)]
@@ -343,7 +345,7 @@ class Resumer(Closing):
             "random": random_states(self._handles),
             "in_turn": not any(self._lags),  # what a resumed run does again has not drawn from the generators
             "callback_settings": self._settings.texts,
-            "configuration": self._reported.configuration,
+            "configuration": self._configuration,
             "plan": self.plan(),
         }
         return [functools.partial(self._write, point, values, python)]
