@@ -143,9 +143,7 @@ class Copier:
                     raise NotPlainError(what, constant=is_code(part))
                 attributes[name] = node = self.copy(part)
             except NotPlainError as error:
-                while (
-                    len(self._copies) > known
-                ):  # of which nothing is kept, so that no other place may name it
+                while len(self._copies) > known:  # nothing else may name what is in it
                     self._copies.popitem()
                 lost += [] if error.constant else [name]
             else:
