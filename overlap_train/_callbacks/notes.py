@@ -86,8 +86,6 @@ def only_computes(function: Any) -> bool:
     """Whether nobody can notice that a function of numbers is called once more."""
     if isinstance(function, keras.optimizers.schedules.LearningRateSchedule):
         return keras_models.is_stock_method(type(function).__call__)
-    if isinstance(function, types.MethodType):
-        return function.__name__ == "__call__" and only_computes(function.__self__)
     return isinstance(function, types.FunctionType) and _Whitelist(None).allows(function)
 
 

@@ -296,9 +296,9 @@ COMPUTING = {
     "NumPy": lambda epoch, rate: float(0.1 * np.cos(np.pi * epoch / 10)),
     "Keras": lambda epoch, rate: float(rate * keras.ops.exp(-0.1)),
     "a schedule of Keras": DECAY,
-    "its method": DECAY.__call__,
 }
 MORE_THAN_THAT = {
+    "a method of a schedule of Keras": DECAY.__call__,
     "a list that it fills": counting([]),
     "random numbers": lambda epoch, rate: rate * np.random.rand(),
     "an object's method": lambda epoch, rate: rate * X.mean(),
