@@ -80,9 +80,7 @@ def test_what_callbacks_set_on_the_model_is_named_once(writer, model):
     for epoch in (1, 2):
         deliver(made, model, epoch)
         model.best_epoch += 1
-    assert [text.partition(": ")[2] for text in said] == [
-        "depth, best_epoch; keep what they hold in a callback"
-    ]
+    assert [text.partition(": ")[2] for text in said] == ["depth, best_epoch; keep them in a callback"]
 
 
 def test_one_that_cannot_be_taken_apart_is_passed_over(writer, model, tmp_path):
