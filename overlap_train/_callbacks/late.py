@@ -11,7 +11,7 @@ beforehand. On the training thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -22,11 +22,6 @@ from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, over
 from overlap_train._callbacks.inside import EpochHooks
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
-
-
-def may_wait(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
-    """Whether any of the callbacks has a hook inside epochs that may have to be called late."""
-    return any(overrides(each, "on_epoch_begin") or wants_train_batches(each) for each in callbacks)
 
 
 class LateHooks(EpochHooks):

@@ -14,9 +14,9 @@ import keras
 
 from overlap_train._callbacks.delivery import Delivery
 from overlap_train._callbacks.grounds import Grounds
-from overlap_train._callbacks.hooks import hook_that_waits
+from overlap_train._callbacks.hooks import hook_that_waits, may_wait
 from overlap_train._callbacks.inside import EpochHooks
-from overlap_train._callbacks.late import LateHooks, may_wait
+from overlap_train._callbacks.late import LateHooks
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
