@@ -117,7 +117,7 @@ class _Whitelist:
             case "own":
                 return self.allows_own(*path)
             case "set":
-                present = inspect.getattr_static(type(self._callback), *path, None)
+                present = inspect.getattr_static(type(self._callback), path[0], None)
                 return not hasattr(type(present), "__set__") and is_plain(present)
             case "super":  # what it finds behind a class
                 owner, name = path
@@ -270,9 +270,8 @@ def _is_allowed(thing: Any, *, outermost: bool) -> bool:
         return False
     if isinstance(thing, (types.ModuleType, types.GeneratorType, weakref.ReferenceType)):
         return False
-    if isinstance(thing, type):
-        return _is_apart(thing)
-    return not (outermost and callable(thing)) and _is_apart(type(thing))
+    kind: Any = thing if isinstance(thing, type) else type(thing)
+    return _is_apart(kind) and (kind is thing or not (outermost and callable(thing)))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -25,10 +25,9 @@ def state_of(value: Any) -> tuple[str, Any] | None:
         return "Random", value.getstate()
     if type(value) is np.random.RandomState:
         return "RandomState", value.get_state(legacy=False)
-    bits = value.bit_generator if type(value) is np.random.Generator else None
-    if type(bits) not in _BITS or getattr(bits.seed_seq, "n_children_spawned", 0):
-        return None
-    return "Generator", bits.state
+    bits: Any = value.bit_generator if type(value) is np.random.Generator else None
+    is_known = type(bits) in _BITS and not getattr(bits.seed_seq, "n_children_spawned", 0)
+    return ("Generator", bits.state) if is_known else None
 
 
 def put_state(live: Any, kind: str, state: Any) -> bool:

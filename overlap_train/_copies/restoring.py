@@ -117,8 +117,8 @@ class Restorer:
         if kind in _MAPPINGS:
             present = live if isinstance(live, dict) else {}
             keys = [self.put(None, key) for key, _ in content]
-            places = [dict.get(present, key) for key in keys]
-            parts = [self.put(place, part, label) for place, (_, part) in zip(places, content, strict=True)]
+            pairs = zip(keys, content, strict=True)
+            parts = [self.put(dict.get(present, key), part, label) for key, (_, part) in pairs]
             if kind == "defaultdict" and type(live) is not collections.defaultdict:
                 raise NotPutBackError("there is no defaultdict in its place")
             return _refill(live, dict(zip(keys, parts, strict=True)), _MAPPINGS[kind])
