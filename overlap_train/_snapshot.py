@@ -21,21 +21,13 @@ from overlap_train._inspection.traced import CapturedVariable
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """The values of a training's variables, in the order of `ModelState`.
+    """The values of a training's variables, in the order of `ModelState`."""
 
-    Attributes:
-        trainable: weights that the optimizer updates.
-        non_trainable: the other state of layers: moving statistics, frozen weights, seed generators.
-        optimizer: iterations, learning rate, momenta.
-        metrics: the state of the model's metrics.
-        outside: variables that a step reads or writes and that are in none of these lists: those of closures
-            and losses, of further optimizers, of random generators, the states of stateful RNNs.
-    """
-
-    trainable: tuple[tf.Tensor, ...]
-    non_trainable: tuple[tf.Tensor, ...]
-    optimizer: tuple[tf.Tensor, ...]
-    metrics: tuple[tf.Tensor, ...]
+    trainable: tuple[tf.Tensor, ...]  # weights that the optimizer updates
+    non_trainable: tuple[tf.Tensor, ...]  # moving statistics, frozen weights, seed generators
+    optimizer: tuple[tf.Tensor, ...]  # iterations, learning rate, momenta
+    metrics: tuple[tf.Tensor, ...]  # the state of the model's metrics
+    # What a step reads or writes besides: variables of closures, losses, further optimizers, stateful RNNs.
     outside: tuple[tf.Tensor, ...] = ()
 
     def flat(self) -> tuple[tf.Tensor, ...]:
@@ -45,38 +37,23 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """One version of a training, taken between two steps.
+    """One version of a training, taken between two steps."""
 
-    Attributes:
-        epoch: the epoch at whose end, or inside which, it was taken.
-        step: training steps made since `fit` began.
-        values: the variables.
-        position: the position in the training data, as its cursor gave it.
-    """
-
-    epoch: int
-    step: int
+    epoch: int  # at whose end, or inside which, it was taken
+    step: int  # training steps made since `fit` began
     values: Values
-    position: Any = None
+    position: Any = None  # in the training data, as its cursor gave it
 
 
 @dataclass(frozen=True, eq=False)
 class StateVariable:
-    """One variable as a snapshot takes it.
+    """One variable as a snapshot takes it."""
 
-    Attributes:
-        name: for people, and in messages.
-        handles: of its copies on this host's replicas, or of itself.
-        dtype: of its value.
-        shape: of its value.
-        is_sum: whether the value is the sum of the copies, as a metric's is, and not the same on all.
-    """
-
-    name: str
-    handles: tuple[Any, ...]
+    name: str  # for messages
+    handles: tuple[Any, ...]  # of its copies on this host's replicas, or of itself
     dtype: tf.DType
     shape: tf.TensorShape
-    is_sum: bool = False
+    is_sum: bool = False  # its value is the sum of the copies, as a metric's is, and not the same on all
 
     @classmethod
     def of_keras(cls, variable: keras.Variable) -> StateVariable:
@@ -109,9 +86,7 @@ class StateVariable:
 class ModelState:
     """The variables of a built and compiled model, to be read, restored and compared together.
 
-    Attributes:
-        variables: all of them, in the order of `Values.flat`.
-        outside: those that no list of the model names.
+    `variables` has all of them, in the order of `Values.flat`, `outside` those that the model does not list.
     """
 
     def __init__(
@@ -122,15 +97,10 @@ class ModelState:
         drawn: Iterable[CapturedVariable] = (),
         trains: bool = True,
     ) -> None:
-        """Lists the variables.
+        """List the variables of a model and those that traced steps and data functions `captured`.
 
-        Args:
-            model: built and compiled.
-            captured: what traced steps and data functions read or write; what of it is the model's own is
-                known.
-            drawn: those of them to which the pipelines of the data write, such as the seeds of an
-                augmentation. That of the training does so whenever it fetches ahead.
-            trains: whether the optimizer's are among them, even if nothing captured them.
+        To those that are `drawn`, such as the seeds of an augmentation, the training's pipeline writes
+        whenever it fetches ahead. The optimizer's are among them if the model `trains`.
         """
         optimizer = model.optimizer if trains else None
         lists = [
@@ -166,15 +136,16 @@ class ModelState:
         return self.pack([variable.read() for variable in self.variables])
 
     def read_at(self, drawn: Values) -> Values:
-        """Returns the present values, with those that the pipeline of the training data writes as they were.
-
-        Args:
-            drawn: the version of which they are taken.
-        """
+        """Returns the present values, but those that the pipeline of the training data writes of `drawn`."""
         flat, then = list(self.read().flat()), drawn.flat()
         for index in self._moving:
             flat[index] = then[index]
         return self.pack(flat)
+
+    @property
+    def metric_handles(self) -> set[int]:
+        """The `id` of each handle of the model's metrics."""
+        return {id(handle) for variable in self.metrics for handle in variable.handles}
 
     def read_metrics(self) -> tuple[tf.Tensor, ...]:
         """Returns the present state of the model's metrics."""

@@ -63,7 +63,7 @@ ROOMS = {
     ),
     "_callbacks": _room(
         "which callback listens to what, delivery, the state of callbacks",
-        "_copies _inspection _keras _snapshot _support errors records",
+        "_copies _inspection _keras _snapshot _support records",
     ),
     "_data": _room(
         "arrays, pipelines and generators; positions in them; shards", "_inspection _keras _support zero_copy"
@@ -74,7 +74,7 @@ ROOMS = {
     ),
     "_copies": _room(
         "plain values of Python objects: copied, put back in their places, packed for a file",
-        "_keras _support errors",
+        "_keras",
     ),
     "_snapshot": _room("one immutable version of the state from which training continues", "_inspection"),
     "monitoring": _room("recorder, sampler, timeline, accounts, progress", "_support records"),

@@ -19,12 +19,13 @@ import tensorflow as tf
 
 from overlap_train._callbacks.delivery import EpochBeginning
 from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, overrides, wants_train_batches
+from overlap_train._callbacks.inside import EpochHooks
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 
 
-class EpochHooks:
-    """Calls the hooks inside epochs.
+class LateHooks(EpochHooks):
+    """Calls the hooks inside epochs, or has them wait.
 
     While an earlier epoch has not been delivered, which `waits` tells, late hooks wait for its delivery,
     except those of callbacks that declare that they only watch. With `resets_late` the reset of the metrics,
@@ -41,8 +42,7 @@ class EpochHooks:
         late: bool = False,
         resets_late: bool = False,
     ) -> None:
-        self._model = model
-        self._callbacks = callbacks
+        super().__init__(model, callbacks)
         self._state = state
         self._waits = waits
         members = callbacks.callbacks if late else []
@@ -111,14 +111,6 @@ class EpochHooks:
         """Return the name of the first variable of a metric that holds another value."""
         triples = zip(self._state.metrics, values, self._state.read_metrics(), strict=True)
         return next((variable.name for variable, old, new in triples if not same_bits(old, new)), None)
-
-    def batch_begin(self, epoch: int, batch: int) -> None:
-        """Call `on_train_batch_begin`."""
-        self._call(epoch, "on_train_batch_begin", batch, None)
-
-    def batch_end(self, epoch: int, batch: int, logs: Mapping[str, Any] | None) -> None:
-        """Call `on_train_batch_end`."""
-        self._call(epoch, "on_train_batch_end", batch, logs)
 
     def release(self, epoch: int) -> None:
         """Call the hooks that wait of the epochs up to one, whose predecessor has been delivered."""

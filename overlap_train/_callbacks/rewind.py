@@ -1,25 +1,20 @@
 """Files that callbacks append to, taken back to where a resumed run goes on.
 
-A checkpoint marks how far the training had written each of its CSV logs. When the training goes on, the rows
-that it wrote after the mark are cut out, because their epochs run again. Nothing else is: not a log that
-another training wrote, nor rows that another one appended since. No file is cut before all else has been put
-back: a training that is refused leaves its logs as they were.
+A checkpoint marks how far the training had written each of its CSV logs. When the training goes on, a log is
+cut off at its mark, because the epochs behind it run again. A log that another training has written since, or
+appended to first, stays whole. No file is cut before all else has been put back: a training that is refused
+leaves its logs as they were.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import keras
-
-from overlap_train.errors import CheckpointCorruptError
 
 # Bytes before the mark by which a log is recognised.
 _TAIL_BYTES = 1 << 16
@@ -53,21 +48,6 @@ def mark_files(paths: Iterable[str]) -> tuple[FileMark, ...]:
     return tuple(marks)
 
 
-def sync_files(marks: Iterable[FileMark]) -> None:
-    """Make marked files durable, so that no checkpoint says more of them than a power cut leaves."""
-    for mark in marks:
-        with suppress(OSError), open(mark.path, "rb") as file:
-            os.fsync(file.fileno())
-
-
-def read_marks(described: Sequence[Any]) -> tuple[FileMark, ...]:
-    """Return marks from the JSON of a checkpoint, each of them what `dataclasses.asdict` made of one."""
-    try:
-        return tuple(FileMark(**entry) for entry in described)
-    except TypeError as error:
-        raise CheckpointCorruptError(f"its mark of a log is invalid ({error!s:.160})") from error
-
-
 def append_to_files(
     callbacks: Iterable[keras.callbacks.Callback],
 ) -> list[keras.callbacks.CSVLogger]:
@@ -82,7 +62,7 @@ def append_to_files(
 def rewind_files(
     callbacks: Iterable[keras.callbacks.Callback], marks: Iterable[FileMark], epoch: int
 ) -> None:
-    """Cut the rows of the epochs from `epoch` on, which run again, out of the files that were marked.
+    """Cut marked files off at their marks where the row of `epoch` follows, which runs again.
 
     Call it behind `on_train_begin`, when nothing can be refused any more. A file that cannot be cut is an
     OSError.
@@ -90,7 +70,7 @@ def rewind_files(
     loggers = files_of(callbacks)
     for mark in marks:
         if mark.path in loggers and os.path.isfile(mark.path):
-            _cut(mark, epoch, loggers[mark.path].sep)
+            _cut(mark, epoch)
 
 
 def _tail_sha256(descriptor: int, size_bytes: int) -> str:
@@ -99,8 +79,8 @@ def _tail_sha256(descriptor: int, size_bytes: int) -> str:
     return hashlib.sha256(os.pread(descriptor, size_bytes - start, start)).hexdigest()
 
 
-def _cut(mark: FileMark, epoch: int, separator: str) -> None:
-    """Cut out the rows after a mark that are of the training that set it."""
+def _cut(mark: FileMark, epoch: int) -> None:
+    """Cut off what follows a mark, if it begins with the row of an epoch, or with a part of that."""
     with open(mark.path, "r+b") as file:
         is_shorter = os.fstat(file.fileno()).st_size < mark.size_bytes
         if is_shorter or _tail_sha256(file.fileno(), mark.size_bytes) != mark.tail_sha256:
@@ -108,23 +88,7 @@ def _cut(mark: FileMark, epoch: int, separator: str) -> None:
         file.seek(mark.size_bytes)
         if not mark.size_bytes:
             file.readline()  # the header stays: the logger has found it, and writes no other
-        start = file.tell()
-        since = file.read().decode("utf-8", "surrogateescape")
-        if end := _rows_length(since, epoch, separator):
-            file.seek(start)
-            file.write(since[end:].encode("utf-8", "surrogateescape"))
-            file.truncate()
-
-
-def _rows_length(text: str, epoch: int, separator: str) -> int:
-    """Return the length of the rows of `epoch` and the epochs right after it, at the beginning of a text."""
-    rows = csv.reader(lines := io.StringIO(text, newline=""), delimiter=separator)
-    length = 0
-    with suppress(csv.Error):  # no text of a CSVLogger
-        for row in rows:
-            first = row[0] if row else ""
-            half_written = text[lines.tell() - 1] not in "\r\n" and str(epoch).startswith(first)
-            if first != str(epoch) and not half_written:
-                break
-            length, epoch = lines.tell(), epoch + 1
-    return length
+        end, label = file.tell(), str(epoch).encode()
+        since = file.read(len(label))
+        if since and label.startswith(since):
+            file.truncate(end)

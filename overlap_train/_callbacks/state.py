@@ -38,41 +38,30 @@ from overlap_train._copies.values import (
     is_code,
     model_variables,
     parts_of,
-    places,
 )
 from overlap_train._inspection.attributes import variables_of
 from overlap_train._inspection.code import function_of, stored_in
 
-# For each class of Keras: the attributes that are state.
-_STATE: Mapping[str, tuple[str, ...]] = {
-    "BackupAndRestore": ("_batches_seen_since_last_saving", "_last_batch_seen", "_current_epoch"),
-    # `append_header` and the open file are what on_train_begin has found; `append` see `rewind`.
-    "CSVLogger": ("keys", "append"),
-    "EarlyStopping": ("wait", "stopped_epoch", "best_weights", "best_epoch"),
-    "History": ("history", "epoch"),
-    "ModelCheckpoint": ("_batches_seen_since_last_saving", "_last_batch_seen", "_current_epoch"),
-    "MonitorCallback": ("best",),
-    "OrbaxCheckpoint": (
-        *("_batches_seen_since_last_saving", "_last_batch_seen", "_total_batches_seen", "_current_epoch"),
-    ),
-    "ReduceLROnPlateau": ("cooldown_counter", "wait"),
-    "SwapEMAWeights": ("_ema_weights_in_model",),
-    "TensorBoard": ("_global_train_batch", "_global_test_batch", "_should_write_train_graph"),
-}
-
+# Attributes of Keras's callbacks that are state; `append` see `rewind`.
+_STATE = frozenset(
+    (
+        *("_batches_seen_since_last_saving", "_current_epoch", "_ema_weights_in_model", "_global_test_batch"),
+        *("_global_train_batch", "_last_batch_seen", "_should_write_train_graph", "_total_batches_seen"),
+        *("append", "best", "best_epoch", "best_weights", "cooldown_counter", "epoch", "history", "keys"),
+        *("stopped_epoch", "wait"),
+    )
+)
 # What Keras's callbacks set on the model and its optimizer.
-_OF_THE_MODEL = frozenset({"_initial_epoch", "history", "learning_rate", "stop_training"})
+_OF_THE_MODEL = frozenset({"_initial_epoch", "learning_rate", "stop_training"})
 
 
 @cache
-def of_keras(kind: type) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the attributes that Keras's classes among the bases of `kind` add: state, and all others."""
-    bases = list(filter(is_keras, kind.__mro__))
-    state = frozenset(attribute for base in bases for attribute in _STATE.get(base.__name__, ()))
-    members = (function_of(member) for base in bases for member in vars(base).values())
+def _of_keras(kind: type) -> frozenset[str]:
+    """Return the attributes that Keras's classes among the bases of `kind` add."""
+    members = [function_of(m) for base in filter(is_keras, kind.__mro__) for m in vars(base).values()]
     codes = [member.__code__ for member in members if isinstance(member, types.FunctionType)]
     stored = frozenset[str]().union(*(stored_in(code, "STORE_ATTR") for code in codes))
-    return state, (stored - _OF_THE_MODEL | settings_of(kind)) - state
+    return stored - _OF_THE_MODEL | settings_of(kind)
 
 
 @cache
@@ -126,24 +115,17 @@ def restore_all(pairs: Sequence[tuple[keras.callbacks.Callback, ObjectValue]]) -
 class Unstored:
     """Names what callbacks remember and no checkpoint holds, each attribute once.
 
-    That is what is not plain, variables and objects that came since the fit began, and functions and settings
-    of Keras's callbacks that have taken the place of others since.
+    That is what is not plain, and functions and settings of Keras's callbacks that have taken the place of
+    others since the fit began.
     """
 
     def __init__(self) -> None:
         self._reported: set[str] = set()
-        self._initial: list[tuple[Mapping[str, int], Mapping[str, Any], Mapping[str, str]]] = []
+        self._initial: list[Mapping[str, Any]] = []
 
-    def begin(self, callbacks: Iterable[keras.callbacks.Callback], states: Sequence[ObjectValue]) -> None:
+    def begin(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         """Note how the callbacks stand behind `on_train_begin`."""
-        self._initial = [
-            (
-                places(state, state.kind),
-                {n: v for n, v in variables_of(callback).items() if is_code(v)},
-                _texts(callback),
-            )
-            for callback, state in zip(without_bars(callbacks), states, strict=True)
-        ]
+        self._initial = [_functions(each) | _texts(each) for each in without_bars(callbacks)]
 
     def names(
         self, states: Sequence[ObjectValue], callbacks: Iterable[keras.callbacks.Callback] = ()
@@ -151,17 +133,16 @@ class Unstored:
         """Return the names that have not been returned yet, of states and of the callbacks they are of."""
         names = [f"{state.kind}.{name}" for state in states for name in state.lost]
         triples = zip(without_bars(callbacks), states, self._initial, strict=False)
-        for callback, state, (counts, code, settings) in triples:
-            attributes = variables_of(callback)
-            names += [p for p, n in places(state, state.kind).items() if n > counts.get(p, 0)]
-            for name, function in code.items():
-                if is_code(attributes.get(name)) and attributes[name] != function:
-                    names.append(f"{state.kind}.{name}")
-            present = _texts(callback)
-            names += [f"{state.kind}.{n}" for n, text in settings.items() if present.get(n) != text]
+        for callback, state, initial in triples:
+            present = _functions(callback) | _texts(callback)
+            names += [f"{state.kind}.{name}" for name in initial if present.get(name) != initial[name]]
         new = [name for name in dict.fromkeys(names) if name not in self._reported]
         self._reported.update(new)
         return new
+
+
+def _functions(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    return {name: value for name, value in variables_of(callback).items() if is_code(value)}
 
 
 def without_bars(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.Callback]:
@@ -175,13 +156,9 @@ def _parts(value: Any) -> Mapping[str, Any] | None:
 
 def _remembered(callback: keras.callbacks.Callback) -> dict[str, Any]:
     """Return the attributes that are state, by the table or because Keras does not know them."""
-    state, settings = of_keras(type(callback))  # type: ignore[arg-type]
-    is_custom = has_get_state(callback)
-    parts = {
-        name: part
-        for name, part in variables_of(callback).items()
-        if name in state or not (is_custom or name in settings)
-    }
+    of_keras, is_custom = _of_keras(type(callback)), has_get_state(callback)  # type: ignore[arg-type]
+    attributes = variables_of(callback).items()
+    parts = {n: part for n, part in attributes if (n in _STATE if n in of_keras else not is_custom)}
     return parts | {GET_STATE: None} if is_custom else parts
 
 

@@ -1,12 +1,11 @@
-"""The state that the data and the model of a training hold in Python: taken for a checkpoint, and put back.
+"""The state that the data of a training holds in Python: taken for a checkpoint, and put back.
 
 For data that Python makes it is what another process needs to make the same batches again: the state of
 Python's and NumPy's global generators, and of a `PyDataset` the attributes that have changed since the
 training began, or what its own `get_state` or `state_dict` returns. It is taken while nothing draws.
 
-For the model it is the plain attributes that a training sets on it, such as a callback's
-`self.model.best_epoch = 3`: numbers, texts and None that differ from those at the beginning of `fit`. Belongs
-to the training thread.
+Of the model it is told which plain attributes a training sets on it, such as a callback's
+`self.model.best_epoch = 3`: no checkpoint holds these. Belongs to the training thread.
 """
 
 from __future__ import annotations
@@ -15,30 +14,29 @@ import functools
 import hashlib
 import json
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._copies.generators import GeneratorValue
-from overlap_train._copies.packing import pack
+from overlap_train._copies.packing import split
 from overlap_train._copies.restoring import Restorer
 from overlap_train._copies.values import (
+    GET_STATE,
     Copier,
     Foreign,
+    Node,
     NotPlainError,
-    keeps,
+    ObjectValue,
     model_variables,
     parts_of,
-    reported_state,
 )
 from overlap_train._inspection.attributes import variables_of
 from overlap_train._keras.copies import base_attributes
 from overlap_train._keras.randomness import (
     numpy_state,
-    require_numpy_state,
     set_numpy_state,
 )
 
@@ -61,8 +59,9 @@ class DataState:
         self._foreign = foreign
         pairs = (pair for pair in _METHODS if all(callable(getattr(source, name, None)) for name in pair))
         self._methods = next(pairs, None)
-        values, self.left_out = self._attributes()
-        self._initial = _digests(values)
+        copies = self._copies()
+        self.left_out = [name for copy in copies for name in copy.lost]
+        self._initial = _digests(copies)
 
     def take(self) -> dict[str, Any]:
         """Return the present state, in values that a checkpoint can hold; nothing of it is shared.
@@ -74,64 +73,53 @@ class DataState:
             state.update(python=random.getstate(), numpy=numpy_state())
         if self._methods:
             try:
-                state["spoken"] = reported_state(self._source, self._methods[0])
+                reported = Copier().reported(self._source, self._methods[0])
             except NotPlainError as error:
                 raise TypeError(
                     f"{type(self._source).__name__}.{self._methods[0]} must return numbers, text, arrays and "
                     f"lists, tuples and dicts of these; it returned a {error}"
                 ) from error
+            state["spoken"] = ObjectValue("", {GET_STATE: reported})
         elif self._source is not None:
-            values, _ = self._attributes()
-            digests = _digests(values)
+            digests = _digests(copies := self._copies())
+            nodes = {name: node for copy in copies for name, node in copy.attributes.items()}
             # Without a seed, a generator that has not been drawn from has another state in each process.
-            changed = [
-                name
-                for name, digest in digests.items()
-                if digest != self._initial.get(name) or isinstance(values[name], GeneratorValue)
-            ]
-            state["attributes"] = self._attributes(changed, copy_arrays=True)[0]
+            drawn = [name for name, node in nodes.items() if isinstance(node, dict) and "generator" in node]
+            changed = [n for n, digest in digests.items() if n in drawn or digest != self._initial.get(n)]
+            state["attributes"] = self._attributes(changed)
             state["unchanged"] = {name: digest for name, digest in digests.items() if name not in changed}
         return state
 
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Raise ValueError unless the global generators can take what a state of a file has for them."""
-        try:
-            if "python" in state:
-                random.Random().setstate(state["python"])
-            if "numpy" in state:
-                require_numpy_state(state["numpy"], legacy=True)
-        except (AttributeError, TypeError) as error:
-            raise ValueError(str(error)) from error
-
     def put_back(self, state: Mapping[str, Any]) -> list[str]:
-        """Put a state of another process back, or raise ValueError if it is invalid.
+        """Put a state of another process back.
 
         Returns the names of attributes that had not changed there and differ here, or could not be put back;
         they stay as they are.
         """
-        self.check(state)
         if self._of_all and "python" in state:
             random.setstate(state["python"])
         if self._of_all and "numpy" in state:
             set_numpy_state(state["numpy"])
         restorer = Restorer(self._foreign, parts=self._parts)
-        restorer.attributes(self._source, state.get("attributes", {}), "")
+        if "attributes" in state:
+            restorer.attributes(self._source, state["attributes"].attributes, "")
         if "spoken" in state and self._methods:
-            getattr(self._source, self._methods[1])(Restorer().put(None, state["spoken"]))
+            reported = Restorer().put(None, state["spoken"].attributes[GET_STATE])
+            getattr(self._source, self._methods[1])(reported)
         unchanged = state.get("unchanged", {}).items()
         return [*restorer.stay, *(name for name, digest in unchanged if digest != self._initial.get(name))]
 
     def _parts(self, value: Any) -> Mapping[str, Any] | None:
         return variables_of(value) if value is self._source else parts_of(value)
 
-    def _attributes(
-        self, names: Collection[str] | None = None, *, copy_arrays: bool = False
-    ) -> tuple[dict[str, Any], list[str]]:
-        """Copy attributes of the source, all by default; return also the names of what is not plain."""
-        attributes = {} if self._methods or self._source is None else variables_of(self._source)
-        parts = {name: part for name, part in attributes.items() if names is None or name in names}
-        copy = Copier(self._foreign, copy_arrays=copy_arrays).object(self._source, parts)
-        return dict(copy.attributes), list(copy.lost)
+    def _copies(self) -> list[ObjectValue]:
+        """Copy each attribute of the source by itself, to be looked at."""
+        names = () if self._methods or self._source is None else variables_of(self._source)
+        return [self._attributes([name], copy_arrays=False) for name in names]
+
+    def _attributes(self, names: Collection[str], *, copy_arrays: bool = True) -> ObjectValue:
+        parts = {name: part for name, part in variables_of(self._source).items() if name in names}
+        return Copier(self._foreign, copy_arrays=copy_arrays).object(self._source, parts)
 
 
 def beside(model: keras.Model, *, of_all: bool = True) -> Callable[[Any], DataState]:
@@ -147,13 +135,13 @@ def sampled_rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array[np.unique(np.linspace(0, len(array) - 1, count).astype(np.int64))]
 
 
-def _digests(values: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return a digest of each value, which is the same in every process."""
-    return {name: _digest(value) for name, value in values.items()}
+def _digests(copies: Iterable[ObjectValue]) -> dict[str, bytes]:
+    """Return a digest of each attribute, which is the same in every process."""
+    return {name: _digest(node) for copy in copies for name, node in copy.attributes.items()}
 
 
-def _digest(value: Any) -> bytes:
-    arrays, packed = pack(value, "")
+def _digest(node: Node) -> bytes:
+    arrays, packed = split(node, "")
     digest = hashlib.blake2b(json.dumps(packed).encode(), digest_size=16)
     for array in arrays.values():
         digest.update(f"{array.shape} {array.dtype}".encode())
@@ -171,37 +159,8 @@ def keras_attributes() -> frozenset[str]:
     return base_attributes() | _OF_A_RUN
 
 
-class ModelAttributes:
-    """The plain attributes of a model that change from now on."""
-
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
-        self._initial = self._plain()
-
-    def changed(self) -> dict[str, Any]:
-        """Return those that differ from the beginning, also in type."""
-        initial = {(name, type(value), value) for name, value in self._initial.items()}
-        return {n: value for n, value in self._plain().items() if (n, type(value), value) not in initial}
-
-    def put_back(self, values: Mapping[str, Any]) -> list[str]:
-        """Put attributes back that a training had added; return the names of others, which stay as they are.
-
-        What a model or its class has before the training its code may read: the trace of the unbroken run
-        holds its value at the beginning.
-        """
-        attributes, present = variables_of(self._model), self._plain()
-        stay = []
-        for name, value in values.items():
-            if not (name in attributes or hasattr(type(self._model), name)) and self._is_own(name):
-                setattr(self._model, name, value)
-            elif name not in present or present[name] != value:
-                stay.append(name)
-        return stay
-
-    def _plain(self) -> dict[str, Any]:
-        attributes = variables_of(self._model).items()
-        return {name: value for name, value in attributes if self._is_own(name) and type(value) in _PLAIN}
-
-    def _is_own(self, name: str) -> bool:
-        """Whether an attribute is one that Keras does not set, and no method or property."""
-        return not name.startswith("_") and name not in keras_attributes() and keeps(type(self._model), name)
+def plain_attributes(model: keras.Model) -> dict[str, str]:
+    """Return the plain attributes of a model that neither Keras nor the trainer sets, as texts by name."""
+    known = keras_attributes()
+    own = {name: value for name, value in variables_of(model).items() if not name.startswith("_")}
+    return {n: repr(value) for n, value in own.items() if n not in known and type(value) in _PLAIN}

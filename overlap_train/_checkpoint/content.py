@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._callbacks.rewind import FileMark, read_marks
+from overlap_train._callbacks.rewind import FileMark
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._copies.packing import pack, unpack
+from overlap_train._copies.restoring import NotPutBackError
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import CapturedVariable
@@ -28,10 +29,13 @@ from overlap_train._support.arguments import array_of
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
 
-Arrays = dict[str, npt.NDArray[Any]]
 Specs = Sequence[tuple[tf.TensorShape, np.dtype[Any]]]
 
-_VARIABLES = "variables"
+# What Python, NumPy and TensorFlow raise for values of the wrong type, range, size or depth.
+_UNFIT = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RecursionError, TypeError),
+    *(ValueError, NotPutBackError, tf.errors.OpError),
+)
 _JSON_SCALARS = (type(None), bool, int, float, str)
 
 
@@ -62,43 +66,21 @@ def require_storable(variables: Iterable[StateVariable | CapturedVariable]) -> N
             )
 
 
-def pack_values(values: Values, prefix: str = _VARIABLES) -> Arrays:
-    """Return values as the arrays of a checkpoint."""
-    return {f"{prefix}/{i}": array_of(value) for i, value in enumerate(values.flat())}
+def stored_values(state: ModelState, arrays: Sequence[npt.NDArray[Any]]) -> Values:
+    """Return the values of a checkpoint, in the order of `Values.flat`."""
+    pairs = zip(arrays, state.variables, strict=True)
+    return state.pack([tf.convert_to_tensor(array, variable.dtype) for array, variable in pairs])
 
 
-def stored_values(state: ModelState, arrays: Mapping[str, Any], prefix: str = _VARIABLES) -> Values:
-    """Return the values of a checkpoint."""
-    pairs = enumerate(state.variables)
-    return state.pack([tf.convert_to_tensor(arrays[f"{prefix}/{i}"], v.dtype) for i, v in pairs])
+def _standing(values: Values, position: CursorState) -> dict[str, Any]:
+    """Return where a training stands, in plain values."""
+    arrays = [array_of(value) for value in values.flat()]
+    return {"values": arrays, "cursor": position.place(), "data": dict(position.data)}
 
 
-def pack_undelivered(epochs: Iterable[WaitingEpoch]) -> tuple[Arrays, list[Any]]:
-    """Split epochs that wait into arrays and JSON."""
-    arrays: Arrays = {}
-    entries = []
-    for number, epoch in enumerate(epochs):
-        snapshot, prefix = epoch.snapshot, f"undelivered/{number}"
-        parts = {"logs": dict(epoch.logs), "data": snapshot.position.data}
-        part_arrays, texts = pack(parts, f"{prefix}/parts")
-        arrays |= part_arrays | pack_values(snapshot.values, prefix)
-        place = snapshot.position.place()
-        entries.append({"epoch": snapshot.epoch, "step": snapshot.step, "cursor": place, "parts": texts})
-    return arrays, entries
-
-
-def undelivered(
-    arrays: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], state: ModelState
-) -> tuple[WaitingEpoch, ...]:
-    """Put epochs that wait together again."""
-    epochs = []
-    for number, entry in enumerate(entries):
-        parts = unpack(arrays, entry["parts"])
-        position = CursorState(**entry["cursor"], data=parts["data"])
-        values = stored_values(state, arrays, f"undelivered/{number}")
-        snapshot = Snapshot(entry["epoch"], entry["step"], values, position)
-        epochs.append(WaitingEpoch(snapshot, parts["logs"]))
-    return tuple(epochs)
+def _stood(parts: Mapping[str, Any], state: ModelState) -> tuple[Values, CursorState]:
+    """Return what `_standing` was given."""
+    return stored_values(state, parts["values"]), CursorState(**parts["cursor"], data=parts["data"])
 
 
 def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,17 +121,16 @@ class LoadedCheckpoint:
     """A checkpoint that makes sense to this training, in parts."""
 
     state: CheckpointState
+    meta: Mapping[str, Any]  # what is in it besides variables: see `Resumer`
     values: Values
     position: CursorState
     files: tuple[FileMark, ...]
-    callbacks: tuple[ObjectValue, ...]
     undelivered: tuple[WaitingEpoch, ...]
-    random: Mapping[str, Any]
 
     @property
-    def meta(self) -> Mapping[str, Any]:
-        """What is in it besides the arrays."""
-        return self.state.meta
+    def callbacks(self) -> list[ObjectValue]:
+        """What the callbacks remembered."""
+        return list(self.meta["callbacks"])
 
     @property
     def first_undelivered(self) -> int:
@@ -157,72 +138,47 @@ class LoadedCheckpoint:
         return self.undelivered[0].snapshot.epoch if self.undelivered else self.state.epoch
 
 
-@dataclass(frozen=True)
-class ReportedSettings:
-    """Settings that may differ when a training goes on; the user is told of a difference."""
-
-    # Of the model, its optimizer, its compilation and the trainer.
-    configuration: Mapping[str, str] = field(default_factory=dict)
-    rate: Callable[[], str | None] = lambda: None  # the learning rate with which the training goes on
-
-
-@dataclass(frozen=True)
-class PythonState:
-    """State of Python that a checkpoint holds besides the variables, captured on the training thread."""
-
-    callbacks: tuple[ObjectValue, ...]
-    files: tuple[FileMark, ...]  # how far callbacks had written theirs
-    random: Mapping[str, Any]
-    in_turn: bool  # whatever a resumed run does again has not drawn from the generators
-    attributes: Mapping[str, Any]  # plain ones that the training has set on the model
-    callback_settings: list[dict[str, str]]  # `Settings.texts`
-    plan: str
-
-
 def as_checkpoint(
-    point: StartPoint,
-    values: Values,
-    python: PythonState,
-    reported: ReportedSettings,
-    fingerprint: Mapping[str, str],
+    point: StartPoint, values: Values, python: Mapping[str, Any], fingerprint: Mapping[str, str]
 ) -> CheckpointState:
-    """Return the state that is written to a file."""
-    arrays = pack_values(values)
-
-    def packed(content: Any, prefix: str) -> Any:
-        part_arrays, texts = pack(content, prefix)
-        arrays.update(part_arrays)
-        return texts
-
-    undelivered_arrays, undelivered_entries = pack_undelivered(point.undelivered)
-    arrays |= undelivered_arrays
-    meta = {
-        "callbacks": packed(list(python.callbacks), "callbacks"),
-        "cursor": point.position.place(),
-        "data": packed(dict(point.position.data), "data"),
-        "undelivered": undelivered_entries,
+    """Return the state that is written to a file; `python` was captured on the training thread."""
+    waiting = [
+        {
+            **_standing(epoch.snapshot.values, epoch.snapshot.position),
+            "epoch": epoch.snapshot.epoch,
+            "step": epoch.snapshot.step,
+            "logs": dict(epoch.logs),
+        }
+        for epoch in point.undelivered
+    ]
+    parts = {
+        **python,
+        **_standing(values, point.position),
+        "files": [asdict(mark) for mark in python["files"]],
+        "undelivered": waiting,
         "stopped": point.stopped,
         "logs": plain_logs(point.logs),
-        "files": [asdict(mark) for mark in python.files],
-        "configuration": reported.configuration,
-        "random": packed(dict(python.random), "random"),
-        "in_turn": python.in_turn,
-        "attributes": python.attributes,
-        "plan": python.plan,
-        "callback_settings": python.callback_settings,
     }
-    return CheckpointState(point.epoch, point.step, arrays, meta, fingerprint)
+    arrays, packed = pack(parts, "parts")
+    return CheckpointState(point.epoch, point.step, arrays, {"parts": packed}, fingerprint)
 
 
-def take_apart(state: CheckpointState, variables: ModelState) -> LoadedCheckpoint:
-    """Take a checkpoint apart, or raise CheckpointCorruptError for one that cannot be."""
-    meta, arrays = state.meta, state.arrays
+def take_apart(
+    state: CheckpointState, variables: ModelState, require_same: Callable[[CheckpointState, Any], None]
+) -> LoadedCheckpoint:
+    """Take a checkpoint apart, or raise CheckpointCorruptError for one that cannot be.
+
+    `require_same` raises for one of another training; it gets the settings of that, too.
+    """
     try:
-        values = stored_values(variables, arrays)
-        epochs = undelivered(arrays, meta["undelivered"], variables)
-        position = CursorState(**meta["cursor"], data=unpack(arrays, meta["data"]))
-        random = unpack(arrays, meta["random"])
-        files, callbacks = read_marks(meta["files"]), tuple(unpack(arrays, meta["callbacks"]))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        parts = unpack(state.arrays, state.meta["parts"])
+        require_same(state, parts["configuration"])
+        values, position = _stood(parts, variables)
+        epochs = []
+        for entry in parts["undelivered"]:
+            snapshot = Snapshot(entry["epoch"], entry["step"], *_stood(entry, variables))
+            epochs.append(WaitingEpoch(snapshot, entry["logs"]))
+        files = tuple(FileMark(**mark) for mark in parts["files"])
+    except _UNFIT as error:
         raise CheckpointCorruptError(f"a part of it is invalid ({error_text(error):.160})") from error
-    return LoadedCheckpoint(state, values, position, files, callbacks, epochs, random)
+    return LoadedCheckpoint(state, parts, values, position, files, tuple(epochs))

@@ -34,8 +34,12 @@ from overlap_train._support.arguments import array_of
 from overlap_train._support.printing import is_number
 
 # Of a serialised object: where its class was imported from, and what has been built of it.
-_LEFT_OUT = frozenset(("build_config", "compile_config", "module", "name", "registered_name", "seed"))
-_OF_MODEL = frozenset(("input_layers", "layers", "output_layers"))
+_LEFT_OUT = frozenset(
+    (
+        *("build_config", "compile_config", "input_layers", "module", "name", "output_layers"),
+        *("registered_name", "seed"),
+    )
+)
 _OF_COMPILE = ("auto_scale_loss", "steps_per_execution")
 _PLAIN = (bool, int, float, str, type(None))
 _RATE = "learning_rate"
@@ -46,38 +50,48 @@ _MOST_SHOWN = 8
 
 def describe_configuration(model: keras.Model) -> dict[str, str]:
     """Return the settings of a compiled model, its layers, its optimizer and its compilation, by name."""
+    layers = keras_models.flat_layers(model)
     texts: dict[str, str] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras warns of lambdas, which are not stored here
-        layers = keras_models.flat_layers(model)
-        for label, layer in zip(_numbered(layer.name for layer in layers), layers, strict=True):
-            config = _config_of(layer)
-            texts |= _flat(label, {"": type(layer).__name__, **_own_settings(layer, config)})
-            parts = config.get("layers")
-            if isinstance(parts, list) and all(isinstance(p, dict) and "inbound_nodes" in p for p in parts):
-                places = {part["name"]: place for place, part in enumerate(parts)}
-                calls = repr([_calls(part["inbound_nodes"], places) for part in parts])
-                texts[f"{label}.wiring"] = f"{_DIGEST}{hashlib.sha256(calls.encode()).hexdigest()[:16]}"
-        if isinstance(getattr(model, "optimizer", None), keras.optimizers.Optimizer):
-            texts |= _flat("optimizer", _config_of(model.optimizer))
-        arguments = keras_copies.compile_arguments(model) or {}
-        texts |= _flat("compile", {name: arguments.get(name) for name in _OF_COMPILE})
+    for label, layer in zip(_numbered(layer.name for layer in layers), layers, strict=True):
+        texts |= _describe_layer(label, layer)
+    if isinstance(getattr(model, "optimizer", None), keras.optimizers.Optimizer):
+        texts |= _settings("optimizer", _config_of(model.optimizer))
+    arguments = keras_copies.compile_arguments(model) or {}
+    return texts | _settings("compile", {name: arguments.get(name) for name in _OF_COMPILE})
+
+
+def _describe_layer(label: str, layer: keras.Layer) -> dict[str, str]:
+    """Return the class and the settings of a layer; of a model those of its layers are apart."""
+    config, own = _config_of(layer), dict[str, Any]()
+    if not keras_models.is_stock_method(type(layer)):
+        names = [name for name in vars(layer) if not name.startswith("_") and name not in keras_attributes()]
+        own = {name: vars(layer)[name] for name in names if isinstance(vars(layer)[name], _PLAIN)}
+    parts = config.pop("layers", None) if isinstance(layer, keras.Model) else None
+    policy = getattr(layer, "dtype_policy", None)
+    settings = {**own, **config, "dtype": getattr(policy, "name", None)}
+    texts = {label: type(layer).__name__} | _settings(label, settings)
+    parts = parts if isinstance(parts, list) else []
+    calls = [part.get("inbound_nodes") for part in parts if isinstance(part, Mapping)]
+    if any(calls):
+        wiring = hashlib.sha256(repr(_plain(calls)).encode()).hexdigest()
+        texts[f"{label}.wiring"] = f"{_DIGEST}{wiring[:16]}"
     return texts
+
+
+def _settings(label: str, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings by name, such as `dense.activation`, as texts that are the same in every process."""
+    return {f"{label}.{name}": _as_text(_plain(v)) for name, v in config.items() if name not in _LEFT_OUT}
 
 
 def _describe(label: str, part: Any) -> dict[str, str]:
     """Return what a loss or a metric is, or several: a class and its settings, or the name of a function."""
     if isinstance(part, (keras.losses.Loss, keras.metrics.Metric)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _flat(label, {"": type(part).__name__, **_config_of(part)})
+        return {label: type(part).__name__} | _settings(label, _config_of(part))
     if isinstance(part, (list, tuple)):
         part = {str(number): each for number, each in enumerate(part, start=1)}
     if isinstance(part, Mapping):
-        texts: dict[str, str] = {}
-        for name, each in part.items():
-            texts |= _describe(f"{label} of {name}", each)
-        return texts
+        pairs = [_describe(f"{label} of {name}", each).items() for name, each in part.items()]
+        return dict(itertools.chain(*pairs))
     return {label: _as_text(_plain(part))}
 
 
@@ -138,73 +152,32 @@ def _without_numbers(name: str) -> str:
 
 
 def _config_of(thing: Any) -> dict[str, Any]:
-    try:
-        config = thing.get_config()
-    except Exception:  # a custom class need not have a config
-        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras warns of lambdas, which are not stored here
+        try:
+            config = thing.get_config()
+        except Exception:  # a custom class need not have a config
+            return {}
     return dict(config) if isinstance(config, Mapping) else {}
-
-
-def _own_settings(layer: keras.Layer, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a layer without those of the layers in it, which are described by themselves."""
-    left_out = _OF_MODEL if isinstance(layer, keras.Model) else frozenset()
-    settings = {name: part for name, part in config.items() if name not in left_out and not _is_layer(part)}
-    policy = getattr(layer, "dtype_policy", None)
-    settings["dtype"] = getattr(policy, "name", None)
-    if not keras_models.is_stock_method(type(layer)):
-        for name, value in vars(layer).items():
-            if not name.startswith("_") and name not in keras_attributes() and isinstance(value, _PLAIN):
-                settings.setdefault(name, value)
-    return settings
-
-
-def _calls(part: Any, places: Mapping[str, int]) -> Any:
-    """Return how the layers of a functional model are called, each of them as its place in the model."""
-    if isinstance(part, Mapping) and "keras_history" in part:
-        name, *output = part["keras_history"]
-        return [places.get(name), *output]
-    if isinstance(part, Mapping):
-        return {key: _calls(value, places) for key, value in part.items()}
-    return [_calls(each, places) for each in part] if isinstance(part, (list, tuple)) else _plain(part)
-
-
-def _is_layer(part: Any) -> bool:
-    if isinstance(part, (list, tuple)):
-        return bool(part) and all(map(_is_layer, part))
-    config = part.get("config") if isinstance(part, Mapping) else None
-    return isinstance(config, Mapping) and {"name", "trainable"} <= config.keys()
-
-
-def _flat(label: str, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return settings by their way through serialised objects, such as `dense.activation`."""
-    return dict(_walk(label, {name: part for name, part in config.items() if name not in _LEFT_OUT}))
-
-
-def _walk(label: str, part: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(part, Mapping) and part.get("class_name") == "__lambda__":
-        yield label, "a lambda"
-    elif isinstance(part, Mapping) and "class_name" in part and "config" in part:
-        config = part["config"]
-        is_function = isinstance(config, str) and part["class_name"] == "function"
-        yield label, _as_text(config if is_function else part["class_name"])
-        if isinstance(config, Mapping):
-            yield from _walk(label, dict(config))
-    elif isinstance(part, Mapping) and all(isinstance(key, str) for key in part):
-        for name, inner in part.items():
-            if name not in _LEFT_OUT:
-                yield from _walk(f"{label}.{name}" if name else label, inner)
-    else:
-        yield label, _as_text(_plain(part))
 
 
 def _plain(value: Any) -> Any:
     """Return the part of a setting that is the same in every process."""
+    if isinstance(value, Mapping) and {"class_name", "config"} <= value.keys():
+        name, config = value["class_name"], _plain(value["config"])
+        if name == "__lambda__":
+            return "a lambda"
+        if not isinstance(config, dict):
+            return config
+        return f"{name}({', '.join(f'{key}={part}' for key, part in config.items())})"
     if isinstance(value, Mapping):
         return {str(key): _plain(part) for key, part in value.items() if key not in _LEFT_OUT}
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
+    if isinstance(value, str):
+        return _without_numbers(value)
     if isinstance(value, _PLAIN):
         return value
     kind = value if isinstance(value, (types.FunctionType, type)) else type(value)
@@ -231,7 +204,7 @@ def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
         **_describe_variables(model.variables),
         "optimizer": type(model.optimizer).__name__,
         **_describe("loss", model.loss),
-        **_flat("compile", {"loss_weights": arguments.get("loss_weights")}),
+        **_settings("compile", {"loss_weights": arguments.get("loss_weights")}),
         **_describe_metrics("metric", metrics),
         **_describe_metrics("weighted metric", weighted),  # which a history calls as if they were not
         **describe_feed(feed),

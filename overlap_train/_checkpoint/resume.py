@@ -24,14 +24,11 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files, sync_files
+from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files
 from overlap_train._callbacks.state import Settings, Unstored, capture_all, restore_all
-from overlap_train._checkpoint.attributes import ModelAttributes
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
     LoadedCheckpoint,
-    PythonState,
-    ReportedSettings,
     StartPoint,
     as_checkpoint,
     specs_of,
@@ -65,10 +62,12 @@ class Resumer(Closing):
     that all are damaged, CheckpointMismatchError that the newest sound one belongs to another model, data or
     history.
 
-    `weights` keeps the weights of all epochs. `trained_by` returns the function that trains; once it is
-    another than at the start, nothing more is written. `say` gets messages about what no checkpoint will
-    hold. `record` gets the span of each write, on the thread that writes. `plan` returns how the
-    steps are computed.
+    `configuration` has settings that may differ when a training goes on, of which the user is told, and
+    `rate` returns the learning rate with which it does. `weights` keeps the weights of all epochs.
+    `attributes` returns those of the model, as texts by name. `trained_by` returns the function that trains;
+    once it is another than at the start, nothing more is written. `say` gets messages about what no
+    checkpoint will hold. `record` gets the span of each write, on the thread that writes. `plan` returns how
+    the steps are computed.
     """
 
     def __init__(
@@ -77,8 +76,9 @@ class Resumer(Closing):
         belongs_to: Mapping[str, str],
         variables: ModelState,
         *,
-        attributes: ModelAttributes | None = None,
-        reported: ReportedSettings | None = None,
+        attributes: Callable[[], Mapping[str, str]] = dict,
+        configuration: Mapping[str, str] | None = None,
+        rate: Callable[[], str | None] = lambda: None,
         weights: RunWriter | None = None,
         trained_by: Callable[[], Any] = lambda: None,
         say: Callable[[str], None] = lambda message: None,
@@ -90,11 +90,11 @@ class Resumer(Closing):
         specs = [f"{shape} {dtype}" for shape, dtype in specs_of(variables)]
         digest = hashlib.sha256(repr([*belongs_to, *specs]).encode()).hexdigest()
         self._fingerprint = {**belongs_to, _ALL_VARIABLES: f" digest {digest[:16]}"}
-        self._reported = reported or ReportedSettings()
+        self._configuration, self._rate = configuration or {}, rate
         self._trained_by, self._function = trained_by, trained_by()
         self._say = say
         self._record = record
-        self._attributes = attributes
+        self._attributes, self._set_before = attributes, attributes()
         self._weights = weights
         self.plan: Callable[[], str] = str
         self._passes: Any = None
@@ -102,7 +102,7 @@ class Resumer(Closing):
         self._lags: tuple[int, ...] = ()
         self._files: Iterable[str] = ()
         self._settings = Settings(())
-        self._unstored = Unstored()
+        self._unstored, self._said = Unstored(), set[str]()
         self._deliveries = 0
         self._written_s, self._written_step = time.monotonic(), 0
         self._ceased = False
@@ -145,7 +145,8 @@ class Resumer(Closing):
         """
         callbacks, self._function = list(callbacks), self._trained_by()
         checkpoint, self._newest = self._newest, None
-        self._unstored.begin(callbacks, capture_all(callbacks))
+        self._unstored.begin(callbacks)
+        self._set_before = self._attributes()
         if checkpoint is None:
             self._captured(callbacks)
             return None
@@ -157,7 +158,6 @@ class Resumer(Closing):
         self._put_callbacks_back(checkpoint)
         state.restore(values)
         state.restore_pipeline(values)
-        self._put_attributes_back(meta)
         self._put_random_back(checkpoint)
         self._go_to(position, cursor)
         if meta["in_turn"] and not position.data.get("begun"):
@@ -186,14 +186,6 @@ class Resumer(Closing):
             names = ", ".join(stay)
             self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
 
-    def _put_attributes_back(self, meta: Mapping[str, Any]) -> None:
-        stay = self._attributes.put_back(meta["attributes"]) if self._attributes is not None else ()
-        if stay:
-            names = ", ".join(stay)
-            self._say(
-                f"these attributes of the model are not put back, because it had them before fit: {names}"
-            )
-
     def _redraw_validation_data(self, checkpoint: LoadedCheckpoint) -> None:
         """Draw the validation data as far as it had been drawn."""
         standing = checkpoint.position.data.pop(_VALIDATION_PASSES, {})
@@ -216,7 +208,7 @@ class Resumer(Closing):
     def _put_random_back(self, checkpoint: LoadedCheckpoint) -> None:
         """Put the global random generators back, once the values of the variables are restored."""
         try:
-            set_random_states(checkpoint.random, self._handles)
+            set_random_states(checkpoint.meta["random"], self._handles)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise CheckpointMismatchError(
                 f"the checkpoint's random states cannot be put back ({error_text(error):.160}); was it "
@@ -234,7 +226,7 @@ class Resumer(Closing):
                 "these callbacks of the checkpoint are missing now, and what they remembered is left out: "
                 f"{', '.join(missing)}"
             )
-        changes = differences(meta["configuration"], self._reported.configuration, self._reported.rate())
+        changes = differences(meta["configuration"], self._configuration, self._rate())
         if changes:
             self._say(
                 "this training is configured otherwise than that of the checkpoint: "
@@ -243,20 +235,17 @@ class Resumer(Closing):
 
     def _load(self) -> LoadedCheckpoint | None:
         """Read the newest checkpoint that makes sense."""
+        check = functools.partial(take_apart, variables=self._variables, require_same=self._require_same)
+        found: LoadedCheckpoint | None = self._store.load_latest(check)
+        return found
 
-        def check(state: CheckpointState) -> LoadedCheckpoint:
-            self._require_same(state)
-            return take_apart(state, self._variables)
-
-        return self._store.load_latest(check)
-
-    def _require_same(self, state: CheckpointState) -> None:
+    def _require_same(self, state: CheckpointState, configuration: Mapping[str, str]) -> None:
         """Refuse a training whose history would hold values of two kinds, or that has other variables."""
         before, now = dict(state.fingerprint), dict(self._fingerprint)
         if before == now:
             return
-        before = {**before, **state.meta["configuration"], **before}
-        now = {**now, **self._reported.configuration, **now}
+        before = {**before, **configuration, **before}
+        now = {**now, **self._configuration, **now}
         changes = differences(before, now)
         # The order of the variables follows from what else differs.
         causes = [change for change in changes if not change.startswith(_ALL_VARIABLES)]
@@ -350,15 +339,15 @@ class Resumer(Closing):
         if self._standing:
             data = {**point.position.data, _VALIDATION_PASSES: self._standing}
             point = replace(point, position=replace(point.position, data=data))
-        python = PythonState(
-            callbacks=self._captured(callbacks),
-            files=mark_files(self._files),
-            random=random_states(self._handles),
-            in_turn=not any(self._lags),
-            attributes=self._attributes.changed() if self._attributes is not None else {},
-            callback_settings=self._settings.texts,
-            plan=self.plan(),
-        )
+        python = {
+            "callbacks": list(self._captured(callbacks)),
+            "files": mark_files(self._files),  # how far callbacks had written theirs
+            "random": random_states(self._handles),
+            "in_turn": not any(self._lags),  # what a resumed run does again has not drawn from the generators
+            "callback_settings": self._settings.texts,
+            "configuration": self._configuration,
+            "plan": self.plan(),
+        }
         return [functools.partial(self._write, point, values, python)]
 
     def _write_behind(self, writes: Sequence[Callable[[], Any]]) -> None:
@@ -391,7 +380,19 @@ class Resumer(Closing):
         callbacks = list(callbacks)
         states = capture_all(callbacks)
         self._say_unstored(states, callbacks)
+        self._say_set_on_model()
         return states
+
+    def _say_set_on_model(self) -> None:
+        """Name the attributes that callbacks have set on the model, each once."""
+        now, before = self._attributes(), self._set_before
+        names = [name for name in now if before.get(name) != now[name] and name not in self._said]
+        self._said.update(names)
+        if names:
+            listed = ", ".join(names)
+            self._say(
+                f"these attributes of the model are in no checkpoint: {listed}; keep them in a callback"
+            )
 
     def _say_unstored(
         self, states: Sequence[ObjectValue], callbacks: Iterable[keras.callbacks.Callback] = ()
@@ -427,10 +428,9 @@ class Resumer(Closing):
         else:
             self._writing.add_done_callback(lambda _: self._store.close())
 
-    def _write(self, point: StartPoint, values: Values, python: PythonState) -> None:
+    def _write(self, point: StartPoint, values: Values, python: Mapping[str, Any]) -> None:
         start_s, thread = time.monotonic(), threading.current_thread().name
-        sync_files(python.files)
-        self._store.save(as_checkpoint(point, values, python, self._reported, self._fingerprint))
+        self._store.save(as_checkpoint(point, values, python, self._fingerprint))
         self._record(Span("checkpoint", thread, start_s, time.monotonic(), step=point.step))
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +112,6 @@ class CheckpointStore(Closing):
         self._directory = Path(directory)
         self._keep = keep
         self._lock = DirectoryLock(self._directory)
-        self._damaged: set[Path] = set()
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -159,8 +156,9 @@ class CheckpointStore(Closing):
                     os.unlink(leftover)
             container.write(path, pieces)
         except OSError as error:
-            raise CheckpointError(self._cannot_write(path, pieces, error)) from error
-        self._damaged.discard(path)
+            raise CheckpointError(
+                f"The checkpoint {path} cannot be written: {error}. Older checkpoints are as before."
+            ) from error
         self._prune()
         return path
 
@@ -177,7 +175,6 @@ class CheckpointStore(Closing):
             try:
                 content = check(container.read(path))
             except CheckpointCorruptError as error:
-                self._damaged.add(path)
                 reasons[path] = str(error.__cause__ or error)
                 continue
             if reasons:
@@ -208,31 +205,13 @@ class CheckpointStore(Closing):
         return self._directory / f"ckpt-{number:06d}.otck"
 
     def _prune(self) -> None:
-        """Delete all that are older than the oldest to be kept; damaged ones do not count as kept."""
-        paths = self.paths
-        sound = [path for path in paths if path not in self._damaged]
-        if len(sound) <= self._keep:
-            return
-        for path in paths[: paths.index(sound[-self._keep])]:
+        """Delete all but the newest that are to be kept."""
+        for path in self.paths[: -self._keep]:
             try:
                 os.unlink(path)
             except OSError as error:
                 warnings.warn(f"The old checkpoint {path} stays: {error}.", RuntimeWarning, stacklevel=3)
 
-    def _cannot_write(self, path: Path, pieces: Sequence[container.Bytes], error: OSError) -> str:
-        needed = sum(memoryview(piece).nbytes for piece in pieces)
-        free: int | str = "some"
-        with suppress(OSError):
-            free = shutil.disk_usage(self._directory).free
-        return (
-            f"The checkpoint {path} cannot be written: {error}. It needs {needed} bytes; {free} are free. "
-            "Older checkpoints are as before."
-        )
-
 
 def _in_words(reasons: Mapping[Path, str]) -> str:
-    """Return what is wrong with which files, each reason once."""
-    files: dict[str, list[str]] = {}
-    for path, reason in reasons.items():
-        files.setdefault(reason, []).append(path.name)
-    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in files.items())
+    return "; ".join(f"{path.name}: {reason}" for path, reason in reasons.items())

@@ -7,70 +7,42 @@ that generator goes on with it too.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from overlap_train._keras.randomness import BIT_GENERATORS
+from overlap_train._keras.randomness import BIT_GENERATORS, require_numpy_state
 
 _BITS = tuple(getattr(np.random, name) for name in BIT_GENERATORS)
 
 
-@dataclass(frozen=True, eq=False)
-class GeneratorValue:
-    """The state of a generator, in plain values, and the name of its class."""
+def state_of(value: Any) -> tuple[str, Any] | None:
+    """Return the name of a generator's class and its state, in plain values; None for all else.
 
-    kind: str
-    state: Any
+    A generator that has spawned others is not known: which come next is in its seeds, not in its state.
+    """
+    if type(value) is random.Random:
+        return "Random", value.getstate()
+    if type(value) is np.random.RandomState:
+        return "RandomState", value.get_state(legacy=False)
+    bits: Any = value.bit_generator if type(value) is np.random.Generator else None
+    is_known = type(bits) in _BITS and not getattr(bits.seed_seq, "n_children_spawned", 0)
+    return ("Generator", bits.state) if is_known else None
 
 
-def is_generator(value: Any) -> bool:
-    """Whether a value is a generator whose state is known: all that it is, and what it has spawned."""
-    if isinstance(value, np.random.Generator):
-        value = value.bit_generator if type(value) is np.random.Generator else None
-    if type(value) in (random.Random, np.random.RandomState):
+def put_state(live: Any, kind: str, state: Any) -> bool:
+    """Put a state into a generator of its class and kind; return whether that is what is there."""
+    present = state_of(live)
+    if present is None or present[0] != kind:
+        return False
+    if kind == "Random":
+        live.setstate(state)
         return True
-    # Which children come next is in the seeds, not in the state.
-    seeds = getattr(value, "seed_seq", None)
-    return type(value) in _BITS and not getattr(seeds, "n_children_spawned", 0)
-
-
-def copy_generator(value: Any) -> GeneratorValue:
-    """Return the state of a generator; nothing of it is shared."""
-    kind = type(value)
-    if kind is random.Random:
-        return GeneratorValue("Random", value.getstate())
-    if kind is np.random.RandomState:
-        return GeneratorValue("RandomState", _copy_state(value.get_state(legacy=False)))
-    return GeneratorValue(kind.__name__, _copy_state(_bits_of(value).state))
-
-
-def takes(live: Any, value: GeneratorValue) -> bool:
-    """Whether a generator is of the kind that a state is of."""
-    present = copy_generator(live) if is_generator(live) else None
-    if present is None or present.kind != value.kind or value.kind == "Random":
-        return present is not None and present.kind == value.kind
-    return bool(present.state["bit_generator"] == value.state["bit_generator"])
-
-
-def put_generator(live: Any, value: GeneratorValue) -> None:
-    """Give a generator that `takes` a state that one."""
-    if value.kind == "Random":
-        live.setstate(value.state)
-    elif value.kind == "RandomState":
-        live.set_state(_copy_state(value.state))
+    name = require_numpy_state(state, legacy=kind == "RandomState")  # NumPy would read past its numbers
+    if present[1]["bit_generator"] != name:
+        return False
+    if kind == "RandomState":
+        live.set_state(state)
     else:
-        _bits_of(live).state = _copy_state(value.state)
-
-
-def _bits_of(value: Any) -> Any:
-    return value.bit_generator if isinstance(value, np.random.Generator) else value
-
-
-def _copy_state(state: Any) -> Any:
-    if isinstance(state, np.ndarray):
-        return state.copy()
-    if isinstance(state, dict):
-        return {name: _copy_state(part) for name, part in state.items()}
-    return int(state) if isinstance(state, np.integer) else state
+        live.bit_generator.state = state
+    return True

@@ -8,28 +8,42 @@ generators and objects: the file does not say how. A value that several names sh
 from __future__ import annotations
 
 import collections
+import datetime
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from overlap_train._copies.generators import GeneratorValue, put_generator, takes
+from overlap_train._copies.generators import put_state
 from overlap_train._copies.values import (
+    DICTS,
     GET_STATE,
-    SIMPLE,
+    TEXTS,
     Copier,
     Foreign,
+    Node,
     NotPlainError,
     ObjectValue,
     Parts,
-    VariableValue,
     has_get_state,
     is_variable,
     keeps,
     parts_of,
     tf_variable,
 )
+
+_SEQUENCES: Mapping[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_MAPPINGS: Mapping[str, Any] = {kind.__name__: kind for kind in DICTS}
+# Immutable values, from what stands for them.
+_MADE: Mapping[str, Callable[[Any], Any]] = {
+    **{name: read for name, (_, _, read) in TEXTS.items()},
+    "datetime": datetime.datetime.fromisoformat,
+    "int": lambda text: int(text, 16),
+    "scalar": lambda array: array[()],
+    "tensor": tf.convert_to_tensor,
+}
 
 
 class NotPutBackError(Exception):
@@ -49,10 +63,10 @@ class Restorer:
         self.stay: list[str] = []
         self._parts = parts
         self._copier = Copier(foreign, parts=parts, copy_arrays=False, apart=apart)
-        self._new: dict[int, Any] = {}
+        self._made: dict[int, Any] = {}  # what is named in several places, by its number
         self._used: dict[int, Any] = {}  # live values that copies have been put into
 
-    def attributes(self, live: Any, values: Mapping[str, Any], label: str) -> None:
+    def attributes(self, live: Any, values: Mapping[str, Node], label: str) -> None:
         """Put the parts of an object back."""
         parts = self._parts(live) or {}
         for name, value in values.items():
@@ -75,48 +89,66 @@ class Restorer:
             if new is not present:
                 object.__setattr__(live, name, new)
 
-    def put(self, live: Any, value: Any, label: str = "") -> Any:
+    def put(self, live: Any, node: Node, label: str = "") -> Any:
         """Return what a copy becomes: the live object if that can be changed to it."""
-        if type(value) in SIMPLE:
-            return value
-        if id(value) not in self._new:
-            new = self._put(live if id(live) not in self._used else None, value, label)
-            self._new[id(value)] = self._used[id(new)] = new
-        return self._new[id(value)]
+        if not isinstance(node, dict):
+            return node
+        kind, content = next(iter(node.items()))
+        if kind == "again":
+            if content not in self._made:
+                raise NotPutBackError("what it shares with others is not put back")
+            return self._made[content]
+        new = self._put(live if id(live) not in self._used else None, kind, content, label)
+        self._used[id(new)] = new
+        if "id" in node:
+            self._made[node["id"]] = new
+        return new
 
-    def _put(self, live: Any, value: Any, label: str) -> Any:
-        if isinstance(value, (VariableValue, GeneratorValue, ObjectValue)):
-            self._put_into(live, value, label)
+    def _put(self, live: Any, kind: str, content: Any, label: str) -> Any:
+        if kind in _MADE:
+            return _MADE[kind](content)
+        if kind in ("variable", "generator", "object"):
+            self._put_into(live, kind, content, label)
             return live
-        if isinstance(value, np.ndarray):
-            return _write(live, value)
-        if isinstance(value, dict):
+        if kind == "array":
+            return _write(live, content)
+        if kind in ("floats", "ints"):
+            return _refill(live, content.tolist(), list)
+        if kind in _MAPPINGS:
             present = live if isinstance(live, dict) else {}
-            content = {k: self.put(dict.get(present, k), each, label) for k, each in value.items()}
-            if isinstance(value, collections.defaultdict) and type(live) is not type(value):
+            keys = [self.put(None, key) for key, _ in content]
+            pairs = zip(keys, content, strict=True)
+            parts = [self.put(dict.get(present, key), part, label) for key, (_, part) in pairs]
+            if kind == "defaultdict" and type(live) is not collections.defaultdict:
                 raise NotPutBackError("there is no defaultdict in its place")
-            return _refill(live, content, type(value))
-        if isinstance(value, (list, tuple, collections.deque)):
-            places = itertools.chain(live if type(live) is type(value) else (), itertools.repeat(None))
-            items = [self.put(place, each, label) for each, place in zip(value, places, strict=False)]
-            other_length = getattr(live, "maxlen", None) != getattr(value, "maxlen", None)
-            if isinstance(value, collections.deque) and (other_length or type(live) is not type(value)):
-                live = collections.deque(maxlen=value.maxlen)
-            return _refill(live, items, type(value))
-        return _refill(live, value, set) if isinstance(value, set) else value
+            return _refill(live, dict(zip(keys, parts, strict=True)), _MAPPINGS[kind])
+        if kind == "state":
+            return ObjectValue(content[0], dict(content[1]), tuple(content[2]))
+        maxlen = None
+        if kind == "deque":
+            maxlen, content = content
+        new = collections.deque if kind == "deque" else _SEQUENCES[kind]
+        is_ordered = kind not in ("set", "frozenset") and type(live) is new
+        places = itertools.chain(live if is_ordered else (), itertools.repeat(None))
+        items = [self.put(place, each, label) for each, place in zip(content, places, strict=False)]
+        if kind == "deque" and (type(live) is not new or live.maxlen != maxlen):
+            live = collections.deque(maxlen=maxlen)
+        return _refill(live, items, new)
 
-    def _put_into(self, live: Any, value: Any, label: str) -> None:
+    def _put_into(self, live: Any, kind: str, content: Any, label: str) -> None:
         """Change what is there to what the file does not say how to make."""
-        if isinstance(value, VariableValue):
-            _assign(live, value)
-        elif isinstance(value, ObjectValue):
-            if type(live).__name__ != value.kind:
-                raise NotPutBackError(f"there is no {value.kind} in its place")
-            self.attributes(live, value.attributes, label)
-        elif takes(live, value):
-            put_generator(live, value)
+        if kind == "variable":
+            _assign(live, tf.convert_to_tensor(content))
+            return
+        name = content[0]
+        if kind == "generator":
+            fits = put_state(live, name, self.put(None, content[1]))
         else:
-            raise NotPutBackError(f"there is no {value.kind} in its place")
+            fits = type(live).__name__ == name
+        if not fits:
+            raise NotPutBackError(f"there is no {name} in its place")
+        if kind == "object":
+            self.attributes(live, dict(content[1]), label)
 
     def _is_plain(self, live: Any) -> bool:
         try:
@@ -126,10 +158,10 @@ class Restorer:
         return True
 
 
-def _assign(live: Any, value: VariableValue) -> None:
+def _assign(live: Any, content: tf.Tensor) -> None:
     if not is_variable(live):
         raise NotPutBackError("there is no variable in its place")
-    target, content = tf_variable(live), value.tensor
+    target = tf_variable(live)
     if target.dtype != content.dtype or not target.shape.is_compatible_with(content.shape):
         raise NotPutBackError(
             f"it was a variable of {content.shape} {content.dtype.name}, and now it is one of "
@@ -148,7 +180,7 @@ def _write(live: Any, value: Any) -> Any:
 
 def _refill(live: Any, content: Any, kind: Any) -> Any:
     """Return the live container with a new content, or a new one if the live one is of another kind."""
-    if type(live) is not kind or kind is tuple:
+    if type(live) is not kind or kind in (tuple, frozenset):
         return kind(content)
     live.clear()
     (live.extend if kind in (list, collections.deque) else live.update)(content)

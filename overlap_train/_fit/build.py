@@ -14,8 +14,9 @@ import keras
 
 from overlap_train._callbacks.delivery import Delivery
 from overlap_train._callbacks.grounds import Grounds
-from overlap_train._callbacks.hooks import hook_that_waits
-from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.hooks import hook_that_waits, may_wait
+from overlap_train._callbacks.inside import EpochHooks
+from overlap_train._callbacks.late import LateHooks
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
@@ -195,14 +196,14 @@ class FitBuilder:
         self._resources.callback(backlog.drop)
         # With on_change="continue" some may have to be called at once although the training runs ahead.
         late = self._can_be_late() and not any(map(self._waiting_hook(suite), self._callbacks.callbacks))
-        hooks = EpochHooks(
-            request.model,
-            callbacks,
-            state,
-            lambda: len(backlog) > 0,
-            late=late,
-            resets_late=suite.reads_by_python(),
-        )
+        hooks = EpochHooks(request.model, callbacks)
+        resets_late = suite.reads_by_python()
+        if resets_late or (late and may_wait(self._callbacks.callbacks)):
+            hooks = LateHooks(
+                *(request.model, callbacks, state, lambda: len(backlog) > 0),
+                late=late,
+                resets_late=resets_late,
+            )
         lag = LagControl(
             backlog,
             self._progress.message,

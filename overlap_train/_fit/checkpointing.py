@@ -9,8 +9,8 @@ from typing import Any
 
 import keras
 
-from overlap_train._checkpoint.attributes import ModelAttributes, beside
-from overlap_train._checkpoint.content import ReportedSettings, require_storable
+from overlap_train._checkpoint.attributes import beside, plain_attributes
+from overlap_train._checkpoint.content import require_storable
 from overlap_train._checkpoint.fingerprints import (
     describe_configuration,
     describe_feed,
@@ -173,7 +173,7 @@ def _make_resumer(
     say: Callable[[str], None],
     resources: contextlib.ExitStack,
 ) -> Resumer:
-    feed, settings, reported = request.feed, request.settings, _reported_settings(request)
+    feed, settings = request.feed, request.settings
     policy = request.checkpoints
     assert policy is not None
     weights: RunWriter | None = None
@@ -183,8 +183,9 @@ def _make_resumer(
         policy,
         {**fingerprint(request.model, feed), **rows, **_describe_validation(request)},
         state,
-        attributes=ModelAttributes(request.model),
-        reported=reported,
+        attributes=lambda: plain_attributes(request.model),
+        configuration=_reported_settings(request),
+        rate=lambda: rate_text(request.model),
         weights=weights,
         trained_by=lambda: keras_training.train_function(request.model),
         say=say,
@@ -196,7 +197,7 @@ def _make_resumer(
     return resumer
 
 
-def _reported_settings(request: FitRequest) -> ReportedSettings:
+def _reported_settings(request: FitRequest) -> dict[str, str]:
     """Returns what may differ when a training goes on, but is reported."""
     settings, model = request.settings, request.model
     policy = {
@@ -205,7 +206,7 @@ def _reported_settings(request: FitRequest) -> ReportedSettings:
     data = {"training data": request.feed.user_dataset}
     data |= {f"validation data {name!r}": inputs for name, inputs in _inputs_of_sets(request).items()}
     seeds = {f"{name}.seeds of shuffles": seeds_of(source) for name, source in data.items()}
-    configuration = {
+    return {
         **describe_configuration(model),
         **policy,
         **{name: str(each) for name, each in seeds.items() if each},
@@ -213,7 +214,6 @@ def _reported_settings(request: FitRequest) -> ReportedSettings:
         "Trainer.train_step": "stock" if settings.stock else _name(settings.train_step),
         "Trainer.preprocess": _name(settings.preprocess),
     }
-    return ReportedSettings(configuration, rate=lambda: rate_text(model))
 
 
 def _name(function: Any) -> str:

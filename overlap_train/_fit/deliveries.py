@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from overlap_train._callbacks.delivery import Delivery, EpochBeginning, Outcome
-from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.inside import EpochHooks
 from overlap_train._checkpoint.content import StartPoint, WaitingEpoch
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import read_by_python
+from overlap_train._callbacks.replay import read_by_python
 from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off, described
 from overlap_train._fit.callback_list import make_callback_list
 from overlap_train._fit.elsewhere import packed

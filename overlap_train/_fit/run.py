@@ -11,8 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import begin_test, evaluate_now
 from overlap_train._callbacks.hooks import runs_own_code
+from overlap_train._callbacks.replay import begin_test, evaluate_now
 from overlap_train._checkpoint.attributes import beside
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.batches import size_bytes

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from overlap_train._callbacks.delivery import Delivery
 from overlap_train._snapshot import ModelState, Snapshot
-from overlap_train._validation.evaluation import Running
 from overlap_train.records import ValidationResult
 
 CALLBACK, HISTORY = keras.callbacks.Callback, keras.callbacks.History
@@ -120,33 +119,3 @@ def test_a_callback_that_raises_leaves_the_weights_of_its_epoch():
     with pytest.raises(RuntimeError, match="no space left"):
         scene.deliver()
     assert scene.weight == 1.0
-
-
-class Listens(CALLBACK):
-    """Notes the hooks of a validation, and the metrics behind a batch."""
-
-    def __init__(self, events, metrics=lambda: set()):
-        super().__init__()
-        self.events, self.metrics = events, metrics
-
-    def on_test_begin(self, logs=None):
-        self.events.append("begin")
-
-    def on_test_batch_begin(self, batch, logs=None):
-        self.events.append(f"batch {batch}")
-
-    def on_test_batch_end(self, batch, logs=None):
-        self.events += [batch, logs["loss"], *self.metrics()]
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.events.append("epoch")
-
-
-def test_who_listens_to_batches_finds_the_metrics_as_they_were_after_each():
-    """A replay: the logs of a batch and the state of the metrics belong together."""
-    events = []
-    scene = Scene(Listens(events, lambda: scene.metrics), trained_on=False)
-    scene.model.steps_per_execution = 3
-    first, second = (Running({"loss": loss}, scene.metrics_of(state)) for loss, state in ((4.0, 5), (2.0, 6)))
-    scene.deliver(ValidationResult({"loss": 2.0}, (first, second), second.state))
-    assert events == ["begin", "batch 0", 2, 4.0, 5.0, "batch 3", 5, 2.0, 6.0, "epoch"]

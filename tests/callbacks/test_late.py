@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import keras
-import pytest
 
-from overlap_train import Trainer, ValidationPolicy
-from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.late import LateHooks
 from overlap_train._snapshot import ModelState
-from tests.networks import arrays, sequential
 
 kc = keras.callbacks
 
@@ -22,7 +19,7 @@ class Scene:
         self.model.compile(keras.optimizers.SGD(0.5), "mse")
         listed = kc.CallbackList(list(callbacks), model=self.model)
         self.state = ModelState(self.model)
-        self.hooks = EpochHooks(self.model, listed, self.state, lambda: True, late=True)
+        self.hooks = LateHooks(self.model, listed, self.state, lambda: True, late=True)
 
     @property
     def rate(self):
@@ -73,28 +70,3 @@ def test_metrics_that_are_set_as_an_epoch_begins_are_named():
     begun = scene.hooks.begin_late(scene.state.read())
     assert begun.reason == f"a callback set {scene.state.metrics[0].name}"
     assert float(scene.model.metrics[0].result()) == 3.0
-
-
-@pytest.mark.nightly
-def test_the_epoch_that_a_checkpoint_callback_notes_is_never_seen_ahead(tmp_path):
-    class Looks(kc.Callback):
-        def __init__(self, other):
-            super().__init__()
-            self.other, self.seen = other, []
-
-        def on_epoch_end(self, epoch, logs=None):
-            self.seen.append(self.other._current_epoch)
-
-        def on_train_end(self, logs=None):
-            self.seen.append(self.other._current_epoch)
-
-    x, y = arrays(96)
-    found = []
-    for ours in (False, True):
-        model, notes = sequential(), kc.ModelCheckpoint(str(tmp_path / "weights.keras"))
-        looks = Looks(notes)
-        trained = Trainer(model, validation=ValidationPolicy(overlap="always", max_lag=2)) if ours else model
-        stop = kc.EarlyStopping(min_delta=1e9, patience=2)
-        trained.fit(x, y, epochs=6, validation_split=0.5, verbose=0, callbacks=[stop, notes, looks])
-        found.append(looks.seen)
-    assert found[1] == found[0] == [0, 1, 2, 2]

@@ -8,7 +8,6 @@ import weakref
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from overlap_train import EpochOnly
 from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files
@@ -67,7 +66,7 @@ def test_get_state_replaces_the_users_attributes_and_not_those_of_keras(tmp_path
     for source in (state, state, *through_disk([state], tmp_path / "f")):
         restore(new, source)
         assert (new.secret, new.ignored, new.wait) == (3, 0, 5)
-    assert state.attributes["get_state()"]["array"].tolist() == [1, 1]
+    assert state.attributes["get_state()"]["dict"][1][1]["array"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -126,10 +125,6 @@ class Tracker:
         self.n = 0
 
 
-def more(part):
-    return [*part, Tracker()]
-
-
 def changed(part):
     part.n = 5
     return part
@@ -140,11 +135,8 @@ UNSTORED = {
     "a thread": (threading.Thread(), lambda part: part, True),
     "a thread that came later": (None, lambda part: threading.Thread(), True),
     "an object that came later": (None, lambda part: Tracker(), True),
-    "one more object": ([Tracker()], more, True),
     "an object that has changed": (Tracker(), changed, True),
     "a metric anew": (keras.metrics.Mean(), lambda part: keras.metrics.Mean(), False),
-    "one more metric": ([keras.metrics.Mean()], lambda part: [*part, keras.metrics.Mean()], True),
-    "a variable that came later": (None, lambda part: tf.Variable(1), True),
     "another function": (print, lambda part: len, True),
     "the same function": (print, lambda part: print, False),
     "a function that came later": (None, lambda part: print, False),
@@ -156,7 +148,7 @@ UNSTORED = {
 @pytest.mark.parametrize(("part", "change", "named"), UNSTORED.values(), ids=UNSTORED)
 def test_what_no_checkpoint_holds_is_named_once_if_it_may_have_changed(part, change, named):
     callback, unstored = Holder(part=part), Unstored()
-    unstored.begin([callback], capture_all([callback]))
+    unstored.begin([callback])
     callback.part = change(callback.part)
     states = capture_all([callback])
     assert unstored.names(states, [callback]) == (["Holder.part"] if named else [])
@@ -268,7 +260,7 @@ def test_best_weights_are_shared_and_not_copied(model):
     callback = keras.callbacks.EarlyStopping(restore_best_weights=True)
     begin(callback, model)
     run(callback, model, 0, 1)
-    assert capture(callback).attributes["best_weights"][0] is callback.best_weights[0]
+    assert capture(callback).attributes["best_weights"]["list"][0]["array"] is callback.best_weights[0]
 
 
 # Settings.
@@ -288,7 +280,7 @@ def test_a_setting_that_the_training_changes_is_named_and_what_the_trainer_or_ke
     unstored = Unstored()
     begin(early, model)
     append_to_files(callbacks)
-    unstored.begin(callbacks, capture_all(callbacks))
+    unstored.begin(callbacks)
     run(early, model, 0, 3)
     assert early.min_delta == -0.5
     log.append = False

@@ -1,4 +1,4 @@
-"""What data and model hold in Python is taken and put back."""
+"""What data holds in Python is taken and put back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._checkpoint import attributes
-from overlap_train._checkpoint.attributes import DataState, ModelAttributes, beside
+from overlap_train._checkpoint.attributes import DataState, beside
 from tests.callbacks.hooks import through_disk
 
 
@@ -55,10 +55,10 @@ def test_what_has_not_changed_is_not_in_it_but_for_generators():
     kept = DataState(source)
     source.order[0] = 9
     state = kept.take()
-    assert list(state["attributes"]) == ["rng", "old", "python", "order"]
+    assert list(state["attributes"].attributes) == ["rng", "old", "python", "order"]
     assert "files" in state["unchanged"]
     source.order[0] = 5
-    assert state["attributes"]["order"][0] == 9
+    assert state["attributes"].attributes["order"]["array"][0] == 9
 
 
 def test_what_cannot_be_taken_is_left_out_and_left_alone():
@@ -127,7 +127,7 @@ def test_the_model_that_a_source_looks_at_is_not_its_state():
     kept = beside(source.model)(source)
     source.model.layers[0].kernel.assign_add([[1.0], [1.0]])
     source.hardest.append(4)
-    assert (list(kept.take()["attributes"]), kept.left_out) == (["hardest"], [])
+    assert (list(kept.take()["attributes"].attributes), kept.left_out) == (["hardest"], [])
 
 
 def test_a_value_whose_place_holds_something_else_is_named():
@@ -137,52 +137,3 @@ def test_a_value_whose_place_holds_something_else_is_named():
     first.extra.append(2)
     assert DataState(second).put_back(kept.take()) == ["extra (its place holds a value of type object)"]
     assert type(second.extra) is object
-
-
-class Plain(keras.Model):
-    scale = 1.0
-
-    def __init__(self):
-        super().__init__()
-        self.dense, self.name_of_run = keras.layers.Dense(1), "a"
-
-    def call(self, x):
-        return self.dense(x)
-
-    @property
-    def computed(self):
-        return 1
-
-
-@pytest.fixture
-def model():
-    made = Plain()
-    made.compile("sgd", "mse")
-    return made
-
-
-def test_what_has_changed_since_the_beginning_is_kept(model):
-    model.rate = 0.5
-    attributes = ModelAttributes(model)
-    assert attributes.changed() == {}
-    model.rate, model.best_epoch, model.seen = 0.25, 3, object()
-    model.stop_training = True
-    assert attributes.changed() == {"rate": 0.25, "best_epoch": 3}
-    model.best_epoch, model.rate = 3.0, 0.5
-    assert attributes.changed() == {"best_epoch": 3.0}
-
-
-def test_what_a_model_had_before_stays(model):
-    model.rate, model.depth = 0.5, 2
-    attributes = ModelAttributes(model)
-    values = {"rate": 1.0, "depth": 2, "best_epoch": 2, "dense": 3, "scale": 5.0}
-    assert attributes.put_back(values) == ["rate", "dense", "scale"]
-    assert (model.rate, model.best_epoch, model.scale) == (0.5, 2, 1.0)
-
-
-def test_what_is_another_thing_now_stays(model):
-    model.seen = object()
-    before = dict(vars(model))
-    names = ("call", "computed", "__class__", "_tracker", "stop_training", "dense", "optimizer", "seen")
-    assert ModelAttributes(model).put_back(dict.fromkeys(names, 1)) == list(names)
-    assert vars(model) == before

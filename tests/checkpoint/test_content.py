@@ -11,16 +11,14 @@ import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
+    StartPoint,
     WaitingEpoch,
-    pack_undelivered,
-    pack_values,
+    as_checkpoint,
     plain_logs,
     require_storable,
     specs_of,
-    stored_values,
-    undelivered,
+    take_apart,
 )
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import TracedFunction
@@ -44,6 +42,14 @@ def waiting(state, epoch, **logs):
     return WaitingEpoch(Snapshot(epoch, 10 * epoch, state.read(), position), logs)
 
 
+def through_file(state, undelivered=()):
+    """Returns a checkpoint of the present values as it comes out of its file."""
+    point = StartPoint(1, 10, False, {}, CursorState(1, 2, False), undelivered)
+    python = {"files": (), "configuration": {}, "callbacks": []}
+    pieces = container.encode(as_checkpoint(point, state.read(), python, {}))
+    return take_apart(container.decode(b"".join(pieces)), state, lambda state, configuration: None)
+
+
 def captured(value, dtype, **options):
     """Returns a state with a variable outside the model."""
     variable = tf.Variable(tf.cast(value, dtype) if dtype != "string" else value, **options)
@@ -57,12 +63,11 @@ def captured(value, dtype, **options):
 @pytest.mark.parametrize("value", [1.0, [1.0, 0.0], [[1.0]], []], ids=str)
 def test_values_of_any_number_come_back_whatever_their_shape(dtype, value):
     state, variable = captured(value, dtype)
-    arrays = pack_values(state.read())
     require_storable(state.variables)
-    container.encode(CheckpointState(0, 0, arrays))
+    saved = through_file(state)
     before = variable.numpy()
     variable.assign(tf.cast(tf.zeros_like(value), dtype))
-    state.restore(stored_values(state, arrays))
+    state.restore(saved.values)
     assert variable.dtype == dtype
     np.testing.assert_array_equal(variable.numpy().astype("float32"), before.astype("float32"))
 
@@ -79,23 +84,22 @@ def test_a_variable_with_an_open_shape_has_been_of_another_size(shape):
     state, variable = captured([1.0], "float32", shape=tf.TensorShape(shape))
     specs = specs_of(state)
     variable.assign([1.0, 2.0, 3.0])
-    arrays = pack_values(state.read())
+    saved = through_file(state)
     variable.assign([1.0])
     assert specs_of(state) == specs
-    state.restore(stored_values(state, arrays))
+    state.restore(saved.values)
     assert variable.numpy().tolist() == [1.0, 2.0, 3.0]
 
 
 def test_epochs_that_wait_come_back_with_logs_and_position(state):
     epochs = [waiting(state, 3, loss=0.5, nested={"a": 1.0}), waiting(state, 4, loss=np.float32(0.25))]
-    arrays, described = pack_undelivered(epochs)
-    back = undelivered(arrays, described, state)
+    back = through_file(state, tuple(epochs)).undelivered
     assert [(each.snapshot.epoch, each.snapshot.step) for each in back] == [(3, 30), (4, 40)]
     assert back[0].logs == {"loss": 0.5, "nested": {"a": 1.0}}
     for one, other in zip(back, epochs, strict=True):
         assert one.snapshot.position == other.snapshot.position
         assert one.snapshot.position.data == other.snapshot.position.data
-    assert undelivered({}, [], state) == ()
+    assert through_file(state).undelivered == ()
 
 
 def test_logs_are_what_json_has():

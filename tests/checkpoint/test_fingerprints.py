@@ -104,7 +104,7 @@ OTHERWISE = {
     "wiring": (wired(True), wired(False), "functional.wiring is another"),
     "momentum": (sgd(momentum=0.9), sgd(), "optimizer.momentum is 0 (was 0.9)"),
     "execution": (compiled(steps_per_execution=2), sgd(), "compile.steps_per_execution is 1 (was 2)"),
-    "schedule": (cosine(100), cosine(50), "optimizer.learning_rate.decay_steps is 50 (was 100)"),
+    "schedule": (cosine(100), cosine(50), "optimizer.learning_rate is another"),
 }
 
 
@@ -123,7 +123,7 @@ def test_the_learning_rate_that_stays_is_told_unless_it_is_the_one_that_was_give
     assert told(before, after, rate_text(after)) == ""  # a second fit of a model that a callback has changed
     schedule = cosine(100)
     assert rate_text(schedule) is None
-    assert "optimizer.learning_rate is 0.1 (was CosineDecay)" in told(schedule, before, "0.05")
+    assert "optimizer.learning_rate is 0.1 (was CosineDecay(" in told(schedule, before, "0.05")
 
 
 def test_many_differences_are_counted_and_long_values_are_shortened():
@@ -231,7 +231,9 @@ def test_losses_of_several_outputs_have_a_name_each():
     found = described({"a": "mse", "b": own_loss})
     assert (found["loss of a"], found["loss of b"]) == ("mse", "own_loss")
     one, other = (described("mse", {"a": weight, "b": 1.0}) for weight in (2.0, 3.0))
-    assert differences(one, other) == ["compile.loss_weights.a is 3 (was 2)"]
+    assert differences(one, other) == [
+        "compile.loss_weights is {'a': 3.0, 'b': 1.0} (was {'a': 2.0, 'b': 1.0})"
+    ]
 
 
 def test_metrics_are_told_by_their_settings_and_not_by_numbers_in_names():

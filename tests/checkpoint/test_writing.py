@@ -10,7 +10,7 @@ import pytest
 
 from overlap_train import CheckpointPolicy
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.attributes import ModelAttributes
+from overlap_train._checkpoint.attributes import plain_attributes
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._checkpoint.store import CheckpointStore
@@ -34,7 +34,7 @@ def writer(tmp_path, model):
     def make(record=lambda span: None, **policy):
         said: list[str] = []
         policy = CheckpointPolicy(directory=tmp_path, **policy)
-        options = dict(attributes=ModelAttributes(model), say=said.append, record=record)
+        options = dict(attributes=lambda: plain_attributes(model), say=said.append, record=record)
         made.append(Resumer(policy, {}, ModelState(model), **options))
         return made[-1], said
 
@@ -73,17 +73,14 @@ def test_what_no_checkpoint_holds_is_said_once(writer, model):
     assert [message.split(":")[1].split(";")[0].strip() for message in said] == ["Callback.thread"]
 
 
-def test_what_the_training_has_set_on_the_model_goes_on(writer, model, tmp_path):
-    made, _ = writer()
-    model.best_epoch = 2
-    deliver(made, model, 1)
-    made.close()
-    policy, attributes = CheckpointPolicy(directory=tmp_path), ModelAttributes(model)
-    resumer = Resumer(policy, {}, ModelState(model), attributes=attributes)
-    try:
-        assert resumer._newest.meta["attributes"] == {"best_epoch": 2}
-    finally:
-        resumer.close()
+def test_what_callbacks_set_on_the_model_is_named_once(writer, model):
+    model.depth, model.name_of_run = 2, float("nan")
+    made, said = writer()
+    model.best_epoch, model.depth, model.stop_training, model._own = 2, 3, True, 4
+    for epoch in (1, 2):
+        deliver(made, model, epoch)
+        model.best_epoch += 1
+    assert [text.partition(": ")[2] for text in said] == ["depth, best_epoch; keep them in a callback"]
 
 
 def test_one_that_cannot_be_taken_apart_is_passed_over(writer, model, tmp_path):
@@ -93,9 +90,8 @@ def test_one_that_cannot_be_taken_apart_is_passed_over(writer, model, tmp_path):
     made.close()
     newest = tmp_path / "ckpt-000002.otck"
     state = container.read(newest)
-    meta = {name: part for name, part in state.meta.items() if name != "random"}
-    newest.write_bytes(b"".join(container.encode(dataclasses.replace(state, meta=meta))))
-    with pytest.warns(RuntimeWarning, match=r"ckpt-000001.*ckpt-000002.*random"):
+    newest.write_bytes(b"".join(container.encode(dataclasses.replace(state, meta={}))))
+    with pytest.warns(RuntimeWarning, match=r"ckpt-000001.*ckpt-000002.*parts"):
         assert writer()[0]._newest.state.epoch == 1
 
 

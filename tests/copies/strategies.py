@@ -7,7 +7,9 @@ import json
 
 from hypothesis import strategies as st
 
-from overlap_train._copies.packing import pack, unpack
+from overlap_train._copies.packing import joined, split
+from overlap_train._copies.restoring import Restorer
+from overlap_train._copies.values import Copier
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
@@ -21,7 +23,17 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
-def packed_and_unpacked(copy):
+def through_json(node):
     """Returns a copy as a checkpoint gives it back."""
-    arrays, described = pack(copy, "here")
-    return unpack(arrays, json.loads(json.dumps(described)))
+    arrays, described = split(node, "here")
+    return joined(json.loads(json.dumps(described)), arrays)
+
+
+def packed_and_unpacked(value):
+    """Returns a plain value as a checkpoint gives it back."""
+    return Restorer().put(None, through_json(Copier().copy(value)))
+
+
+def moved(value, live):
+    """Returns what a value becomes in another process, where `live` is in its place."""
+    return Restorer().put(live, through_json(Copier().copy(value)))

@@ -20,7 +20,7 @@ from tests.simulation.faults import Fault
 PACKAGE = "overlap_train"
 ROOMS = ("_fit", "_validation")
 MODULES = (
-    *("_callbacks.delivery", "_callbacks.late", "_checkpoint.resume"),
+    *("_callbacks.delivery", "_callbacks.late", "_callbacks.replay", "_checkpoint.resume"),
     *("_data.cached_batches", "_data.cursor", "_data.streamed_batches", "_snapshot", "_support.threads"),
     "monitoring.recorder",
 )

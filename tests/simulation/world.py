@@ -399,8 +399,8 @@ def replace_what_is_compiled() -> None:
     interrupts.os = SimpleNamespace(getpid=lambda: 0, kill=lambda process, number: _send())
 
 
-def _stored_values(state: ModelState, arrays: Any, prefix: str = "variables") -> Any:
-    return state.pack([int(arrays[f"{prefix}/{i}"]) for i in range(len(state.variables))])
+def _stored_values(state: ModelState, arrays: Any) -> Any:
+    return state.pack([int(array) for array in arrays])
 
 
 def _end(number: int) -> None:
@@ -549,7 +549,7 @@ class World:
         )
         return Deliveries(
             callbacks=callbacks,
-            hooks=late.EpochHooks(self.model, callbacks, self.state, lambda: len(backlog) > 0, late=lag > 0),
+            hooks=late.LateHooks(self.model, callbacks, self.state, lambda: len(backlog) > 0, late=lag > 0),
             suite=suite,
             backlog=backlog,
             delivery=deliver_to,

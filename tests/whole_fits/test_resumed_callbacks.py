@@ -65,7 +65,6 @@ class Stages(keras.callbacks.Callback):
         self.means["odd" if epoch % 2 else "even"].update_state(logs["loss"])
         self.current = self.stages[(self.stages.index(self.current) + 1) % 3]
         self.board["turns"].append(len(self.by_name["b"]["losses"]))
-        self.model.turns = self.turns
         rate = 0.01 / (1 + len(self.stages[1]["losses"]) + len(self.board["seen"]))
         self.model.optimizer.learning_rate = rate * self.tracker.turn()
 
@@ -82,7 +81,7 @@ class Watches(keras.callbacks.Callback):
         self.first = self.first or {"epoch": epoch}
         self.board["seen"].append(self.first if len(self.turns) > 1 else None)
         self.first["epoch"] += 1
-        self.window["turns"].append(self.turns[-1] + self.model.turns)
+        self.window["turns"].append(self.turns[-1] + len(self.turns))
 
 
 def fit(train, model, kills):
@@ -97,7 +96,7 @@ def fit(train, model, kills):
         "means": {phase: float(mean.result()) for phase, mean in stages.means.items()},
         "board": board,
         "window": {name: list(turns) for name, turns in watches.window.items()},
-        "turns": (stages.turns, stages.model.turns),
+        "turns": stages.turns,
         "rate": float(model.optimizer.learning_rate),
         "common": [
             any(stages.current is stage for stage in stages.stages),

@@ -1,0 +1,73 @@
+"""The hooks inside epochs, called at once. Those that have to wait for a delivery are called by `late`.
+
+On the training thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from overlap_train._callbacks.delivery import EpochBeginning
+from overlap_train._snapshot import Values
+
+
+class EpochHooks:
+    """Calls the hooks inside epochs when the training comes to them."""
+
+    def __init__(self, model: keras.Model, callbacks: Any) -> None:
+        self._model = model
+        self._callbacks = callbacks
+
+    @property
+    def keep_batches(self) -> bool:
+        """Whether hooks of batches are still to be called; no checkpoint holds them."""
+        return False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an epoch that is still to be trained was begun by the delivery that took it back.
+
+        No checkpoint holds that.
+        """
+        return False
+
+    def begins(self, epoch: int) -> bool:
+        """Whether the `on_epoch_begin` of an epoch is still to be called."""
+        return False
+
+    def epoch_begin(self, epoch: int) -> None:
+        """Reset the metrics and call `on_epoch_begin`, or have it wait for the delivery before."""
+        self._model.reset_metrics()
+        self._callbacks.on_epoch_begin(epoch)
+
+    def begin_late(self, trained: Values) -> EpochBeginning:
+        """Call the first `on_epoch_begin` that waits; `trained` are the variables of its epoch."""
+        return EpochBeginning({})
+
+    def batch_begin(self, epoch: int, batch: int) -> None:
+        """Call `on_train_batch_begin`."""
+        self._call(epoch, "on_train_batch_begin", batch, None)
+
+    def batch_end(self, epoch: int, batch: int, logs: Mapping[str, Any] | None) -> None:
+        """Call `on_train_batch_end`."""
+        self._call(epoch, "on_train_batch_end", batch, logs)
+
+    def release(self, epoch: int) -> None:
+        """Call the hooks that wait of the epochs up to one, whose predecessor has been delivered."""
+
+    def drop(self) -> None:
+        """Forget the hooks that wait: the epochs are trained again, or never delivered."""
+
+    def begin_again(self, epoch: int, *, ahead: bool) -> None:
+        """Call `on_epoch_begin` for an epoch with a checkpoint in it, perhaps `ahead` of a delivery."""
+        self._callbacks.on_epoch_begin(epoch)
+
+    def resumed(self, begun: Sequence[int], metrics: Sequence[tf.Tensor]) -> None:
+        """Take in which epochs had begun ahead of a delivery, and the metrics as of the validation before."""
+
+    def _call(self, epoch: int, hook: str, number: int, logs: Mapping[str, Any] | None) -> None:
+        getattr(self._callbacks, hook)(number, logs)
