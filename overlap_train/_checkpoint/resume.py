@@ -153,7 +153,7 @@ class Resumer(Closing):
         self._redraw_validation_data(checkpoint)  # which writes to variables that are put back below
         values, position = checkpoint.values, checkpoint.position
         if position.within:
-            begin_epoch(epoch, ahead=bool(checkpoint.undelivered))
+            begin_epoch(epoch)
         self._put_callbacks_back(checkpoint)
         state.restore(values)
         state.restore_pipeline(values)

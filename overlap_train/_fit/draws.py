@@ -8,6 +8,7 @@ validation's batches are drawn before the training goes on, and evaluated while 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from overlap_train._data.pipeline import (
     cache_files,
     calls_python,
     captured_by,
+    keeps_more_than_variables,
     python_functions,
     shuffles_of,
 )
@@ -85,13 +87,27 @@ def follow_others(
         yield Reason.of("data-shared", cause)
 
 
-def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
-    """Whether the training and the validation data come from one shuffle that draws a new order each time."""
-    try:
-        shuffles = feed.shuffles | _shuffles_of_python(feed.python_sources)
-        return any(shuffles & _shuffles_in(data) - {UNKNOWN} for data in sets)
-    except Unclear:  # Python that can reach too many objects; its state is stored as far as it can be
-        return False
+def shared_draws(feed: Feed, sets: Iterable[Any], *, of_variables: bool) -> str | None:
+    """Returns what the training and the validation data draw from in turn, or None.
+
+    Variables count only if they are asked for. Python that can reach too many objects is not looked through.
+    """
+    of_training = {id(variable.handle): variable for variable in feed.captured}
+    shuffles = feed.shuffles
+    with contextlib.suppress(Unclear):
+        shuffles = shuffles | _shuffles_of_python(feed.python_sources)
+    for data in sets:
+        with contextlib.suppress(Unclear):
+            if shuffles & _shuffles_in(data) - {UNKNOWN}:
+                return "a shuffle"
+        inputs = keras.utils.unpack_x_y_sample_weight(data)[0]
+        if keeps_more_than_variables(inputs) and len(feed.reads) > len(feed.captured):
+            return "a table, an iterator, a queue or a captured dataset"
+        for variable in captured_by(inputs) if of_variables else ():
+            other = of_training.get(id(variable.handle))
+            if other is not None and (variable.written or other.written):
+                return f"the variable {variable.name}"
+    return None
 
 
 def _settable(feed: Feed, callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:

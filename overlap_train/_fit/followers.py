@@ -248,7 +248,7 @@ class SharedStart:
     ) -> StartPoint | None:
         resumer, hosts, history = self._resumer, self._hosts, self._model.history
 
-        def begin(epoch: int, *, ahead: bool) -> None:  # what it changes goes to the others with the rest
+        def begin(epoch: int) -> None:  # what it changes goes to the others with the rest
             for callback in itertools.filterfalse(_is_everywhere, callbacks):
                 callback.on_epoch_begin(epoch, {})
 

@@ -151,7 +151,7 @@ class FitValidation:
             ahead = settings.validation.max_lag > 0 and not once and not validation_set.concurrent
             return ahead and is_drawn_in_order(feed, validation_set.data, settings.model, written)
 
-        captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
+        captured = [*union([step.traced, feed.preparation]), *feed.captured]
         if (waits := settings.hosts.waits) is not None:
             clocks = set(map(id, waits.handles))
             captured = [variable for variable in captured if id(variable.handle) not in clocks]
