@@ -289,8 +289,8 @@ class Trainer:
             ValueError: `fit` would raise it before it starts.
             TypeError: `fit` would raise it before it starts.
         """
+        from overlap_train._fit.explaining import explain_fit
         from overlap_train._fit.request import make_request
-        from overlap_train._fit.run import explain_fit
 
         arguments = self._fit_arguments("explain", args, kwargs)
         return explain_fit(make_request(self._settings(), **arguments))
@@ -386,8 +386,7 @@ class Trainer:
             TypeError: an argument has the wrong type.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
-        from overlap_train._fit.request import make_evaluation_set
-        from overlap_train._fit.run import run_evaluate
+        from overlap_train._fit.evaluating import make_evaluation_set, run_evaluate
 
         with fit_arguments.Refusing(self):
             data = make_evaluation_set(

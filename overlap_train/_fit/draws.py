@@ -29,8 +29,9 @@ from overlap_train._data.pipeline import (
 )
 from overlap_train._inspection.code import Unclear
 from overlap_train._inspection.reach import reached, reaches
-from overlap_train._inspection.traced import CapturedVariable
+from overlap_train._inspection.traced import CapturedVariable, TracedFunction
 from overlap_train._keras import randomness as keras_randomness
+from overlap_train._snapshot import StateVariable
 from overlap_train._support.reasons import Reason
 
 # In which code finds the variables that a pipeline writes to, if it can get hold of them at all.
@@ -58,12 +59,17 @@ def follow_others(
     feed: Feed,
     model: keras.Model,
     callbacks: Sequence[keras.callbacks.Callback],
-    written: Iterable[CapturedVariable] = (),
+    step: TracedFunction | None = None,
 ) -> Iterator[Reason]:
     """Yields what the training data is made from and others change or draw from, so that it has to wait.
 
-    Examples are adversarial rows, which the model makes, and a curriculum that follows the validation.
+    Examples are adversarial rows, which the model makes, and a curriculum that follows the validation. A
+    pipeline, which fetches ahead, may write to variables of the model or of the traced `step`.
     """
+    written = step.written if step is not None else ()
+    if names := _drawn_by_both(feed, model, step):
+        cause = "the pipeline of the training data writes to variables of the model"
+        yield Reason.of("data-follows", f"{cause} ({', '.join(names[:3])})")
     acting = [callback for callback in callbacks if not acts_on_model_only(callback)]
     try:
         names = _settable(feed, acting) if acting else []
@@ -108,6 +114,15 @@ def shared_draws(feed: Feed, sets: Iterable[Any], *, of_variables: bool) -> str 
             if other is not None and (variable.written or other.written):
                 return f"the variable {variable.name}"
     return None
+
+
+def _drawn_by_both(feed: Feed, model: keras.Model, step: TracedFunction | None) -> list[str]:
+    """Returns the variables of the model and the step to which the pipeline writes."""
+    own = [StateVariable.of_keras(variable) for variable in model.variables] if feed.written_variables else []
+    handles = {id(handle) for variable in own for handle in variable.handles}
+    if step is not None:
+        handles |= {id(variable.handle) for variable in step.variables}
+    return [variable.name for variable in feed.written_variables if id(variable.handle) in handles]
 
 
 def _settable(feed: Feed, callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -25,16 +26,17 @@ from overlap_train._checkpoint.run_directory import (
     arrays_of,
     backing_off,
 )
+from overlap_train._fit.request import FitRequest
 from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support.arguments import encoded
+from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.threads import leaves_nothing, start
 from overlap_train._validation.evaluation import Running
 from overlap_train._validation.pending import NamedRunner, PendingValidation, Runner
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import HostLostError
 from overlap_train.options.validation import EvaluatorPolicy
-from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 # Without a sign of the evaluator; directories on a network show new files late.
@@ -224,13 +226,24 @@ class Evaluator(Runner):
                 self._directory.answer(entry, {}, "left out by the training")
 
 
+def make_evaluator(request: FitRequest, *, batch_by_batch: bool, looks_only: bool) -> Evaluator:
+    """Returns the evaluator that the policy names; on hosts other than the chief it does nothing."""
+    settings, policy, checkpoints = request.settings, request.settings.evaluator, request.checkpoints
+    assert policy is not None
+    if checkpoints is not None and checkpoints.keep_weights is not None:
+        policy = replace(policy, keep_weights=True)
+    idle = looks_only or not settings.hosts.is_chief
+    return Evaluator(policy, request.model, settings.recorder.add, batch_by_batch=batch_by_batch, idle=idle)
+
+
 class ElsewhereSuite(ValidationSuite):
     """What an evaluator evaluates; it says of which sets and functions. Belongs to the training thread."""
 
-    def __init__(
-        self, evaluator: Evaluator, validates: Callable[[int], bool], *, on_error: str, hosts: Hosts
-    ) -> None:
-        super().__init__([NamedRunner("", evaluator, validates)], on_error=on_error, hosts=hosts)
+    def __init__(self, evaluator: Evaluator, request: FitRequest) -> None:
+        selectors = [epoch_selector(freq) for freq in request.elsewhere]
+        runner = NamedRunner("", evaluator, lambda epoch: any(selects(epoch) for selects in selectors))
+        settings = request.settings
+        super().__init__([runner], on_error=settings.validation.on_error, hosts=settings.hosts)
         self._evaluator = evaluator
 
     def evaluate(self, name: str, values: Values, *, alone: bool = False) -> ValidationResult:

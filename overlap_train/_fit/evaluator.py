@@ -18,9 +18,9 @@ import tensorflow as tf
 
 from overlap_train._callbacks.delivery import read_by_python
 from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off, described
-from overlap_train._fit.callback_list import make_callback_list
 from overlap_train._fit.elsewhere import packed
-from overlap_train._fit.request import require_data, require_heeded
+from overlap_train._fit.interrupts import Interrupts
+from overlap_train._fit.request import FitRequest, make_callback_list, require_data, require_heeded
 from overlap_train._fit.validation_building import build_validation, make_sources
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import threads
@@ -40,7 +40,7 @@ from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import is_set, named_sets
-from overlap_train.errors import CheckpointError, HostMismatchError
+from overlap_train.errors import CheckpointError, HostLostError, HostMismatchError
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.functions import EvaluationFunction, split_functions
@@ -136,6 +136,29 @@ def evaluate_run(
         raise ValueError(f"validation_data cannot be used: {error}") from error
     with Follower(directory, settings, sets, named, validation_freq) as follower:
         return follower.results(follower.follow(timeout_s, takes_old=True))
+
+
+def serve(request: FitRequest) -> str:
+    """Is the evaluator of the hosts that train, until they end; returns how they did."""
+    settings, model, replicas = request.settings, request.model, request.settings.replicas
+    policy = settings.evaluator
+    assert replicas is not None
+    assert policy is not None
+    replicas.build(model, request.feed.element_spec)
+    make_callback_list(model, request.callbacks, verbose=0, epochs=request.epochs, steps=None)  # a History
+    # A first signal is for the training hosts, whose end ends this one.
+    followed = (policy.directory, settings, request.sets, request.functions, request.validation_freq)
+    with Interrupts(insists=False), Follower(*followed) as follower:
+        run = follower.follow(policy.wait_s, takes_old=False)
+        follower.results(run)
+    if run is None or run.ended is None:  # killed, and not come back
+        raise HostLostError(
+            f"no training gives a sign of life in {policy.directory} for {policy.wait_s:g} s; start all "
+            "hosts again, with fit(resume=...) from the last checkpoint"
+        )
+    model.history.epoch, model.history.history = list(run.epochs), dict(run.history)
+    model.history.ended = run.ended
+    return run.ended
 
 
 class Follower(contextlib.ExitStack):

@@ -10,10 +10,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._callbacks.grounds import require_stock_list
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.feed import Feed
 from overlap_train._data.iterator_feed import make_feed
-from overlap_train._fit.callback_list import require_callbacks
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes, threads
@@ -101,7 +101,7 @@ def make_request(
     threads.require_runtime()
     model = settings.model
     fit_arguments.check_class_weight(class_weight)
-    require_callbacks(callbacks)
+    require_stock_list(callbacks)
     numbers = fit_arguments.check_fit(
         epochs=epochs,
         initial_epoch=initial_epoch,
@@ -181,19 +181,6 @@ def _feed(
     return make_feed(recognized, settings.holds_in_memory, settings.preprocess)
 
 
-def make_evaluation_set(
-    settings: TrainerSettings, data: Any, *, batch_size: Any, steps: Any, verbose: Any, callbacks: Any
-) -> ValidationSet:
-    """Checks the arguments of a call of `Trainer.evaluate` and returns its data."""
-    counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
-    keras_models.require_compiled(settings.model)
-    require_heeded(settings, within_evaluate=True)
-    require_callbacks(callbacks)
-    validation_set = ValidationSet(data=data, steps=counts["steps"], batch_size=counts["batch_size"])
-    require_data(settings.model, [validation_set])
-    return validation_set
-
-
 def _require_possible(settings: TrainerSettings, sets: Mapping[str, ValidationSet]) -> None:
     """Refuses validations that this trainer, or these replicas, cannot make."""
     if sets:
@@ -229,3 +216,27 @@ def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
         return
     for each in sets:
         keras_data.require_usable(*keras.utils.unpack_x_y_sample_weight(each.data), role="validation")
+
+
+def make_callback_list(
+    model: keras.Model,
+    callbacks: Any,
+    *,
+    verbose: int | str,
+    epochs: int,
+    steps: int | None,
+    history: bool = True,
+    bar: bool = False,
+) -> keras.callbacks.CallbackList:
+    """Returns the user's callbacks as Keras would call them, with a bar or not; a `CallbackList` as it is."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=history,
+        add_progbar=bar,
+        model=model,
+        verbose=verbose,
+        epochs=epochs,
+        steps=steps,
+    )

@@ -20,7 +20,7 @@ from overlap_train._fit.build import FitParts
 from overlap_train._fit.checkpointing import describe_start
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.followers import check_without_batches
+from overlap_train._fit.followers import require_unchanged
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traces import Traces
@@ -254,7 +254,7 @@ class FitSession:
         """Builds all anew if callbacks are called otherwise now; returns whether the epoch is undone."""
         hosts = self._settings.hosts
         if hosts.count > 1:
-            hosts.chief_first(self._require_settled)
+            hosts.chief_first(lambda: require_unchanged(self._parts.grounds.changed()))
             return False
         changed = self._parts.grounds.changed()
         if changed is None:
@@ -263,19 +263,6 @@ class FitSession:
             return True
         self._build_anew(f"built again, because {changed}")
         return False
-
-    def _require_settled(self) -> None:
-        """Makes sure that the callbacks of several hosts, which build nothing anew, are as they were."""
-        changed = self._parts.grounds.changed()
-        if changed is None:
-            return
-        if not self._training.calls_batches:
-            check_without_batches(self._deliveries.callbacks.callbacks)
-        if self._deliveries.backlog.max_lag:
-            raise ValueError(
-                f"{changed}, while the training on several hosts runs ahead of its validations; set them "
-                "before fit, or pass ValidationPolicy(max_lag=0)"
-            )
 
     def _renew_validation(self, epoch: int) -> None:
         """Reads validation data that is first due, and builds what waited or what Keras traces anew now."""

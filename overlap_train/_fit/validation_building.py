@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -15,12 +15,12 @@ from overlap_train._callbacks.hooks import (
     acts_in,
     overrides,
     runs_own_code,
+    wants_test_batches,
 )
 from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.draws import is_drawn_in_order
-from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator
+from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator, make_evaluator
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Traces
@@ -79,7 +79,7 @@ class FitValidation:
         *,
         looks_only: bool = False,
     ) -> None:
-        settings, policy = request.settings, request.settings.evaluator
+        settings = request.settings
         self._request = request
         self._callbacks = callbacks
         self._waits = request.reads_when_due and not looks_only
@@ -93,16 +93,9 @@ class FitValidation:
         )
         resources.callback(self.sources.close)
         self.evaluator: Evaluator | None = None
-        if request.elsewhere and policy is not None:
-            keeps = request.checkpoints is not None and request.checkpoints.keep_weights is not None
-            policy = replace(policy, keep_weights=policy.keep_weights or keeps)
-            self.evaluator = Evaluator(
-                policy,
-                request.model,
-                settings.recorder.add,
-                batch_by_batch=listened_to(callbacks),
-                idle=looks_only or not settings.hosts.is_chief,
-            )
+        if request.elsewhere:
+            listened = any(map(wants_test_batches, callbacks.callbacks))
+            self.evaluator = make_evaluator(request, batch_by_batch=listened, looks_only=looks_only)
             resources.enter_context(self.evaluator)
         self._test_function: Any = None
         self._may_differ = False
@@ -167,13 +160,7 @@ class FitValidation:
             is_in_order=is_in_order,
         )
         if self.evaluator is not None:
-            selectors = [epoch_selector(freq) for freq in request.elsewhere]
-            return state, ElsewhereSuite(
-                self.evaluator,
-                lambda epoch: any(selects(epoch) for selects in selectors),
-                on_error=settings.validation.on_error,
-                hosts=settings.hosts,
-            )
+            return state, ElsewhereSuite(self.evaluator, request)
         freq, report = request.validation_freq, settings.recorder.add
         # The suite is built anew before functions are called that are not due before the sets that wait.
         waiting = [request.sets[name].freq for name in suite.waiting]
@@ -239,7 +226,7 @@ def _set_request(
     For a training elsewhere `apart` says whether its callbacks listen to the batches.
     """
     listening = [] if apart is not None else callbacks.callbacks
-    listened = listened_to(callbacks) if apart is None else apart
+    listened = any(map(wants_test_batches, listening)) if apart is None else apart
     acting = next((type(c).__name__ for c in listening if acts_in(c, TEST_BATCH_HOOKS)), None)
     setting = next((type(c).__name__ for c in listening if acts_in(c, _BEFORE_TRACE[:1])), None)
     custom = [c for c in listening if not keras_models.is_stock_method(type(c))]

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from overlap_train._data.feed import Feed
 from overlap_train._data.iterator_feed import IteratorFeed
+from overlap_train._fit.explaining import explain_fit
 from overlap_train._fit.request import make_request
-from overlap_train._fit.run import explain_fit
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import randomness, routes
 from overlap_train._keras.copies import preserved_state

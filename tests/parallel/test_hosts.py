@@ -219,7 +219,7 @@ REFUSED = {
     ),
     "begins to listen": (
         {"arm_at": 0},
-        "Arming listens to training batches since the training has begun, which is for one host",
+        "callbacks have other methods, functions or settings than before, while the training on several",
     ),
 }
 
@@ -299,7 +299,7 @@ def test_where_a_callback_of_all_hosts_fails_in_a_batch_the_others_do_not_wait_f
 def test_a_callback_that_begins_to_listen_to_batches_is_not_left_uncalled(tmp_path):
     codes = finish(tmp_path, start(tmp_path, arm_at=0))
     assert all(codes)
-    message = "Arming listens to training batches since the training has begun, which is for one host"
+    message = "callbacks have other methods, functions or settings than before, while the training on several"
     assert message in errors(tmp_path, 0)
     assert message in errors(tmp_path, 1)
 
