@@ -181,7 +181,7 @@ class Follower(contextlib.ExitStack):
         self._sets = sets
         self._functions = functions
         self._freq = validation_freq
-        self._built: tuple[ModelState, ValidationSuite, bool] | None = None
+        self._built: tuple[ModelState, ValidationSuite] | None = None
         # Epoch and values by the weights' run and number, which begins anew where no files are left.
         self._done: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
 
@@ -194,7 +194,7 @@ class Follower(contextlib.ExitStack):
         while True:
             run = self._files.read_run()
             if run is not None:
-                self._build(batch_by_batch=run.batch_by_batch)
+                self._build()
                 new_run = run.id != old.id if old is not None and old.ended else True
                 answered = {entry.number for entry in self._files.entries("result")}
                 entries = self._files.entries("weights", "inside")
@@ -243,7 +243,7 @@ class Follower(contextlib.ExitStack):
     def _evaluate(self, entry: Entry) -> dict[str, ValidationResult]:
         """Returns the results of weights, and notes those of an epoch's end."""
         assert self._built is not None
-        state, suite, _ = self._built
+        state, suite = self._built
         _require_possible(state, suite)
         stored = self._files.read(entry)
         for part, own in described(self._settings.model).items():
@@ -270,22 +270,22 @@ class Follower(contextlib.ExitStack):
             self._done[entry.run, entry.number] = entry.epoch, flat(prefixed(results))
         return results
 
-    def _build(self, *, batch_by_batch: bool) -> None:
-        """Traces the validation, once it is known whether the training listens to its batches."""
-        if self._built is not None and (self._built[2] or not batch_by_batch):
+    def _build(self) -> None:
+        """Traces the validation, once there is a training."""
+        if self._built is not None:
             return
         settings, model = self._settings, self._settings.model
         callbacks = make_callback_list(model, [], verbose=0, epochs=1, steps=None, history=False)
         sources = make_sources(settings, self._sets)
         self.callback(sources.close)
         state, suite, batch_spec = build_validation(
-            settings, self._sets, callbacks, sources, self, apart=batch_by_batch
+            settings, self._sets, callbacks, sources, self, apart=True
         )
         if self._functions:
             spec = batch_spec or [[tf.TensorSpec(x.shape, x.dtype) for x in model.inputs]]
             request = FunctionRequest(model, state, spec, self._freq, settings.recorder.add)
             add_functions(suite, self._functions, request, self)
-        self._built = state, suite, batch_by_batch
+        self._built = state, suite
 
 
 class _RefusedError(ValueError):

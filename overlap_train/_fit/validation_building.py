@@ -20,7 +20,7 @@ from overlap_train._callbacks.hooks import (
 from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.draws import is_drawn_in_order
-from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator, make_evaluator
+from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator, make_evaluator, refuse_listeners
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Traces
@@ -94,9 +94,7 @@ class FitValidation:
         resources.callback(self.sources.close)
         self.evaluator: Evaluator | None = None
         if request.elsewhere:
-            listened = any(map(wants_test_batches, callbacks.callbacks))
-            self.evaluator = make_evaluator(request, batch_by_batch=listened, looks_only=looks_only)
-            resources.enter_context(self.evaluator)
+            self.evaluator = resources.enter_context(make_evaluator(request, looks_only=looks_only))
         self._test_function: Any = None
         self._may_differ = False
 
@@ -160,6 +158,7 @@ class FitValidation:
             is_in_order=is_in_order,
         )
         if self.evaluator is not None:
+            refuse_listeners(self._callbacks.callbacks)
             return state, ElsewhereSuite(self.evaluator, request)
         freq, report = request.validation_freq, settings.recorder.add
         # The suite is built anew before functions are called that are not due before the sets that wait.
@@ -218,21 +217,18 @@ def _set_request(
     callbacks: keras.callbacks.CallbackList,
     *,
     within_evaluate: bool,
-    apart: bool | None = None,
+    apart: bool = False,
     timing: TraceTiming = AT_ONCE,
 ) -> SetRequest:
-    """Returns what the callbacks ask of a validation.
-
-    For a training elsewhere `apart` says whether its callbacks listen to the batches.
-    """
-    listening = [] if apart is not None else callbacks.callbacks
-    listened = any(map(wants_test_batches, listening)) if apart is None else apart
+    """Returns what the callbacks ask of a validation; `apart` says that it is for a training elsewhere."""
+    listening = callbacks.callbacks
+    listened = any(map(wants_test_batches, listening))
     acting = next((type(c).__name__ for c in listening if acts_in(c, TEST_BATCH_HOOKS)), None)
     setting = next((type(c).__name__ for c in listening if acts_in(c, _BEFORE_TRACE[:1])), None)
     custom = [c for c in listening if not keras_models.is_stock_method(type(c))]
     looks = listened or any(overrides(c, "on_test_begin") for c in custom)
     # Whether this process alone validates, and only between two epochs.
-    alone = settings.replicas is None and apart is None and settings.validation.every_steps is None
+    alone = settings.replicas is None and not apart and settings.validation.every_steps is None
     alone = alone and acting is None and setting is None
     return SetRequest(
         settings,
@@ -244,7 +240,7 @@ def _set_request(
         sets_python=any(acts_in(c, (*_BEFORE_TRACE[:1], *TEST_BATCH_HOOKS)) for c in custom),
         waits=timing.waits,
         counts_ahead=alone and not (within_evaluate or looks or settings.devices),
-        runs_metrics=alone or (apart is not None and settings.replicas is None),
+        runs_metrics=alone or (apart and settings.replicas is None),
     )
 
 

@@ -9,9 +9,9 @@ import re
 import keras
 import pytest
 import tensorflow as tf
+from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list, require_callbacks
 
 from overlap_train import Trainer
-from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list, require_callbacks
 from tests.networks import arrays
 from tests.pools import sequential
 
