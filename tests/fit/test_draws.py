@@ -53,12 +53,6 @@ class Stops(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-class Slows(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch % 2:
-            self.model.optimizer.learning_rate = self.model.optimizer.learning_rate * 0.9
-
-
 def split(dataset):
     return dataset.take(64).batch(16), dataset.skip(64).batch(16)
 
@@ -136,15 +130,6 @@ def test_after_a_fit_that_ended_early_the_shuffles_stand_where_keras_leaves_them
     both(apart, callbacks=lambda data: [Stops(error)], epochs=6, raises=error and KeyError)
 
 
-@pytest.mark.nightly
-def test_a_rollback_takes_no_pass_of_a_shuffled_validation():
-    def part():
-        return ROWS.batch(16), ROWS.shuffle(96, seed=7).batch(16).take(2)
-
-    trainer = both(part, callbacks=lambda data: [Slows()], epochs=6)
-    assert any(account.rolled_back_s > 0 for account in trainer.accounts)
-
-
 class FollowsLoss(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
@@ -217,29 +202,6 @@ def test_python_that_asks_a_variable_which_only_the_step_writes_is_drawn_in_orde
     asked = ArrayFeed(recognize(X, Y)), Batches(3, lambda rows: rows + variable.numpy()), sequential("sgd")
     assert is_drawn_in_order(*asked, [types.SimpleNamespace(handle=handle)])
     assert not is_drawn_in_order(*asked)
-
-
-@pytest.mark.nightly
-def test_one_shuffle_that_python_iterates_over():
-    class Iterates(keras.utils.PyDataset):
-        def __init__(self, base):
-            super().__init__()
-            self.base, self.batches = base, None
-
-        def __len__(self):
-            return 6
-
-        def __getitem__(self, index):
-            return self.batches[index] if self.batches else (X[:16], Y[:16])
-
-        def on_epoch_begin(self):
-            self.batches = list(self.base.as_numpy_iterator())
-
-    def arguments(_):
-        base = shuffled().batch(16)
-        return {"x": Iterates(base), "validation_data": base.take(2)}
-
-    fit_both(arguments)
 
 
 SCALE = tf.Variable(2.0, name="scale")

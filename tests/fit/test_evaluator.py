@@ -22,7 +22,6 @@ from overlap_train._fit import elsewhere, evaluator
 from overlap_train._fit.evaluator import Follower
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train.errors import (
-    CheckpointError,
     HostLostError,
     HostMismatchError,
     ValidationTimeoutError,
@@ -140,18 +139,6 @@ def test_a_callback_that_listens_to_the_batches_of_an_evaluator_is_refused(callb
         pytest.raises(ValueError, match="listens to the batches of validations, which an evaluator makes in"),
     ):
         fit(ValidationPolicy(evaluator=tmp_path), callbacks=[callback()])
-
-
-@pytest.mark.nightly
-def test_callbacks_that_swap_weights_see_what_they_would(tmp_path):
-    def fitted(policy=None):
-        model = sequential(keras.optimizers.Adam(use_ema=True))
-        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=False)
-        return fit(policy, model, [swap], epochs=2, validation_data=CLEAN)
-
-    with evaluating(tmp_path, CLEAN, model=sequential(keras.optimizers.Adam(use_ema=True))):
-        two = fitted(ValidationPolicy(evaluator=tmp_path))
-    assert_same_history(history(two), history(fitted()), 1e-5)
 
 
 def later(directory, **options):
@@ -454,37 +441,11 @@ def test_what_cannot_be_the_same_is_refused_on_both(trained, evaluated, message,
     assert isinstance(results[0], (HostMismatchError, ValueError))
 
 
-def test_two_trainings_do_not_share_a_directory(tmp_path):
-    policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path, wait_s=0.2), on_error="warn")
-
-    class FitsAgain(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            with pytest.raises(CheckpointError, match="Another training"):
-                fit(policy, epochs=1)
-
-    with pytest.warns(RuntimeWarning, match="left out|waiting up to"):
-        fit(policy, callbacks=[FitsAgain()], epochs=1)
-
-
 def test_to_explain_a_fit_touches_no_directory(tmp_path):
     trainer = Trainer(pools.sequential(), validation=ValidationPolicy(evaluator=tmp_path / "run"))
     explanation = trainer.explain(X, Y, batch_size=32)
     assert (explanation.validates, explanation.max_lag) == (True, 1)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.nightly
-def test_a_model_that_is_not_built_is_built_from_the_data(tmp_path):
-    def unbuilt():
-        keras.utils.set_random_seed(3)
-        model = keras.Sequential([keras.layers.Dense(4)])
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        return model
-
-    with evaluating(tmp_path, CLEAN, model=unbuilt(), functions={"size": length}):
-        trainer = fit(ValidationPolicy(evaluator=tmp_path), unbuilt())
-    expected = history(fit(ValidationPolicy(functions={"size": length}), unbuilt(), validation_data=CLEAN))
-    assert_same_history(history(trainer), expected, 1e-6)
 
 
 @pytest.mark.parametrize(
