@@ -100,7 +100,7 @@ def _sync(descriptor: int, tolerated: tuple[int, ...]) -> None:
 
 
 _MAGIC = b"OTCKPT"
-_VERSION = 4
+_VERSION = 5
 _PREAMBLE = struct.Struct("<6sHQ32s")
 
 # Errors of the process or its rights: the file may be sound.

@@ -1,8 +1,7 @@
 """What a checkpoint of a training holds, put together for the file and taken apart again.
 
-That is the values of its variables where it stands, the epochs that wait for their delivery, and Python's
-state. A file whose checksums are right is one that `as_checkpoint` has made, so what it says is not checked
-again.
+That is the values of its variables where it stands, and Python's state. A file whose checksums are right is
+one that `as_checkpoint` has made, so what it says is not checked again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from overlap_train._copies.packing import pack, unpack
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import CapturedVariable
-from overlap_train._snapshot import ModelState, Snapshot, StateVariable, Values
+from overlap_train._snapshot import ModelState, StateVariable, Values
 from overlap_train._support.arguments import array_of
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
@@ -33,14 +32,6 @@ Specs = Sequence[tuple[tf.TensorShape, np.dtype[Any]]]
 
 _VARIABLES = "variables"
 _JSON_SCALARS = (type(None), bool, int, float, str)
-
-
-@dataclass(frozen=True, eq=False)
-class WaitingEpoch:
-    """An epoch that has been trained and not been delivered: its end and its training metrics."""
-
-    snapshot: Snapshot
-    logs: Mapping[str, Any]
 
 
 def specs_of(state: ModelState) -> Specs:
@@ -73,34 +64,6 @@ def stored_values(state: ModelState, arrays: Mapping[str, Any], prefix: str = _V
     return state.pack([tf.convert_to_tensor(arrays[f"{prefix}/{i}"], v.dtype) for i, v in pairs])
 
 
-def pack_undelivered(epochs: Iterable[WaitingEpoch]) -> tuple[Arrays, list[Any]]:
-    """Split epochs that wait into arrays and JSON."""
-    arrays: Arrays = {}
-    entries = []
-    for number, epoch in enumerate(epochs):
-        snapshot, prefix = epoch.snapshot, f"undelivered/{number}"
-        parts = {"logs": dict(epoch.logs), "data": snapshot.position.data}
-        part_arrays, texts = pack(parts, f"{prefix}/parts")
-        arrays |= part_arrays | pack_values(snapshot.values, prefix)
-        place = snapshot.position.place()
-        entries.append({"epoch": snapshot.epoch, "step": snapshot.step, "cursor": place, "parts": texts})
-    return arrays, entries
-
-
-def undelivered(
-    arrays: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], state: ModelState
-) -> tuple[WaitingEpoch, ...]:
-    """Put epochs that wait together again."""
-    epochs = []
-    for number, entry in enumerate(entries):
-        parts = unpack(arrays, entry["parts"])
-        position = CursorState(**entry["cursor"], data=parts["data"])
-        values = stored_values(state, arrays, f"undelivered/{number}")
-        snapshot = Snapshot(entry["epoch"], entry["step"], values, position)
-        epochs.append(WaitingEpoch(snapshot, parts["logs"]))
-    return tuple(epochs)
-
-
 def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the logs as JSON has them; callbacks may have added anything to them."""
     plain = {name: array_of(v).tolist() if hasattr(v, "__array__") else v for name, v in logs.items()}
@@ -130,7 +93,6 @@ class StartPoint:
     stopped: bool  # by a callback
     logs: Mapping[str, float]  # of the last delivered epoch
     position: CursorState
-    undelivered: tuple[WaitingEpoch, ...] = ()  # oldest first
     plan: str = ""  # how the steps were computed, if there was a choice
 
 
@@ -143,18 +105,12 @@ class LoadedCheckpoint:
     position: CursorState
     files: tuple[FileMark, ...]
     callbacks: tuple[ObjectValue, ...]
-    undelivered: tuple[WaitingEpoch, ...]
     random: Mapping[str, Any]
 
     @property
     def meta(self) -> Mapping[str, Any]:
         """What is in it besides the arrays."""
         return self.state.meta
-
-    @property
-    def first_undelivered(self) -> int:
-        """The first epoch whose end no callback has seen."""
-        return self.undelivered[0].snapshot.epoch if self.undelivered else self.state.epoch
 
 
 @dataclass(frozen=True)
@@ -194,13 +150,10 @@ def as_checkpoint(
         arrays.update(part_arrays)
         return texts
 
-    undelivered_arrays, undelivered_entries = pack_undelivered(point.undelivered)
-    arrays |= undelivered_arrays
     meta = {
         "callbacks": packed(list(python.callbacks), "callbacks"),
         "cursor": point.position.place(),
         "data": packed(dict(point.position.data), "data"),
-        "undelivered": undelivered_entries,
         "stopped": point.stopped,
         "logs": plain_logs(point.logs),
         "files": [asdict(mark) for mark in python.files],
@@ -219,10 +172,9 @@ def take_apart(state: CheckpointState, variables: ModelState) -> LoadedCheckpoin
     meta, arrays = state.meta, state.arrays
     try:
         values = stored_values(variables, arrays)
-        epochs = undelivered(arrays, meta["undelivered"], variables)
         position = CursorState(**meta["cursor"], data=unpack(arrays, meta["data"]))
         random = unpack(arrays, meta["random"])
         files, callbacks = read_marks(meta["files"]), tuple(unpack(arrays, meta["callbacks"]))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointCorruptError(f"a part of it is invalid ({error_text(error):.160})") from error
-    return LoadedCheckpoint(state, values, position, files, callbacks, epochs, random)
+    return LoadedCheckpoint(state, values, position, files, callbacks, random)

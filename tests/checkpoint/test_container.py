@@ -81,7 +81,7 @@ def test_damage_is_named(tmp_path):
     for content, message in [
         (sound[:-1], "truncated"),
         (b"PK" + sound[2:], "does not begin as a checkpoint"),
-        (sound[:6] + b"\x07\0" + sound[8:], "version 7 of the layout, and this release reads version 4"),
+        (sound[:6] + b"\x07\0" + sound[8:], "version 7 of the layout, and this release reads version 5"),
         (sound[:-1] + b"\xff", "checksum of the array 'iterations' differs"),
         (sound[:60] + b"\xff" + sound[61:], "checksum of its manifest differs"),
     ]:

@@ -13,18 +13,14 @@ from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
-    WaitingEpoch,
-    pack_undelivered,
     pack_values,
     plain_logs,
     require_storable,
     specs_of,
     stored_values,
-    undelivered,
 )
-from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import TracedFunction
-from overlap_train._snapshot import ModelState, Snapshot, StateVariable
+from overlap_train._snapshot import ModelState, StateVariable
 from tests.killing import Killed, Kills
 from tests.networks import CLASSES, arrays, assert_same_history
 from tests.pools import pooled
@@ -37,11 +33,6 @@ def state():
     model.compile("sgd", "mse")
     model.optimizer.build(model.trainable_variables)
     return ModelState(model)
-
-
-def waiting(state, epoch, **logs):
-    position = CursorState(epoch + 1, 2, True, epoch, True, 2, {"marked": epoch, "seeds": [1, 2]})
-    return WaitingEpoch(Snapshot(epoch, 10 * epoch, state.read(), position), logs)
 
 
 def captured(value, dtype, **options):
@@ -84,18 +75,6 @@ def test_a_variable_with_an_open_shape_has_been_of_another_size(shape):
     assert specs_of(state) == specs
     state.restore(stored_values(state, arrays))
     assert variable.numpy().tolist() == [1.0, 2.0, 3.0]
-
-
-def test_epochs_that_wait_come_back_with_logs_and_position(state):
-    epochs = [waiting(state, 3, loss=0.5, nested={"a": 1.0}), waiting(state, 4, loss=np.float32(0.25))]
-    arrays, described = pack_undelivered(epochs)
-    back = undelivered(arrays, described, state)
-    assert [(each.snapshot.epoch, each.snapshot.step) for each in back] == [(3, 30), (4, 40)]
-    assert back[0].logs == {"loss": 0.5, "nested": {"a": 1.0}}
-    for one, other in zip(back, epochs, strict=True):
-        assert one.snapshot.position == other.snapshot.position
-        assert one.snapshot.position.data == other.snapshot.position.data
-    assert undelivered({}, [], state) == ()
 
 
 def test_logs_are_what_json_has():
