@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._keras import replicas as keras_replicas
-from overlap_train.parallel.hosts import EvaluatorTask, has_own_rows, make_hosts
+from overlap_train.parallel.cluster_hosts import EvaluatorTask, has_own_rows, make_hosts
 
 _SUPPORTED = (
     tf.distribute.MirroredStrategy,

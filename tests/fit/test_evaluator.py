@@ -28,7 +28,7 @@ from overlap_train.errors import (
     ValidationWorkerError,
 )
 from overlap_train.parallel import evaluate_run
-from overlap_train.parallel.hosts import EvaluatorTask
+from overlap_train.parallel.cluster_hosts import EvaluatorTask
 from tests import pools
 from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, sequential
 from tests.whole_fits.test_accounts import assert_adds_up
