@@ -18,7 +18,6 @@ from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes, threads
 from overlap_train._keras import training as keras_training
-from overlap_train._keras.replicas import looks_beforehand
 from overlap_train._support import fit_arguments
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.validation_sources import is_set, named_sets
@@ -115,7 +114,7 @@ def make_request(
     )
     if settings.validation.functions or validation_data is not None or numbers.validation_split:
         fit_arguments.check_frequency(validation_freq)
-    checkpoints = checkpoint_policy(resume)
+    checkpoints = None if resume is None else checkpoint_policy(resume)
     keras_models.require_compiled(model)
     keras_training.require_stock_function(model)
     validation_data, functions = split_functions(validation_data, settings.validation.functions, is_set)
@@ -169,7 +168,7 @@ def _feed(
         steps=keras_training.capped_steps(numbers.steps_per_epoch),
         shuffle=numbers.shuffle,
         class_weight=class_weight,
-        looked_at=looks_beforehand(settings.model),
+        looked_at=keras_models.looks_beforehand(settings.model),
     )
     own_rows = settings.replicas is not None and settings.replicas.own_rows
     if own_rows and isinstance(recognized, keras_data.Arrays) and recognized.dense:
@@ -177,7 +176,7 @@ def _feed(
         rows = tf.data.Dataset.from_tensor_slices(recognized.inputs)
         rows = rows.shuffle(recognized.num_samples) if recognized.shuffle else rows
         batches = rows.batch(recognized.batch_size)
-        recognized = keras_data.recognize(batches, looked_at=looks_beforehand(settings.model))
+        recognized = keras_data.recognize(batches, looked_at=keras_models.looks_beforehand(settings.model))
     return make_feed(recognized, settings.holds_in_memory, settings.preprocess)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from overlap_train._callbacks.hooks import (
     TEST_BATCH_HOOKS,
@@ -168,9 +169,9 @@ class FitValidation:
             for name, each in request.functions.items()
             if 1 not in waiting and (freq if each.freq is None else each.freq) not in waiting
         }
-        spec, hosts = feed.element_spec, settings.hosts
-        needs = FunctionRequest(request.model, state, spec, freq, report, hosts)
-        add_functions(suite, functions, needs, resources)
+        if functions:
+            needs = FunctionRequest(request.model, state, feed.element_spec, freq, report, settings.hosts)
+            add_functions(suite, functions, needs, resources)
         return state, suite
 
 
@@ -253,4 +254,5 @@ def _written_variables(prepared: PreparedSet) -> Sequence[CapturedVariable]:
 
 def _captured(prepared: PreparedSet) -> Sequence[CapturedVariable]:
     """Returns the variables that the pipeline of a validation set reads or writes."""
-    return captured_by(keras.utils.unpack_x_y_sample_weight(prepared.validation_set.data)[0])
+    data = keras.utils.unpack_x_y_sample_weight(prepared.validation_set.data)[0]
+    return captured_by(data) if isinstance(data, tf.data.Dataset) else []

@@ -136,6 +136,22 @@ def runs_eagerly(model: keras.Model) -> bool:
     return bool(model.run_eagerly or tf.config.functions_run_eagerly())
 
 
+def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
+    """Return the strategy whose scope made a model (`_distribute_strategy`), or None."""
+    strategy: tf.distribute.Strategy | None = getattr(model, "_distribute_strategy", None)
+    return strategy
+
+
+def looks_beforehand(model: keras.Model) -> bool:
+    """Whether Keras draws a batch before each training and validation of a model (`_maybe_symbolic_build`).
+
+    It does so under any strategy. But several replicas give the numbers, and so the orders, of one device
+    without.
+    """
+    strategy = strategy_of(model)
+    return strategy is not None and strategy.num_replicas_in_sync == 1
+
+
 def require_compiled(model: keras.Model) -> None:
     """Raise Keras's own ValueError unless `model.compile` has been called."""
     if not getattr(model, "compiled", False):

@@ -21,21 +21,6 @@ AddedLoss = tuple[keras.Layer, tf.Tensor]
 """A term that `layer.add_loss` or an activity regulariser added, and its layer."""
 
 
-def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
-    """Return the strategy whose scope made a model (`_distribute_strategy`), or None."""
-    return getattr(model, "_distribute_strategy", None)
-
-
-def looks_beforehand(model: keras.Model) -> bool:
-    """Whether Keras draws a batch before each training and validation of a model (`_maybe_symbolic_build`).
-
-    It does so under any strategy. But several replicas give the numbers, and so the orders, of one device
-    without.
-    """
-    strategy = strategy_of(model)
-    return strategy is not None and strategy.num_replicas_in_sync == 1
-
-
 def optimizer_strategy(optimizer: Any) -> Any:
     """Return the strategy whose scope made an optimizer (`_distribution_strategy`)."""
     return optimizer._distribution_strategy

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._keras import models as keras_models
 from overlap_train._keras import replicas as keras_replicas
 from overlap_train.parallel.cluster_hosts import EvaluatorTask, has_own_rows, make_hosts
 
@@ -58,7 +59,7 @@ class Replicas:
     def check_model(self, model: keras.Model) -> None:
         """Raise ValueError unless the strategy's scope made the model and an optimizer that it can use."""
         name = type(self.strategy).__name__
-        if keras_replicas.strategy_of(model) is not self.strategy or self._foreign(model.variables):
+        if keras_models.strategy_of(model) is not self.strategy or self._foreign(model.variables):
             raise ValueError(
                 f"the model {model.name!r} was not made in the scope of the {name}: build and compile it "
                 "inside `with strategy.scope():`, all its layers included"
@@ -129,7 +130,7 @@ def find_strategy(model: keras.Model, strategy: Any) -> Replicas | None:
     if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
         raise TypeError(f"strategy must be a tf.distribute.Strategy or None; got {type(strategy).__name__}")
     present = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
-    strategy = strategy or keras_replicas.strategy_of(model) or present
+    strategy = strategy or keras_models.strategy_of(model) or present
     if strategy is None:
         return None
     if not isinstance(strategy, _SUPPORTED):

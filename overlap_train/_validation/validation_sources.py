@@ -15,7 +15,7 @@ from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import ValidationSource
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import training as keras_training
-from overlap_train._keras.replicas import looks_beforehand
+from overlap_train._keras.models import looks_beforehand
 from overlap_train._support import fit_arguments
 from overlap_train._support.arguments import short_repr
 from overlap_train._support.threads import in_background
