@@ -19,8 +19,7 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import routes, tracebacks
 from overlap_train._support import arguments, fit_arguments, imports
 from overlap_train._training.strategy import find_strategy
-from overlap_train.monitoring.recorder import SpanRecorder
-from overlap_train.monitoring.table import EpochAccounts
+from overlap_train.monitoring.recorder import EpochAccounts, SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy

@@ -22,7 +22,7 @@ from overlap_train._validation.backlog import Backlog, StepValidations
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, ValidationTimeoutError, ValidationWorkerError
-from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import flat, prefixed
 
@@ -41,7 +41,7 @@ class Deliveries:
     resumer: Resumer | None
     cursor: Cursor
     ledger: Ledger
-    progress: ProgressReporter
+    progress: QuietProgress
     hosts: Hosts
     timeout_s: float | None  # for one validation
     check_interrupted: Callable[[], None]  # raises `Interrupted` after a signal, on one host

@@ -17,7 +17,7 @@ from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import look_only
 from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
-from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.records import Explanation
 
@@ -33,7 +33,7 @@ def explain_fit(request: FitRequest) -> Explanation:
         look_only(request, resources)
         cursor = Cursor(request.feed, request.steps_per_epoch, group, tells=False)
         steps = cursor.steps_per_epoch
-        progress = resources.enter_context(ProgressReporter(request.epochs, steps, verbose=0))
+        progress = resources.enter_context(QuietProgress())
         callbacks = _unheard(request.callbacks)
         builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
         parts = builder.build()

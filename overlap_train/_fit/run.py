@@ -17,7 +17,9 @@ from overlap_train._fit.request import FitRequest, make_callback_list
 from overlap_train._fit.session import FitSession, open_fit
 from overlap_train._keras import training as keras_training
 from overlap_train.errors import HostLostError, ValidationWorkerError
-from overlap_train.monitoring.progress import ProgressReporter, TolerantStream
+from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.quiet import QuietProgress
+from overlap_train.monitoring.terminal import TolerantStream
 from overlap_train.parallel.hosts import Hosts
 
 
@@ -37,7 +39,9 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         callbacks = make_callback_list(
             model, request.callbacks, verbose=request.verbose, epochs=request.epochs, steps=steps
         )
-        progress = ProgressReporter(request.epochs, steps, verbose=request.verbose)
+        progress = QuietProgress()
+        if request.verbose != 0:
+            progress = ProgressReporter(request.epochs, steps, verbose=request.verbose)
         resources.enter_context(progress)
         outcome.messages = progress.messages
         inside, start_s = outcome.step_validations, outcome.start_s
