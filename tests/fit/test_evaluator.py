@@ -124,7 +124,7 @@ def test_sets_functions_steps_and_rollbacks_are_those_of_one_process(named, tmp_
 
 class Listening(keras.callbacks.Callback):
     def on_test_batch_end(self, batch, logs=None):
-        pass
+        print(batch)
 
 
 class Begins(keras.callbacks.Callback):
